@@ -100,10 +100,7 @@ def test_thresholds_are_found_for_parts() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"prior_correction": "batch"},
-            "leave prior_correction out",
-        ),
+        ({"prior_correction": "batch"}, "leave prior_correction out"),
         ({"objectives": ["brier"]}, "got 'brier', which needs a distribution over whole answers"),
         ({"objectives": ["accuracy", "answer_probability"]}, "got 'answer_probability'"),
     ],

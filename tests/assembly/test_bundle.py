@@ -8,16 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import calibrant
 from bundle_runs import fresh, lasting, run
-from calibrant.assembly import export, read_bundle
+from calibrant.assembly import Bundle, export, read_bundle
 from calibrant.calibration import IsotonicCalibrator, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import Cascade, LearnedScorer
 from calibrant.clients._weights import local_models
-from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError, Task
+from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError
 from calibrant.core._records import prediction_to_record
 from calibrant.inference import Classifier
 from calibrant.runs._records import row_record
@@ -187,21 +186,16 @@ def test_a_cascade_is_exported_with_its_yaml(
     assert bundle.prompt == ("Another prompt." if prompt else "Which animal?")
 
 
-def test_a_learned_scorer_is_packed(write_task: WriteTask, opened: Opened, tmp_path: Path) -> None:
+def test_a_learned_scorer_is_packed(
+    fit_scorer: Callable[[str], LearnedScorer], write_task: WriteTask, opened: Opened, tmp_path: Path
+) -> None:
     """The bundle decides as the run did once the scorer's file is gone."""
     extra = (
         '[cascade]\nconfidence_method = "learned"\nlearned_file = "scorer.json"\nthreshold = 0.5\n'
         '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
     )
+    fit_scorer("small")
     task = write_task(extra="\n" + extra)
-    small = Classifier.from_task(
-        Task.from_file(write_task(directory=tmp_path / "x"), splits=()), model="small"
-    )
-    texts = [f"{n} {'meow' if n % 2 else 'woof'}" for n in range(40)]
-    scorer = LearnedScorer().fit(
-        texts, small.classify_many(texts), [n % 2 == 1 for n in range(40)], rng=np.random.default_rng(0)
-    )
-    scorer.save(tmp_path / "scorer.json", fingerprint=small.fingerprint())
     rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
     run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
     export(tmp_path / "run", tmp_path / "bundle")
@@ -256,27 +250,16 @@ def test_providers_are_exported_without_keys(
 
 @pytest.mark.parametrize(("epsilon", "asked"), [(0.2, {"small", "large"}), (0.0001, {"large"})])
 def test_a_plan_is_exported_with_its_models(
-    write_task: WriteTask, opened: Opened, tmp_path: Path, epsilon: float, asked: set[str]
+    export_plan: Callable[..., Bundle], opened: Opened, tmp_path: Path, epsilon: float, asked: set[str]
 ) -> None:
     """The bundle repeats `cascade run`, also where the last model alone is called."""
     rows = [
         {"input": f"{n} {'meow' if n % 4 else 'woof'}", "answer": "cat" if n % 4 else "dog"}
         for n in range(200)
     ]
-    tasks = [
-        write_task(directory=tmp_path / name, extra=f'[model]\nname = "{name}"\n', test=rows)
-        for name in ("small", "large")
-    ]
-    runs = [tmp_path / f"run-{path.parent.name}" for path in tasks]
-    for path, out in zip(tasks, runs, strict=True):
-        run("evaluate", path, "--out", out, "--no-cache")
-    costs = ("--small-cost", 1, "--large-cost", 50, "--epsilon", epsilon)
-    run("cascade", "plan", *runs, *costs, "--out", tmp_path / "plan")
-    run("cascade", "run", tmp_path / "plan", *tasks, "--out", tmp_path / "run")
-    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    bundle = export_plan("small", rows, "--epsilon", epsilon)
     assert bundle.plan is not None
     assert [own.task.model.name for own in bundle.tasks] == ["small", "large"]
-    opened.clear()
     assert answers(calibrant.load(tmp_path / "bundle"), rows) == lines(tmp_path / "run")
     assert {name for name, fakes in opened.items() if any(fake.requests for fake in fakes)} == asked
     with pytest.raises(ConfigurationError, match="Expected no model for a bundle that asks several"):
@@ -499,46 +482,29 @@ def test_an_older_run_needs_its_task_file(task: Path, evaluated: Path, tmp_path:
 def test_unfinished_or_damaged_runs_are_refused(evaluated: Path, tmp_path: Path) -> None:
     """Every missing, damaged or foreign file is named, and nothing is left behind."""
     out = tmp_path / "bundle"
-    with pytest.raises(DataError, match="no such directory"):
-        export(tmp_path / "nowhere", out)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"expected predictions\.jsonl"):
-        export(tmp_path / "empty", out)
-    metrics = (evaluated / "metrics.json").read_text()
-    (evaluated / "metrics.json").write_text(metrics.replace('"complete": true', '"complete": false'))
-    with pytest.raises(StateError, match="ended early"):
-        export(evaluated, out)
-    (evaluated / "metrics.json").write_text(metrics)
-    foreign = {"kind": "calibration", "fingerprint": {"model": "other"}}
-    (evaluated / "calibration.json").write_text(json.dumps(foreign))
-    with pytest.raises(StateError, match=r"got calibration\.json of others"):
-        export(evaluated, out)
-    (evaluated / "calibration.json").write_text("{")
-    with pytest.raises(StateError, match=r"calibration\.json: expected a JSON object"):
-        export(evaluated, out)
-    (evaluated / "calibration.json").unlink()
-    (evaluated / "task.json").write_text(
-        (evaluated / "task.json").read_text().replace('"seed": 3', '"seed": 4')
-    )
-    with pytest.raises(StateError, match="options of the model"):
-        export(evaluated, out)
-    (evaluated / "task.json").write_text(
-        (evaluated / "task.json").read_text().replace('"seed": 4', '"seed": 3')
-    )
-    (evaluated / "label_prior.json").write_text('{"kind": "label-prior correction", "version": 1}')
-    with pytest.raises(StateError, match=r"label_prior\.json: damaged"):
-        export(evaluated, out)
-    (evaluated / "task.json").write_text('{"kind": "settings of a run", "version": 1, "tasks": [{}]}')
-    with pytest.raises(StateError, match="damaged: missing key 'plan'"):
-        export(evaluated, out)
-    (evaluated / "metrics.json").write_text('{"complete": true}')
-    with pytest.raises(StateError, match="damaged"):
-        export(evaluated, out)
-    record = json.loads((evaluated / "run.json").read_text())
-    del record["method"]
-    (evaluated / "run.json").write_text(json.dumps(record))
-    with pytest.raises(StateError, match=r"run\.json: expected 'method', got none"):
-        export(evaluated, out)
+    for name, why in (("nowhere", "no such directory"), ("empty", r"expected predictions\.jsonl")):
+        with pytest.raises(DataError, match=why):
+            export(tmp_path / name, out)
+    foreign = '{"kind": "calibration", "fingerprint": {"model": "other"}}'
+    prior = '{"kind": "label-prior correction", "version": 1}'
+    settings = '{"kind": "settings of a run", "version": 1, "tasks": [{}]}'
+    for name, old, new, why in (
+        ("metrics.json", '"complete": true', '"complete": false', "ended early"),
+        ("metrics.json", None, '{"complete": true}', "damaged: its files are not what a run leaves"),
+        ("calibration.json", None, foreign, r"got calibration\.json of others"),
+        ("calibration.json", None, "{", r"calibration\.json: expected a JSON object"),
+        ("task.json", '"seed": 3', '"seed": 4', "options of the model"),
+        ("task.json", None, settings, "damaged: missing key 'plan'"),
+        ("label_prior.json", None, prior, r"label_prior\.json: damaged"),
+        ("run.json", '"method":', '"methods":', r"run\.json: expected 'method', got none"),
+    ):
+        path = evaluated / name
+        whole = path.read_text() if path.exists() else ""
+        path.write_text(new if old is None else whole.replace(old, new))
+        with pytest.raises(StateError, match=why):
+            export(evaluated, out)
+        path.write_text(whole) if whole else path.unlink()
     assert not out.exists()
     assert not list(tmp_path.glob(".*.tmp"))
 

@@ -141,38 +141,33 @@ def test_evaluation_figures_include_baselines(
     assert found["macro F1, majority"].rows == 4
 
 
+def of_letters(folder: Path, answer: Callable[[str], str], **options: Any) -> str:
+    """Evaluate a model that answers letters, and return what the command says that exports the run."""
+    task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
+    fake = FakeClient(task.labels, answer, field="x", **options)
+    with contextlib.closing(Classifier.from_task(task, model=fake)) as one:
+        BatchEvaluator(one).evaluate(task.test, out=folder / "run")
+    record_run(folder / "run", [(task, "fake")])
+    return run("export", folder / "run", "--out", folder / "bundle").stdout
+
+
 def test_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:
     """The warning is derived from the figures, and the command prints it."""
-    task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
-    with contextlib.closing(
-        Classifier.from_task(task, model=FakeClient(task.labels, lambda _: "a", field="x"))
-    ) as one:
-        BatchEvaluator(one).evaluate(task.test, out=tmp_path / "run")
-    record_run(tmp_path / "run", [(task, "fake")])
-    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    told = of_letters(tmp_path, lambda _: "a")
+    bundle = read_bundle(tmp_path / "bundle")
     (share,) = [figure for figure in bundle.figures if figure.name == LABELS_ANSWERED]
     assert (share.estimate, share.rows) == (1 / 8, 16)
     warning = "Collapsed: only 12% of the labels that occur in the rows were ever answered."
     assert figure_warnings(bundle.figures) == [warning]
-    assert f"warning: {warning}" in run("export", tmp_path / "run", "--out", tmp_path / "again").stdout
+    assert f"warning: {warning}" in told
 
 
 def test_export_warns_of_low_label_mass(tmp_path: Path) -> None:
     """The warning counts answered rows only."""
-    task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
-    fake = FakeClient(
-        task.labels,
-        lambda text: text[-1],
-        field="x",
-        illegal_mass=0.9,
-        space="raw",
-        failures={0: ProviderError("down", provider="fake", retryable=False)},
-    )
-    with contextlib.closing(Classifier.from_task(task, model=fake)) as one:
-        BatchEvaluator(one).evaluate(task.test, out=tmp_path / "run")
-    record_run(tmp_path / "run", [(task, "fake")])
+    down = {0: ProviderError("down", provider="fake", retryable=False)}
+    told = of_letters(tmp_path, lambda text: text[-1], illegal_mass=0.9, space="raw", failures=down)
     warning = "The model wanted to write something else on 15 of 15 rows (label mass below 0.5)"
-    assert f"warning: {warning}" in run("export", tmp_path / "run", "--out", tmp_path / "again").stdout
+    assert f"warning: {warning}" in told
 
 
 def test_a_history_keeps_a_thousand_confidences() -> None:
@@ -201,13 +196,7 @@ def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:
 
 def test_figures_count_what_the_bundle_accepts(tmp_path: Path) -> None:
     """The figures and `decide` accept the same rows."""
-    packed(
-        tmp_path,
-        [
-            {"input": f"{n} {'cat' if n % 3 else 'dog'}", "answer": "cat" if n % 3 else "dog"}
-            for n in range(60)
-        ],
-    )
+    packed(tmp_path, [{**row, "answer": "cat" if "cat" in row["input"] else "dog"} for row in ROWS])
     run("calibrate", tmp_path / "run", "--out", tmp_path / "run", "--target-accuracy", 0.5)
     bundle = export(tmp_path / "run", tmp_path / "calibrated", task=tmp_path / "task.toml")
     rows = prediction_rows(tmp_path / "run")

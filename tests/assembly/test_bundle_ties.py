@@ -14,13 +14,11 @@ import pytest
 
 import calibrant
 import in_process
-from bundle_runs import run
-from calibrant.assembly import export, read_bundle
+from calibrant.assembly import Bundle, read_bundle
 from calibrant.core import DataSource, LabelSet
 from calibrant.distributed import Cluster, evaluate
 from calibrant.evaluation import Dataset
 from calibrant.serving import create_classifier_app
-from calibrant.testing import FakeClient
 from command_line import prediction_rows
 
 ROWS = [
@@ -38,26 +36,12 @@ class Split(NamedTuple):
 
 
 @pytest.fixture
-def split(
-    write_task: Callable[..., Path],
-    opened: dict[str, list[FakeClient]],  # noqa: ARG001  (fakes stand for the models)
-    tmp_path: Path,
-) -> Split:
+def split(export_plan: Callable[..., Bundle], tmp_path: Path) -> Split:
     """Plan, run and export a small model that is sure of everything, and a large one that is right."""
-    tasks = [
-        write_task(directory=tmp_path / name, extra=f'[model]\nname = "{name}"\n', test=ROWS)
-        for name in ("certain", "large")
-    ]
-    runs = [tmp_path / f"run-{path.parent.name}" for path in tasks]
-    for path, out in zip(tasks, runs, strict=True):
-        run("evaluate", path, "--out", out, "--no-cache")
-    costs = ("--small-cost", 1, "--large-cost", 50, "--epsilon", 0.08, "--key", "other")
-    run("cascade", "plan", *runs, *costs, "--out", tmp_path / "plan")
-    run("cascade", "run", tmp_path / "plan", *tasks, "--out", tmp_path / "run")
-    export(tmp_path / "run", tmp_path / "bundle")
+    bundle = export_plan("certain", ROWS, "--epsilon", 0.08, "--key", "other")
     answered = [row["steps"][-1]["model"] for row in prediction_rows(tmp_path / "run")]
     assert set(answered) == {"certain", "large"}
-    return Split(bundle=tmp_path / "bundle", data=tasks[0].parent / "test.jsonl", answered=answered)
+    return Split(bundle=bundle.path, data=tmp_path / "certain" / "test.jsonl", answered=answered)
 
 
 def test_a_bundle_holds_the_plan_s_key(split: Split) -> None:

@@ -15,7 +15,6 @@ from bundle_runs import run
 from calibrant.assembly import cascade_settings, open_classifier
 from calibrant.cascade import Cascade
 from calibrant.core import ConfigurationError, Example, ProviderError, Task
-from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
 from calibrant.optimization import optimize
@@ -30,11 +29,9 @@ SECTION = """
 [cascade]
 confidence_method = "label_probability"
 threshold = {threshold}
-
 [[cascade.models]]
 name = "small"
 cost = 0
-
 [[cascade.models]]
 name = "large"
 """
@@ -216,16 +213,8 @@ def test_evaluate_reports_every_model(task: Path, tmp_path: Path, opened: Opened
     found = json.loads((out / "metrics.json").read_text())["cascade"]
     wilson = wilson_interval(4, 5)
     assert found["accuracy"]["lower"] == pytest.approx(wilson.lower)
-    assert {
-        key: found[key] for key in ("rows", "accepted", "correct", "escalated", "escalations", "calls")
-    } == {
-        "rows": 5,
-        "accepted": 5,
-        "correct": 4,
-        "escalated": 2,
-        "escalations": 2,
-        "calls": 7,
-    }
+    counted = {"rows": 5, "accepted": 5, "correct": 4, "escalated": 2, "escalations": 2, "calls": 7}
+    assert {key: found[key] for key in counted} == counted
     assert [model["model"] for model in found["models"]] == ["small", "large"]
 
     run("report", out)
@@ -486,8 +475,6 @@ def test_a_nameless_function_is_refused(write_task: WriteTask, tmp_path: Path) -
     cascade = Cascade(models, method="label_probability")
     with pytest.raises(ConfigurationError, match="a function with a name of its own"):
         optimize(loaded, model=cascade, out=tmp_path / "out", max_metric_calls=30, minibatch_size=4)
-    with pytest.raises(ConfigurationError, match="a function with a name of its own"):
-        BatchEvaluator(cascade).evaluate(list(loaded.test), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -15,8 +15,12 @@ from task_files import HEAD, mistakes, read
 MODELS = '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
 ENTAILMENT = 'confidence_method = "automix_entailment"\n'
 URL = 'verifier_server_url = "http://127.0.0.1:8889"\n'
-BESIDE_ENTAILMENT = (
-    "Input should come with confidence_method = 'automix_entailment', got {}: set it, or leave it out."
+BESIDE = "Input should come with confidence_method = '{}', got {}: set it, or leave it out."
+ONE = "[[cascade.models]]\nname = 'a'\n"
+LOOPER = "[cascade]\nfile = 'looper.yaml'\n"
+UNUSED = (
+    "4: expected no [model] beside [cascade]: it would not be asked; name it under [[cascade.models]], or remove "
+    "it."
 )
 ADDRESS = (
     "Input should be an address such as 'http://127.0.0.1:8889', without credentials, query or fragment, got {}: "
@@ -47,11 +51,9 @@ max_escalations = 1
 max_tokens = 500
 max_cost = 0.01
 deadline_seconds = 9.5
-
 [cascade.hybrid_weights]
 logprob_weight = 0.25
 margin_weight = 0.75
-
 [[cascade.models]]
 name = "openai/small"
 prompt = "q"
@@ -63,7 +65,6 @@ api_base = "http://localhost:1/v1"
 scoring = "decode"
 [cascade.models.options]
 max_tokens = 20
-
 [[cascade.models]]
 name = "openai/large"
 size = 70
@@ -152,8 +153,7 @@ def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
         (
             "hybrid_weights = { logprob_weight = 0.5 }",
             5,
-            ("cascade.hybrid_weights: Input should come with confidence_method = 'hybrid', "
-            "got {'logprob_weight': 0.5}: set it, or leave it out."),
+            "cascade.hybrid_weights: " + BESIDE.format("hybrid", "{'logprob_weight': 0.5}"),
         ),
         (
             'confidence_method = "hybrid"\n[cascade.hybrid_weights]\nlogprob_weight = 0.3',
@@ -166,11 +166,11 @@ def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
             7,
             "unknown key 'cascade.hybrid_weights.margin': expected one of logprob_weight, margin_weight.",
         ),
-        (URL, 5, "cascade.verifier_server_url: " + BESIDE_ENTAILMENT.format("'http://127.0.0.1:8889'")),
+        (URL, 5, "cascade.verifier_server_url: " + BESIDE.format("automix_entailment", "'http://127.0.0.1:8889'")),
         (
             "verifier_timeout_seconds = 5",
             5,
-            f"cascade.verifier_timeout_seconds: {BESIDE_ENTAILMENT.format('5')}",
+            "cascade.verifier_timeout_seconds: " + BESIDE.format("automix_entailment", "5"),
         ),
         (ENTAILMENT, 4, f"cascade.verifier_server_url: {ADDRESS.format('None')}"),
         (f'{ENTAILMENT}verifier_server_url = ""', 6, "cascade.verifier_server_url: " + ADDRESS.format("''")),
@@ -179,12 +179,7 @@ def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
             7,
             "cascade.verifier_timeout_seconds: Input should be greater than or equal to 0, got -1.",
         ),
-        (
-            'learned_file = "x.json"',
-            5,
-            ("cascade.learned_file: Input should come with confidence_method = 'learned', got 'x.json': set it, or "
-            "leave it out."),
-        ),
+        ('learned_file = "x.json"', 5, "cascade.learned_file: " + BESIDE.format("learned", "'x.json'")),
         (
             'confidence_method = "learned"',
             4,
@@ -220,60 +215,44 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line:
 )
 def test_a_wrong_model_key_names_its_line(tmp_path: Path, entry: str, line: int, message: str) -> None:
     """The line is not that of another model with the same key."""
-    toml = f'{HEAD}[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\n{entry}\n'
-    found = mistakes(tmp_path, toml.replace(f"{entry}\n", f"{entry}\n", 1))
+    found = mistakes(tmp_path, f"{HEAD}{ONE}[[cascade.models]]\nname = 'b'\n{entry}\n")
     assert any(text.startswith(f"task.toml:{line}: {message}") for text in found), found
 
 
-def test_a_model_needs_a_name(tmp_path: Path) -> None:
-    """The default of [model] does not apply."""
-    toml = f'{HEAD}[[cascade.models]]\nname = "a"\n[[cascade.models]]\ncost = 1\n'
-    assert mistakes(tmp_path, toml) == ["task.toml:6: missing key 'cascade.models.name': add it."]
-
-
-def test_label_codes_are_refused_in_every_model(tmp_path: Path) -> None:
-    """The message names the line of the model's own table."""
-    toml = f'{HEAD}[[cascade.models]]\nname = "a"\n[[cascade.models]]\nname = "b"\nlabel_codes = true\n'
-    assert mistakes(tmp_path, toml) == [
-        (
-            "task.toml:8: cascade.models.label_codes: Input should be left out, as labels are always shown as they "
-            "are, got True: remove it; prior correction and calibration correct a preference for a label."
-        )
-    ]
-
-
-def test_wrong_options_name_their_line(tmp_path: Path) -> None:
-    """A table of an array's entry belongs to the entry above it."""
-    toml = (
-        f'{HEAD}[[cascade.models]]\nname = "a"\n[cascade.models.options]\nx = 1\n'
-        '[[cascade.models]]\nname = "b"\noptions = 3\n'
-    )
-    assert mistakes(tmp_path, toml)[0].startswith(
-        "task.toml:10: cascade.models.options: Input should be a valid dict"
-    )
-
-
-def test_a_cascade_needs_models(tmp_path: Path) -> None:
-    """A section without models and without a looper's file is wrong."""
-    assert mistakes(tmp_path, f"{HEAD}[cascade]\nthreshold = 0.5\n") == [
-        "task.toml:4: expected at least one [[cascade.models]], got none: name the models to be asked in turn."
-    ]
-
-
-@pytest.mark.parametrize("section", [MODELS, '[cascade]\nfile = "looper.yaml"\n'])
-def test_an_unused_model_is_refused(tmp_path: Path, section: str) -> None:
-    """A [model] section beside the cascade is wrong."""
-    (message,) = mistakes(tmp_path, f'{HEAD}[model]\nname = "x"\n{section}')
-    assert message == (
-        "task.toml:4: expected no [model] beside [cascade]: it would not be asked; name it under [[cascade.models]], "
-        "or remove it."
-    )
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        pytest.param(
+            f"{ONE}[[cascade.models]]\ncost = 1\n", "6: missing key 'cascade.models.name': add it.", id="no name"
+        ),
+        pytest.param(
+            f"{ONE}[[cascade.models]]\nname = 'b'\nlabel_codes = true\n",
+            ("8: cascade.models.label_codes: Input should be left out, as labels are always shown as they are, got "
+            "True: remove it; prior correction and calibration correct a preference for a label."),
+            id="label codes",
+        ),
+        pytest.param(
+            f"{ONE}[cascade.models.options]\nx = 1\n[[cascade.models]]\nname = 'b'\noptions = 3\n",
+            "10: cascade.models.options: Input should be a valid dictionary, got 3.",
+            id="options, whose table belongs to the entry above it",
+        ),
+        pytest.param(
+            "[cascade]\nthreshold = 0.5\n",
+            "4: expected at least one [[cascade.models]], got none: name the models to be asked in turn.",
+            id="neither models nor a looper's file",
+        ),
+        pytest.param(f"[model]\nname = 'x'\n{MODELS}", UNUSED, id="a model beside the cascade"),
+        pytest.param(f"[model]\nname = 'x'\n{LOOPER}", UNUSED, id="a model beside the looper's file"),
+    ],
+)  # fmt: skip
+def test_a_mistake_of_a_section_names_line_and_remedy(tmp_path: Path, toml: str, message: str) -> None:
+    """A section that is unfit as a whole, or one entry of its models, raises ConfigurationError with one message."""
+    assert mistakes(tmp_path, HEAD + toml) == [f"task.toml:{message}"]
 
 
 def test_a_cascade_takes_no_label_prior(tmp_path: Path) -> None:
     """No model was sure of a label that a correction changes."""
-    toml = f'{HEAD}[calibration]\nprior_correction = "batch"\n{MODELS}'
-    (message,) = mistakes(tmp_path, toml)
+    (message,) = mistakes(tmp_path, f'{HEAD}[calibration]\nprior_correction = "batch"\n{MODELS}')
     assert message.startswith("task.toml:5: expected no prior_correction beside [cascade]")
 
 
@@ -285,9 +264,7 @@ def test_the_scorer_s_path_is_relative(tmp_path: Path) -> None:
 
 def test_the_looper_s_path_is_relative(tmp_path: Path) -> None:
     """The path is relative to the task file."""
-    found = cascade_settings(
-        read(tmp_path, f'{HEAD}[cascade]\nfile = "looper.yaml"\nmax_tokens = 5\n{MODELS}')
-    )
+    found = cascade_settings(read(tmp_path, f"{HEAD}{LOOPER}max_tokens = 5\n{MODELS}"))
     assert found is not None
     assert (found.file, found.max_tokens) == (tmp_path / "looper.yaml", 5)
 
@@ -296,7 +273,7 @@ def test_the_looper_s_path_is_relative(tmp_path: Path) -> None:
 def test_a_key_has_one_place(tmp_path: Path, key: str) -> None:
     """A key of the looper's file beside the file is wrong, even with its default."""
     name = key.split(maxsplit=1)[0]
-    assert mistakes(tmp_path, f'{HEAD}[cascade]\nfile = "looper.yaml"\n{key}\n') == [
+    assert mistakes(tmp_path, f"{HEAD}{LOOPER}{key}\n") == [
         f"task.toml:6: expected no 'cascade.{name}' beside 'cascade.file': set it in that file, or leave the file out."
     ]
 
@@ -313,7 +290,6 @@ def test_plain_verifier_addresses_are_taken(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "",
         "127.0.0.1:8889",
         "ftp://host",
         "http://",

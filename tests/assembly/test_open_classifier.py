@@ -193,14 +193,10 @@ def test_the_verifier_gets_threshold_and_timeout(
 
 @pytest.mark.parametrize("fitted_on", ["small", "large"])
 def test_a_learned_scorer_needs_its_model(
-    tmp_path: Path, open_task: OpenTask, open_cascade: OpenCascade, opened: Opened, fitted_on: str
+    fit_scorer: Callable[[str], LearnedScorer], open_cascade: OpenCascade, opened: Opened, fitted_on: str
 ) -> None:
     """A scorer fitted on none of the models raises StateError."""
-    model = open_task(f'[model]\nname = "{fitted_on}"\n')
-    texts = [f"{number} {'meow' if number % 2 else 'woof'}" for number in range(40)]
-    right = [number % 2 for number in range(40)]
-    scorer = LearnedScorer(n_buckets=64).fit(texts, model.classify_many(texts), right)
-    scorer.save(tmp_path / "scorer.json", fingerprint=model.fingerprint())
+    scorer = fit_scorer(fitted_on)
     section = (
         f'[cascade]\nconfidence_method = "learned"\nlearned_file = "scorer.json"\nthreshold = 0.5\n{MODELS}'
     )
@@ -219,23 +215,19 @@ def test_a_model_keeps_its_own_concurrency(
     open_task: OpenTask, open_cascade: OpenCascade, opened: Opened
 ) -> None:
     """The limit of the whole run does not raise it."""
+
+    def most_at_once(found: Classifier) -> int:
+        small = opened["small"][-1]
+        small._latency = 0.005
+        found.classify_many([f"{number} woof" for number in range(40)])
+        return small.max_in_flight
+
     section = SECTION.replace('name = "small"', 'name = "small"\nconcurrency = 2')
-    cascade = open_cascade(section, limits=Limits(concurrency=64)).with_limits(Limits(concurrency=32))
-    for name in ("small", "large"):
-        opened[name][0]._latency = 0.005
-    cascade.classify_many([f"{number} woof" for number in range(40)])
-    assert opened["small"][0].max_in_flight == 2
-    alone = Cascade(
-        [CascadeModel(classifier=open_task('[model]\nname = "small"\n'), concurrency=2)],
-        method="label_probability",
-    )
-    opened["small"][1]._latency = 0.005
-    alone.classify_many([f"{number} woof" for number in range(40)])
-    assert opened["small"][1].max_in_flight == 2
-    fast = open_cascade(SECTION, limits=Limits(concurrency=32))
-    opened["small"][2]._latency = 0.005
-    fast.classify_many([f"{number} woof" for number in range(40)])
-    assert opened["small"][2].max_in_flight > 2
+    whole = open_cascade(section, limits=Limits(concurrency=64))
+    assert most_at_once(whole.with_limits(Limits(concurrency=32))) == 2
+    own = CascadeModel(classifier=open_task('[model]\nname = "small"\n'), concurrency=2)
+    assert most_at_once(Cascade([own], method="label_probability")) == 2
+    assert most_at_once(open_cascade(SECTION, limits=Limits(concurrency=32))) > 2
 
 
 # --- zero is zero -------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.assembly import _routing, open_classifier
+from calibrant.assembly import _routing
 from calibrant.assembly._routing import default_router_state, open_routed_client, open_router
 from calibrant.cascade import Cascade
-from calibrant.core import Client, ConfigurationError, ProviderError, Task
+from calibrant.core import Client, ConfigurationError, ProviderError
 from calibrant.core._limits import Limits
 from calibrant.inference import Classifier, RoutedClient
 from calibrant.inference._methods import Decoding
@@ -22,7 +22,6 @@ from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,
-    CoherenceMonitor,
     EMARouter,
     FixedRouter,
     Observation,
@@ -34,8 +33,6 @@ from calibrant.routing import (
 )
 from calibrant.routing._base import TaskRouter
 from calibrant.testing import FakeClient, MemoryJournal
-
-WriteTask = Callable[..., Path]
 
 LABELS = ["cat", "dog"]
 NAMES = ("first", "second")
@@ -139,11 +136,7 @@ COSTS = {"first": 2.0, "second": 1.0}
             {"alpha": 0.7, "reorder_interval": 3},
         ),
         ({"routing": "thompson", "thompson_decay": 0.5}, ThompsonRouter, {"decay": 0.5}),
-        (
-            {"routing": "task", "tasks": {"animals": "second"}},
-            TaskRouter,
-            {"tasks": {"animals": "second"}},
-        ),
+        ({"routing": "task", "tasks": {"animals": "second"}}, TaskRouter, {"tasks": {"animals": "second"}}),
         (
             {"routing": "cascade", "cascade": {"cost_tiers": ["second"]}},
             CascadeRouter,
@@ -175,15 +168,9 @@ def test_every_strategy_has_its_settings(
 
 def test_a_cascade_of_routing_has_its_ladder() -> None:
     """Threshold, escalations, tokens and window have the section's values."""
-    cascade = {
-        "quality_threshold": 0.7,
-        "max_escalations": 1,
-        "max_cascade_tokens": 90,
-        "window_size": 4,
-        "classifier_mode": "judge",
-        "judge_provider": "first",
-    }
-    router = open_router(settings(routing="cascade", cascade=cascade))
+    limits = {"quality_threshold": 0.7, "max_escalations": 1, "max_cascade_tokens": 90, "window_size": 4}
+    judge = {"classifier_mode": "judge", "judge_provider": "first"}
+    router = open_router(settings(routing="cascade", cascade={**limits, **judge}))
     assert isinstance(router, CascadeRouter)
     assert router.classifier_mode == "judge"
     assert router.ladder().settles(0.7)
@@ -201,24 +188,14 @@ def test_a_cascade_of_routing_has_its_ladder() -> None:
 
 def test_every_provider_has_its_own_settings(providers: Providers) -> None:
     """The address is passed as one of the provider's options."""
-    first = {
-        "name": "first",
-        "alias": "one",
-        "api_base": "http://h/v1",
-        "space": "raw",
-        "concurrency": 3,
-        "options": {"max_tokens": 7},
-        "cost": 0.5,
-        "context_window": 100,
-    }
+    own = {"alias": "one", "cost": 0.5, "context_window": 100, "api_base": "http://h/v1"}
+    passed = {"space": "raw", "concurrency": 3}
+    first = {"name": "first", "options": {"max_tokens": 7}, **own, **passed}
     client = open_routed_client(
         settings(providers=[first, {"name": "second", "space": "raw"}]), task_name="t"
     )
     assert providers.settings == [
-        (
-            "first",
-            {"space": "raw", "concurrency": 3, "options": {"max_tokens": 7, "api_base": "http://h/v1"}},
-        ),
+        ("first", {**passed, "options": {"max_tokens": 7, "api_base": "http://h/v1"}}),
         ("second", {"space": "raw", "concurrency": None, "options": {}}),
     ]
     assert isinstance(client, RoutedClient)
@@ -262,11 +239,10 @@ def test_a_missing_provider_closes_the_others(open_task: OpenTask, providers: Pr
     assert providers.all_closed
 
 
-def test_a_failed_classifier_closes_its_providers(write_task: WriteTask, providers: Providers) -> None:
+def test_a_failed_classifier_closes_its_providers(open_task: OpenTask, providers: Providers) -> None:
     """A wrong scoring raises ConfigurationError, and no provider stays open."""
-    path = write_task(extra=f"\n{SECTION}{MEMBERS}scoring = 'exact'\n")
     with pytest.raises(ConfigurationError, match="scoring='exact' is not possible"):
-        open_classifier(Task.from_file(path, splits=()))
+        open_task(f"{SECTION}{MEMBERS}scoring = 'exact'\n")
     assert providers.all_closed
     assert len(providers) == 2
 
@@ -304,6 +280,29 @@ def embedders(monkeypatch: pytest.MonkeyPatch) -> list[Texts]:
 
     monkeypatch.setattr(_routing, "open_embedder", open_fake)
     return found
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """Note the options that embedder's cache and coherence monitor are made with."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def noting(name: str, kind: Callable[..., Any]) -> Callable[..., Any]:
+        def make(*args: Any, **options: Any) -> Any:
+            found[name] = options
+            return kind(*args, **options)
+
+        return make
+
+    for name in ("CachedEmbedder", "CoherenceMonitor"):
+        monkeypatch.setattr(_routing, name, noting(name, getattr(_routing, name)))
+    return found
+
+
+def stats(classifier: Classifier) -> Mapping[str, Any]:
+    """Return what the classifier's client counted, by provider."""
+    assert isinstance(classifier.client, RoutedClient)
+    return classifier.client.stats()
 
 
 ALIASED = [
@@ -358,20 +357,12 @@ def test_no_embedder_is_opened_without_need(
 
 
 def test_embeddings_have_timeout_and_cache(
-    providers: Providers, embedders: list[Texts], monkeypatch: pytest.MonkeyPatch
+    providers: Providers, embedders: list[Texts], given: dict[str, dict[str, Any]]
 ) -> None:
     """The timeout is converted from milliseconds to seconds."""
-    given: list[dict[str, Any]] = []
-
-    class Cached(_routing.CachedEmbedder):  # type: ignore[misc, name-defined]
-        def __init__(self, embedder: Any, **options: Any) -> None:
-            given.append(options)
-            super().__init__(embedder, **options)
-
-    monkeypatch.setattr(_routing, "CachedEmbedder", Cached)
     bandit = {"embedding_timeout_ms": 50, "cache_size": 3, "dim": 9}
     open_routed_client(settings(routing="bandit", bandit=bandit), task_name="t").close()
-    assert given == [{"dim": 9, "cache_size": 3, "timeout_seconds": 0.05}]
+    assert given == {"CachedEmbedder": {"dim": 9, "cache_size": 3, "timeout_seconds": 0.05}}
     assert providers.all_closed
     assert len(embedders) == 1
 
@@ -413,9 +404,7 @@ def test_a_gate_calls_the_next_provider(open_task: OpenTask, providers: Provider
     classifier = open_task(f"[routing]\nquality_gate = 1.0\n{SECTION}")
     assert classifier.classify("meow").label == "cat"
     assert providers.asked == {"first": 1, "second": 1}
-    client = classifier.client
-    assert isinstance(client, RoutedClient)
-    assert client.stats()["first"].escalations == 1
+    assert stats(classifier)["first"].escalations == 1
 
 
 def test_one_provider_needs_no_gate(
@@ -429,21 +418,16 @@ def test_one_provider_needs_no_gate(
 
 
 def test_coherence_has_its_settings(
-    providers: Providers, embedders: list[Texts], monkeypatch: pytest.MonkeyPatch
+    providers: Providers, embedders: list[Texts], given: dict[str, dict[str, Any]]
 ) -> None:
     """Window, threshold and weight have the section's values."""
-    given: list[dict[str, Any]] = []
-
-    class Monitor(CoherenceMonitor):
-        def __init__(self, **options: Any) -> None:
-            given.append(options)
-            super().__init__(**options)
-
-    monkeypatch.setattr(_routing, "CoherenceMonitor", Monitor)
-    coherence = {"enabled": True, "window_size": 3, "coherence_threshold": 0.4, "penalty_weight": 0.2}
-    open_routed_client(settings(routing="ema", coherence=coherence), task_name="t").close()
-    open_routed_client(settings(coherence={**coherence, "enabled": False}), task_name="t").close()
-    assert given == [{"window_size": 3, "coherence_threshold": 0.4, "penalty_weight": 0.2}]
+    coherence = {"window_size": 3, "coherence_threshold": 0.4, "penalty_weight": 0.2}
+    for enabled in (False, True):
+        assert "CoherenceMonitor" not in given
+        open_routed_client(
+            settings(routing="ema", coherence={**coherence, "enabled": enabled}), task_name="t"
+        ).close()
+    assert given["CoherenceMonitor"] == coherence
     assert len(embedders) == 1
     assert providers.all_closed
 
@@ -455,9 +439,7 @@ def test_cooldown_and_failures_are_set(open_task: OpenTask, providers: Providers
     for text in ("meow 1", "meow 2", "meow 3"):
         classifier.classify(text)
     assert providers.asked == {"first": 1, "second": 3}
-    client = classifier.client
-    assert isinstance(client, RoutedClient)
-    assert 100 < client.stats()["first"].cooling_seconds <= 200
+    assert 100 < stats(classifier)["first"].cooling_seconds <= 200
 
 
 def test_a_failed_client_leaves_nothing_open(
@@ -501,9 +483,7 @@ def test_call_seconds_time_out_a_provider(open_task: OpenTask, providers: Provid
     providers.slow.add("first")
     classifier = open_task(f"[routing]\ncall_seconds = 0.02\n{SECTION}")
     assert classifier.classify("meow").label == "cat"
-    client = classifier.client
-    assert isinstance(client, RoutedClient)
-    assert client.stats()["first"].failures == 1
+    assert stats(classifier)["first"].failures == 1
 
 
 def test_a_misleading_provider_is_refused(

@@ -16,6 +16,16 @@ PROVIDERS = '[[routing.providers]]\nname = "a"\n[[routing.providers]]\nname = "m
 MEMBERS = '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "routed"\n'
 KNOWN = "Input should be one of the providers a, b, got "
 CORRECT = ": correct it, or add it as one of the [[routing.providers]]."
+TWO = "[[routing.providers]]\nname = 'a'\n[[routing.providers]]\n"
+TWICE = "Input should differ from provider to provider, got 'a': give it an alias of its own."
+OFF = (
+    "Input should be off with routing = {}, which judges answers itself, got {}: leave it out, or take another "
+    "strategy."
+)
+UNUSED = (
+    "4: expected one of the [[cascade.models]] to have name = 'routed', got none: add it, or remove [routing], which "
+    "nobody would use."
+)
 
 
 def routing(directory: Path, keys: str) -> RoutingSettings:
@@ -43,10 +53,8 @@ thompson_decay = 0.9
 cooldown_seconds = 1.5
 allowed_failures = 2
 call_seconds = 2.5
-
 [routing.tasks]
 n = "a"
-
 [routing.cascade]
 quality_threshold = 0.6
 max_escalations = 1
@@ -55,14 +63,12 @@ judge_provider = "b"
 window_size = 50
 max_cascade_tokens = 1000
 cost_tiers = ["b"]
-
 [routing.triage]
 triage_provider = "a"
 timeout_seconds = 2
 [routing.triage.tiers]
 simple = "a"
 expert = "b"
-
 [routing.bandit]
 alpha = 0.5
 dim = 32
@@ -71,14 +77,12 @@ decay_factor = 1
 embedding_provider = "a"
 embedding_timeout_ms = 50
 cache_size = 8
-
 [routing.coherence]
 enabled = true
 window_size = 5
 coherence_threshold = 0.4
 penalty_weight = 0.2
 embedding_provider = ""
-
 [[routing.providers]]
 name = "a"
 api_base = "http://localhost:1/v1"
@@ -88,7 +92,6 @@ cost = 0
 context_window = 8192
 [routing.providers.options]
 max_tokens = 20
-
 [[routing.providers]]
 name = "m/b"
 alias = "b"
@@ -284,12 +287,7 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
             ("routing.cascade.cost_tiers: Input should hold every provider once, got ['a', 'b', 'a']: remove what is "
             "there twice."),
         ),
-        (
-            'routing = "cascade"\nquality_gate = 0.5',
-            6,
-            ("routing.quality_gate: Input should be off with routing = 'cascade', which judges answers itself, got "
-            "0.5: leave it out, or take another strategy."),
-        ),
+        ('routing = "cascade"\nquality_gate = 0.5', 6, "routing.quality_gate: " + OFF.format("'cascade'", "0.5")),
         # --- triage
         (
             'routing = "triage"',
@@ -333,8 +331,7 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
         (
             'routing = "bandit"\n[routing.coherence]\nenabled = true',
             7,
-            ("routing.coherence.enabled: Input should be off with routing = 'bandit', which judges answers itself, got "
-            "True: leave it out, or take another strategy."),
+            "routing.coherence.enabled: " + OFF.format("'bandit'", "True"),
         ),
         (
             'quality_gate = 0.5\n[routing.coherence]\nenabled = true\nembedding_provider = "b"',
@@ -364,58 +361,56 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line:
             7,
             "routing.providers.alias: Input should be text that can be read, got 'a\\nb':",
         ),
-        (
-            "alias = 'a'",
-            7,
-            (
-                "routing.providers.alias: Input should differ from provider to provider, got 'a': give it an alias of "
-                "its own."
-            ),
-        ),
+        ("alias = 'a'", 7, f"routing.providers.alias: {TWICE}"),
         ("options = 3", 7, "routing.providers.options: Input should be a valid dictionary, got 3."),
         ("scoring = 'exact'", 7, "unknown key 'routing.providers.scoring': expected one of name, alias,"),
     ],
 )
 def test_a_wrong_provider_key_names_its_line(tmp_path: Path, entry: str, line: int, message: str) -> None:
     """The line is not that of another provider with the same key."""
-    toml = f'{HEAD}[[routing.providers]]\nname = "a"\n[[routing.providers]]\n{entry}\nname = "b"\n'
-    found = mistakes(tmp_path, toml)
+    found = mistakes(tmp_path, f"{HEAD}{TWO}{entry}\nname = 'b'\n")
     assert [text for text in found if text.startswith(f"task.toml:{line}: {message}")], found
 
 
-def test_equal_names_need_aliases(tmp_path: Path) -> None:
-    """The message names the line of the second provider."""
-    toml = f'{HEAD}[[routing.providers]]\nname = "a"\n[[routing.providers]]\nname = "a"\n'
-    assert mistakes(tmp_path, toml) == [
-        (
-            "task.toml:7: routing.providers.name: Input should differ from provider to provider, got 'a': give it an "
-            "alias of its own."
-        )
-    ]
-    assert routing_settings(read(tmp_path, toml + 'alias = "b"\n'))
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        pytest.param(f"{TWO}name = 'a'\n", f"7: routing.providers.name: {TWICE}", id="equal names need aliases"),
+        pytest.param(f"{TWO}alias = 'b'\n", "6: missing key 'routing.providers.name': add it.", id="no default name"),
+        pytest.param(
+            "[routing]\nrouting = 'ema'\n",
+            ("4: routing.providers: Input should hold at least one provider, got []: add [[routing.providers]] with a "
+            "name."),
+            id="a section without providers",
+        ),
+        pytest.param(
+            "routing = 'thompson'\n",
+            "4: routing: expected a table, got 'thompson': write [routing] and its keys below.",
+            id="the reference's top-level key",
+        ),
+        pytest.param(
+            f"[model]\nname = 'x'\n{PROVIDERS}",
+            ("4: expected no [model] beside [routing]: it would not be asked; name it under [[routing.providers]], or "
+            "remove it."),
+            id="an unused model",
+        ),
+        pytest.param(f"[routing]\n{PROVIDERS}[[cascade.models]]\nname = 'small'\n", UNUSED, id="a cascade without it"),
+        pytest.param(f"[routing]\n{PROVIDERS}[cascade]\nfile = 'looper.yaml'\n", UNUSED, id="a looper without it"),
+        pytest.param(
+            MEMBERS,
+            "7: expected a [routing] section for the model 'routed': add it, or name another model.",
+            id="a routed model without routing",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_of_a_section_names_line_and_remedy(tmp_path: Path, toml: str, message: str) -> None:
+    """A section that fits no other, or that lacks its providers, raises ConfigurationError with one message."""
+    assert mistakes(tmp_path, HEAD + toml) == [f"task.toml:{message}"]
 
 
-def test_a_provider_needs_a_name(tmp_path: Path) -> None:
-    """There is no default provider."""
-    toml = f'{HEAD}[[routing.providers]]\nname = "a"\n[[routing.providers]]\nalias = "b"\n'
-    assert mistakes(tmp_path, toml) == ["task.toml:6: missing key 'routing.providers.name': add it."]
-
-
-def test_a_section_needs_a_provider(tmp_path: Path) -> None:
-    """A section without providers is wrong."""
-    assert mistakes(tmp_path, f'{HEAD}[routing]\nrouting = "ema"\n') == [
-        (
-            "task.toml:4: routing.providers: Input should hold at least one provider, got []: add "
-            "[[routing.providers]] with a name."
-        )
-    ]
-
-
-def test_a_top_level_key_is_refused(tmp_path: Path) -> None:
-    """The reference's top-level key is a section here."""
-    assert mistakes(tmp_path, f'{HEAD}routing = "thompson"\n') == [
-        "task.toml:4: routing: expected a table, got 'thompson': write [routing] and its keys below."
-    ]
+def test_an_alias_tells_equal_names_apart(tmp_path: Path) -> None:
+    """Two providers may have one name."""
+    assert routing_settings(read(tmp_path, f"{HEAD}{TWO}name = 'a'\nalias = 'b'\n"))
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
@@ -444,16 +439,6 @@ def test_settings_made_in_python_are_checked_alike() -> None:
 # --- beside other sections ----------------------------------------------------------------------
 
 
-def test_an_unused_model_is_refused(tmp_path: Path) -> None:
-    """A [model] section beside the routing is wrong."""
-    assert mistakes(tmp_path, f'{HEAD}[model]\nname = "x"\n{PROVIDERS}') == [
-        (
-            "task.toml:4: expected no [model] beside [routing]: it would not be asked; name it under "
-            "[[routing.providers]], or remove it."
-        )
-    ]
-
-
 def test_routing_takes_no_label_prior(tmp_path: Path) -> None:
     """A prior belongs to one model."""
     (message,) = mistakes(tmp_path, f'{HEAD}[calibration]\nprior_correction = "batch"\n{PROVIDERS}')
@@ -468,24 +453,6 @@ def test_routing_may_be_a_model_of_a_cascade(tmp_path: Path) -> None:
     assert routing_settings(task) is not None
     assert cascade is not None
     assert cascade.models[1].alias == "many"
-
-
-def test_unused_routing_is_refused(tmp_path: Path) -> None:
-    """A cascade must have the model "routed", also where a looper's file names the models."""
-    message = (
-        "task.toml:4: expected one of the [[cascade.models]] to have name = 'routed', got none: add it, or remove "
-        "[routing], which nobody would use."
-    )
-    section = "[routing]\n" + PROVIDERS
-    assert mistakes(tmp_path, f'{HEAD}{section}[[cascade.models]]\nname = "small"\n') == [message]
-    assert mistakes(tmp_path, f'{HEAD}{section}[cascade]\nfile = "looper.yaml"\n') == [message]
-
-
-def test_a_routed_model_needs_routing(tmp_path: Path) -> None:
-    """The message names the line of the model's name."""
-    assert mistakes(tmp_path, HEAD + MEMBERS) == [
-        "task.toml:7: expected a [routing] section for the model 'routed': add it, or name another model."
-    ]
 
 
 def test_a_routed_model_has_no_options(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from calibrant.assembly import export, read_bundle
 from calibrant.assembly._task_record import task_from_record, task_to_record
 from calibrant.core import HierarchicalLabels, LabelSet, OrdinalLabels, StateError, Task
 from calibrant.reports import write_report
+from command_line import prediction_rows
 from fault_server import FaultServer
 
 WriteTask = Callable[..., Path]
@@ -39,6 +40,7 @@ ROWS = [
 ]
 TREE = 'structure = "hierarchical"'
 SCALE = 'structure = "ordinal"'
+LASTING = ("label", "confidence", "probabilities")
 
 
 @pytest.fixture
@@ -136,15 +138,8 @@ def test_bundles_hold_the_structure(make: Make, tmp_path: Path, structure: str, 
 def test_the_structure_changes_no_prediction(make: Make) -> None:
     """Labels, confidences and probabilities stay the same."""
     plain, tree = make("a"), make("b", TREE)
-    lasting = ("label", "confidence", "probabilities")
-    rows = [
-        [
-            {name: row[name] for name in lasting}
-            for row in map(json.loads, (path / "predictions.jsonl").read_text().splitlines())
-        ]
-        for path in (plain, tree)
-    ]
-    assert rows[0] == rows[1]
+    for one, other in zip(prediction_rows(plain), prediction_rows(tree), strict=True):
+        assert {name: one[name] == other[name] for name in LASTING} == dict.fromkeys(LASTING, True)
 
 
 @pytest.mark.parametrize("structure", ["", TREE, f'{TREE}\nseparator = "s/"', SCALE])

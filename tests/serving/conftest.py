@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from fastapi import FastAPI
 
+import held
 from calibrant.assembly import Bundle
 from calibrant.serving._server import AppServer
 from packed import packed
@@ -133,3 +134,9 @@ def serve() -> Iterator[Serve]:
     """Return a function that serves an application until the test ends."""
     with contextlib.ExitStack() as running:
         yield lambda app: running.enter_context(served(app))
+
+
+@pytest.fixture
+def running(serve: Serve, bundle: Bundle) -> Running:
+    """Return a service whose classifier answers at once."""
+    return serve(held.app(bundle, held.Held(held=False)))

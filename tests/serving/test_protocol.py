@@ -58,9 +58,8 @@ def body(text: str) -> bytes:
     return b"%sContent-Length: %d\r\n\r\n%s" % (POST, len(data), data)
 
 
-def test_slow_headers_end_a_connection(serve: Any, bundle: Bundle) -> None:
+def test_slow_headers_end_a_connection(running: Any) -> None:
     """Silent and trickling clients are disconnected, and others are served."""
-    running = serve(app(bundle, Held(held=False)))
     with running.connected() as silent, running.connected() as begun, running.connected() as second:
         begun.sendall(b"POST /v1/classify HT")
         second.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /he")
@@ -97,9 +96,8 @@ def test_a_slow_body_is_408(serve: Any, bundle: Bundle) -> None:
     assert held.asked == ["a"] * 3
 
 
-def test_bodies_have_their_own_timeout(serve: Any, bundle: Bundle) -> None:
+def test_bodies_have_their_own_timeout(running: Any) -> None:
     """A body may take longer than headers."""
-    running = serve(app(bundle, Held(held=False)))
     with sending(running, b"Content-Length: 13\r\n\r\n") as line:
         line.sendall(b'{"text": ')
         running.clock.advance(LIMITS.seconds_for_headers)
@@ -260,9 +258,8 @@ def test_a_body_in_tiny_chunks_is_refused(serve: Any, bundle: Bundle) -> None:
         assert held.asked[-1] == text.decode()
 
 
-def test_pieces_are_counted_by_request(serve: Any, bundle: Bundle) -> None:
+def test_pieces_are_counted_by_request(running: Any) -> None:
     """Several requests on one connection may have many pieces each."""
-    running = serve(app(bundle, Held(held=False)))
     pieces = b"".join(b"1\r\n%c\r\n" % own for own in b'{"text": "%s"}' % (b"x" * 700)) + b"0\r\n\r\n"
     with running.connected() as line:
         for _ in range(3):
@@ -280,9 +277,8 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     ]
 
 
-def test_an_unwanted_body_is_cut_off(serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwanted_body_is_cut_off(running: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A short rest is read and the connection kept; after a long one it is closed."""
-    running = serve(app(bundle, Held(held=False)))
     with running.connected() as line:
         for _ in range(2):
             line.sendall(b"POST /no HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n")
@@ -303,11 +299,8 @@ def test_an_unwanted_body_is_cut_off(serve: Any, bundle: Bundle, caplog: pytest.
 
 
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00", b"GET /\xff HTTP/1.1\r\n\r\n"])
-def test_other_protocols_are_refused(
-    serve: Any, bundle: Bundle, sent: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_protocols_are_refused(running: Any, sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """The status is 400, and the service stays up."""
-    running = serve(app(bundle, Held(held=False)))
     with running.connected() as line:
         line.sendall(sent + b"\r\n\r\n")
         assert rest(line).startswith(b"HTTP/1.1 400")
@@ -315,9 +308,8 @@ def test_other_protocols_are_refused(
     assert not errors(caplog)
 
 
-def test_a_lost_sender_is_no_error(serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_sender_is_no_error(running: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The request is counted with status 499."""
-    running = serve(app(bundle, Held(held=False)))
     with running.connected() as line:
         line.sendall(POST + b'Content-Length: 100\r\n\r\n{"te')
         assert running.ask(path="/healthz", method="GET").status == 200
@@ -392,9 +384,8 @@ def test_an_unread_answer_ends_the_connection(serve: Any, bundle: Bundle, *, pat
     assert (len(found) > size) is patient
 
 
-def test_accepted_connections_have_no_delay(serve: Any, bundle: Bundle) -> None:
+def test_accepted_connections_have_no_delay(running: Any) -> None:
     """Sockets that are accepted by hand have TCP_NODELAY."""
-    running = serve(app(bundle, Held(held=False)))
     with running.connected():
         until(lambda: running.connections == 1)
         (one,) = running.server.server_state.connections
@@ -402,9 +393,8 @@ def test_accepted_connections_have_no_delay(serve: Any, bundle: Bundle) -> None:
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
-def test_endless_headers_are_refused(serve: Any, bundle: Bundle) -> None:
+def test_endless_headers_are_refused(running: Any) -> None:
     """They are refused before they fill the memory."""
-    running = serve(app(bundle, Held(held=False)))
     with running.connected() as line:
         with contextlib.suppress(ConnectionError):
             line.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ")
@@ -415,9 +405,7 @@ def test_endless_headers_are_refused(serve: Any, bundle: Bundle) -> None:
 
 def test_a_pipeline_is_answered_in_order(serve: Any, bundle: Bundle) -> None:
     """Pipelined requests are answered one after the other."""
-    running = serve(
-        app(bundle, Held(held=False), most_texts=1),
-    )
+    running = serve(app(bundle, Held(held=False), most_texts=1))
     with running.connected() as line:
         line.sendall(body("a") + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         found = rest(line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import http.client
 import signal
 import socket
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import Verifier
-from calibrant.core import CompletionRequest, ConfigurationError
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import ConfigurationError
 from calibrant.serving import ConnectionLimits, create_verifier_app
 from calibrant.serving._server import serve_app
+from calibrant.testing import FakeClient
 
 
 def has_ipv6() -> bool:
@@ -25,6 +25,11 @@ def has_ipv6() -> bool:
     except OSError:
         return False
     return True
+
+
+def connection(address: str) -> Any:
+    """Return a connection that is closed at the end of a block."""
+    return contextlib.closing(http.client.HTTPConnection(address.removeprefix("http://"), timeout=30))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -42,10 +47,9 @@ def test_a_signal_ends_the_server(number: signal.Signals, host: str, shown: str)
     found: list[int] = []
 
     def ask(address: str) -> None:
-        line = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
-        line.request("GET", "/health")
-        found.append(line.getresponse().status)
-        line.close()
+        with connection(address) as line:
+            line.request("GET", "/health")
+            found.append(line.getresponse().status)
         signal.raise_signal(number)
 
     def ready(address: str) -> None:
@@ -58,41 +62,20 @@ def test_a_signal_ends_the_server(number: signal.Signals, host: str, shown: str)
     assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-class Slow:
-    """A model that never answers, and notes that its call was cancelled."""
-
-    name = "slow"
-    space = LogprobSpace.NONE
-
-    def __init__(self) -> None:
-        self.begun, self.given_up = threading.Event(), threading.Event()
-
-    async def complete(self, _: CompletionRequest) -> object:
-        self.begun.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            self.given_up.set()
-        raise AssertionError
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
 def test_late_requests_are_cancelled_at_shutdown() -> None:
     """The model's call is cancelled, and the client gets 503."""
-    model = Slow()
+    model = FakeClient(["correct", "incorrect"], {}, field="verdict", latency=60.0)
     found: list[int] = []
     threads: list[threading.Thread] = []
 
     def ask(address: str) -> None:
-        line = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
-        line.request("POST", "/verify", b'{"question": "q", "answer": "a"}')
-        found.append(line.getresponse().status)
-        line.close()
+        with connection(address) as line:
+            line.request("POST", "/verify", b'{"question": "q", "answer": "a"}')
+            found.append(line.getresponse().status)
 
     def stop() -> None:
-        model.begun.wait(30)
+        while not model.max_in_flight:
+            threading.Event().wait(0.01)
         signal.raise_signal(signal.SIGINT)
 
     def ready(address: str) -> None:
@@ -103,7 +86,7 @@ def test_late_requests_are_cancelled_at_shutdown() -> None:
     serve_app(create_verifier_app(Verifier(model, k=2)), port=0, on_ready=ready, finish_seconds=1)
     for thread in threads:
         thread.join(30)
-    assert model.given_up.is_set()
+    assert model._in_flight == 0
     assert found == [503]
 
 
@@ -118,18 +101,15 @@ def test_connected_clients_are_answered_after_a_signal(notice: float, speak: flo
     found: list[bytes] = []
 
     def ask(address: str) -> None:
-        line = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
-        other = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
-        line.connect()
-        other.request("GET", "/health")  # answered, so the first one is known, too
-        other.getresponse().read()
-        signal.raise_signal(signal.SIGINT)
-        while not app.state.stopping.is_set():
-            threading.Event().wait(0.01)
-        line.request("GET", "/health")
-        found.append(line.getresponse().read())
-        line.close()
-        other.close()
+        with connection(address) as line, connection(address) as other:
+            line.connect()
+            other.request("GET", "/health")  # answered, so the first one is known, too
+            other.getresponse().read()
+            signal.raise_signal(signal.SIGINT)
+            while not app.state.stopping.is_set():
+                threading.Event().wait(0.01)
+            line.request("GET", "/health")
+            found.append(line.getresponse().read())
         signal.raise_signal(signal.SIGINT)
 
     serve_app(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,7 +29,6 @@ from calibrant.inference import Classifier, RetryPolicy
 from calibrant.serving import create_verifier_app
 from calibrant.testing import FakeClient
 
-SECONDS = 30
 QUESTION = {"question": "Who wrote it?", "answer": "Ann"}
 ONCE = RetryPolicy(attempts=1)
 
@@ -233,33 +232,20 @@ def test_concurrency_is_bounded(serve: Any) -> None:
     assert client.max_in_flight == 3
 
 
-@pytest.mark.parametrize("threshold", [-0.1, float("nan"), True, "0.5"])
-def test_a_threshold_out_of_range_is_refused(threshold: Any) -> None:
+def test_a_threshold_out_of_range_is_refused() -> None:
     """The constructor raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="threshold"):
-        create_verifier_app(None, threshold=threshold)
+        create_verifier_app(None, threshold=-0.1)
 
 
 def assessed(url: str, label: str) -> Assessment | NoEvidence:
     """Return what the cascade's method makes of the service."""
-    classifier = Classifier(
-        model=FakeClient(["cat", "dog"], {}), labels=["cat", "dog"], prompt="Which animal?"
-    )
-    method = AutoMixEntailment(url, retry=ONCE)
-    what = Answered(
-        question="It purrs.",
-        prediction=Prediction(label=label),
-        classifier=classifier,
-        context="Cats purr.",
-    )
-
-    async def once() -> Assessment | NoEvidence:
-        try:
-            return await method.assess(what)
-        finally:
-            method.close()
-
-    return asyncio.run(once())
+    labels = ["cat", "dog"]
+    asked = Classifier(model=FakeClient(labels, {}), labels=labels, prompt="Which animal?")
+    prediction = Prediction(label=label)
+    what = Answered(question="It purrs.", prediction=prediction, classifier=asked, context="Cats purr.")
+    with contextlib.closing(AutoMixEntailment(url, retry=ONCE)) as method:
+        return asyncio.run(method.assess(what))
 
 
 def test_the_cascade_s_method_reads_the_service(serve: Any) -> None:
@@ -308,37 +294,6 @@ def test_one_app_serves_several_event_loops(serve: Any) -> None:
         assert [running.ask(QUESTION).status for _ in range(2)] == [200, 200]
 
 
-def test_a_lost_client_cancels_its_work(serve: Any) -> None:
-    """The calls of a closed connection are cancelled."""
-    begun, ended = threading.Event(), threading.Event()
-
-    async def hang(_: str) -> str:
-        begun.set()
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.set()
-        return "correct"
-
-    running = serve(app(Judge(hang), k=1))
-    body = json.dumps(QUESTION).encode()
-    with running.connected() as line:
-        line.sendall(
-            f"POST /verify HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-        )
-        assert begun.wait(SECONDS)
-    assert ended.wait(SECONDS)
-
-
-def test_half_a_body_blocks_no_other(serve: Any) -> None:
-    """Other clients are answered meanwhile."""
-    running = serve(app(Judge(lambda _: "correct")))
-    with running.connected() as line:
-        line.sendall(b'POST /verify HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"question')
-        assert running.ask(QUESTION).status == 200
-    assert running.ask(QUESTION).status == 200
-
-
 def test_requests_run_concurrently(serve: Any) -> None:
     """Six calls of three requests run before any is answered."""
     met = asyncio.Event()
@@ -356,11 +311,3 @@ def test_requests_run_concurrently(serve: Any) -> None:
         replies = list(pool.map(running.ask, [{**QUESTION, "answer": name} for name in "abc"]))
     assert [reply.json["confidence"] for reply in replies] == [1.0] * 3
     assert len({*under_way}) == 3
-
-
-def test_an_announced_length_is_refused(serve: Any) -> None:
-    """The body is not awaited."""
-    running = serve(app(Judge(lambda _: "correct")))
-    with running.connected() as line:
-        line.sendall(b"POST /verify HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n")
-        assert line.recv(100).startswith(b"HTTP/1.1 413 ")
