@@ -85,14 +85,7 @@ def test_eight_samples_under_a_schema_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "YES",
-        "not correct",
-        '{"verdict": "yes"}',
-        '{"verdict": "correct',
-        "I cannot tell.",
-    ],
+    "text", ["YES", "not correct", '{"verdict": "yes"}', '{"verdict": "correct', "I cannot tell."]
 )
 def test_other_words_are_no_vote(text: str) -> None:
     """Any other reply counts as a sample without confirming the answer."""
@@ -284,7 +277,9 @@ def sent(template: str, question: str, answer: str, context: str | None = None) 
     """Return the message that is sent under a prompt."""
     client = judge(["correct"])
     Verifier(client, k=1, prompt=template).verify(question, answer, context)
-    return str(client.requests[0].messages[0]["content"])
+    (message,) = client.requests[0].messages
+    assert message["role"] == "user"
+    return str(message["content"])
 
 
 def test_texts_stay_inside_their_quotes() -> None:
@@ -325,15 +320,9 @@ def test_the_default_prompt_is_balanced() -> None:
 
 def test_custom_prompts_are_filled_in() -> None:
     """Slots of a custom prompt are filled, and other braces stay."""
-    client = judge(["correct"])
     own = 'Grade {answer} to {question} by {context}: {"verdict": "correct"} or {"verdict": "incorrect"}.'
-    Verifier(client, k=1, prompt=own).verify("Who?", "Ann", "Ann did.")
-    assert client.requests[0].messages == (
-        {
-            "role": "user",
-            "content": 'Grade "Ann" to "Who?" by "Ann did.": {"verdict": "correct"} or {"verdict": "incorrect"}.',
-        },
-    )
+    filled = 'Grade "Ann" to "Who?" by "Ann did.": {"verdict": "correct"} or {"verdict": "incorrect"}.'
+    assert sent(own, "Who?", "Ann", "Ann did.") == filled
 
 
 REASONING = "Context: {context}\nQuestion: {question}\nAI Generated Answer: {generated_answer}\nEvaluation:"
