@@ -310,7 +310,7 @@ def test_nothing_is_routed_before_fit(make: Any) -> None:
     ("options", "message"),
     [
         ({"form": "linear"}, "form"),
-        ({"k": 0}, "k at least 1"),
+        ({"k": 0}, "k to be"),
         ({"price": -1.0}, "price"),
         ({"price": 1.0, "budget": 2.0}, "price or budget"),
         ({"smoothing": -1.0}, "smoothing"),

@@ -240,7 +240,7 @@ def test_shrinkage_keeps_the_total() -> None:
         ({"verifier_scores": [[0.5, 7.0], [0.5, 0.5]]}, r"verifier_scores\[0\]"),
         ({"scores": [[0, 1], [1, 1], [1, 2]]}, r"scores\[2\]"),
         ({"scores": [[0, 1]]}, "two models or more"),
-        ({"k": 0}, "k at least 1"),
+        ({"k": 0}, "k to be"),
         ({"k": 1000}, "cells"),
         ({"shrinkage": -1.0}, "shrinkage"),
         ({"cost": [1.0]}, "3 costs and 2 verifier"),

@@ -188,17 +188,13 @@ def test_unjudged_answers_are_not_final(build: Build, told: Any) -> None:
     assert (built.calls, len(built.method.asked)) == ([1], 2)
 
 
-def test_copies_share_the_journal_alone(build: Build, told: Any) -> None:
-    """A copy finds stored assessments, and its own journal is not the original's."""
+def test_copies_find_stored_assessments(build: Build, told: Any) -> None:
+    """A copy assesses only what gave no evidence before."""
     method = told({"a": 0.5, "b": None}, calls=1)
     built = build("cat", "dog", method=method, journal=MemoryJournal())
     built.cascade.classify("t")
     built.cascade.with_limits(Limits()).classify("t")
     assert [answered.classifier.client.name for answered in method.asked] == ["a", "b", "b"]
-    plain, journal = build("cat", method=told(calls=1)).cascade, MemoryJournal()
-    plain.with_limits(Limits()).use_journal(journal)
-    plain.classify("t")
-    assert len(journal) == 0
 
 
 def test_token_methods_do_not_use_the_journal(build: Build, told: Any) -> None:
