@@ -228,10 +228,7 @@ def test_each_model_keeps_its_share_of_ties() -> None:
     first, second = plan.policy.rules
     found = replay(plan, *three_runs())
     kept, later, rest = (round(2000 * share.estimate) for share in found.shares)
-    for count, reaching, share in (
-        (kept, 2000, first.tied_share),
-        (later, later + rest, second.tied_share),
-    ):
+    for count, reaching, share in ((kept, 2000, first.tied_share), (later, later + rest, second.tied_share)):
         assert abs(count - reaching * share) < 4 * np.sqrt(reaching * share * (1 - share))
     assert found.difference.estimate >= -0.05
 
@@ -300,8 +297,7 @@ def test_a_rule_that_splits_needs_the_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [{"tied_share": 1.5}, {"key": ""}, {"edges": (), "keeps": (True,), "tied_share": 0.5}],
+    "bad", [{"tied_share": 1.5}, {"key": ""}, {"edges": (), "keeps": (True,), "tied_share": 0.5}]
 )
 def test_senseless_splits_are_refused(bad: dict[str, Any]) -> None:
     """A share or key out of range, or a split without a threshold, raises ConfigurationError."""
