@@ -53,14 +53,8 @@ def search_record(**changes: Any) -> dict[str, Any]:
 
 def metrics_record(**changes: Any) -> dict[str, Any]:
     """Return what the page reads of a metrics.json."""
-    return {
-        "schema_version": 1,
-        "kind": "evaluation",
-        "task": "animals",
-        "model": "fake",
-        "complete": True,
-        **changes,
-    }
+    about = {"schema_version": 1, "kind": "evaluation", "task": "animals", "model": "fake"}
+    return {**about, "complete": True, **changes}
 
 
 def baseline(name: str, accuracy: float, **changes: Any) -> dict[str, Any]:
@@ -619,25 +613,15 @@ def test_a_directory_without_rows_is_refused(write_run: WriteRun, tmp_path: Path
 # --- what it must not do ------------------------------------------------------------------------
 
 
-def evil_run(write_run: WriteRun, evil: str) -> Path:
-    """Write a search in which everything a model or a user wrote is `evil`."""
-    result = search_record(
-        task=evil,
-        model=evil,
-        proposer=evil,
-        seed_prompt=score(f"seed {evil}"),
-        best_prompt=score(f"best {evil}"),
-    )
-    rows = [
-        row(f"text {evil}", f"true {evil}", f"given {evil}", 0.9, prompt="best"),
-        row("x", f"true {evil}", None, None, reason=evil, prompt="best"),
-    ]
-    return write_run(rows, name="evil", result=result)
-
-
 def test_nothing_of_the_users_becomes_markup(write_run: WriteRun) -> None:
     """Texts, labels, prompts, names and reasons are data; the only script is the page's own."""
-    html, page = page_of(evil_run(write_run, EVIL))
+    prompts = {"seed_prompt": score(f"seed {EVIL}"), "best_prompt": score(f"best {EVIL}")}
+    rows = [
+        row(f"text {EVIL}", f"true {EVIL}", f"given {EVIL}", 0.9, prompt="best"),
+        row("x", f"true {EVIL}", None, None, reason=EVIL, prompt="best"),
+    ]
+    result = search_record(task=EVIL, model=EVIL, proposer=EVIL, **prompts)
+    html, page = page_of(write_run(rows, name="evil", result=result))
     assert html.lower().count("<script") == 1
     assert {tag for tag, _ in page.tags}.isdisjoint({"iframe", "object", "embed", "img", "link"})
     cells = [cell for table in page.tables for cells in table for cell in cells]

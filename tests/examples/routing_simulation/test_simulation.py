@@ -227,12 +227,7 @@ def test_regret_is_what_the_best_choices_would_have_earned_more_in_expectation()
         changes=[Change(at=2, provider="a", success=0.75)],
     )
     found = simulate(
-        scenario,
-        {"a": always("a", "ab"), "b": always("b", "ab")},
-        requests=4,
-        runs=3,
-        cost_weight=1.0,
-        rng=0,
+        scenario, {"a": always("a", "ab"), "b": always("b", "ab")}, requests=4, runs=3, cost_weight=1.0, rng=0
     )
     # Earned per request: a 0.5, then 0.75; b 0.9 - 0.2 = 0.7 all the time.
     assert found["a"].regret == pytest.approx(np.array([[0.2, 0.4, 0.4, 0.4]] * 3))
