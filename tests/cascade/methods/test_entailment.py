@@ -412,8 +412,7 @@ def test_a_local_verifier_needs_no_service() -> None:
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [ProviderError("is down.", provider="fake"), ContextLengthError("too long.", provider="fake")],
+    "fault", [ProviderError("is down.", provider="fake"), ContextLengthError("too long.", provider="fake")]
 )
 def test_a_verifier_without_a_verdict_is_no_evidence(fault: Exception) -> None:
     """A verifier whose calls all fail, or that has no room for the question, gives the fault as the reason."""

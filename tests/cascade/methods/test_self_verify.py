@@ -230,8 +230,7 @@ def test_grading_options_override_the_classifiers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "expected"),
-    [({"type": "json_object"}, {"type": "json_object"}), ({"type": "text"}, None)],
+    ("own", "expected"), [({"type": "json_object"}, {"type": "json_object"}), ({"type": "text"}, None)]
 )
 def test_formats_are_those_the_model_takes(own: Mapping[str, Any], expected: object) -> None:
     """The response format is of the kind that the classifier sends."""

@@ -127,10 +127,7 @@ def test_weights_of_zero_need_no_evidence() -> None:
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [
-        ((0.5, 0.6), "add up to 1"),
-        ((1.5, -0.5), r"logprob_weight in \[0, 1\], got 1.5"),
-    ],
+    [((0.5, 0.6), "add up to 1"), ((1.5, -0.5), r"logprob_weight in \[0, 1\], got 1.5")],
 )
 def test_weights_are_shares_of_one(weights: Any, message: str) -> None:
     """Weights out of range, or with another sum, raise ConfigurationError."""

@@ -103,9 +103,10 @@ def test_the_word_alone_is_a_vote(text: str) -> None:
 
 
 def test_refusals_are_no_votes() -> None:
-    """A refusal with the word ``correct`` is no vote."""
-    found = verified("incorrect", says("correct", refusal="I will not grade this."))
-    assert found.samples == ("incorrect", "unreadable")
+    """A refusal with the word ``correct`` is no vote, whatever the prompt."""
+    refused = says("correct", refusal="I will not say that it is correct.")
+    for prompt in (None, REASONING):
+        assert verified("incorrect", refused, prompt=prompt).samples == ("incorrect", "unreadable")
 
 
 def test_unreadable_samples_give_no_verdict() -> None:
@@ -169,13 +170,6 @@ def test_seeds_count_up() -> None:
     assert {request.options["top_p"] for request in client.requests} == {0.9}
 
 
-def test_no_temperature_leaves_it_to_the_provider() -> None:
-    """A temperature of None is not sent."""
-    client = judge(["correct"])
-    Verifier(client, k=1, temperature=None).verify("Who?", "Ann")
-    assert "temperature" not in client.requests[0].options
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -197,11 +191,12 @@ def test_settings_out_of_range_are_refused(options: dict[str, Any], message: str
         Verifier(judge([]), **options)
 
 
-def test_a_single_greedy_sample_is_allowed() -> None:
-    """Temperature 0 is allowed for a single sample."""
+@pytest.mark.parametrize("temperature", [0, None])
+def test_a_single_sample_may_be_greedy(temperature: float | None) -> None:
+    """Temperature 0 is allowed for a single sample, and None is left to the provider."""
     client = judge(["correct"])
-    Verifier(client, k=1, temperature=0).verify("Who?", "Ann")
-    assert client.requests[0].options["temperature"] == 0
+    Verifier(client, k=1, temperature=temperature).verify("Who?", "Ann")
+    assert client.requests[0].options.get("temperature") == temperature
 
 
 @pytest.mark.parametrize(("question", "answer"), [("", "Ann"), ("Who?", " \n"), ("Who?", None), (3, "Ann")])
@@ -361,12 +356,6 @@ def test_custom_prompts_send_no_schema() -> None:
         Verifier(client, k=1, prompt=prompt).verify("Who?", "Ann")
         schemas.append(client.requests[0].response_format is None)
     assert schemas == [True, False, False]
-
-
-def test_refusals_under_custom_prompts_are_no_votes() -> None:
-    """A refusal that ends with a verdict is no vote."""
-    refused = says("I will not say that it is correct.", refusal="I will not say that it is correct.")
-    assert verified("incorrect", refused, prompt=REASONING).samples == ("incorrect", "unreadable")
 
 
 def test_descriptions_hold_settings_and_no_keys() -> None:

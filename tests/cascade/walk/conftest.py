@@ -158,18 +158,10 @@ def build() -> Build:
             else FakeClient(LABELS, {}, default=one, name="abcdefgh"[number], **client or {})
             for number, one in enumerate(answers)
         ]
+        defaults: dict[str, Any] = {"field": "category", "retry": RetryPolicy(attempts=1), "limits": Limits()}
         own = classifiers or [{}] * len(clients)
         asked = [
-            Classifier(
-                **{
-                    "model": fake,
-                    "labels": LABELS,
-                    "field": "category",
-                    "retry": RetryPolicy(attempts=1),
-                    "limits": Limits(),
-                    **settings,
-                }
-            )
+            Classifier(model=fake, labels=LABELS, **{**defaults, **settings})
             for fake, settings in zip(clients, own, strict=True)
         ]
         listed = [

@@ -151,11 +151,7 @@ def test_wrong_settings_are_refused(build: Build, options: dict[str, Any], messa
 def test_each_model_may_have_its_own_threshold(build: Build, told: Any) -> None:
     """Thresholds apply in calling order."""
     built = build(
-        ("cat", 0.8),
-        ("dog", 0.6),
-        models=[{"size": 70}, {"size": 7}],
-        threshold=[0.5, 0.9],
-        method=told(),
+        ("cat", 0.8), ("dog", 0.6), models=[{"size": 70}, {"size": 7}], threshold=[0.5, 0.9], method=told()
     )
     assert built.cascade.models == ("b", "a")
     assert built.cascade.classify("t").label == "dog"

@@ -119,9 +119,7 @@ def test_runs_end_when_all_providers_lack_logprobs(serve: Serve) -> None:
     def over(**clients: Classifier) -> Cascade:
         providers = [Provider(name, one.client) for name, one in clients.items()]
         routed = Classifier(
-            model=RoutedClient(providers, router=FixedRouter(list(clients))),
-            labels=LABELS,
-            field="category",
+            model=RoutedClient(providers, router=FixedRouter(list(clients))), labels=LABELS, field="category"
         )
         return Cascade([routed, large], method="label_probability", escalation_order="declared")
 
