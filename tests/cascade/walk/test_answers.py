@@ -112,12 +112,15 @@ def test_an_answer_at_a_native_threshold_is_accepted(build: Build, probability: 
     assert built.cascade.classify("t").label == "cat"
 
 
-class Halved:
-    """A calibrator that halves."""
+class Curve:
+    """A calibrator of the user's own."""
+
+    def __init__(self, value: float, fingerprint: Any = None) -> None:
+        self.value, self.fingerprint = value, fingerprint
 
     def predict(self, confidence: Any) -> Any:
-        """Return the half."""
-        return confidence / 2
+        """Return the same for all."""
+        return np.full(len(confidence), self.value)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,7 @@ class Halved:
         ({"method": "learned"}, "fitted first"),
         ({"method": object()}, "ConfidenceMethod"),
         ({"method": Margin}, r"call it, as in Margin\(\)"),
-        ({"native_threshold": -1.0, "calibrators": [Halved(), None]}, "threshold with calibrators"),
+        ({"native_threshold": -1.0, "calibrators": [Curve(0.5), None]}, "threshold with calibrators"),
         ({"context_of": 5}, "context_of to be a function"),
         ({"calibrators": [None]}, "one calibrator"),
         ({"meta_verifier": object()}, "method route"),
@@ -461,17 +464,6 @@ def test_calibrators_get_the_label(build: Build) -> None:
     assert cat.confidence == pytest.approx(calibrator.predict([0.9], predicted=["cat"])[0])
     assert dog.confidence == pytest.approx(calibrator.predict([0.9], predicted=["dog"])[0])
     assert cat.confidence != dog.confidence
-
-
-class Curve:
-    """A calibrator of the user's own."""
-
-    def __init__(self, value: float, fingerprint: Any = None) -> None:
-        self.value, self.fingerprint = value, fingerprint
-
-    def predict(self, confidence: Any) -> Any:
-        """Return the same for all."""
-        return np.full(len(confidence), self.value)
 
 
 def test_calibrators_out_of_range_are_no_evidence(build: Build) -> None:
