@@ -54,17 +54,9 @@ def test_a_row_with_a_judged_text_teaches_nothing() -> None:
 @pytest.mark.parametrize(
     ("labelled", "given", "said"),
     [
-        (
-            [Example(input=f"seen {n}", answer="cat") for n in range(3)],
-            "right",
-            "The model adds +0.500 accuracy",
-        ),
+        (rows("seen", "cat", "cat", "cat"), "right", "The model adds +0.500 accuracy"),
         (LABELLED * 3, "right", "On these rows the model adds nothing certain to TF-IDF"),
-        (
-            LABELLED * 3,
-            "cat",
-            "On this task you do not need a language model: TF-IDF with logistic regression is",
-        ),
+        (LABELLED * 3, "cat", "On this task you do not need a language model: TF-IDF with"),
     ],
 )
 def test_the_verdict_follows_the_paired_interval(labelled: list[Example], given: str, said: str) -> None:

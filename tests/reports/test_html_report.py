@@ -185,16 +185,10 @@ def test_the_headline_has_intervals_and_denominators(write_run: WriteRun) -> Non
     answered, labelled = wilson_interval(1, 4), wilson_interval(1, 5)
     ece = expected_calibration_error([0.9, 0.7, 0.95], [1, 0, 0])
     found = {cells[0]: cells[1:] for cells in page.table("what", "value")}
-    assert found["accuracy"] == [
-        "0.250",
-        f"{answered.lower:.3f} to {answered.upper:.3f}",
-        "1 of 4 answered rows",
-    ]
-    assert found["accuracy, failed rows counted as wrong"] == [
-        "0.200",
-        f"{labelled.lower:.3f} to {labelled.upper:.3f}",
-        "1 of 5 labelled rows",
-    ]
+    ends = [f"{one.lower:.3f} to {one.upper:.3f}" for one in (answered, labelled)]
+    assert found["accuracy"] == ["0.250", ends[0], "1 of 4 answered rows"]
+    failed_are_wrong = found["accuracy, failed rows counted as wrong"]
+    assert failed_are_wrong == ["0.200", ends[1], "1 of 5 labelled rows"]
     assert found["calibration error (ECE)"][0] == f"{ece:.3f}"
     assert found["AUROC"][0] == "0.500"  # 0.9 lies between 0.7 and 0.95
 
@@ -312,12 +306,11 @@ def test_a_useless_confidence_ranks_no_rows(write_run: WriteRun) -> None:
     """The surest mistakes come first, and the page says why."""
     rows = [row(str(i), "cat", "dog" if i % 2 else "cat", 0.9 if i % 2 else 0.6) for i in range(40)]
     html, page = page_of(write_run(rows))
-    assert "Look at these first" not in plain(html)
-    assert "the confidence is not shown to tell right from wrong answers (AUROC 0.000, 0.000 to " in plain(
-        html
-    )
+    text = plain(html)
+    assert "Look at these first" not in text
+    assert "the confidence is not shown to tell right from wrong answers (AUROC 0.000, 0.000 to " in text
     assert len(page.table("row", "text")[0]) == 6
-    assert "Confidence ranks backwards: in 100% of all pairs" in plain(html)
+    assert "Confidence ranks backwards: in 100% of all pairs" in text
 
 
 def test_rows_are_not_ranked_by_a_collapsed_model(write_run: WriteRun) -> None:
@@ -408,9 +401,8 @@ def test_a_search_shows_both_prompts_and_their_difference(write_run: WriteRun) -
 def test_a_search_without_a_better_prompt_says_so(write_run: WriteRun) -> None:
     """No prompt is compared with itself."""
     html, page = page_of(write_run(SEARCH_ROWS, result=search_record(improved=False)))
-    assert (
-        "No prompt was better than the seed prompt on the validation rows: the seed prompt is kept." in html
-    )
+    kept = "No prompt was better than the seed prompt on the validation rows: the seed prompt is kept."
+    assert kept in html
     assert all(table[0][:2] != ["run", "minus"] for table in page.tables)
 
 
@@ -470,19 +462,16 @@ def test_a_collapsed_classifier_is_warned_of_and_counted(write_run: WriteRun) ->
     """The warning stands at the top, and the count among the numbers."""
     rows = [row(str(i), label, "a", 0.9) for i, label in enumerate("abcdabcd")]
     html, page = page_of(write_run(rows, metrics=metrics_record(per_label={name: {} for name in "abcde"})))
-    assert (
-        '<p class="remark" role="note">Collapsed: of the 4 labels that occur in these rows only 1 were'
-        in html
-    )
+    remark = '<p class="remark" role="note">Collapsed: of the 4 labels that occur in these rows only 1 were'
+    assert remark in html
     found = {cells[0]: cells[1:] for cells in page.table("what", "value")}
     assert found["labels answered"] == [
         "0.250",
         "-",
         "1 of the 4 labels that occur in these rows; 1 of 5 labels in all",
     ]
-    html, _ = page_of(
-        write_run([row(str(i), label, label, 0.9) for i, label in enumerate("abcd")], name="other")
-    )
+    rows = [row(str(i), label, label, 0.9) for i, label in enumerate("abcd")]
+    html, _ = page_of(write_run(rows, name="other"))
     assert "Collapsed" not in html
 
 

@@ -197,11 +197,8 @@ def test_planted_markup_stays_text(browser: Browser, tmp_path: Path) -> None:
     everything = "\n".join(PLANTED)
     search = {
         "proposer": everything,
-        "seed": 1,
-        "metric_calls": 1,
-        "accepted": 1,
-        "proposals": 1,
         "improved": True,
+        **dict.fromkeys(("seed", "metric_calls", "accepted", "proposals"), 1),
         "seed_prompt": {"prompt": everything, "validation_score": 0.1},
         "best_prompt": {"prompt": f"better\n{everything}", "validation_score": 0.2},
     }

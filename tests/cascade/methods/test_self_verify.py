@@ -42,14 +42,9 @@ def grading(*answers: Any, **settings: Any) -> Classifier:
         answer = left.pop(0) if len(left) > 1 else left[0]
         return reply(answer) if isinstance(answer, str) else answer
 
-    client = FakeClient(LABELS, rule)
     retry = RetryPolicy(attempts=3, sleep=no_wait)
-    return Classifier(
-        model=client,
-        labels=LABELS,
-        retry=retry,
-        **{"field": "category", "prompt": "Which animal?", **settings},
-    )
+    settings = {"field": "category", "prompt": "Which animal?", "retry": retry, **settings}
+    return Classifier(model=FakeClient(LABELS, rule), labels=LABELS, **settings)
 
 
 def verify(
@@ -103,7 +98,6 @@ UNREADABLE = {
     "cut off in the number": '{"confidence": 0.',
     "not JSON": "{confidence: 0.9}",
     "text": '{"confidence": "high"}',
-    "null": '{"confidence": null}',
     "nested": '{"grade": {"confidence": 0.9}}',
     "array": '[{"confidence": 0.9}, {"confidence": 0.8}]',
     "cut off before the comma": '{"confidence": 0.9',

@@ -113,13 +113,12 @@ def test_ruled_out_tokens_do_not_outweigh_ties() -> None:
 
 def test_weights_of_zero_need_no_evidence() -> None:
     """The half with weight 0 needs no evidence."""
-    alone = answered(token(-0.3))
-    assert assess(
-        Hybrid(logprob_weight=1.0, margin_weight=0.0, token_filter="all"), alone
-    ).confidence == pytest.approx(0.9)
-    pair = answered(token(-2.9, -4.9))
-    only_margin = assess(Hybrid(logprob_weight=0, margin_weight=1, token_filter="all"), pair)
-    assert only_margin.confidence == pytest.approx(Margin().to_confidence(2.0))
+    alone = Hybrid(logprob_weight=1.0, margin_weight=0.0, token_filter="all")
+    assert assess(alone, answered(token(-0.3))).confidence == pytest.approx(0.9)
+    only_margin = Hybrid(logprob_weight=0, margin_weight=1, token_filter="all")
+    assert assess(only_margin, answered(token(-2.9, -4.9))).confidence == pytest.approx(
+        Margin().to_confidence(2.0)
+    )
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -217,9 +216,8 @@ def test_a_sure_token_with_alternatives_counts() -> None:
 def test_an_answer_without_any_choice_is_no_evidence() -> None:
     """An answer of forced tokens alone is no evidence."""
     for method in METHODS:
-        assert "had a choice" in refused(
-            method(token_filter="all"), answered(GIVEN, token(0.0, data=b'cat"}'))
-        )
+        forced = answered(GIVEN, token(0.0, data=b'cat"}'))
+        assert "had a choice" in refused(method(token_filter="all"), forced)
 
 
 def test_all_tokens_count_without_alternatives() -> None:
