@@ -56,7 +56,11 @@ def test_a_row_with_a_judged_text_teaches_nothing() -> None:
     [
         (rows("seen", "cat", "cat", "cat"), "right", "The model adds +0.500 accuracy"),
         (LABELLED * 3, "right", "On these rows the model adds nothing certain to TF-IDF"),
-        (LABELLED * 3, "cat", "On this task you do not need a language model: TF-IDF with"),
+        (
+            LABELLED * 3,
+            "cat",
+            "On this task you do not need a language model: TF-IDF with logistic regression is",
+        ),
     ],
 )
 def test_the_verdict_follows_the_paired_interval(labelled: list[Example], given: str, said: str) -> None:

@@ -116,9 +116,8 @@ def test_weights_of_zero_need_no_evidence() -> None:
     alone = Hybrid(logprob_weight=1.0, margin_weight=0.0, token_filter="all")
     assert assess(alone, answered(token(-0.3))).confidence == pytest.approx(0.9)
     only_margin = Hybrid(logprob_weight=0, margin_weight=1, token_filter="all")
-    assert assess(only_margin, answered(token(-2.9, -4.9))).confidence == pytest.approx(
-        Margin().to_confidence(2.0)
-    )
+    found = assess(only_margin, answered(token(-2.9, -4.9)))
+    assert found.confidence == pytest.approx(Margin().to_confidence(2.0))
 
 
 # --- settings ------------------------------------------------------------------------------------

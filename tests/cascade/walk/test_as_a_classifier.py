@@ -278,12 +278,14 @@ def test_a_shared_prompt_is_the_cascades_prompt(build: Build) -> None:
     assert (unlike.prompt, unlike.user_template) == ("", None)
 
 
-def test_models_get_their_shared_prompt(build: Build) -> None:
-    """Each model gets the text in the template that all share, under their prompt."""
-    built = build(("cat", 0.6), "dog", classifiers=[{"prompt": "P", "user_template": "<{input}>"}] * 2)
+@pytest.mark.parametrize("second", ["<{input}>", "[{input}]"])
+def test_models_keep_their_own_templates(build: Build, second: str) -> None:
+    """Each model gets the text in its own template under the prompt that both share."""
+    own = [{"prompt": "P", "user_template": template} for template in ("<{input}>", second)]
+    built = build(("cat", 0.6), "dog", classifiers=own)
     built.cascade.classify("t")
     sent = [[message["content"] for message in client.requests[0].messages] for client in built.clients]
-    assert sent == [["P", "<t>"]] * 2
+    assert sent == [["P", "<t>"], ["P", second.format(input="t")]]
 
 
 def test_another_prompt_replaces_every_models(build: Build) -> None:
@@ -369,22 +371,19 @@ def test_every_setting_changes_the_description(build: Build, told: Any) -> None:
         {"calibrators": [None, fits[0]]},
         {"calibrators": [fits[1], None]},
     ]
-    told_of, keys = [], []
+    told_of, keys, digests = set(), set(), set()
     for options in settings:
         one, same = (build("cat", "dog", **options).cascade for _ in range(2))
         text = json.dumps(one.describe(), sort_keys=True)
         assert text == json.dumps(same.describe(), sort_keys=True)
         assert one.fingerprint() == same.fingerprint()
-        told_of.append(text)
+        told_of.add(text)
+        digests.add(one.fingerprint().digest())
         journal = KeyList()
         one.use_journal(journal)
         one.classify("t")
-        keys.append(journal.asked[0])
-    assert len(set(told_of)) == len(settings)
-    assert len(set(keys)) == len(settings)
-    assert len({build("cat", "dog", **one).cascade.fingerprint().digest() for one in settings}) == len(
-        settings
-    )
+        keys.add(journal.asked[0])
+    assert len(told_of) == len(keys) == len(digests) == len(settings)
 
 
 def test_the_description_has_the_order(build: Build) -> None:
