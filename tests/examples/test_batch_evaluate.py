@@ -32,23 +32,11 @@ def start(tmp_path: Path) -> Start:
         )
         data = tmp_path / "rows.jsonl"
         if not data.exists():
-            data.write_text(
-                "".join(
-                    json.dumps({"input": f"{n} cat", "answer": LABELS[n % 4 == 0]}) + "\n"
-                    for n in range(rows)
-                )
-            )
-        command = [
-            sys.executable,
-            str(SCRIPT),
-            str(data),
-            "--task",
-            str(task),
-            "--out",
-            str(tmp_path / "out"),
-        ]
+            lines = [{"input": f"{n} cat", "answer": LABELS[n % 4 == 0]} for n in range(rows)]
+            data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        command = [sys.executable, SCRIPT, data, "--task", task, "--out", tmp_path / "out", *extra]
         return subprocess.Popen(  # noqa: S603 (our own script)
-            [*command, *extra], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
 
     return begin

@@ -45,18 +45,8 @@ def test_the_tree_has_the_rows_and_the_labels_of_the_example_beside_it() -> None
 @pytest.mark.parametrize(("file", "kind"), [(RATINGS, "ordinal"), (LEVELS, "hierarchical")])
 def test_the_embedded_model_evaluates_them(tmp_path: Path, file: Path, kind: str) -> None:
     """A few rows; near answers earn something, so credit is at least the accuracy."""
-    command = [
-        "evaluate",
-        str(file),
-        "--split",
-        "test",
-        "--max-rows",
-        "8",
-        "--no-cache",
-        "--out",
-        str(tmp_path),
-    ]
-    result = CliRunner().invoke(app, command)
+    options = ["--split", "test", "--max-rows", "8", "--no-cache", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, ["evaluate", str(file), *options])
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "metrics.json").read_text())
     assert found["structure"]["kind"] == kind

@@ -54,11 +54,7 @@ def test_a_row_with_a_judged_text_teaches_nothing() -> None:
 @pytest.mark.parametrize(
     ("labelled", "given", "said"),
     [
-        (
-            [Example(input=f"seen {n}", answer="cat") for n in range(3)],
-            "right",
-            "The model adds +0.500 accuracy",
-        ),
+        (rows("seen", "cat", "cat", "cat"), "right", "The model adds +0.500 accuracy"),
         (LABELLED * 3, "right", "On these rows the model adds nothing certain to TF-IDF"),
         (
             LABELLED * 3,

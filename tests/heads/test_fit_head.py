@@ -37,20 +37,24 @@ FRESH = halves(200, seed=1)
 
 def fit(rows: HeadRows, *, texts: bool = False, features: bool = False, **options: Any) -> Head:
     """Return the head of rows, with what is asked for."""
-    return fit_head(
-        rows.logprobs,
-        rows.answers,
-        labels=LABELS,
-        texts=rows.texts if texts else None,
-        features=rows.features if features else None,
-        **options,
-    )
+    options |= {"texts": rows.texts} if texts else {}
+    options |= {"features": rows.features} if features else {}
+    return fit_head(rows.logprobs, rows.answers, labels=LABELS, **options)
+
+
+def says(head: Head, rows: HeadRows = FRESH) -> Array:
+    """Return what a head makes of rows."""
+    return head.transform(rows.logprobs, rows.texts, features=rows.features)
 
 
 def accuracy(head: Head, rows: HeadRows) -> float:
     """Return the share of right answers on rows."""
-    found = head.transform(rows.logprobs, rows.texts, features=rows.features)
-    return float((found.argmax(axis=1) == rows.answers).mean())
+    return float((says(head, rows).argmax(axis=1) == rows.answers).mean())
+
+
+def names(head: Head) -> list[str]:
+    """Return the rungs that were tried."""
+    return [one.name for one in head.figures]
 
 
 def of(head: Head, name: str) -> RungFigures:
@@ -150,9 +154,8 @@ def test_features_decide_where_the_scores_do_not() -> None:
     assert head.rung == "features"
     assert (head.uses_text, head.uses_features) == (False, True)
     assert accuracy(head, FRESH) > 0.9
-    rows = halves()
-    known = hidden(rows.answers // 2)
-    alone = fit_head(np.zeros((160, 4)), rows.answers, labels=LABELS, texts=rows.texts, features=known)
+    rows = dataclasses.replace(halves(), logprobs=np.zeros((160, 4)), features=hidden(halves().answers // 2))
+    alone = fit(rows, texts=True, features=True)
     assert alone.rung == "features and text"
     assert (alone.uses_text, alone.uses_features) == (True, True)
 
@@ -231,7 +234,7 @@ def test_names_decide_where_most_labels_have_one_row() -> None:
     words = [f"{''.join(rng.choice(list('abcdefghijklmnopqrstuvwxyz'), 6))}" for _ in range(40)]
     texts = [f"{filler(1, seed=seed)[0]} {word}" for seed, word in enumerate(words)]
     head = fit_head(np.zeros((40, 40)), np.arange(40), labels=words, texts=texts)
-    assert [one.name for one in head.figures] == ["as scored", "prior", "text alone"]
+    assert names(head) == ["as scored", "prior", "text alone"]
     assert of(head, "text alone").accuracy > 0.9
     fresh = [f"{filler(1, seed=100 + seed)[0]} {word}" for seed, word in enumerate(words)]
     assert head.uses_text
@@ -380,16 +383,12 @@ def test_a_better_loss_does_not_excuse_a_worse_accuracy() -> None:
 def test_candidates_say_what_is_tried() -> None:
     """The scored distributions are always tried; by default every rung that can be fitted is."""
     rows = halves(60)
-    assert [one.name for one in fit(rows).figures] == LADDER
-    assert [one.name for one in fit(rows, texts=True).figures] == [
-        *LADDER,
-        "text alone",
-        "regression and text",
-    ]
-    assert [one.name for one in fit(rows, features=True).figures] == [*LADDER, "features"]
-    assert [one.name for one in fit(rows, texts=True, features=True).figures] == EVERY
+    assert names(fit(rows)) == LADDER
+    assert names(fit(rows, texts=True)) == [*LADDER, "text alone", "regression and text"]
+    assert names(fit(rows, features=True)) == [*LADDER, "features"]
+    assert names(fit(rows, texts=True, features=True)) == EVERY
     head = fit(rows, texts=True, candidates=["regression", "prior"])
-    assert [one.name for one in head.figures] == ["as scored", "prior", "regression"]
+    assert names(head) == ["as scored", "prior", "regression"]
     assert fit(rows, candidates=[]).rung == "as scored"
     assert fit(rows, texts=True, candidates=["regression and text"]).rung == "regression and text"
     assert fit(rows, candidates=("as scored",)).figures == fit(rows, candidates=[]).figures
@@ -480,12 +479,9 @@ def test_a_head_for_another_mix_of_labels_knows_it() -> None:
     best = log_loss(truth, np.exp(log_softmax(asked + np.log(mix), axis=1)))
     plain = fit_head(x + 2.0 * FIRST, answers, labels=THREE)
     head = fit_head(x + 2.0 * FIRST, answers, labels=THREE, label_mix=mix)
-    losses = {
-        name: log_loss(truth, np.exp(one.transform(asked + 2.0 * FIRST)))
-        for name, one in (("plain", plain), ("mix", head))
-    }
-    assert losses["mix"] < best + 0.02
-    assert losses["plain"] > best + 0.1
+    with_mix, without = (log_loss(truth, np.exp(one.transform(asked + 2.0 * FIRST))) for one in (head, plain))
+    assert with_mix < best + 0.02
+    assert without > best + 0.1
     assert (head.rung, head.figures, head.temperature) == (plain.rung, plain.figures, plain.temperature)
 
 
@@ -551,41 +547,33 @@ def test_few_rows_teach_nothing(n: int) -> None:
     assert (head.rung, head.figures, head.gain, head.n_rows) == ("as scored", (), 0.0, n)
     assert head.reason == f"{n} labelled rows are too few to learn from; at least 10 are needed."
     assert head.transform(rows.logprobs) == pytest.approx(rows.logprobs)
-    assert [one.name for one in fit(halves(10), texts=True, features=True).figures] == EVERY
+    assert names(fit(halves(10), texts=True, features=True)) == EVERY
 
 
 def test_few_rows_of_many_labels_are_read_anyway() -> None:
     """One label has a single row, another none."""
-    rows = halves(60)
-    answers = np.where(np.arange(60) == 0, 2, np.arange(60) % 2)
-    head = fit_head(rows.logprobs, answers, labels=LABELS, texts=rows.texts, features=rows.features)
+    rows = dataclasses.replace(halves(60), answers=np.where(np.arange(60) == 0, 2, np.arange(60) % 2))
+    head = fit(rows, texts=True, features=True)
     assert all(math.isfinite(one.log_loss) for one in head.figures)
-    assert [one.name for one in head.figures] == EVERY
+    assert names(head) == EVERY
 
 
 @pytest.mark.parametrize("rung", EVERY[1:])
 def test_a_label_without_rows_is_not_ruled_out(rung: str) -> None:
     """Its probability is at least its share of one row."""
     rows = halves(120)
-    answers = rows.answers % 2
-    head = fit_head(
-        rows.logprobs[:, [0, 2, 1, 3]] + 5.0 * (np.arange(4) == 3),
-        answers,
-        labels=LABELS,
-        texts=rows.texts,
-        features=rows.features,
-        candidates=[rung],
-    )
-    found = np.exp(head.transform(FRESH.logprobs, FRESH.texts, features=FRESH.features))
+    leaning = rows.logprobs[:, [0, 2, 1, 3]] + 5.0 * (np.arange(4) == 3)
+    rows = dataclasses.replace(rows, logprobs=leaning, answers=rows.answers % 2)
+    head = fit(rows, texts=True, features=True, candidates=[rung])
+    found = np.exp(says(head))
     assert head.rung == rung
     assert (found[:, 2:] >= (1 - 1e-9) / 4 / 121).all()
 
 
 def test_answers_that_are_all_alike_are_learned() -> None:
     """No probability becomes 0."""
-    rows = halves(40)
-    head = fit_head(rows.logprobs, [2] * 40, labels=LABELS, texts=rows.texts, features=rows.features)
-    found = np.exp(head.transform(FRESH.logprobs, FRESH.texts, features=FRESH.features))
+    rows = dataclasses.replace(halves(40), answers=np.full(40, 2))
+    found = np.exp(says(fit(rows, texts=True, features=True)))
     assert (found.argmax(axis=1) == 2).all()
     assert (found > 0.0).all()
 
@@ -593,21 +581,14 @@ def test_answers_that_are_all_alike_are_learned() -> None:
 @pytest.mark.parametrize("text", ["", "...", "the same words"])
 def test_texts_that_are_all_alike_add_nothing(text: str) -> None:
     """Later texts may hold words of no label's name."""
-    rows = halves(100)
-    head = fit_head(rows.logprobs, rows.answers, labels=LABELS, texts=[text] * 100)
-    assert head.rung == fit(rows).rung
+    rows = dataclasses.replace(halves(100), texts=[text] * 100)
+    assert fit(rows, texts=True).rung == fit(rows).rung
     shares = np.bincount(rows.answers, minlength=4) / 100
-    alone = fit_head(
-        np.zeros((100, 4)) - [9.0, 0.0, 0.0, 0.0],
-        rows.answers,
-        labels=LABELS,
-        texts=[text] * 100,
-        candidates=["text alone"],
-    )
+    wrong = dataclasses.replace(rows, logprobs=np.zeros((100, 4)) - [9.0, 0.0, 0.0, 0.0])
+    alone = fit(wrong, texts=True, candidates=["text alone"])
     assert alone.rung == "text alone"
-    assert np.exp(alone.transform(np.zeros((2, 4)), ["", "lilac"])) == pytest.approx(
-        np.tile(shares, (2, 1)), abs=0.2
-    )
+    found = np.exp(alone.transform(np.zeros((2, 4)), ["", "lilac"]))
+    assert found == pytest.approx(np.tile(shares, (2, 1)), abs=0.2)
 
 
 def test_constant_and_missing_columns_add_nothing() -> None:
@@ -615,9 +596,8 @@ def test_constant_and_missing_columns_add_nothing() -> None:
     rows = halves(100)
     for useless in (np.full((100, 3), 7.0), np.zeros((100, 0)), np.full((100, 1), 1e100)):
         head = fit_head(rows.logprobs, rows.answers, labels=LABELS, features=useless)
-        assert vars(of(head, "features")) | {"name": ""} == pytest.approx(
-            vars(of(head, "regression")) | {"name": ""}, abs=1e-3
-        )
+        plain, beside = (vars(of(head, name)) | {"name": ""} for name in ("regression", "features"))
+        assert beside == pytest.approx(plain, abs=1e-3)
 
 
 def test_a_thousand_labels_of_one_row_each_take_seconds() -> None:
@@ -625,9 +605,9 @@ def test_a_thousand_labels_of_one_row_each_take_seconds() -> None:
     honest = np.random.default_rng(0).normal(size=(1000, 1000)) + 3.0 * np.eye(1000)
     labels = [f"label {number}" for number in range(1000)]
     head = fit_head(
-        honest, np.arange(1000), labels=labels, texts=[f"text {number}" for number in range(1000)]
+        honest, np.arange(1000), labels=labels, texts=[label.replace("label", "text") for label in labels]
     )
-    assert [one.name for one in head.figures] == ["as scored", "prior"]
+    assert names(head) == ["as scored", "prior"]
     found = np.exp(head.transform(honest[:5]))
     assert found.sum(axis=1) == pytest.approx(1.0)
     assert (found > 1e-7).all()
@@ -668,11 +648,9 @@ def test_rows_are_normalised_first(heads: list[Head]) -> None:
     """Logits give the same result, and every row is transformed alone."""
     shift = np.random.default_rng(0).normal(scale=9.0, size=(200, 1))
     for head in heads:
-        found = head.transform(FRESH.logprobs, FRESH.texts, features=FRESH.features)
-        moved = head.transform(FRESH.logprobs + shift, FRESH.texts, features=FRESH.features)
-        assert moved == pytest.approx(found)
-        one = head.transform(FRESH.logprobs[7:8], FRESH.texts[7:8], features=FRESH.features[7:8])
-        assert one[0] == pytest.approx(found[7])
+        found = says(head)
+        assert says(head, dataclasses.replace(FRESH, logprobs=FRESH.logprobs + shift)) == pytest.approx(found)
+        assert says(head, FRESH.take(np.array([7])))[0] == pytest.approx(found[7])
         assert head.transform(np.zeros((0, 4)), [], features=np.zeros((0, 32))).shape == (0, 4)
 
 

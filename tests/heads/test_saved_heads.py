@@ -21,35 +21,35 @@ from head_rows import LABELS, halves
 
 FINGERPRINT = Fingerprint(prompt="Where to?", model="local/tiny", space=LogprobSpace.EXACT, labels=LABELS)
 ROWS, FRESH = halves(), halves(80, seed=1)
-RUNGS = [
-    "prior",
-    "vector",
-    "regression",
-    "features",
-    "text alone",
-    "regression and text",
-    "features and text",
-]
-
-
-def fitted(rung: str) -> Head:
-    """Return a head of this rung."""
-    head = fit_head(
-        ROWS.logprobs,
-        ROWS.answers,
-        labels=LABELS,
-        texts=ROWS.texts,
-        features=ROWS.features,
-        candidates=[rung],
-    )
-    assert head.rung == rung
-    return head
+NUMBERS = ["prior", "vector", "regression", "features"]
+RUNGS = [*NUMBERS, "text alone", "regression and text", "features and text"]
 
 
 @pytest.fixture(scope="module")
 def heads() -> dict[str, Head]:
     """Return one head of every rung that learns."""
-    return {rung: fitted(rung) for rung in RUNGS}
+    found = {rung: fit_head(**vars(ROWS), labels=LABELS, candidates=[rung]) for rung in RUNGS}
+    assert [head.rung for head in found.values()] == RUNGS
+    return found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return where a head is saved."""
+    return tmp_path / "head.json"
+
+
+def again(head: Head, path: Path) -> Head:
+    """Return a head that was saved and loaded."""
+    head.save(path, fingerprint=FINGERPRINT)
+    return Head.load(path, fingerprint=FINGERPRINT)
+
+
+def refused(path: Path, record: Any) -> None:
+    """Fail unless a record in place of a head's is damaged."""
+    path.write_text(json.dumps(record))
+    with pytest.raises(StateError, match="damaged"):
+        Head.load(path, fingerprint=FINGERPRINT)
 
 
 def says(head: Head) -> Any:
@@ -58,9 +58,9 @@ def says(head: Head) -> Any:
 
 
 @pytest.mark.parametrize("rung", RUNGS)
-def test_a_saved_head_comes_back(heads: dict[str, Head], rung: str, tmp_path: Path) -> None:
+def test_a_saved_head_comes_back(heads: dict[str, Head], rung: str, path: Path) -> None:
     """Only coefficients of words are rounded, to four digits."""
-    path, head = tmp_path / "head.json", heads[rung]
+    head = heads[rung]
     head.save(path, fingerprint=FINGERPRINT)
     loaded = Head.load(str(path), fingerprint=FINGERPRINT)
     assert np.exp(says(loaded)) == pytest.approx(np.exp(says(head)), abs=1e-9)
@@ -70,48 +70,42 @@ def test_a_saved_head_comes_back(heads: dict[str, Head], rung: str, tmp_path: Pa
     assert (loaded.uses_text, loaded.uses_features) == (head.uses_text, head.uses_features)
     assert loaded.describe() == head.describe()
     assert dataclasses.replace(loaded, model=head.model) == head
-    again = tmp_path / "again.json"
-    loaded.save(again, fingerprint=FINGERPRINT)
-    assert again.read_text() == path.read_text()
+    before = path.read_text()
+    loaded.save(path, fingerprint=FINGERPRINT)
+    assert path.read_text() == before
 
 
-def test_a_head_for_another_mix_comes_back(heads: dict[str, Head], tmp_path: Path) -> None:
+def test_a_head_for_another_mix_comes_back(heads: dict[str, Head], path: Path) -> None:
     """An invalid shift is damage; a head without one writes none."""
-    path, head = tmp_path / "head.json", dataclasses.replace(heads["prior"], shift=(0.5, -0.5, 1.0, 0.0))
-    head.save(path, fingerprint=FINGERPRINT)
-    loaded = Head.load(path, fingerprint=FINGERPRINT)
+    head = dataclasses.replace(heads["prior"], shift=(0.5, -0.5, 1.0, 0.0))
+    loaded = again(head, path)
     assert loaded.shift == head.shift
     assert loaded.digest == head.digest
     assert says(loaded).tolist() == says(head).tolist()
     record = json.loads(path.read_text())
     for new in (None, "x", [], [0.0] * 3, [math.nan] * 4, [10**400] * 4, {}):
-        path.write_text(json.dumps(spoil(record, ("state", "shift"), new)))
-        with pytest.raises(StateError, match="damaged"):
-            Head.load(path, fingerprint=FINGERPRINT)
+        refused(path, spoil(record, ("state", "shift"), new))
     heads["prior"].save(path, fingerprint=FINGERPRINT)
     assert "shift" not in json.loads(path.read_text())["state"]
 
 
 @pytest.mark.parametrize("n", [3, 40])
-def test_a_head_that_learned_nothing_comes_back(n: int, tmp_path: Path) -> None:
+def test_a_head_that_learned_nothing_comes_back(n: int, path: Path) -> None:
     """Too few rows leave no figures."""
     rows = ROWS.take(np.arange(n))
     head = fit_head(rows.logprobs, rows.answers, labels=LABELS, candidates=[])
-    head.save(tmp_path / "head.json", fingerprint=FINGERPRINT)
-    loaded = Head.load(tmp_path / "head.json", fingerprint=FINGERPRINT)
+    loaded = again(head, path)
     assert loaded.describe() == head.describe()
     assert says(loaded) == pytest.approx(FRESH.logprobs)
 
 
-def test_words_of_few_labels_come_back(tmp_path: Path) -> None:
+def test_words_of_few_labels_come_back(path: Path) -> None:
     """Labels without rows keep their places; a text may hold any character."""
     kinds = ("sunny \u65e5", "rainy \u00e9")
     texts = [f"{kinds[n % 2]} \ud800 {n}" for n in range(40)]
     head = fit_head(np.zeros((40, 4)), np.arange(40) % 2 * 2, labels=LABELS, texts=texts)
     assert head.rung == "text alone"
-    head.save(tmp_path / "head.json", fingerprint=FINGERPRINT)
-    loaded = Head.load(tmp_path / "head.json", fingerprint=FINGERPRINT)
-    found = loaded.transform(np.zeros((2, 4)), kinds)
+    found = again(head, path).transform(np.zeros((2, 4)), kinds)
     assert found.argmax(axis=1).tolist() == [0, 2]
     assert found == pytest.approx(head.transform(np.zeros((2, 4)), kinds), abs=1e-9)
     assert np.exp(found[:, [1, 3]]) == pytest.approx(1 / 4 / 41)
@@ -122,12 +116,12 @@ def test_words_of_few_labels_come_back(tmp_path: Path) -> None:
     [({"prompt": "Where to"}, "differs in prompt"), ({"labels": LABELS[::-1]}, "another order")],
 )
 def test_a_head_for_something_else_is_refused(
-    heads: dict[str, Head], change: dict[str, Any], named: str, tmp_path: Path
+    heads: dict[str, Head], change: dict[str, Any], named: str, path: Path
 ) -> None:
     """The message says what differs."""
-    heads["prior"].save(tmp_path / "head.json", fingerprint=FINGERPRINT)
+    heads["prior"].save(path, fingerprint=FINGERPRINT)
     with pytest.raises(StateError, match=named):
-        Head.load(tmp_path / "head.json", fingerprint=dataclasses.replace(FINGERPRINT, **change))
+        Head.load(path, fingerprint=dataclasses.replace(FINGERPRINT, **change))
 
 
 @pytest.mark.parametrize("labels", [LABELS[:3], LABELS[::-1], ("a", "b", "c", "d")])
@@ -170,9 +164,8 @@ def spoil(record: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 @pytest.mark.parametrize("rung", ["prior", "regression", "features and text"])
-def test_damage_is_refused_wherever_it_is(heads: dict[str, Head], rung: str, tmp_path: Path) -> None:
+def test_damage_is_refused_wherever_it_is(heads: dict[str, Head], rung: str, path: Path) -> None:
     """Every spoilt entry raises StateError, but for the reason, which may be any text."""
-    path = tmp_path / "head.json"
     heads[rung].save(path, fingerprint=FINGERPRINT)
     record = json.loads(path.read_text())
     survived = []
@@ -199,14 +192,11 @@ def test_damage_is_refused_wherever_it_is(heads: dict[str, Head], rung: str, tmp
     ],
 )
 def test_impossible_values_are_refused(
-    heads: dict[str, Head], place: tuple[str, ...], value: Any, tmp_path: Path
+    heads: dict[str, Head], place: tuple[str, ...], value: Any, path: Path
 ) -> None:
     """Places of seen labels lie in the label set, ascend and are whole; a rung has figures and a temperature."""
-    path = tmp_path / "head.json"
     heads["regression"].save(path, fingerprint=FINGERPRINT)
-    path.write_text(json.dumps(spoil(json.loads(path.read_text()), ("state", *place), value)))
-    with pytest.raises(StateError, match="damaged"):
-        Head.load(path, fingerprint=FINGERPRINT)
+    refused(path, spoil(json.loads(path.read_text()), ("state", *place), value))
 
 
 def test_a_missing_file_and_another_kind_are_refused(heads: dict[str, Head], tmp_path: Path) -> None:

@@ -110,13 +110,8 @@ class Browser:
         """Set colour scheme, medium and window."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.send("Emulation.setEmulatedMedia", media=media, features=features)
-        self.send(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.send("Emulation.setDeviceMetricsOverride", **metrics)
 
     def picture(self) -> bytes:
         """Return a PNG of the whole page."""

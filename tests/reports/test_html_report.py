@@ -53,14 +53,8 @@ def search_record(**changes: Any) -> dict[str, Any]:
 
 def metrics_record(**changes: Any) -> dict[str, Any]:
     """Return what the page reads of a metrics.json."""
-    return {
-        "schema_version": 1,
-        "kind": "evaluation",
-        "task": "animals",
-        "model": "fake",
-        "complete": True,
-        **changes,
-    }
+    about = {"schema_version": 1, "kind": "evaluation", "task": "animals", "model": "fake"}
+    return {**about, "complete": True, **changes}
 
 
 def baseline(name: str, accuracy: float, **changes: Any) -> dict[str, Any]:
@@ -191,16 +185,10 @@ def test_the_headline_has_intervals_and_denominators(write_run: WriteRun) -> Non
     answered, labelled = wilson_interval(1, 4), wilson_interval(1, 5)
     ece = expected_calibration_error([0.9, 0.7, 0.95], [1, 0, 0])
     found = {cells[0]: cells[1:] for cells in page.table("what", "value")}
-    assert found["accuracy"] == [
-        "0.250",
-        f"{answered.lower:.3f} to {answered.upper:.3f}",
-        "1 of 4 answered rows",
-    ]
-    assert found["accuracy, failed rows counted as wrong"] == [
-        "0.200",
-        f"{labelled.lower:.3f} to {labelled.upper:.3f}",
-        "1 of 5 labelled rows",
-    ]
+    ends = [f"{one.lower:.3f} to {one.upper:.3f}" for one in (answered, labelled)]
+    assert found["accuracy"] == ["0.250", ends[0], "1 of 4 answered rows"]
+    failed_are_wrong = found["accuracy, failed rows counted as wrong"]
+    assert failed_are_wrong == ["0.200", ends[1], "1 of 5 labelled rows"]
     assert found["calibration error (ECE)"][0] == f"{ece:.3f}"
     assert found["AUROC"][0] == "0.500"  # 0.9 lies between 0.7 and 0.95
 
@@ -318,12 +306,11 @@ def test_a_useless_confidence_ranks_no_rows(write_run: WriteRun) -> None:
     """The surest mistakes come first, and the page says why."""
     rows = [row(str(i), "cat", "dog" if i % 2 else "cat", 0.9 if i % 2 else 0.6) for i in range(40)]
     html, page = page_of(write_run(rows))
-    assert "Look at these first" not in plain(html)
-    assert "the confidence is not shown to tell right from wrong answers (AUROC 0.000, 0.000 to " in plain(
-        html
-    )
+    text = plain(html)
+    assert "Look at these first" not in text
+    assert "the confidence is not shown to tell right from wrong answers (AUROC 0.000, 0.000 to " in text
     assert len(page.table("row", "text")[0]) == 6
-    assert "Confidence ranks backwards: in 100% of all pairs" in plain(html)
+    assert "Confidence ranks backwards: in 100% of all pairs" in text
 
 
 def test_rows_are_not_ranked_by_a_collapsed_model(write_run: WriteRun) -> None:
@@ -414,9 +401,8 @@ def test_a_search_shows_both_prompts_and_their_difference(write_run: WriteRun) -
 def test_a_search_without_a_better_prompt_says_so(write_run: WriteRun) -> None:
     """No prompt is compared with itself."""
     html, page = page_of(write_run(SEARCH_ROWS, result=search_record(improved=False)))
-    assert (
-        "No prompt was better than the seed prompt on the validation rows: the seed prompt is kept." in html
-    )
+    kept = "No prompt was better than the seed prompt on the validation rows: the seed prompt is kept."
+    assert kept in html
     assert all(table[0][:2] != ["run", "minus"] for table in page.tables)
 
 
@@ -476,19 +462,16 @@ def test_a_collapsed_classifier_is_warned_of_and_counted(write_run: WriteRun) ->
     """The warning stands at the top, and the count among the numbers."""
     rows = [row(str(i), label, "a", 0.9) for i, label in enumerate("abcdabcd")]
     html, page = page_of(write_run(rows, metrics=metrics_record(per_label={name: {} for name in "abcde"})))
-    assert (
-        '<p class="remark" role="note">Collapsed: of the 4 labels that occur in these rows only 1 were'
-        in html
-    )
+    remark = '<p class="remark" role="note">Collapsed: of the 4 labels that occur in these rows only 1 were'
+    assert remark in html
     found = {cells[0]: cells[1:] for cells in page.table("what", "value")}
     assert found["labels answered"] == [
         "0.250",
         "-",
         "1 of the 4 labels that occur in these rows; 1 of 5 labels in all",
     ]
-    html, _ = page_of(
-        write_run([row(str(i), label, label, 0.9) for i, label in enumerate("abcd")], name="other")
-    )
+    rows = [row(str(i), label, label, 0.9) for i, label in enumerate("abcd")]
+    html, _ = page_of(write_run(rows, name="other"))
     assert "Collapsed" not in html
 
 
@@ -619,25 +602,15 @@ def test_a_directory_without_rows_is_refused(write_run: WriteRun, tmp_path: Path
 # --- what it must not do ------------------------------------------------------------------------
 
 
-def evil_run(write_run: WriteRun, evil: str) -> Path:
-    """Write a search in which everything a model or a user wrote is `evil`."""
-    result = search_record(
-        task=evil,
-        model=evil,
-        proposer=evil,
-        seed_prompt=score(f"seed {evil}"),
-        best_prompt=score(f"best {evil}"),
-    )
-    rows = [
-        row(f"text {evil}", f"true {evil}", f"given {evil}", 0.9, prompt="best"),
-        row("x", f"true {evil}", None, None, reason=evil, prompt="best"),
-    ]
-    return write_run(rows, name="evil", result=result)
-
-
 def test_nothing_of_the_users_becomes_markup(write_run: WriteRun) -> None:
     """Texts, labels, prompts, names and reasons are data; the only script is the page's own."""
-    html, page = page_of(evil_run(write_run, EVIL))
+    prompts = {"seed_prompt": score(f"seed {EVIL}"), "best_prompt": score(f"best {EVIL}")}
+    rows = [
+        row(f"text {EVIL}", f"true {EVIL}", f"given {EVIL}", 0.9, prompt="best"),
+        row("x", f"true {EVIL}", None, None, reason=EVIL, prompt="best"),
+    ]
+    result = search_record(task=EVIL, model=EVIL, proposer=EVIL, **prompts)
+    html, page = page_of(write_run(rows, name="evil", result=result))
     assert html.lower().count("<script") == 1
     assert {tag for tag, _ in page.tags}.isdisjoint({"iframe", "object", "embed", "img", "link"})
     cells = [cell for table in page.tables for cells in table for cell in cells]

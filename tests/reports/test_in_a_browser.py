@@ -64,7 +64,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rule = {
         "threshold": 0.8,
         "coverage": 0.2,
-        "accuracy_lower_bound": 0.85,
+        "accuracy_lower_bound": 0.9,
         "target_accuracy": 0.8,
         "delta": 0.1,
     }
@@ -190,25 +190,15 @@ def test_print_shows_every_number_and_no_control(browser: Browser, page: Path) -
 def test_planted_markup_stays_text(browser: Browser, tmp_path: Path) -> None:
     """Markup in inputs, labels, reasons, prompts and names is shown and never run."""
     rows = [
-        line(
-            number,
-            input=f"in {evil}",
-            answer=f"true {evil}",
-            label=f"given {evil}",
-            reason=evil,
-            prompt=prompt,
-        )
+        line(number, input=f"in {evil}", answer=f"true {evil}", label=evil, reason=evil, prompt=prompt)
         for number, evil in enumerate(PLANTED)
         for prompt in ("seed", "best")
     ]
     everything = "\n".join(PLANTED)
     search = {
         "proposer": everything,
-        "seed": 1,
-        "metric_calls": 1,
-        "accepted": 1,
-        "proposals": 1,
         "improved": True,
+        **dict.fromkeys(("seed", "metric_calls", "accepted", "proposals"), 1),
         "seed_prompt": {"prompt": everything, "validation_score": 0.1},
         "best_prompt": {"prompt": f"better\n{everything}", "validation_score": 0.2},
     }

@@ -93,21 +93,18 @@ def test_rewards_lie_at_their_place() -> None:
     assert said == ["a: 0.6000 (0.5000 to 0.7000)", "b: 0.9000"]
 
 
-def write(path: Path, names: tuple[str, ...] = ("thompson", "ema")) -> Path:
-    """Write a page."""
-    return write_simulation(
-        path,
+def test_the_page_escapes_what_it_is_given(tmp_path: Path) -> None:
+    """Names may hold anything."""
+    names = ("thompson", f"ema {EVIL}", "\ud800")
+    page = write_simulation(
+        tmp_path / "page.html",
         title=f"Drift {EVIL}",
         statements=["Lowest regret: it & that."],
         chart=regret_chart("r", [curve(name, 0.1 * (place + 1)) for place, name in enumerate(names)], [300]),
         table=[["strategy", "regret", "to <b>a</b>"], *([name, "1.0", "10"] for name in names)],
         settings=[("source", "scenario.toml")],
     )
-
-
-def test_the_page_escapes_what_it_is_given(tmp_path: Path) -> None:
-    """Names may hold anything."""
-    text = write(tmp_path / "page.html", ("thompson", f"ema {EVIL}", "\ud800")).read_text()
+    text = page.read_text()
     assert "<script" not in text
     assert text.count("&lt;script&gt;") >= 4
     assert "to &lt;b&gt;a&lt;/b&gt;" in text

@@ -119,7 +119,7 @@ class Words:
 
     def learn(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a sparse matrix)
         """Fit the TF-IDF features on `texts` and return them, shape (n, words)."""
-        texts = [_writable(text) for text in texts]
+        texts = [writable(text) for text in texts]
         used = []
         for place, vectorizer in enumerate(self._vectorizers):
             try:

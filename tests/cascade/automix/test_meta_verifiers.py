@@ -11,12 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.cascade import (
-    POMDPMetaVerifier,
-    SelfConsistencyMetaVerifier,
-    ThresholdMetaVerifier,
-    ibc_lift,
-)
+from calibrant.cascade import POMDPMetaVerifier, SelfConsistencyMetaVerifier, ThresholdMetaVerifier, ibc_lift
 from calibrant.cascade.automix._meta import MetaVerifier
 from calibrant.cascade.automix._pomdp import held_out_value
 from calibrant.core import ConfigurationError, NotFittedError
@@ -310,7 +305,7 @@ def test_nothing_is_routed_before_fit(make: Any) -> None:
     ("options", "message"),
     [
         ({"form": "linear"}, "form"),
-        ({"k": 0}, "k at least 1"),
+        ({"k": 0}, "k to be"),
         ({"price": -1.0}, "price"),
         ({"price": 1.0, "budget": 2.0}, "price or budget"),
         ({"smoothing": -1.0}, "smoothing"),

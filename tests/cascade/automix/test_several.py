@@ -145,13 +145,10 @@ def test_verifying_costs_one_call_by_default() -> None:
     """Without a verifier's cost, a look costs one call of its model in all three planners."""
     verifiers, scores = random_rows(np.random.default_rng(0), 200, 3, 4)
     cost, looks = [1, 5, 50], [1, 5]
-    several = plan_models(verifiers, scores, cost=cost)
-    assert (
-        several.cost.tolist() == plan_models(verifiers, scores, cost=cost, verifier_cost=looks).cost.tolist()
+    several, same, free = (
+        plan_models(verifiers, scores, cost=cost, verifier_cost=own) for own in (None, looks, [0, 0])
     )
-    assert (
-        several.cost.tolist() != plan_models(verifiers, scores, cost=cost, verifier_cost=[0, 0]).cost.tolist()
-    )
+    assert several.cost.tolist() == same.cost.tolist() != free.cost.tolist()
     policy = several.policy(-2)
     spent, _ = policy.evaluate(verifiers, scores, cost=cost)
     assert spent.tolist() == policy.evaluate(verifiers, scores, cost=cost, verifier_cost=looks)[0].tolist()
@@ -240,7 +237,7 @@ def test_shrinkage_keeps_the_total() -> None:
         ({"verifier_scores": [[0.5, 7.0], [0.5, 0.5]]}, r"verifier_scores\[0\]"),
         ({"scores": [[0, 1], [1, 1], [1, 2]]}, r"scores\[2\]"),
         ({"scores": [[0, 1]]}, "two models or more"),
-        ({"k": 0}, "k at least 1"),
+        ({"k": 0}, "k to be"),
         ({"k": 1000}, "cells"),
         ({"shrinkage": -1.0}, "shrinkage"),
         ({"cost": [1.0]}, "3 costs and 2 verifier"),

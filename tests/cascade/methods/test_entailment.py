@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 
 from calibrant.cascade import AutoMixEntailment, Verifier
-from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
-from calibrant.core import ConfigurationError, ContextLengthError, Prediction, ProviderError
+from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.core import ConfigurationError, ContextLengthError, Prediction, ProviderError, Usage
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient
 from loopback import LoopbackServer
@@ -104,6 +104,13 @@ def assess(
     return asyncio.run(once())
 
 
+def confirmed(server: VerifierServer, **options: Any) -> Assessment:
+    """Return an assessment; anything else fails the test."""
+    found = assess(server, **options)
+    assert isinstance(found, Assessment), found
+    return found
+
+
 def refused(server: VerifierServer | str, **options: Any) -> NoEvidence:
     """Return the reason why there is no evidence."""
     found = assess(server, **options)
@@ -111,21 +118,16 @@ def refused(server: VerifierServer | str, **options: Any) -> NoEvidence:
     return found
 
 
-def test_it_is_a_confidence_method() -> None:
-    """The method has the reference's name and default threshold."""
-    method: ConfidenceMethod = AutoMixEntailment("http://127.0.0.1:8889")
-    assert isinstance(method, ConfidenceMethod)
-    assert (method.name, method.default_threshold) == ("automix_entailment", 0.7)
-    assert (method.top_logprobs, method.needs_tokens) == (0, False)
-    assert AutoMixEntailment("http://h", threshold=0).default_threshold == 0.0
+def test_settings_are_kept() -> None:
+    """A threshold of 0 is kept, and the description has the address."""
+    method = AutoMixEntailment("http://127.0.0.1:8889", threshold=0)
+    assert method.default_threshold == 0.0
     assert json.loads(json.dumps(method.describe()))["url"] == "http://127.0.0.1:8889/verify"
-    method.close()
 
 
 def test_the_verifiers_share_is_the_confidence(server: VerifierServer) -> None:
     """The share of confirming samples is the confidence after one call to /verify."""
-    found = assess(server)
-    assert isinstance(found, Assessment)
+    found = confirmed(server)
     assert (found.confidence, found.native, found.attempts) == (0.75, 0.75, 1)
     assert found.reason == "6 of 8 samples found the answer correct"
     assert server.paths == ["POST /verify"]
@@ -157,8 +159,7 @@ def test_reported_usage_is_counted(server: VerifierServer) -> None:
     used = {"prompt_tokens": 100, "completion_tokens": 8, "cost": 0.25}
     server.first = [(503, {"error": "no verdict", "usage": used})]
     server.reply = {**HONEST, "usage": used}
-    found = assess(server)
-    assert isinstance(found, Assessment)
+    found = confirmed(server)
     assert (found.usage.prompt_tokens, found.usage.completion_tokens, found.usage.cost) == (200, 16, 0.5)
     assert found.attempts == 2
 
@@ -169,9 +170,7 @@ def test_reported_usage_is_counted(server: VerifierServer) -> None:
 def test_senseless_usage_is_ignored(server: VerifierServer, used: object) -> None:
     """Usage that is no count counts as none, and the confidence stands."""
     server.reply = {**HONEST, "usage": used}
-    found = assess(server)
-    assert isinstance(found, Assessment)
-    assert (found.usage.prompt_tokens, found.usage.completion_tokens, found.usage.cost) == (0, 0, None)
+    assert confirmed(server).usage == Usage()
 
 
 @pytest.mark.parametrize(
@@ -179,7 +178,6 @@ def test_senseless_usage_is_ignored(server: VerifierServer, used: object) -> Non
     [
         ({"confidence": 7}, "in [0, 1], got 7"),
         ({"confidence": float("nan")}, "in [0, 1], got nan"),
-        ({"confidence": None}, "in [0, 1], got None"),
         ({"confidence": "x" * 100_000}, "in [0, 1], got 'xxx"),
         ({"verified_count": 5}, "contradict each other"),
         ({"confidence": 0.76}, "contradict each other"),
@@ -211,9 +209,7 @@ def test_inconsistent_replies_are_no_evidence(
 def test_rounded_numbers_are_believed(server: VerifierServer, reply: Any, confidence: float) -> None:
     """A confidence that is rounded, or has no counts, is accepted."""
     server.reply = reply
-    found = assess(server)
-    assert isinstance(found, Assessment)
-    assert found.confidence == confidence
+    assert confirmed(server).confidence == confidence
 
 
 @pytest.mark.parametrize(("advice", "threshold", "told"), [(True, 0.7, "escalate"), (False, 0.8, "accept")])
@@ -222,8 +218,7 @@ def test_contradicting_advice_is_reported(
 ) -> None:
     """Advice against the service's own confidence is ignored, and the reason says so."""
     server.reply = {**HONEST, "should_escalate": advice, "threshold": threshold}
-    found = assess(server)
-    assert isinstance(found, Assessment)
+    found = confirmed(server)
     assert found.confidence == 0.75
     assert f"it says {told}, which contradicts" in found.reason
 
@@ -231,9 +226,7 @@ def test_contradicting_advice_is_reported(
 def test_advice_at_the_threshold_accepts(server: VerifierServer) -> None:
     """A confidence at the threshold agrees with the advice to accept."""
     server.reply = {**HONEST, "threshold": 0.75}
-    found = assess(server)
-    assert isinstance(found, Assessment)
-    assert "contradicts" not in found.reason
+    assert "contradicts" not in confirmed(server).reason
 
 
 @pytest.mark.parametrize("reply", ["<html>secret-page</html>", "[1, 2]", "", '{"confidence": 0.7', "7"])
@@ -262,8 +255,7 @@ def test_statuses_are_reported_with_body_size(server: VerifierServer, status: in
 def test_passing_faults_are_retried(server: VerifierServer) -> None:
     """The answer after two passing faults counts three calls."""
     server.first = [(500, "oops"), (200, "<html>")]
-    found = assess(server)
-    assert isinstance(found, Assessment)
+    found = confirmed(server)
     assert (found.confidence, found.attempts) == (0.75, 3)
 
 
@@ -276,19 +268,15 @@ def test_a_server_that_is_down_is_no_evidence() -> None:
     assert found.attempts == 3
 
 
-def test_slow_servers_time_out() -> None:
+def test_slow_servers_time_out(server: VerifierServer) -> None:
     """Every call has its own time limit."""
-    running = VerifierServer()
 
     async def hang(_: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60)
         raise AssertionError
 
-    try:
-        running.reply = hang
-        found = refused(running, timeout_seconds=0.05, retry=RetryPolicy(attempts=2, sleep=no_sleep))
-    finally:
-        running.stop()
+    server.reply = hang
+    found = refused(server, timeout_seconds=0.05, retry=RetryPolicy(attempts=2, sleep=no_sleep))
     assert "no complete answer within 0.05 seconds" in found.reason
     assert found.attempts == 2
 
@@ -305,7 +293,7 @@ def test_three_calls_by_default_keep_retry_after(server: VerifierServer) -> None
 
     assert AutoMixEntailment(server.root)._service._retry.attempts == 3
     server.first = [(0, busy)]
-    assert isinstance(assess(server, retry=RetryPolicy(sleep=note)), Assessment)
+    confirmed(server, retry=RetryPolicy(sleep=note))
     assert waited == [7.0]
 
 
@@ -365,13 +353,7 @@ def test_service_addresses_are_accepted(url: str) -> None:
     assert AutoMixEntailment(url).url == f"{url}/verify"
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"threshold": 1.5},
-        {"timeout_seconds": -1},
-    ],
-)
+@pytest.mark.parametrize("options", [{"threshold": 1.5}, {"timeout_seconds": -1}])
 def test_settings_out_of_range_are_refused(options: dict[str, Any]) -> None:
     """A setting out of range raises ConfigurationError with its name."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
@@ -379,12 +361,9 @@ def test_settings_out_of_range_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_the_native_unit_is_the_share() -> None:
-    """A native value is a share, and one outside [0, 1] raises ConfigurationError."""
+    """A native value is a share, which is the confidence."""
     method = AutoMixEntailment("http://h")
     assert [method.to_confidence(value) for value in (0, 0.3, 1)] == [0.0, 0.3, 1.0]
-    for wrong in (-1, 1.01, float("nan")):
-        with pytest.raises(ConfigurationError, match="share of samples"):
-            method.to_confidence(wrong)
 
 
 def test_each_event_loop_has_one_session(server: VerifierServer) -> None:
@@ -431,13 +410,15 @@ def test_a_local_verifier_needs_no_service() -> None:
     assert not model.closed
 
 
-def test_a_verifier_without_a_verdict_is_no_evidence() -> None:
-    """A verifier whose calls all fail gives the fault as the reason."""
-    down = ProviderError("is down.", provider="fake", retryable=False)
-    method, _ = in_process("correct", "correct", failures={0: down, 1: down})
+@pytest.mark.parametrize(
+    "fault", [ProviderError("is down.", provider="fake"), ContextLengthError("too long.", provider="fake")]
+)
+def test_a_verifier_without_a_verdict_is_no_evidence(fault: Exception) -> None:
+    """A verifier whose calls all fail, or that has no room for the question, gives the fault as the reason."""
+    method, _ = in_process("correct", "correct", failures={0: fault, 1: fault})
     found = asyncio.run(method.assess(answered()))
     assert isinstance(found, NoEvidence)
-    assert "is down" in found.reason
+    assert str(fault) in found.reason
 
 
 def test_verifiers_are_told_apart() -> None:
@@ -445,14 +426,6 @@ def test_verifiers_are_told_apart() -> None:
     first, second = in_process("correct")[0], in_process("correct", "correct")[0]
     assert first.describe() != second.describe()
     assert "url" not in first.describe()
-
-
-def test_a_verifier_without_room_is_no_evidence() -> None:
-    """A question that is too long for the verifier is no evidence."""
-    method, _ = in_process("correct", failures={0: ContextLengthError("too long", provider="fake")})
-    found = asyncio.run(method.assess(answered()))
-    assert isinstance(found, NoEvidence)
-    assert "too long" in found.reason
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from calibrant.calibration import IsotonicCalibrator, PerLabelCalibrator, PlattCalibrator
 from calibrant.cascade import LabelProbability
-from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.core import ConfigurationError, NotFittedError, Prediction
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, FakeContinuingClient
@@ -21,10 +21,24 @@ LABELS = ["cat", "dog"]
 CLASSIFIER = Classifier(model=FakeClient(LABELS, {"meow": ("cat", 0.9)}), labels=LABELS, field="category")
 
 
-def assess(method: LabelProbability, confidence: float | None, label: str = "cat") -> Assessment | NoEvidence:
+def judged(method: LabelProbability, confidence: float | None, label: str = "cat") -> Assessment | NoEvidence:
     """Return what the method says to an answer of some confidence."""
     prediction = Prediction(label=label, confidence=confidence)
     return asyncio.run(method.assess(Answered(question="meow", prediction=prediction, classifier=CLASSIFIER)))
+
+
+def assess(method: LabelProbability, confidence: float, label: str = "cat") -> Assessment:
+    """Return an assessment; anything else fails the test."""
+    found = judged(method, confidence, label)
+    assert isinstance(found, Assessment), found
+    return found
+
+
+def refused(method: LabelProbability, confidence: float | None) -> str:
+    """Return why there is no evidence."""
+    found = judged(method, confidence)
+    assert isinstance(found, NoEvidence), found
+    return found.reason
 
 
 def platt(flip: int = 0) -> PlattCalibrator:
@@ -39,7 +53,6 @@ def test_the_probability_of_the_label_is_its_confidence() -> None:
     found = assess(LabelProbability(), 0.9)
     assert found == Assessment(confidence=0.9, native=math.log(0.9))
     nothing = assess(LabelProbability(), 0.0)
-    assert isinstance(nothing, Assessment)
     assert (nothing.confidence, nothing.native) == (0.0, math.log(1e-300))
 
 
@@ -54,14 +67,11 @@ def test_it_needs_no_tokens(client: Any) -> None:
     )
     assert isinstance(found, Assessment)
     assert found.confidence == pytest.approx(0.9, abs=0.01)
-    assert (LabelProbability().needs_tokens, LabelProbability().top_logprobs) == (False, 0)
 
 
 def test_an_answer_without_confidence_is_no_evidence() -> None:
     """The reason for a missing confidence says what to do."""
-    found = assess(LabelProbability(), None)
-    assert isinstance(found, NoEvidence)
-    assert "reports log-probabilities" in found.reason
+    assert "reports log-probabilities" in refused(LabelProbability(), None)
 
 
 def test_a_calibrator_is_applied() -> None:
@@ -69,7 +79,6 @@ def test_a_calibrator_is_applied() -> None:
     calibrator = platt()
     method = LabelProbability(calibrator=calibrator)
     found = assess(method, 0.9)
-    assert isinstance(found, Assessment)
     assert found.confidence == pytest.approx(float(calibrator.predict([0.9])[0]))
     assert found.confidence < 0.85
     assert method.to_confidence(found.native) == pytest.approx(found.confidence)
@@ -83,8 +92,6 @@ def test_calibrators_get_the_label() -> None:
     right = rng.uniform(size=1000) < np.where(np.arange(1000) % 2, confidence**6, confidence)
     method = LabelProbability(calibrator=PerLabelCalibrator().fit(confidence, right, predicted=predicted))
     cat, dog = (assess(method, 0.9, label) for label in LABELS)
-    assert isinstance(cat, Assessment)
-    assert isinstance(dog, Assessment)
     assert cat.confidence - dog.confidence > 0.2
 
 
@@ -101,13 +108,9 @@ class Foreign:
 
 def test_anything_that_predicts_is_a_calibrator() -> None:
     """Any object with ``predict`` is accepted, and its value is checked."""
-    found = assess(LabelProbability(calibrator=Foreign()), 0.9)
-    assert isinstance(found, Assessment)
-    assert found.confidence == pytest.approx(0.81)
+    assert assess(LabelProbability(calibrator=Foreign()), 0.9).confidence == pytest.approx(0.81)
     for bad in (1.5, -0.1, math.nan):
-        lied = assess(LabelProbability(calibrator=Foreign(bad)), 0.9)
-        assert isinstance(lied, NoEvidence)
-        assert "check the calibrator" in lied.reason
+        assert "check the calibrator" in refused(LabelProbability(calibrator=Foreign(bad)), 0.9)
 
 
 def test_unusable_calibrators_are_refused() -> None:
@@ -121,30 +124,13 @@ def test_unusable_calibrators_are_refused() -> None:
 def test_a_confidence_out_of_range_is_no_evidence() -> None:
     """A confidence outside [0, 1] is no evidence, with or without a calibrator."""
     for calibrator in (None, platt()):
-        found = assess(LabelProbability(calibrator=calibrator), 1.5)
-        assert isinstance(found, NoEvidence)
-        assert "1.5" in found.reason
+        assert "1.5" in refused(LabelProbability(calibrator=calibrator), 1.5)
 
 
 def test_it_describes_what_the_calibrator_learned() -> None:
     """Calibrators with different fits have different descriptions in JSON."""
-    assert isinstance(LabelProbability(), ConfidenceMethod)
     calibrators: list[Any] = [None, platt(), platt(1), Foreign(), Foreign(*[0.5] * 1001)]
     calibrators.append(IsotonicCalibrator().fit([0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1]))
     described = [json.dumps(LabelProbability(calibrator=one).describe()) for one in calibrators]
     assert len(set(described)) == len(calibrators)
     assert described[1] == json.dumps(LabelProbability(calibrator=platt()).describe())
-    LabelProbability().close()
-
-
-def test_the_default_threshold_is_above_half() -> None:
-    """The default threshold lies above 0.5, which the more probable of two labels never falls below."""
-    assert LabelProbability().name == "label_probability"
-    assert 0.5 < LabelProbability().default_threshold < 1.0
-
-
-@pytest.mark.parametrize("native", [0.1])
-def test_native_values_out_of_range_are_refused(native: Any) -> None:
-    """A logarithm above 0 raises ConfigurationError."""
-    with pytest.raises(ConfigurationError, match="logarithm"):
-        LabelProbability().to_confidence(native)

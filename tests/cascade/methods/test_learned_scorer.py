@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.cascade import LearnedScorer
-from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.cascade.methods._learned import confidence_features
 from calibrant.core import ConfigurationError, LabelDistribution, NotFittedError, Prediction, StateError
 from calibrant.core._fingerprint import Fingerprint
@@ -289,20 +289,6 @@ def test_the_number_of_buckets_is_checked(n_buckets: Any) -> None:
         LearnedScorer(n_buckets=n_buckets)
 
 
-@pytest.mark.parametrize("native", [1.1])
-def test_native_values_out_of_range_are_refused(native: float) -> None:
-    """A probability above 1 raises ConfigurationError."""
-    with pytest.raises(ConfigurationError, match="probability"):
-        LearnedScorer().to_confidence(native)
-
-
-def test_it_is_a_confidence_method(fitted: LearnedScorer) -> None:
-    """The scorer is a confidence method that needs no tokens."""
-    assert isinstance(fitted, ConfidenceMethod)
-    assert (fitted.name, fitted.needs_tokens, fitted.top_logprobs) == ("learned", False, 0)
-    fitted.close()
-
-
 # --- files ---------------------------------------------------------------------------------------
 
 
@@ -363,8 +349,6 @@ import sys
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.cascade import LearnedScorer
 from calibrant.core._prediction import LogprobSpace
-from calibrant.core import Prediction
-from calibrant.core import LogprobSpace, Prediction
 fingerprint = Fingerprint(prompt="p", model="fake", space=LogprobSpace.MASKED, labels={LABELS!r})
 scorer = LearnedScorer.load({str(tmp_path / "scorer.json")!r}, fingerprint=fingerprint)
 assert "sklearn" not in sys.modules and "scipy" not in sys.modules

@@ -40,33 +40,21 @@ def strings(pieces: Sequence[bytes]) -> list[str]:
 # --- label ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("pieces", "expected"),
-    [
-        (('{"category": "', "Sports", '"}'), ["Sports"]),
-        (('{"category": "', "Spo", "rts", '"', "}"), ["Spo", "rts"]),
-        (('{"category": "', "Spo", 'rts"', "}"), ["Spo", 'rts"']),
-        (("{", '"category"', ":", ' "Spo', 'rts"}'), [' "Spo', 'rts"}']),
-        (('{"category": "a"}',), ['{"category": "a"}']),
-        (('{"category": "', '"', "}"), ['"']),
-        (('{"why": "Sports", "category": "', "Sports", '"}'), ["Sports"]),
-        (('{"category": "', 'a\\"', "b", '"}'), ['a\\"', "b"]),
-        (("```json\n", '{"category": "', "a", '"}', "\n```"), ["a"]),
-        (('{"category": "', "a", '"}', "<|im_end|>"), ["a"]),
-    ],
-    ids=[
-        "one",
-        "several",
-        "quote-shared",
-        "quotes-shared",
-        "whole",
-        "empty",
-        "named-before",
-        "escaped",
-        "fenced",
-        "end",
-    ],
-)
+LABELS = {
+    "one": (('{"category": "', "Sports", '"}'), ["Sports"]),
+    "several": (('{"category": "', "Spo", "rts", '"', "}"), ["Spo", "rts"]),
+    "quote shared": (('{"category": "', "Spo", 'rts"', "}"), ["Spo", 'rts"']),
+    "quotes shared": (("{", '"category"', ":", ' "Spo', 'rts"}'), [' "Spo', 'rts"}']),
+    "whole": (('{"category": "a"}',), ['{"category": "a"}']),
+    "empty": (('{"category": "', '"', "}"), ['"']),
+    "named before": (('{"why": "Sports", "category": "', "Sports", '"}'), ["Sports"]),
+    "escaped": (('{"category": "', 'a\\"', "b", '"}'), ['a\\"', "b"]),
+    "fenced": (("```json\n", '{"category": "', "a", '"}', "\n```"), ["a"]),
+    "end": (('{"category": "', "a", '"}', "<|im_end|>"), ["a"]),
+}
+
+
+@pytest.mark.parametrize(("pieces", "expected"), LABELS.values(), ids=LABELS)
 def test_label_keeps_tokens_of_the_value(pieces: Any, expected: Any) -> None:
     """A quote counts where it shares a token with content, and where the value is empty."""
     body = "".join(pieces).removesuffix("<|im_end|>")
@@ -139,11 +127,6 @@ def test_all_keeps_all() -> None:
 ARGUMENTS = {
     "one call": ('{"name": "f", "arguments": {"city": "Paris"}}', ["Paris"]),
     "arguments first": ('{"arguments": {"city": "Paris"}, "name": "f"}', ["Paris"]),
-    "keys behind arguments": ('{"arguments": {"a": 1}, "id": "call_1", "n": 2}', ["1"]),
-    "numbers": ('{"arguments": {"a": 1, "b": -2.5e+3}}', ["1", "-2.5e+3"]),
-    "literals": ('{"arguments": {"a": true, "b": false, "c": null}}', ["true", "false", "null"]),
-    "nested object": ('{"arguments": {"a": {"b": {"c": "x"}}, "d": "y"}}', ["x", "y"]),
-    "array": ('{"arguments": {"a": ["x", 2, {"b": "y"}, [3]]}}', ["x", "2", "y", "3"]),
     "arguments among arguments": ('{"arguments": {"arguments": {"a": "x"}, "b": "y"}}', ["x", "y"]),
     "several calls": ('[{"arguments": {"a": "x"}}, {"arguments": {"a": "y"}}]', ["x", "y"]),
     "tagged": (
@@ -151,7 +134,6 @@ ARGUMENTS = {
         ["x", "2"],
     ),
     "prose around": ('I call {f} with "a": {"arguments": {"a": "x"}} [done', ["x"]),
-    "encoded": (json.dumps({"arguments": json.dumps({"a": "x", "b": 2})}), ["x", "2"]),
     "encoded with escapes": (
         json.dumps({"arguments": json.dumps({"a": 'say "é"', "b": "日"})}),
         ['say \\\\\\"\\\\u00e9\\\\\\"', "\\\\u65e5"],
@@ -165,11 +147,7 @@ ARGUMENTS = {
     "a call in what is no JSON": ('{"a": {"arguments": {"b": "x"}} oops}', ["x"]),
     "a word for a value": ('{"arguments": {"a": hello}}', []),
     "text that begins like JSON": ('{"arguments": "{see page 2"}', ["{see page 2"]),
-    "escaped quotes": ('{"arguments": {"a": "say \\"hi\\""}}', ['say \\"hi\\"']),
-    "braces in a string": ('{"arguments": {"a": "}{]["}, "b": 1}', ["}{]["]),
-    "backslash at the end": ('{"arguments": {"a": "x\\\\"}, "b": "y"}', ["x\\\\"]),
     "no escape of JSON in a value": ('{"arguments": {"a": "\\d+"}}', ["\\d+"]),
-    "empty string": ('{"arguments": {"a": "", "b": "y"}}', ['"', "y"]),
     "cut off in a value": ('{"name": "f", "arguments": {"a": "Pari', ["Pari"]),
     "cut off in a number": ('{"arguments": {"a": 12', ["12"]),
     "cut off behind a backslash": ('{"arguments": {"a": "x\\', ["x"]),

@@ -113,18 +113,11 @@ def test_ruled_out_tokens_do_not_outweigh_ties() -> None:
 
 def test_weights_of_zero_need_no_evidence() -> None:
     """The half with weight 0 needs no evidence."""
-    alone = answered(token(-0.3))
-    assert assess(
-        Hybrid(logprob_weight=1.0, margin_weight=0.0, token_filter="all"), alone
-    ).confidence == pytest.approx(0.9)
-    pair = answered(token(-2.9, -4.9))
-    only_margin = assess(Hybrid(logprob_weight=0, margin_weight=1, token_filter="all"), pair)
-    assert only_margin.confidence == pytest.approx(Margin().to_confidence(2.0))
-
-
-def test_every_method_asks_for_an_alternative() -> None:
-    """Every method asks for two log-probabilities per token."""
-    assert [method().top_logprobs for method in METHODS] == [2, 2, 2]
+    alone = Hybrid(logprob_weight=1.0, margin_weight=0.0, token_filter="all")
+    assert assess(alone, answered(token(-0.3))).confidence == pytest.approx(0.9)
+    only_margin = Hybrid(logprob_weight=0, margin_weight=1, token_filter="all")
+    found = assess(only_margin, answered(token(-2.9, -4.9)))
+    assert found.confidence == pytest.approx(Margin().to_confidence(2.0))
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -132,12 +125,7 @@ def test_every_method_asks_for_an_alternative() -> None:
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [
-        ((0.5, 0.6), "add up to 1"),
-        ((1.5, -0.5), r"logprob_weight in \[0, 1\], got 1.5"),
-        ((-0.5, 1.5), r"logprob_weight"),
-        (("0.5", 0.5), "'0.5'"),
-    ],
+    [((0.5, 0.6), "add up to 1"), ((1.5, -0.5), r"logprob_weight in \[0, 1\], got 1.5")],
 )
 def test_weights_are_shares_of_one(weights: Any, message: str) -> None:
     """Weights out of range, or with another sum, raise ConfigurationError."""
@@ -154,23 +142,8 @@ def test_weights_may_miss_one_by_rounding() -> None:
         Hybrid(logprob_weight=0.5, margin_weight=0.5 + 1e-8)
 
 
-@pytest.mark.parametrize(
-    ("method", "native"),
-    [
-        (AvgLogprob(), 0.1),
-        (Margin(), -0.1),
-        (Hybrid(), 1.1),
-    ],
-)
-def test_native_values_out_of_range_are_refused(method: Any, native: Any) -> None:
-    """A native value of the wrong sign raises ConfigurationError."""
-    with pytest.raises(ConfigurationError, match=r"Expected a .* got"):
-        method.to_confidence(native)
-
-
 def test_default_thresholds_can_accept_and_escalate() -> None:
     """Each default threshold accepts a sure answer and escalates an unsure one."""
-    assert [method().default_threshold for method in METHODS] == [pytest.approx(2 / 3), 0.5, 0.5]
     assert AvgLogprob().to_confidence(-1.0) == pytest.approx(AvgLogprob().default_threshold)
     for method in METHODS:
         sure, unsure = answered(token(-0.01, -5.0)), answered(token(-2.0, -2.0))
@@ -182,12 +155,9 @@ def test_default_thresholds_can_accept_and_escalate() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_describe_themselves(method: Any) -> None:
     """The description has name and filter, which is the label's by default."""
-    assert isinstance(method(), ConfidenceMethod)
-    assert (method().needs_tokens, method().token_filter) == (True, "label")
-    described = method(token_filter="stop").describe()
-    assert (described["method"], described["token_filter"]) == (method.name, "stop")
-    assert method().describe() != described
-    method().close()
+    for chosen, which in ((method(), "label"), (method(token_filter="stop"), "stop")):
+        described = chosen.describe()
+        assert (described["method"], described["token_filter"]) == (method.name, which)
     with pytest.raises(ConfigurationError, match="'tool_call_args', got 'labels'"):
         method(token_filter="labels")
     assert Hybrid(logprob_weight=1, margin_weight=0).describe() != Hybrid().describe()
@@ -245,9 +215,8 @@ def test_a_sure_token_with_alternatives_counts() -> None:
 def test_an_answer_without_any_choice_is_no_evidence() -> None:
     """An answer of forced tokens alone is no evidence."""
     for method in METHODS:
-        assert "had a choice" in refused(
-            method(token_filter="all"), answered(GIVEN, token(0.0, data=b'cat"}'))
-        )
+        forced = answered(GIVEN, token(0.0, data=b'cat"}'))
+        assert "had a choice" in refused(method(token_filter="all"), forced)
 
 
 def test_all_tokens_count_without_alternatives() -> None:

@@ -85,14 +85,7 @@ def test_eight_samples_under_a_schema_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "YES",
-        "not correct",
-        '{"verdict": "yes"}',
-        '{"verdict": "correct',
-        "I cannot tell.",
-    ],
+    "text", ["YES", "not correct", '{"verdict": "yes"}', '{"verdict": "correct', "I cannot tell."]
 )
 def test_other_words_are_no_vote(text: str) -> None:
     """Any other reply counts as a sample without confirming the answer."""
@@ -110,9 +103,10 @@ def test_the_word_alone_is_a_vote(text: str) -> None:
 
 
 def test_refusals_are_no_votes() -> None:
-    """A refusal with the word ``correct`` is no vote."""
-    found = verified("incorrect", says("correct", refusal="I will not grade this."))
-    assert found.samples == ("incorrect", "unreadable")
+    """A refusal with the word ``correct`` is no vote, whatever the prompt."""
+    refused = says("correct", refusal="I will not say that it is correct.")
+    for prompt in (None, REASONING):
+        assert verified("incorrect", refused, prompt=prompt).samples == ("incorrect", "unreadable")
 
 
 def test_unreadable_samples_give_no_verdict() -> None:
@@ -176,13 +170,6 @@ def test_seeds_count_up() -> None:
     assert {request.options["top_p"] for request in client.requests} == {0.9}
 
 
-def test_no_temperature_leaves_it_to_the_provider() -> None:
-    """A temperature of None is not sent."""
-    client = judge(["correct"])
-    Verifier(client, k=1, temperature=None).verify("Who?", "Ann")
-    assert "temperature" not in client.requests[0].options
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -204,11 +191,13 @@ def test_settings_out_of_range_are_refused(options: dict[str, Any], message: str
         Verifier(judge([]), **options)
 
 
-def test_a_single_greedy_sample_is_allowed() -> None:
-    """Temperature 0 is allowed for a single sample."""
+@pytest.mark.parametrize(("temperature", "expected"), [(0, [0]), (None, [])])
+def test_a_single_sample_may_be_greedy(temperature: float | None, expected: list[float]) -> None:
+    """Temperature 0 is allowed for a single sample, and None is left to the provider."""
     client = judge(["correct"])
-    Verifier(client, k=1, temperature=0).verify("Who?", "Ann")
-    assert client.requests[0].options["temperature"] == 0
+    Verifier(client, k=1, temperature=temperature).verify("Who?", "Ann")
+    options = client.requests[0].options
+    assert [value for name, value in options.items() if name == "temperature"] == expected
 
 
 @pytest.mark.parametrize(("question", "answer"), [("", "Ann"), ("Who?", " \n"), ("Who?", None), (3, "Ann")])
@@ -284,7 +273,9 @@ def sent(template: str, question: str, answer: str, context: str | None = None) 
     """Return the message that is sent under a prompt."""
     client = judge(["correct"])
     Verifier(client, k=1, prompt=template).verify(question, answer, context)
-    return str(client.requests[0].messages[0]["content"])
+    (message,) = client.requests[0].messages
+    assert message["role"] == "user"
+    return str(message["content"])
 
 
 def test_texts_stay_inside_their_quotes() -> None:
@@ -325,15 +316,9 @@ def test_the_default_prompt_is_balanced() -> None:
 
 def test_custom_prompts_are_filled_in() -> None:
     """Slots of a custom prompt are filled, and other braces stay."""
-    client = judge(["correct"])
     own = 'Grade {answer} to {question} by {context}: {"verdict": "correct"} or {"verdict": "incorrect"}.'
-    Verifier(client, k=1, prompt=own).verify("Who?", "Ann", "Ann did.")
-    assert client.requests[0].messages == (
-        {
-            "role": "user",
-            "content": 'Grade "Ann" to "Who?" by "Ann did.": {"verdict": "correct"} or {"verdict": "incorrect"}.',
-        },
-    )
+    filled = 'Grade "Ann" to "Who?" by "Ann did.": {"verdict": "correct"} or {"verdict": "incorrect"}.'
+    assert sent(own, "Who?", "Ann", "Ann did.") == filled
 
 
 REASONING = "Context: {context}\nQuestion: {question}\nAI Generated Answer: {generated_answer}\nEvaluation:"
@@ -372,12 +357,6 @@ def test_custom_prompts_send_no_schema() -> None:
         Verifier(client, k=1, prompt=prompt).verify("Who?", "Ann")
         schemas.append(client.requests[0].response_format is None)
     assert schemas == [True, False, False]
-
-
-def test_refusals_under_custom_prompts_are_no_votes() -> None:
-    """A refusal that ends with a verdict is no vote."""
-    refused = says("I will not say that it is correct.", refusal="I will not say that it is correct.")
-    assert verified("incorrect", refused, prompt=REASONING).samples == ("incorrect", "unreadable")
 
 
 def test_descriptions_hold_settings_and_no_keys() -> None:

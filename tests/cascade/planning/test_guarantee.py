@@ -226,12 +226,8 @@ def test_p_values_and_scores_agree() -> None:
 
 def test_the_score_uses_the_likeliest_population() -> None:
     """The score equals one whose population is found by numerical optimisation."""
-    for worse, better, n, epsilon in (
-        (3, 1, 50, 0.1),
-        (0, 4, 30, 0.2),
-        (10, 10, 40, 0.05),
-        (7, 0, 100, 0.02),
-    ):
+    outcomes = [(3, 1, 50, 0.1), (0, 4, 30, 0.2), (10, 10, 40, 0.05), (7, 0, 100, 0.02)]
+    for worse, better, n, epsilon in outcomes:
 
         def cost(q: float, a: int = worse, b: int = better, rows: int = n, loss: float = epsilon) -> float:
             rest = 1.0 - 2.0 * q - loss

@@ -233,18 +233,12 @@ def test_answers_without_confidence_are_passed_on() -> None:
     small, large = recorded()
     confidence = np.array(small.confidence)
     confidence[:100] = np.nan
-    plan = plan_cascade(replace_run(small, confidence=confidence), large, **COSTS, epsilon=0.05)
+    plan = plan_cascade(replace(small, confidence=confidence), large, **COSTS, epsilon=0.05)
     assert plan.certified
-    priced = replay(plan, replace_run(small, confidence=np.full(600, np.nan)), large)
+    priced = replay(plan, replace(small, confidence=np.full(600, np.nan)), large)
     assert priced.share_small.estimate == 0.0
-    none = plan_cascade(replace_run(small, confidence=np.full(600, np.nan)), large, **COSTS)
+    none = plan_cascade(replace(small, confidence=np.full(600, np.nan)), large, **COSTS)
     assert none.policy.members == (1,)
-
-
-def replace_run(run: RecordedRun, **changes: Any) -> RecordedRun:
-    """Return a run with some columns changed."""
-    kept = ("confidence", "correct", "name", "ids", "inputs", "fingerprint")
-    return RecordedRun(**{**{name: getattr(run, name) for name in kept}, **changes})
 
 
 @pytest.mark.parametrize("goal", [{}, {"budget": 20.0}, {"target_accuracy": 0.9}])
@@ -309,7 +303,7 @@ def test_a_plan_refuses_other_models(changed: Fingerprint, message: str) -> None
     with pytest.raises(StateError, match=message):
         plan.check([changed, fingerprint("large")])
     with pytest.raises(StateError, match=message):
-        replay(plan, replace_run(small, fingerprint=changed), large)
+        replay(plan, replace(small, fingerprint=changed), large)
     with pytest.raises(StateError, match="Expected 2 models"):
         plan.check([None])
 

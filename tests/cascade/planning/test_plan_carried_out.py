@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,21 @@ from calibrant.testing import FakeClient
 
 LABELS = ["cat", "dog"]
 N = 200
+Recorded = tuple[list[Classifier], list[Example], CascadePlan, list[Path]]
+
+
+def model(name: str, known: Callable[[str], tuple[str, float]]) -> Classifier:
+    """Return a model that says this about texts."""
+    client = FakeClient(LABELS, lambda text, _: known(text), name=name)
+    return Classifier(model=client, labels=LABELS, field="category", prompt="Which?")
+
+
+def evaluated(models: list[Classifier], rows: list[Example], folder: Path) -> list[Path]:
+    """Return a run of every model over the rows."""
+    runs = [folder / str(place) for place in range(len(models))]
+    for one, out in zip(models, runs, strict=True):
+        BatchEvaluator(one).evaluate(rows, out=out)
+    return runs
 
 
 def classifiers() -> tuple[list[Classifier], list[Example]]:
@@ -31,39 +47,29 @@ def classifiers() -> tuple[list[Classifier], list[Example]]:
         np.where(rng.random(N) < 0.97, truth, 1 - truth),
     ]
     sure = [confidence, np.full(N, 0.99)]
-
-    def model(place: int) -> Classifier:
-        rule = {f"row-{row}.": (LABELS[answers[place][row]], float(sure[place][row])) for row in range(N)}
-        client = FakeClient(LABELS, lambda text, _: rule[text], name=("small", "large")[place])
-        return Classifier(model=client, labels=LABELS, field="category", prompt="Which?")
-
     rows = [Example(input=f"row-{row}.", answer=LABELS[truth[row]]) for row in range(N)]
-    return [model(0), model(1)], rows
+    known = [
+        {row.input: (LABELS[one], float(own)) for row, one, own in zip(rows, said, how, strict=True)}
+        for said, how in zip(answers, sure, strict=True)
+    ]
+    return [model("small", known[0].__getitem__), model("large", known[1].__getitem__)], rows
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> tuple[list[Classifier], list[Example], CascadePlan, list[Path]]:
+def recorded(tmp_path: Path) -> Recorded:
     """Return classifiers, rows, a certified plan, and the runs it was made from."""
     models, rows = classifiers()
-    runs = [tmp_path / "small", tmp_path / "large"]
-    for model, out in zip(models, runs, strict=True):
-        BatchEvaluator(model).evaluate(rows, out=out)
+    runs = evaluated(models, rows, tmp_path)
     return models, rows, plan_cascade(*runs, small_cost=1, large_cost=50, epsilon=0.05), runs
 
 
 @pytest.mark.parametrize(
     "rule",
-    [
-        None,
-        KeepRule.from_threshold(0.0),
-        KeepRule(edges=(0.6, 0.8, 0.95), keeps=(True, False, True, False)),
-    ],
+    [None, KeepRule.from_threshold(0.0), KeepRule(edges=(0.6, 0.8, 0.95), keeps=(True, False, True, False))],
 )
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_live_answers_are_those_of_the_replay(
-    recorded: tuple[list[Classifier], list[Example], CascadePlan, list[Path]],
-    rule: KeepRule | None,
-    calibrated: bool,
+    recorded: Recorded, rule: KeepRule | None, calibrated: bool
 ) -> None:
     """A cascade of the plan keeps and answers the rows as its replay does."""
     models, rows, plan, runs = recorded
@@ -81,20 +87,14 @@ def test_live_answers_are_those_of_the_replay(
 def tied() -> tuple[list[Classifier], list[Example]]:
     """Return a small model that is always sure, and wrong about every tenth text, and one that is always right."""
     rows = [Example(input=f"row-{row % 150}.", answer=LABELS[row % 150 % 10 == 0]) for row in range(N)]
-    answers = ({row.input: ("cat", 1.0) for row in rows}, {row.input: (row.answer, 0.99) for row in rows})
-    models = []
-    for name, known in zip(("small", "large"), answers, strict=True):
-        client = FakeClient(LABELS, lambda text, _, known=known: known[text], name=name)
-        models.append(Classifier(model=client, labels=LABELS, field="category", prompt="Which?"))
-    return models, rows
+    truth = {row.input: (row.answer, 0.99) for row in rows}
+    return [model("small", lambda _: ("cat", 1.0)), model("large", truth.__getitem__)], rows
 
 
 def test_tied_blocks_are_split_live(tmp_path: Path) -> None:
     """A cascade keeps the same tied texts as the replay, and reports the large model's confidence."""
     models, rows = tied()
-    runs = [tmp_path / "small", tmp_path / "large"]
-    for model, out in zip(models, runs, strict=True):
-        BatchEvaluator(model).evaluate(rows, out=out)
+    runs = evaluated(models, rows, tmp_path)
     plan = plan_cascade(*runs, small_cost=1, large_cost=50, epsilon=0.08, key="other")
     assert plan.certified
     assert 0.2 < plan.tied_share < 0.9
@@ -113,16 +113,13 @@ def test_tied_blocks_are_split_live(tmp_path: Path) -> None:
 )
 def test_three_models_follow_the_plan(tmp_path: Path, members: tuple[int, ...], old_key: bool) -> None:
     """Every text is answered by the model that the plan's policy names, also after saving and loading."""
-    answers = [(("cat", "dog")[row % step == 0], 1.0) for step in (10, 11, N) for row in range(N)]
     texts = [f"row-{row}." for row in range(N)]
     rows = [Example(input=text, answer="cat") for text in texts]
-    models, runs = [], []
-    for place, name in enumerate(("small", "middle", "large")):
-        known = dict(zip(texts, answers[place * N : (place + 1) * N], strict=True))
-        client = FakeClient(LABELS, lambda text, _, known=known: known[text], name=name)
-        models.append(Classifier(model=client, labels=LABELS, field="category", prompt="Which?"))
-        runs.append(tmp_path / name)
-        BatchEvaluator(models[-1]).evaluate(rows, out=runs[-1])
+    models = []
+    for name, step in (("small", 10), ("middle", 11), ("large", N)):
+        known = {text: (LABELS[row % step == 0], 1.0) for row, text in enumerate(texts)}
+        models.append(model(name, known.__getitem__))
+    runs = evaluated(models, rows, tmp_path)
     costs = {"small_cost": 1, "between_costs": [2], "large_cost": 50}
     plan = plan_cascade(runs[0], runs[2], between=[runs[1]], **costs, epsilon=0.09, key="other")
     assert plan.policy.members == (0, 1, 2)
@@ -155,10 +152,7 @@ def test_another_split_is_another_cascade() -> None:
 
 def test_one_rule_gets_a_key_per_model() -> None:
     """A single rule that splits ties keeps its share of the answers that reach each model."""
-    models = []
-    for name in ("small", "middle", "large"):
-        client = FakeClient(LABELS, lambda text, _: ("cat", 1.0), name=name)  # noqa: ARG005
-        models.append(Classifier(model=client, labels=LABELS, field="category", prompt="Which?"))
+    models = [model(name, lambda _: ("cat", 1.0)) for name in ("small", "middle", "large")]
     rule = KeepRule.from_threshold(1.0, tied_share=0.5, key="one")
     live = Cascade(models, method="label_probability", meta_verifier=rule, escalation_order="declared")
     texts = [f"row-{row}." for row in range(N)]
@@ -167,18 +161,14 @@ def test_one_rule_gets_a_key_per_model() -> None:
     assert abs((asked == 2).sum() - (asked > 1).sum() * 0.5) < 4 * np.sqrt((asked > 1).sum() * 0.25)
 
 
-def test_a_model_alone_is_its_classifier(
-    recorded: tuple[list[Classifier], list[Example], CascadePlan, list[Path]],
-) -> None:
+def test_a_model_alone_is_its_classifier(recorded: Recorded) -> None:
     """The cascade of a policy with one model is that classifier."""
     models, _, plan, _ = recorded
-    for place, model in enumerate(models):
-        assert replace(plan, policy=KeepPolicy.alone(place)).cascade(models) is model
+    for place, one in enumerate(models):
+        assert replace(plan, policy=KeepPolicy.alone(place)).cascade(models) is one
 
 
-def test_planned_options_are_refused(
-    recorded: tuple[list[Classifier], list[Example], CascadePlan, list[Path]],
-) -> None:
+def test_planned_options_are_refused(recorded: Recorded) -> None:
     """Other classifiers raise StateError, and options that the plan sets raise ConfigurationError."""
     models, _, plan, _ = recorded
     with pytest.raises(StateError, match=r"model 1 .*differs in model"):

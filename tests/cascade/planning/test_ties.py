@@ -36,6 +36,15 @@ def planned(**options: Any) -> CascadePlan:
     return plan_cascade(*recorded(), **COSTS, epsilon=0.05, **options)
 
 
+def changed(plan: CascadePlan, path: Path, rules: list[dict[str, Any]]) -> CascadePlan:
+    """Return a plan that was saved and loaded, with other rules in its file."""
+    plan.save(path)
+    record = json.loads(path.read_text())
+    record["policy"]["rules"] = rules
+    path.write_text(json.dumps(record))
+    return CascadePlan.load(path)
+
+
 def test_ranks_are_the_same_on_every_machine() -> None:
     """A rank is the first eight bytes of BLAKE2b, and no place hashes like a text."""
     assert tie_ranks(["a film"]).tolist() == [0.6852110093903302]
@@ -228,10 +237,7 @@ def test_each_model_keeps_its_share_of_ties() -> None:
     first, second = plan.policy.rules
     found = replay(plan, *three_runs())
     kept, later, rest = (round(2000 * share.estimate) for share in found.shares)
-    for count, reaching, share in (
-        (kept, 2000, first.tied_share),
-        (later, later + rest, second.tied_share),
-    ):
+    for count, reaching, share in ((kept, 2000, first.tied_share), (later, later + rest, second.tied_share)):
         assert abs(count - reaching * share) < 4 * np.sqrt(reaching * share * (1 - share))
     assert found.difference.estimate >= -0.05
 
@@ -300,8 +306,7 @@ def test_a_rule_that_splits_needs_the_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
-    [{"tied_share": 1.5}, {"key": ""}, {"edges": (), "keeps": (True,), "tied_share": 0.5}],
+    "bad", [{"tied_share": 1.5}, {"key": ""}, {"edges": (), "keeps": (True,), "tied_share": 0.5}]
 )
 def test_senseless_splits_are_refused(bad: dict[str, Any]) -> None:
     """A share or key out of range, or a split without a threshold, raises ConfigurationError."""
@@ -311,26 +316,18 @@ def test_senseless_splits_are_refused(bad: dict[str, Any]) -> None:
 
 def test_a_damaged_split_is_refused(tmp_path: Path) -> None:
     """A stored split with a wrong share, key or threshold raises StateError."""
-    planned().save(tmp_path / "plan.json")
-    record = json.loads((tmp_path / "plan.json").read_text())
     for damage in ({"tied_share": 2.0}, {"key": 5}, {"threshold": None}):
-        record["policy"]["rules"] = [{"threshold": 1.0, "tied_share": 0.5, "key": "x", **damage}]
-        (tmp_path / "plan.json").write_text(json.dumps(record))
+        rule = {"threshold": 1.0, "tied_share": 0.5, "key": "x", **damage}
         with pytest.raises(StateError, match="damaged"):
-            CascadePlan.load(tmp_path / "plan.json")
+            changed(planned(), tmp_path / "plan.json", [rule])
 
 
 def test_stored_plans_with_one_key_decide_as_before(tmp_path: Path) -> None:
     """Under one key for all models the second keeps the texts between both shares."""
-    planned_for_three().save(tmp_path / "plan.json")
-    record = json.loads((tmp_path / "plan.json").read_text())
     ranks = tie_ranks([f"text {row}" for row in range(2000)], key="old")
     for second in (0.3, 0.8):
-        record["policy"]["rules"] = [
-            {"threshold": 1.0, "tied_share": share, "key": "old"} for share in (0.3, second)
-        ]
-        (tmp_path / "plan.json").write_text(json.dumps(record))
-        loaded = CascadePlan.load(tmp_path / "plan.json")
+        rules = [{"threshold": 1.0, "tied_share": share, "key": "old"} for share in (0.3, second)]
+        loaded = changed(planned_for_three(), tmp_path / "plan.json", rules)
         policy = loaded.policy
         route = policy.follow(np.ones((3, 2000)), policy.ranks([f"text {row}" for row in range(2000)]))
         assert route.answered.tolist() == np.where(ranks <= 0.3, 0, np.where(ranks <= second, 1, 2)).tolist()

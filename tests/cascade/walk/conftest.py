@@ -21,7 +21,7 @@ from fault_server import FaultServer
 LABELS = ["cat", "dog"]
 
 
-Say = Callable[[Answered], float | NoEvidence | None]
+Say = Callable[[Answered], float | Assessment | NoEvidence | None]
 
 
 class Told:
@@ -34,9 +34,7 @@ class Told:
 
     def __init__(
         self,
-        say: Callable[[Answered], float | NoEvidence | None] = lambda answered: (
-            answered.prediction.confidence
-        ),
+        say: Say = lambda answered: answered.prediction.confidence,
         *,
         default_threshold: float = 0.7,
         needs_tokens: bool = False,
@@ -56,7 +54,7 @@ class Told:
         """Return the confidence that a test sets."""
         self.asked.append(answered)
         said = self._say(answered)
-        if isinstance(said, NoEvidence):
+        if isinstance(said, NoEvidence | Assessment):
             return said
         usage = Usage(prompt_tokens=100 * self._calls)
         if said is None:
@@ -160,18 +158,10 @@ def build() -> Build:
             else FakeClient(LABELS, {}, default=one, name="abcdefgh"[number], **client or {})
             for number, one in enumerate(answers)
         ]
+        defaults: dict[str, Any] = {"field": "category", "retry": RetryPolicy(attempts=1), "limits": Limits()}
         own = classifiers or [{}] * len(clients)
         asked = [
-            Classifier(
-                **{
-                    "model": fake,
-                    "labels": LABELS,
-                    "field": "category",
-                    "retry": RetryPolicy(attempts=1),
-                    "limits": Limits(),
-                    **settings,
-                }
-            )
+            Classifier(model=fake, labels=LABELS, **{**defaults, **settings})
             for fake, settings in zip(clients, own, strict=True)
         ]
         listed = [

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.calibration import LabelPriorCorrection, PerLabelCalibrator, PlattCalibrator
+from calibrant.calibration import PerLabelCalibrator, PlattCalibrator
 from calibrant.cascade import Cascade, LearnedScorer, Margin
 from calibrant.cascade._protocol import Assessment, NoEvidence
 from calibrant.core import (
@@ -58,15 +58,11 @@ def test_an_unsure_answer_escalates(build: Build) -> None:
     assert found.distribution is not None
     assert found.distribution.confidence("dog") == pytest.approx(0.95)
     assert built.calls == [1, 1, 0]
-    first, second = found.steps
-    assert (first.model, first.verdict, first.label, first.confidence) == ("a", Verdict.ESCALATED, "cat", 0.6)
-    assert first.native == pytest.approx(math.log(0.6))
-    assert (second.model, second.verdict, second.label, second.confidence) == (
-        "b",
-        Verdict.ACCEPTED,
-        "dog",
-        0.95,
-    )
+    assert [(step.model, step.verdict, step.label, step.confidence) for step in found.steps] == [
+        ("a", Verdict.ESCALATED, "cat", 0.6),
+        ("b", Verdict.ACCEPTED, "dog", 0.95),
+    ]
+    assert found.steps[0].native == pytest.approx(math.log(0.6))
 
 
 @pytest.mark.parametrize(
@@ -116,12 +112,15 @@ def test_an_answer_at_a_native_threshold_is_accepted(build: Build, probability: 
     assert built.cascade.classify("t").label == "cat"
 
 
-class Halved:
-    """A calibrator that halves."""
+class Curve:
+    """A calibrator of the user's own."""
+
+    def __init__(self, value: float, fingerprint: Any = None) -> None:
+        self.value, self.fingerprint = value, fingerprint
 
     def predict(self, confidence: Any) -> Any:
-        """Return the half."""
-        return confidence / 2
+        """Return the same for all."""
+        return np.full(len(confidence), self.value)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,7 @@ class Halved:
         ({"method": "learned"}, "fitted first"),
         ({"method": object()}, "ConfidenceMethod"),
         ({"method": Margin}, r"call it, as in Margin\(\)"),
-        ({"native_threshold": -1.0, "calibrators": [Halved(), None]}, "threshold with calibrators"),
+        ({"native_threshold": -1.0, "calibrators": [Curve(0.5), None]}, "threshold with calibrators"),
         ({"context_of": 5}, "context_of to be a function"),
         ({"calibrators": [None]}, "one calibrator"),
         ({"meta_verifier": object()}, "method route"),
@@ -155,11 +154,7 @@ def test_wrong_settings_are_refused(build: Build, options: dict[str, Any], messa
 def test_each_model_may_have_its_own_threshold(build: Build, told: Any) -> None:
     """Thresholds apply in calling order."""
     built = build(
-        ("cat", 0.8),
-        ("dog", 0.6),
-        models=[{"size": 70}, {"size": 7}],
-        threshold=[0.5, 0.9],
-        method=told(),
+        ("cat", 0.8), ("dog", 0.6), models=[{"size": 70}, {"size": 7}], threshold=[0.5, 0.9], method=told()
     )
     assert built.cascade.models == ("b", "a")
     assert built.cascade.classify("t").label == "dog"
@@ -200,29 +195,28 @@ def test_an_answer_without_evidence_is_a_last_resort(build: Build, told: Any) ->
 def test_a_failing_verifier_is_no_evidence(build: Build, told: Any) -> None:
     """The calls of a verifier that is down are counted."""
 
-    class Down(told):  # type: ignore[misc]
-        async def assess(self, _answered: Any) -> Any:
-            error = ProviderError("is down.", provider="verifier")
-            error.attempts = 3
-            raise error
+    def down(_: Any) -> Any:
+        error = ProviderError("is down.", provider="verifier")
+        error.attempts = 3
+        raise error
 
-    found = build("cat", method=Down()).cascade.classify("t")
+    found = build("cat", method=told(down)).cascade.classify("t")
     assert verdicts(found) == ["no_evidence"]
     assert (found.steps[0].reason, found.attempts, found.accepted) == ("verifier: is down.", 4, False)
 
 
-FAULTS = pytest.mark.parametrize(
-    ("first", "outcome"),
-    [("down", Outcome.ERROR), ("refusal", Outcome.REFUSAL), ("nonsense", Outcome.UNPARSED)],
-)
+@pytest.fixture(params=["down", "refusal", "nonsense"])
+def fault(request: pytest.FixtureRequest) -> tuple[Any, Outcome]:
+    """Return what a model says instead of an answer, and the outcome."""
+    if request.param == "down":
+        return DOWN, Outcome.ERROR
+    outcome = {"refusal": Outcome.REFUSAL, "nonsense": Outcome.UNPARSED}[request.param]
+    return request.getfixturevalue(request.param), outcome
 
 
-@FAULTS
-def test_a_model_that_gives_no_answer_is_skipped(
-    build: Build, request: pytest.FixtureRequest, first: str, outcome: Outcome
-) -> None:
+def test_a_model_that_gives_no_answer_is_skipped(build: Build, fault: tuple[Any, Outcome]) -> None:
     """The next model answers, and the step of the first says how it ended."""
-    said = DOWN if first == "down" else request.getfixturevalue(first)
+    said, outcome = fault
     found = build(said, ("dog", 0.9)).cascade.classify("t")
     assert (found.label, found.accepted, found.outcome, found.reason) == ("dog", True, Outcome.OK, "")
     step = found.steps[0]
@@ -230,12 +224,9 @@ def test_a_model_that_gives_no_answer_is_skipped(
     assert step.reason
 
 
-@FAULTS
-def test_on_error_fail_ends_rows_without_answer(
-    build: Build, request: pytest.FixtureRequest, first: str, outcome: Outcome
-) -> None:
+def test_on_error_fail_ends_rows_without_answer(build: Build, fault: tuple[Any, Outcome]) -> None:
     """With ``on_error="fail"`` a model without an answer ends the row with its outcome."""
-    said = DOWN if first == "down" else request.getfixturevalue(first)
+    said, outcome = fault
     built = build(("cat", 0.6), said, ("dog", 1.0), on_error="fail")
     found = built.cascade.classify("t")
     assert (found.label, found.confidence, found.accepted, found.outcome) == (None, None, False, outcome)
@@ -475,17 +466,6 @@ def test_calibrators_get_the_label(build: Build) -> None:
     assert cat.confidence != dog.confidence
 
 
-class Curve:
-    """A calibrator of the user's own."""
-
-    def __init__(self, value: float, fingerprint: Any = None) -> None:
-        self.value, self.fingerprint = value, fingerprint
-
-    def predict(self, confidence: Any) -> Any:
-        """Return the same for all."""
-        return np.full(len(confidence), self.value)
-
-
 def test_calibrators_out_of_range_are_no_evidence(build: Build) -> None:
     """A calibrated value that is no confidence is no evidence."""
     found = build("cat", calibrators=[Curve(math.nan)], threshold=0.0).cascade.classify("t")
@@ -503,18 +483,6 @@ def test_a_calibrator_of_another_classifier_is_refused(build: Build) -> None:
     other = Fingerprint(prompt="another", model="a", space=prints[0].space, labels=prints[0].labels)
     with pytest.raises(StateError, match="another prompt"):
         build("cat", "dog", calibrators=[Curve(0.9, other), None])
-
-
-def test_label_priors_are_divided_out(build: Build, told: Any) -> None:
-    """The method gets answers corrected for the label prior, unless the prompt is another."""
-    prior = LabelPriorCorrection().fit(np.array([[0.9, 0.1]] * 2000))
-    built = build(("cat", 0.6), classifiers=[{"prior_correction": prior}], threshold=0.5)
-    assert built.classifiers[0].classify("t").label == "dog"
-    assert built.cascade.classify("t").label == "dog"
-    assert built.method.asked[0].prediction.label == "dog"
-    assert built.cascade.with_prompt("new").classify("t").label == "cat"
-    with pytest.raises(ConfigurationError, match="no prior_correction of 'a'"):
-        build("cat", classifiers=[{"prior_correction": prior}], method=told(needs_tokens=True))
 
 
 said = st.one_of(st.none(), st.just(-1.0), st.integers(0, 10).map(lambda tenths: tenths / 10))
@@ -554,12 +522,8 @@ def _expected_asked(answers: Sequence[float | None], threshold: float) -> int:
 
 def test_steps_hold_the_verifiers_reason(build: Build, told: Any) -> None:
     """The verifier's reason is in the step and not in the prediction."""
-
-    class Explains(told):  # type: ignore[misc]
-        async def assess(self, _answered: Any) -> Any:
-            return Assessment(confidence=0.9, native=0.9, reason="it meows")
-
-    found = build("cat", method=Explains()).cascade.classify("t")
+    because = Assessment(confidence=0.9, native=0.9, reason="it meows")
+    found = build("cat", method=told(lambda _: because)).cascade.classify("t")
     assert (found.steps[0].reason, found.reason) == ("it meows", "")
 
 

@@ -23,6 +23,7 @@ FAULTS: list[tuple[str | Fault, Outcome | None]] = [
     ("length", Outcome.UNPARSED),
     ("no_logprobs", None),
     ("nan_logprobs", None),
+    ("positive_logprobs", None),
 ]
 
 

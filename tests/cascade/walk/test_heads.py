@@ -1,4 +1,4 @@
-"""Heads of a cascade's models: the answer that is judged is the final one."""
+"""Heads and prior corrections of a cascade's models: the answer that is judged is the final one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calibrant.calibration import LabelPriorCorrection
 from calibrant.core import ConfigurationError
 from calibrant.heads import Head, fit_head
 from calibrant.inference._classifier import as_classifier
@@ -23,9 +24,16 @@ def head() -> Head:
     return fit_head(np.log(np.stack([cat, 1.0 - cat], axis=1)), answers, labels=["cat", "dog"])
 
 
-def test_heads_apply_before_the_method_judges(build: Build, head: Head) -> None:
-    """The method gets the answer after the head, which does not apply under another prompt."""
-    built = build(("cat", 0.6), ("cat", 0.9), classifiers=[{"head": head}, {}], threshold=0.5)
+@pytest.fixture(params=["head", "prior_correction"])
+def learned(request: pytest.FixtureRequest, head: Head) -> dict[str, Any]:
+    """Return the setting of a classifier that was fitted to its lean to cats."""
+    prior = LabelPriorCorrection().fit(np.array([[0.9, 0.1]] * 2000))
+    return {request.param: {"head": head, "prior_correction": prior}[request.param]}
+
+
+def test_answers_are_corrected_before_the_method_judges(build: Build, learned: dict[str, Any]) -> None:
+    """The method gets the corrected answer, and under another prompt the model's own."""
+    built = build(("cat", 0.6), ("cat", 0.9), classifiers=[learned, {}], threshold=0.5)
     alone = built.classifiers[0].classify("t")
     found = built.cascade.classify("t")
     assert alone.label == found.label == "dog"
@@ -35,6 +43,13 @@ def test_heads_apply_before_the_method_judges(build: Build, head: Head) -> None:
     assert built.cascade.with_prompt("new").classify("t").label == "cat"
 
 
+def test_token_methods_refuse_a_correction(build: Build, told: Any, learned: dict[str, Any]) -> None:
+    """A correction raises ConfigurationError with a method that reads tokens."""
+    (name,) = learned
+    with pytest.raises(ConfigurationError, match=f"no {name} of 'a'"):
+        build("cat", classifiers=[learned], method=told(needs_tokens=True))
+
+
 def test_a_cascade_has_no_head(build: Build, head: Head) -> None:
     """A head for a whole cascade raises ConfigurationError."""
     built = build("cat", "dog")
@@ -42,9 +57,3 @@ def test_a_cascade_has_no_head(build: Build, head: Head) -> None:
     with pytest.raises(ConfigurationError, match="no head for a whole cascade"):
         as_classifier(built.cascade, to_use="head").head = head
     assert built.calls == [0, 0]
-
-
-def test_token_methods_refuse_a_head(build: Build, told: Any, head: Head) -> None:
-    """A head raises ConfigurationError with a method that reads tokens."""
-    with pytest.raises(ConfigurationError, match="no head of 'a'"):
-        build("cat", classifiers=[{"head": head}], method=told(needs_tokens=True))

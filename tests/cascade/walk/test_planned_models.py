@@ -90,11 +90,8 @@ def test_learned_policies_agree_with_evaluate(build: Build, told: Any) -> None:
     frontier = plan_models(looks, right, cost=[1, 10, 12], verifier_cost=[1, 1], k=4)
     seen = [np.repeat([0.0, 0.25, 0.5, 0.75, 1.0], 5), np.tile([0.0, 0.25, 0.5, 0.75, 1.0], 5)]
     # A sum of these says which models were asked and which were verified.
-    call, look, place = (
-        {"a": 1.0, "b": 10.0, "c": 100.0},
-        {"a": 0.25, "b": 0.5},
-        {"a": 0.0, "b": 0.5, "c": 1.0},
-    )
+    call, look = {"a": 1.0, "b": 10.0, "c": 100.0}, {"a": 0.25, "b": 0.5}
+    place = {"a": 0.0, "b": 0.5, "c": 1.0}
     jumps = 0
     for point in range(len(frontier)):
         learned = frontier.policy(point)

@@ -41,7 +41,6 @@ def test_the_confidence_of_the_whole_answer_decides() -> None:
     assert found.label == '["dog"]'
     assert [part.label for part in found.parts] == ["no", "yes", "no"]
     assert found.parts[1].confidence == pytest.approx(0.9 / 0.9666667, abs=0.01)
-    cascade.close()
 
 
 def test_only_tokens_of_all_labels_are_read() -> None:
@@ -52,7 +51,6 @@ def test_only_tokens_of_all_labels_are_read() -> None:
     found = cascade.classify("text")
     assert found.steps[0].verdict is Verdict.ACCEPTED
     assert found.label == '["cat"]'
-    cascade.close()
 
 
 def test_the_whole_answer_is_graded() -> None:
@@ -64,7 +62,6 @@ def test_the_whole_answer_is_graded() -> None:
     message = client.requests[1].messages[-1]["content"]
     assert '[\\"cat\\"]' in message
     assert "bird" in message
-    cascade.close()
 
 
 def test_models_must_have_labels_of_one_kind() -> None:

@@ -94,15 +94,6 @@ def test_missing_logprobs_of_some_rows_escalate(serve: Serve) -> None:
     assert {row.steps[0].verdict for row in found} == {Verdict.NO_EVIDENCE}
 
 
-@pytest.mark.parametrize("fault", ["nan_logprobs", "positive_logprobs"])
-def test_unusable_logprobs_escalate(serve: Serve, fault: str) -> None:
-    """Rows with unusable log-probabilities escalate."""
-    _, first = serve("small", faults=lambda _number, _body: fault)
-    _, second = serve("large", answers=lambda _text: ("dog", 0.95))
-    found = Cascade([first, second], method="label_probability").classify_many(TEXTS[:8])
-    assert {row.steps[0].verdict for row in found} == {Verdict.NO_EVIDENCE}
-
-
 def test_other_methods_need_no_logprobs(serve: Serve, told: Any) -> None:
     """A method that reads no log-probabilities assesses answers without them."""
     _, first = serve("small", faults=lambda _number, _body: "no_logprobs")
@@ -128,9 +119,7 @@ def test_runs_end_when_all_providers_lack_logprobs(serve: Serve) -> None:
     def over(**clients: Classifier) -> Cascade:
         providers = [Provider(name, one.client) for name, one in clients.items()]
         routed = Classifier(
-            model=RoutedClient(providers, router=FixedRouter(list(clients))),
-            labels=LABELS,
-            field="category",
+            model=RoutedClient(providers, router=FixedRouter(list(clients))), labels=LABELS, field="category"
         )
         return Cascade([routed, large], method="label_probability", escalation_order="declared")
 

@@ -255,10 +255,8 @@ def test_contexts_and_propensities_of_a_log_are_used(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ({"success": True}, "provider to be a name"),
-        ({"provider": "", "success": True}, "provider to be a name"),
         ({"provider": "a", "success": 1}, "success to be true or false"),
         ({"provider": "a", "success": True, "latency_seconds": -1}, "finite number at least 0"),
-        ({"provider": "a", "success": True, "latency_seconds": "fast"}, "finite number at least 0"),
         ({"provider": "a", "success": True, "quality": 1.5}, r"in [0, 1]"),
         ({"provider": "a", "success": True, "cost": True}, "cost"),
         ({"provider": "a", "success": True, "propensity": 0.5}, "propensity in every row or in none"),
@@ -277,17 +275,12 @@ def test_a_broken_line_of_a_log_is_named(tmp_path: Path, line: dict[str, Any], m
 
 def test_numbers_that_are_none_are_refused_in_logs(tmp_path: Path) -> None:
     """NaN, infinities, propensities of 0, contexts of different lengths; and logs without a choice."""
+    base: list[dict[str, Any]] = [{"provider": name, "success": True} for name in "ab"]
     for value in ("NaN", "Infinity", "-Infinity"):
-        log = tmp_path / "log.jsonl"
-        log.write_text(
-            "".join(
-                f'{{"provider": "{name}", "success": true, "latency_seconds": {value}}}\n' for name in "ab"
-            )
-        )
-        error = refused(log)
+        lines = [{**line, "latency_seconds": float(value)} for line in base]
+        error = refused(write_log(tmp_path, lines))
         assert "log.jsonl:1: " in error
         assert "latency_seconds" in error or value.lstrip("-") in error
-    base = [{"provider": name, "success": True} for name in "ab"]
     for key, values in {"propensity": (0.5, 0.0), "context": ([1.0, 2.0], [1.0])}.items():
         lines = [{**line, key: value} for line, value in zip(base, values, strict=True)]
         assert f"expected {'a ' * (key == 'context')}{key}" in refused(write_log(tmp_path, lines))
@@ -302,8 +295,6 @@ def test_numbers_that_are_none_are_refused_in_logs(tmp_path: Path) -> None:
         ("requests = 400", "requets = 400", "scenario.toml:3: unknown key 'requets'"),
         ("requests = 400", "requests = 0", "scenario.toml:3: requests"),
         ("success = 0.95", "success = 1.5", "scenario.toml:7: providers.success"),
-        ("success = 0.95", "success = -0.1", "scenario.toml:7: providers.success"),
-        ("success = 0.95", "success = nan", "scenario.toml:7: providers.success"),
         ("success = 0.95", "success = []", "scenario.toml:7: providers.success"),
         ("success = 0.95", "success = [0.1, 0.2]\n[[providers]]\nname='c'\nsuccess=[0.1, 0.2, 0.3]",
          "as many probabilities"),
@@ -340,7 +331,6 @@ def test_scenarios_without_providers_or_file_are_refused(
     [
         ("best", "to name some of none, round-robin"),
         ("", "to name some of none, round-robin"),
-        (" , ", "to name some of none, round-robin"),
         ("ema,ema", "every strategy once"),
         ("ema:beta=1", "one of alpha, reorder_interval and a value"),
         ("ema:alpha", "one of alpha, reorder_interval and a value"),
@@ -374,18 +364,9 @@ def test_the_example_is_a_scenario_that_drifts() -> None:
 def test_it_runs_from_any_folder(tmp_path: Path) -> None:
     """As a program, without anything on the path."""
     folder = Path(__file__).parents[3] / "examples" / "routing_simulation"
+    options = ["--seeds", "2", "--requests", "50", "--out", "page.html"]
     done = subprocess.run(  # noqa: S603 (our own code)
-        [
-            sys.executable,
-            folder,
-            folder / "scenario.toml",
-            "--seeds",
-            "2",
-            "--requests",
-            "50",
-            "--out",
-            "page.html",
-        ],
+        [sys.executable, folder, folder / "scenario.toml", *options],
         cwd=tmp_path,
         capture_output=True,
         text=True,
