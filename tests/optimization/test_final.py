@@ -22,14 +22,18 @@ from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, Pr
 from calibrant.optimization._result import final_score
 from calibrant.optimization._stages import labelled_rows
 from calibrant.testing import FakeClient
+from small_tasks import (
+    LABELS,
+    Interrupted,
+    asked_about,
+    hidden_rows,
+    interrupted,
+    place,
+    searched,
+    task_of,
+)
 
-LABELS = ("cat", "dog")
 BUDGET: dict[str, Any] = {"max_metric_calls": 120, "minibatch_size": 6}
-
-
-def place(text: str) -> int:
-    """Return the place of the true label, which no word of the text tells."""
-    return hashlib.sha256(text.encode()).digest()[0] % 2
 
 
 def biased(text: str) -> dict[str, float]:
@@ -45,34 +49,9 @@ def learner(text: str, prompt: str) -> dict[str, float]:
     return {"cat": cat, "dog": 1.0 - cat}
 
 
-def rows(split: str, count: int) -> tuple[Example, ...]:
-    """Return rows of both labels."""
-    texts = [f"{split} {n}" for n in range(count)]
-    return tuple(Example(input=text, answer=LABELS[place(text)]) for text in texts)
-
-
 def hidden_task(**changes: Any) -> Task:
     """Return a task whose texts do not tell their labels."""
-    settings: dict[str, Any] = {
-        "name": "animals",
-        "labels": LABELS,
-        "prompt": "Which animal?",
-        "field": "category",
-        "train": rows("train", 40),
-        "validation": rows("validation", 30),
-        "test": rows("test", 30),
-    }
-    return Task(**{**settings, **changes})
-
-
-def asked_about(client: FakeClient) -> list[tuple[str, str]]:
-    """Return every prompt and text that the model was asked about."""
-    return [(one.messages[0]["content"], one.messages[-1]["content"]) for one in client.requests]
-
-
-def searched(client: FakeClient) -> int:
-    """Return how often it was asked about rows that are no test rows."""
-    return sum(not text.startswith("test") for _, text in asked_about(client))
+    return task_of(hidden_rows, 40, 30, 30, **changes)
 
 
 # --- what it finds ------------------------------------------------------------------------------
@@ -156,12 +135,12 @@ def test_without_a_head_rows_of_the_best_prompt_count(tmp_path: Path) -> None:
 def test_rows_for_the_head_are_within_the_budget(budget: int, options: dict[str, Any]) -> None:
     """Every call of the search is counted."""
     client = FakeClient(LABELS, learner)
-    train = rows("train", 60)
+    train = hidden_rows("train", 60)
     budget += len(train) if "thresholds" in options else 0
     settings: dict[str, Any] = {"max_metric_calls": budget, "minibatch_size": 6, **options}
     result = optimize(hidden_task(train=train), model=client, **settings)
     assert result.final is not None
-    assert searched(client) == result.metric_calls <= budget
+    assert len(searched(client)) == result.metric_calls <= budget
     asked = asked_about(client)
     assert len(set(asked)) == len(asked)
     best = {text for prompt, text in asked if prompt == result.best_prompt.prompt}
@@ -174,7 +153,7 @@ def test_a_perfect_model_is_asked_no_more_rows() -> None:
     client = FakeClient(LABELS, lambda text: (LABELS[place(text)], 0.99))
     result = optimize(hidden_task(), model=client, **BUDGET)
     assert result.final is not None
-    assert searched(client) == result.metric_calls < 70
+    assert len(searched(client)) == result.metric_calls < 70
 
 
 def test_the_head_learns_from_unseen_rows() -> None:
@@ -285,7 +264,7 @@ def test_several_labels_have_no_head(tmp_path: Path) -> None:
     answers = ('["cat"]', '["dog"]')
 
     def several(split: str, count: int) -> tuple[Example, ...]:
-        return tuple(replace(row, answer=answers[place(row.input)]) for row in rows(split, count))
+        return tuple(replace(row, answer=answers[place(row.input)]) for row in hidden_rows(split, count))
 
     labels = MultiLabels(LABELS)
     task = hidden_task(
@@ -344,7 +323,7 @@ def test_the_verdict_says_what_a_language_model_is_for(
     kinds = ("meow", "woof")
 
     def split(name: str, count: int) -> tuple[Example, ...]:
-        plain = rows(name, count)
+        plain = hidden_rows(name, count)
         return tuple(
             replace(row, input=f"{row.input} {kinds[LABELS.index(row.answer)]}") if told else row
             for row in plain
@@ -379,15 +358,7 @@ def test_an_interrupted_run_goes_on_and_asks_nothing_twice(tmp_path: Path, befor
     """The run stops in the search, while the head learns or among the test rows."""
     whole = optimize(hidden_task(), model=FakeClient(LABELS, learner), **BUDGET)
 
-    class Interrupted(Exception):  # noqa: N818 (nothing that the package knows)
-        pass
-
-    def stops(text: str, prompt: str) -> Any:
-        if len(client.requests) > before:
-            raise Interrupted
-        return learner(text, prompt)
-
-    client = FakeClient(LABELS, stops)
+    client = interrupted(learner, before)
     with pytest.raises(Interrupted):
         optimize(hidden_task(), model=client, out=tmp_path, **BUDGET)
     resumed = FakeClient(LABELS, learner)
