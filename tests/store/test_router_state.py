@@ -334,7 +334,6 @@ def test_interrupted_writes_lose_nothing(tmp_path: Path) -> None:
 import resource, signal, sys
 from calibrant.core import StateError
 from calibrant.store._router_state import RouterState
-from stores import at_once
 state = RouterState(sys.argv[1])
 state.update("ema", lambda _: {"n": 1})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
