@@ -346,7 +346,7 @@ def test_an_observation_holds_plain_numbers() -> None:
 
 
 answers = st.lists(
-    st.tuples(st.none() | st.sampled_from([0.0, 0.2, 0.4, 0.5, 0.6, 1.0]), st.integers(0, 50)),
+    st.tuples(st.none() | st.sampled_from([-1.0, -0.3, 0.0, 0.2, 0.4, 0.5, 0.6, 1.0]), st.integers(0, 50)),
     min_size=1,
     max_size=8,
 )
@@ -354,7 +354,7 @@ answers = st.lists(
 
 @given(
     answers=answers,
-    threshold=st.sampled_from([0.0, 0.5, 0.55, 1.0]),
+    threshold=st.sampled_from([-0.5, 0.0, 0.5, 0.55, 1.0]),
     escalations=st.none() | st.integers(0, 4),
     tokens=st.none() | st.integers(1, 120),
 )
