@@ -167,15 +167,11 @@ def test_the_head_learns_from_unseen_rows() -> None:
     validation = (Example(input="held out", answer="dog"), Example(input="both 2", answer="cat"))
     test = (Example(input="both 1", answer="cat"), Example(input="both 2", answer="cat"))
     task = hidden_task(train=train, validation=validation, test=test)
-    assert [row.input for row in labelled_rows(task, "Which?")] == [
-        "held out",
-        "a cat\n on  two lines",
-        "new",
-    ]
-    assert [row.input for row in labelled_rows(task, "Text: a cat on two lines\nAnswer: cat")] == [
-        "held out",
-        "new",
-    ]
+    for prompt, learned in (
+        ("Which?", ["held out", "a cat\n on  two lines", "new"]),
+        ("Text: a cat on two lines\nAnswer: cat", ["held out", "new"]),
+    ):
+        assert [row.input for row in labelled_rows(task, prompt)] == learned
     several = hidden_task(labels=MultiLabels(LABELS), train=(), validation=(), test=())
     assert labelled_rows(replace(several), "Which?") == []
 
@@ -197,16 +193,8 @@ def test_a_demonstration_shows_its_text_and_no_other() -> None:
         ),
     )
     prompt = PromptFormat(LABELS, field="category").render(parts)
-    texts = (
-        "ok",
-        "cat",
-        "train 1",
-        "train 12",
-        "a long text that",
-        "a long text  that someone wrote, ok",
-        "",
-    )
-    assert left(prompt, *texts) == ["ok", "cat", "train 1", "a long text that", ""]
+    others = ["ok", "cat", "train 1", "a long text that", ""]
+    assert left(prompt, "train 12", "a long text  that someone wrote, ok", *others) == others
 
 
 @pytest.mark.parametrize(
@@ -224,15 +212,11 @@ def test_a_demonstration_shows_its_text_and_no_other() -> None:
 def test_a_row_that_a_reflection_model_copied_is_shown(prompt: str) -> None:
     """Copied texts are found in every usual form, between word boundaries."""
     for copied in ("meow!", "two cats\n on a mat at noon"):
-        assert left(prompt.format(" ".join(copied.split())), copied, "mat", "cats", "me") == [
-            "mat",
-            "cats",
-            "me",
-        ]
+        others = ["mat", "cats", "me"]
+        assert left(prompt.format(" ".join(copied.split())), copied, *others) == others
     within = "Rows such as (two cats on a mat)? are cats, and two dogs on a mattress are not."
-    assert left(within, "two cats on a mat", "(two cats on a mat)?", "two dogs on a mat") == [
-        "two dogs on a mat"
-    ]
+    others = ["two dogs on a mat"]
+    assert left(within, "two cats on a mat", "(two cats on a mat)?", *others) == others
 
 
 def test_training_rows_of_the_best_prompt_are_left_out() -> None:
@@ -316,9 +300,7 @@ def test_a_model_without_distributions_has_no_head() -> None:
         (True, None, "No row was answered, so nothing can be said"),
     ],
 )
-def test_the_verdict_says_what_a_language_model_is_for(
-    told: bool, answers: tuple[str, str] | None, said: str
-) -> None:
+def test_the_verdict_judges_the_model(told: bool, answers: tuple[str, str] | None, said: str) -> None:
     """The interval against TF-IDF lies above 0, holds 0, lies below 0 or is missing."""
     kinds = ("meow", "woof")
 

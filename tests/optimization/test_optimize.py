@@ -426,9 +426,7 @@ def test_a_reflection_model_takes_every_name_with_options() -> None:
 @pytest.mark.parametrize(
     "model", ["openai/writer", "gpt-4.1-mini", "llamacpp:/no/such.gguf", "local/no-such"]
 )
-def test_a_reflection_model_that_cannot_be_asked_costs_nothing(
-    monkeypatch: pytest.MonkeyPatch, model: str
-) -> None:
+def test_unreachable_reflection_models_cost_nothing(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     """The search does not begin."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     fake = client()
