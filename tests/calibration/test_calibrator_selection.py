@@ -163,9 +163,7 @@ def recorded(name: str, prompt: str) -> tuple[Array, Array, NDArray[Any]]:
 
 @pytest.mark.parametrize(("name", "prompt"), SETS)
 @pytest.mark.parametrize("by_label", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_recorded_confidence_is_calibrated_on_the_other_half(
-    name: str, prompt: str, *, by_label: bool
-) -> None:
+def test_recorded_confidence_is_calibrated(name: str, prompt: str, *, by_label: bool) -> None:
     """Over 20 random halves ECE is within 0.02 of isotonic regression, and Brier scores fall."""
     p, y, names = recorded(name, prompt)
     behind = []

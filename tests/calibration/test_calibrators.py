@@ -309,10 +309,8 @@ def test_a_saved_calibrator_comes_back_exactly(kind: Any, tmp_path: Path) -> Non
     ("change", "named"),
     [
         ({"prompt": "Sort!"}, "prompt"),
-        (
-            {"labels": MultiLabels(FINGERPRINT.labels)},
-            "labels in an answer",
-        ),  # a confidence in sets is another one
+        # A confidence in sets is another one.
+        ({"labels": MultiLabels(FINGERPRINT.labels)}, "labels in an answer"),
     ],
 )
 @pytest.mark.parametrize("kind", [PlattCalibrator, PerLabelCalibrator])

@@ -56,9 +56,7 @@ def test_59_right_answers_prove_95_percent_and_58_do_not() -> None:
     ("n", "target", "delta", "power"),
     [(1000, 0.9, 0.05, 0.907), (1500, 0.95, 0.1, 0.863), (1000, 0.8, 0.01, 0.903), (600, 0.85, 0.1, 0.859)],
 )
-def test_accuracy_midway_to_certainty_is_certified_about_nine_times_in_ten(
-    n: int, target: float, delta: float, power: float
-) -> None:
+def test_midway_accuracy_is_mostly_certified(n: int, target: float, delta: float, power: float) -> None:
     """The first threshold accepts enough rows to tell."""
     rng = np.random.default_rng(0)
     confidence = np.linspace(0.5, 1.0, n)
@@ -134,15 +132,8 @@ def test_the_promise_holds_where_accuracy_rises_as_confidence_falls(bench: Any) 
     chance = np.where(confidence > 0.9, 0.78, np.where(confidence > 0.7, 0.88, 0.6))
     correct = (rng.random(len(confidence)) < chance).astype(float)
     for rows in (200, 450, 900):
-        found = bench.simulate(
-            confidence,
-            correct,
-            target=0.85,
-            delta=0.1,
-            draws=2000,
-            rows=rows,
-            rng=np.random.default_rng(rows),
-        )
+        drawn = {"draws": 2000, "rows": rows, "rng": np.random.default_rng(rows)}
+        found = bench.simulate(confidence, correct, target=0.85, delta=0.1, **drawn)
         assert found.wrong <= 0.1 + 2 * 0.007
 
 
@@ -153,15 +144,8 @@ def test_the_promise_holds_on_recorded_answers(bench: Any, name: str) -> None:
     populations = bench.read(RECORDED / f"{name}.csv")
     for target in bench.TARGETS[name]:
         for prompt, (confidence, correct) in populations.items():
-            found = bench.simulate(
-                confidence,
-                correct,
-                target=target,
-                delta=0.1,
-                draws=300,
-                rows=1000,
-                rng=np.random.default_rng(0),
-            )
+            drawn = {"draws": 300, "rows": 1000, "rng": np.random.default_rng(0)}
+            found = bench.simulate(confidence, correct, target=target, delta=0.1, **drawn)
             assert found.wrong <= 0.1 + 2 * 0.0173, (prompt, target)
             if prompt == "all":
                 assert found.coverage >= found.hindsight - 0.005, target
@@ -215,9 +199,7 @@ def test_no_number_of_rows_is_named_where_the_model_is_not_good_enough(n: int) -
     target=st.floats(0.05, 0.99),
     seed=st.integers(0, 100),
 )
-def test_the_order_of_the_rows_does_not_matter(
-    rows: list[tuple[float, bool]], target: float, seed: int
-) -> None:
+def test_row_order_does_not_matter(rows: list[tuple[float, bool]], target: float, seed: int) -> None:
     """The result is the same for every permutation, and agrees with itself."""
     confidence, correct = np.array([p for p, _ in rows]), np.array([y for _, y in rows])
     found = certify_threshold(confidence, correct, target_accuracy=target)

@@ -168,9 +168,7 @@ def test_answers_end_the_guard() -> None:
 @pytest.mark.parametrize(
     "correction", [LabelPriorCorrection(strength=1.0), LabelPriorCorrection("contextual")]
 )
-def test_a_given_strength_or_content_free_rows_divide_by_the_whole_prior(
-    correction: LabelPriorCorrection,
-) -> None:
+def test_other_corrections_divide_by_the_whole_prior(correction: LabelPriorCorrection) -> None:
     """The guard would leave these rows alone."""
     found = correction.fit(rows_won(6, 5, 5, rare=1))
     assert (found.strength_, found.divisor_[3]) == (1.0, pytest.approx(0.01))

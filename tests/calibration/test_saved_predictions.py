@@ -56,35 +56,16 @@ def test_whatever_was_accepted_as_a_text_comes_back(tmp_path: Path) -> None:
 
 def test_the_best_prompt_of_a_search_counts(tmp_path: Path) -> None:
     """Answers, prompt and user template are those of the best prompt."""
-    distribution = {"labels": LABELS, "space": "masked"}
-    write(
-        tmp_path / "predictions.jsonl",
-        *(
-            {
-                "row": row,
-                "prompt": prompt,
-                "input": f"text {row}",
-                "answer": "cat",
-                "correct": prompt == "best",
-                "label": "cat" if prompt == "best" else "dog",
-                "confidence": 0.7,
-                "outcome": "ok",
-                "distribution": distribution,
-            }
-            for prompt in ("seed", "best")
-            for row in range(3)
-        ),
-    )
-    with (tmp_path / "predictions.jsonl").open("a") as file:  # a search writes `correct` for these, too
-        failed = {
-            "row": 3,
-            "prompt": "best",
-            "input": "t",
-            "answer": "cat",
-            "correct": False,
-            "outcome": "error",
-        }
-        file.write(json.dumps(failed) + "\n")
+    plain = {"answer": "cat", "confidence": 0.7, "distribution": {"labels": LABELS, "space": "masked"}}
+    kinds = {"seed": {"correct": False, "label": "dog"}, "best": {"correct": True, "label": "cat"}}
+    rows = [
+        {**plain, **kind, "row": row, "prompt": prompt, "input": f"text {row}", "outcome": "ok"}
+        for prompt, kind in kinds.items()
+        for row in range(3)
+    ]
+    # A search writes `correct` for failed rows, too.
+    failed = {"row": 3, "prompt": "best", "input": "t", "answer": "cat", "correct": False, "outcome": "error"}
+    write(tmp_path / "predictions.jsonl", *rows, failed)
     best = {"system_prompt": "Best.", "user_template": "It says: {input}"}
     (tmp_path / "result.json").write_text(json.dumps({"best_candidate": best, "model": "m"}))
     found = load_predictions(tmp_path)

@@ -25,16 +25,10 @@ from calibrant.core._completion import LabelContinuation
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, RetryPolicy, examine
 from echo_model import PREFIX
-from next_tokens import KEY, PROMPT, REQUEST, ask, failure
+from next_tokens import KEY, PROMPT, REQUEST, TEMPLATE, ask, failure
 
 ROUTE = "/v1/completions"
 KINDS = ["vllm", "sglang"]
-# SGLang does not tell its template, and puts the token that begins a text before the prompt.
-TEMPLATE = (
-    "{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}[assistant]{% endif %}"
-)
-
 LABEL_SETS = {
     # A token holds the quote before some labels and their first letters.
     "merged": ("Sport", "Spa", "Bill", "Bill/Gas", "Rent"),
@@ -53,6 +47,7 @@ Classify = Callable[..., Classifier]
 
 def settings_for(kind: str) -> dict[str, Any]:
     """Return the settings of a client of such a server."""
+    # SGLang does not tell its template, and puts the token that begins a text before the prompt.
     return {"chat_template": TEMPLATE} if kind == "sglang" else {}
 
 
@@ -213,9 +208,7 @@ class TestAbility:
             ),
         ],
     )
-    def test_missing_echo_is_detected_by_one_call(
-        self, serve: Start, classify: Classify, fault: Any, came: str
-    ) -> None:
+    def test_missing_echo_is_detected(self, serve: Start, classify: Classify, fault: Any, came: str) -> None:
         """The error says what was expected, what came and what to do, after one call."""
         server = serve("vllm")
         server.echoing.echo = fault is not None

@@ -52,9 +52,7 @@ class TestAnswers:
         assert (sent["model"], sent["input"], sent["encoding_format"]) == ("vectors", ["one", "two"], "float")
 
     @pytest.mark.parametrize("model", ["vectors", "openai/vectors"])
-    def test_own_servers_need_no_prefix_or_key(
-        self, server: Any, monkeypatch: pytest.MonkeyPatch, model: str
-    ) -> None:
+    def test_own_servers_need_no_key(self, server: Any, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
         """An api_base suffices."""
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
         server.answer(200, body([1.0]))

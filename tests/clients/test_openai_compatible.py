@@ -18,15 +18,10 @@ from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, open_client
 from calibrant.inference._exact import ExactScoring
 from calibrant.inference._models import call_options
-from next_tokens import KEY, KINDS, PROMPT, REQUEST, ROUTES, ask, failure
+from next_tokens import KEY, KINDS, PROMPT, REQUEST, ROUTES, TEMPLATE, ask, failure
 
 LABELS = ["Spa", "Sport", "Bill", "Bill/Gas", "Té"]
 TEMPLATES = {"llama.cpp": "/apply-template", "vllm": "/tokenize"}
-TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }}\n"
-    "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
-)
-
 Start = Callable[..., Any]
 Make = Callable[..., OpenAICompatibleClient]
 Classify = Callable[..., Classifier]
@@ -242,9 +237,7 @@ class TestFinding:
         assert "the address" in str(error)
 
     @pytest.mark.parametrize(("kind", "routes"), [("llama.cpp", "/apply-template"), ("vllm", "/detokenize")])
-    def test_a_server_without_a_template_needs_one(
-        self, serve: Start, make: Make, kind: str, routes: str
-    ) -> None:
+    def test_missing_templates_are_named(self, serve: Start, make: Make, kind: str, routes: str) -> None:
         """The message names the endpoint, what was tried and the remedy."""
         server = serve(kind)
         server.absent.add(routes)

@@ -118,9 +118,7 @@ def test_systemic_faults_cost_one_call(
 
 
 @pytest.mark.parametrize(("kind", "calls"), [("llama.cpp", 3), ("vllm", 1)])
-def test_missing_log_probabilities_are_detected_once(
-    serve: Start, classify: Any, kind: str, calls: int
-) -> None:
+def test_missing_logprobs_are_detected_once(serve: Start, classify: Any, kind: str, calls: int) -> None:
     """One row's calls detect the fault, as a single answer of llama.cpp's may lack them by accident."""
     server = serve(kind)
     server.faults[ROUTES[kind]] = [
@@ -156,9 +154,7 @@ class TestNumberOfTokens:
             ("n_probs of 20 is too much", [20, 10]),
         ],
     )
-    def test_the_maximum_is_read_from_the_message(
-        self, serve: Start, make: Make, message: str, asked: list[int]
-    ) -> None:
+    def test_the_maximum_is_read(self, serve: Start, make: Make, message: str, asked: list[int]) -> None:
         """Without a number in the message the client requests half as many."""
         server = serve("llama.cpp")
         server.faults["/completion"] = [(400, {"error": {"message": message}}, {})]
@@ -223,9 +219,7 @@ class TestConstruction:
             ("{{ missing.name }}", "UndefinedError"),
         ],
     )
-    def test_failing_templates_raise_with_the_reason(
-        self, serve: Start, make: Make, template: str, reason: str
-    ) -> None:
+    def test_failing_templates_raise(self, serve: Start, make: Make, template: str, reason: str) -> None:
         """A template runs in a sandbox, and its failure raises ConfigurationError."""
         client = make(serve("vllm"), chat_template=template)
         assert reason in str(failure(client, ConfigurationError))
@@ -341,9 +335,7 @@ class TestClosing:
             ("https://10.0.0.1", False),
         ],
     )
-    def test_this_machine_needs_no_proxy(
-        self, monkeypatch: pytest.MonkeyPatch, address: str, own: bool
-    ) -> None:
+    def test_loopback_needs_no_proxy(self, monkeypatch: pytest.MonkeyPatch, address: str, own: bool) -> None:
         """The environment's proxy applies to other addresses only."""
         monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
         monkeypatch.setenv("HTTPS_PROXY", "proxy.example:3128")

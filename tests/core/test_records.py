@@ -65,35 +65,29 @@ def test_predictions_survive_json(prediction: Prediction) -> None:
     assert prediction_from_record(json.loads(line)) == prediction
 
 
-def record() -> dict[str, Any]:
-    """Return the record of a plain prediction."""
-    distribution = LabelDistribution(
-        labels=("cat", "dog"),
-        logprobs=np.log([0.75, 0.25]),
+def distribution(*labels: str, shares: tuple[float, float], mass: float, **changes: Any) -> LabelDistribution:
+    """Return a distribution over two labels, of which the first was emitted."""
+    settings: dict[str, Any] = {"joint_logprob": math.log(mass), "label_mass": mass, "emitted": labels[0]}
+    return LabelDistribution(
+        labels=labels,
+        logprobs=np.log(shares),
         measured=np.array([True, True]),
-        joint_logprob=math.log(0.75),
-        label_mass=1.0,
         unresolved_mass=0.0,
         space=LogprobSpace.MASKED,
-        emitted="cat",
+        **settings | changes,
     )
-    return prediction_to_record(Prediction(label="cat", confidence=0.75, distribution=distribution))
+
+
+def record() -> dict[str, Any]:
+    """Return the record of a plain prediction."""
+    plain = distribution("cat", "dog", shares=(0.75, 0.25), mass=1.0, joint_logprob=math.log(0.75))
+    return prediction_to_record(Prediction(label="cat", confidence=0.75, distribution=plain))
 
 
 def test_records_have_fixed_keys() -> None:
     """The keys are the file format of run directories: changing one needs a new schema version."""
-    assert set(record()) == {
-        "label",
-        "confidence",
-        "outcome",
-        "reason",
-        "text",
-        "distribution",
-        "usage",
-        "model",
-        "attempts",
-        "latency_seconds",
-    }
+    keys = "attempts confidence distribution label latency_seconds model outcome reason text usage"
+    assert " ".join(sorted(record())) == keys
     assert record()["distribution"] == {
         "labels": ["cat", "dog"],
         "logprobs": [math.log(0.75), math.log(0.25)],
@@ -115,24 +109,13 @@ def test_older_records_are_read() -> None:
     del older["distribution"]["error_bound"]
     found = prediction_from_record(older).distribution
     assert found is not None
-    assert found.emitted is None
-    assert found.error_bound is None
+    assert (found.emitted, found.error_bound) == (None, None)
     assert found.confidence("cat") == pytest.approx(0.75)
 
 
 def nested(closing: float | None = None) -> LabelDistribution:
     """Return a distribution whose emitted label begins another one."""
-    return LabelDistribution(
-        labels=("Bills", "Bills/Gas"),
-        logprobs=np.log([0.55, 0.45]),
-        measured=np.array([True, True]),
-        joint_logprob=math.log(0.98),
-        label_mass=0.98,
-        unresolved_mass=0.0,
-        space=LogprobSpace.MASKED,
-        emitted="Bills",
-        closing_logprob=closing,
-    )
+    return distribution("Bills", "Bills/Gas", shares=(0.55, 0.45), mass=0.98, closing_logprob=closing)
 
 
 def older(made: Prediction) -> dict[str, Any]:
@@ -152,8 +135,8 @@ def test_older_confidences_are_corrected(confidence: float, expected: float) -> 
 
 def test_current_records_keep_their_confidence() -> None:
     """A record with the probability of the label's end keeps its confidence."""
-    distribution = nested(closing=math.log(0.9))
-    made = Prediction(label="Bills", confidence=distribution.confidence("Bills"), distribution=distribution)
+    closed = nested(closing=math.log(0.9))
+    made = Prediction(label="Bills", confidence=closed.confidence("Bills"), distribution=closed)
     found = prediction_from_record(prediction_to_record(made))
     assert found.confidence == pytest.approx(0.98 * 0.9)
 

@@ -38,22 +38,8 @@ def test_choice_and_test_are_two_sentences(interval: tuple[float, float], words:
 
 def test_task_prompts_are_compared() -> None:
     """The prompts of the task are compared on the same rows, whether one of them is chosen or not."""
-    seed = {
-        "score": 0.1,
-        "log_loss": 0.7,
-        "screened_loss": 0.65,
-        "accuracy": 0.5,
-        "macro_f1": 0.4,
-        "rows": 36,
-    }
-    other = {
-        "score": 0.3,
-        "log_loss": 0.6,
-        "screened_loss": 0.6,
-        "accuracy": 0.75,
-        "macro_f1": 0.7,
-        "rows": 16,
-    }
+    seed = {**SEED, "log_loss": 0.7, "screened_loss": 0.65, "accuracy": 0.5, "macro_f1": 0.4, "rows": 36}
+    other = {**BETTER, "log_loss": 0.6, "screened_loss": 0.6, "accuracy": 0.75, "macro_f1": 0.7, "rows": 16}
     given = [seed, {**other, "origin": "other prompt 1"}, other]
     told = (
         "Log loss of the task's prompts on the validation rows that all were asked about: seed prompt 0.650, "
@@ -114,14 +100,8 @@ def test_earlier_results_are_read() -> None:
 )
 def test_heads_are_judged_with_their_prompt(interval: tuple[float, float], words: str) -> None:
     """The prompt with its head is compared with the seed prompt, not the prompt alone."""
-    heads = {
-        "raced": 0,
-        "rows": 60,
-        "raced_log_loss": 0.7,
-        "other_log_loss": 0.4,
-        "raced_accuracy": 0.7,
-        "other_accuracy": 0.8,
-    }
+    losses = {"raced_log_loss": 0.7, "other_log_loss": 0.4}
+    heads = {"raced": 0, "rows": 60, **losses, "raced_accuracy": 0.7, "other_accuracy": 0.8}
     against = {"interval": dict(zip(("lower", "upper"), interval, strict=True))}
     chosen, raced, tested = search_verdict(record(-0.5, -0.4, by_head=heads, final={"against_seed": against}))
     assert chosen.startswith("Chosen for its head, on 60 validation rows: held-out log loss 0.700 -> 0.400")

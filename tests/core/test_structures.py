@@ -97,12 +97,7 @@ def test_scale_questions_have_the_mass_beside() -> None:
     """The masses on both sides of each threshold are worked out by hand for five labels."""
     prediction = answered(STARS, "3 stars", [0.1, 0.2, 0.3, 0.25, 0.15])
     found = STARS.aspects(prediction, "5 stars")
-    assert [aspect.name for aspect in found] == [
-        "above 1 star",
-        "above 2 stars",
-        "above 3 stars",
-        "above 4 stars",
-    ]
+    assert [aspect.name for aspect in found] == [f"above {label}" for label in STARS.labels[:-1]]
     assert [aspect.predicted for aspect in found] == ["yes", "yes", "no", "no"]
     assert [aspect.expected for aspect in found] == ["yes"] * 4
     assert [aspect.confidence for aspect in found] == pytest.approx([0.9, 0.7, 0.6, 0.85])
@@ -313,13 +308,8 @@ def test_fields_keep_their_structure() -> None:
     whole = fields.answer_of({"stars": "3 stars", "kind": "a"})
     truth = fields.answer_of({"stars": "5 stars", "kind": "a"})
     found = fields.aspects(Prediction(label=whole, parts=(part,)), truth)
-    assert [aspect.name for aspect in found] == [
-        "stars: above 1 star",
-        "stars: above 2 stars",
-        "stars: above 3 stars",
-        "stars: above 4 stars",
-        "kind",
-    ]
+    thresholds = [f"stars: above {label}" for label in STARS.labels[:-1]]
+    assert [aspect.name for aspect in found] == [*thresholds, "kind"]
     assert found[0].confidence == pytest.approx(0.9)
     assert math.isclose(credit(found), 3 / 5)
 

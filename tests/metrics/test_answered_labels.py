@@ -38,9 +38,7 @@ def test_labels_are_counted_once() -> None:
         ("aaaa", "aaaa", False),
     ],
 )
-def test_fewer_than_half_of_the_present_labels_is_a_collapse(
-    truth: str, given: str, *, collapsed: bool
-) -> None:
+def test_few_answered_labels_are_a_collapse(truth: str, given: str, *, collapsed: bool) -> None:
     """Labels that are in no row do not count."""
     found = counted(truth, given)
     assert found.collapsed is collapsed

@@ -26,15 +26,12 @@ def test_a_hand_made_example() -> None:
     assert summary.confusion.tolist() == [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
     assert summary.other.tolist() == [1, 1, 0]
     assert summary.accuracy == pytest.approx(2 / 6)
-    assert summary.per_label["Sports"] == LabelMetrics(
-        precision=1.0, recall=1 / 3, f1=0.5, support=3, predicted=1
-    )
-    assert summary.per_label["World"] == LabelMetrics(
-        precision=1 / 3, recall=0.5, f1=0.4, support=2, predicted=3
-    )
-    assert summary.per_label["Business"] == LabelMetrics(
-        precision=0.0, recall=0.0, f1=0.0, support=1, predicted=0
-    )
+    wanted = {
+        "Sports": {"precision": 1.0, "recall": 1 / 3, "f1": 0.5, "support": 3, "predicted": 1},
+        "World": {"precision": 1 / 3, "recall": 0.5, "f1": 0.4, "support": 2, "predicted": 3},
+        "Business": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 1, "predicted": 0},
+    }
+    assert summary.per_label == {label: LabelMetrics(**numbers) for label, numbers in wanted.items()}
     assert summary.macro_f1 == pytest.approx(0.3)
 
 

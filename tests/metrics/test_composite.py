@@ -140,9 +140,7 @@ def test_a_row_without_a_legal_answer_is_wrong_in_every_part() -> None:
     sure=st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=30),
     unknown=st.integers(0, 3),
 )
-def test_the_confidence_of_a_part_is_judged_like_any_other(
-    sure: list[tuple[float, bool]], unknown: int
-) -> None:
+def test_parts_have_confidence_metrics(sure: list[tuple[float, bool]], unknown: int) -> None:
     """Added up row by row, it is what the functions make of all rows together."""
     tally = CompositeTally(FIELDS)
     answer = FIELDS.answer_of({"kind": "x", "size": "big"})

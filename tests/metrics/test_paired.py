@@ -111,9 +111,7 @@ def test_bad_input_is_an_error(a: list[float], b: list[float], level: float) -> 
         (400, (0.85, 0.02, 0.05, 0.08)),
     ],
 )
-def test_intervals_cover_the_truth_as_often_as_they_say(
-    n: int, cells: tuple[float, float, float, float]
-) -> None:
+def test_intervals_cover_the_truth(n: int, cells: tuple[float, float, float, float]) -> None:
     """At least 94% for a nominal 95%, at the sizes and correlations prompts are compared at."""
     rng = np.random.default_rng(0)
     truth, hits, runs = cells[2] - cells[1], 0, 4_000

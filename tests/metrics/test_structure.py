@@ -116,13 +116,8 @@ def test_numbers_stand_in_a_table_with_their_rows() -> None:
     ]
     tree = structure_metrics(TREE, *counted([(0, 1), (2, 3), (2, 5)]))
     assert tree is not None
-    assert [figure.name for figure in tree.figures()] == [
-        "credit",
-        "right down to level 1",
-        "right down to level 2",
-        "right down to level 3",
-        "hierarchical F1",
-    ]
+    levels = [f"right down to level {level}" for level in (1, 2, 3)]
+    assert [figure.name for figure in tree.figures()] == ["credit", *levels, "hierarchical F1"]
     assert [round(figure.value or 0.0, 3) for figure in tree.figures()] == [0.333, 0.667, 0.333, 0.0, 0.5]
 
 

@@ -9,23 +9,18 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import Example, ProviderError, Task
+from calibrant.core import ProviderError, Task
 from calibrant.core._search_verdicts import search_verdict
 from calibrant.core._settings import HeadSettings, ScoringSettings
 from calibrant.heads import Head
 from calibrant.inference import Classifier
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
+from small_tasks import LABELS, Interrupted, hidden_rows, interrupted, place, searched, task_of
 
-LABELS = ("cat", "dog")
 USEFUL = "Say the other one."
 SOBER = "Which animal?"
 VALIDATION = 60
-
-
-def place(text: str) -> int:
-    """Return the place of the true label, which no word of the text tells."""
-    return hashlib.sha256(text.encode()).digest()[0] % 2
 
 
 def told(text: str, prompt: str) -> dict[str, float]:
@@ -35,25 +30,11 @@ def told(text: str, prompt: str) -> dict[str, float]:
     return {LABELS[place(text)]: right, LABELS[1 - place(text)]: 1.0 - right}
 
 
-def rows(split: str, count: int) -> tuple[Example, ...]:
-    """Return rows of both labels."""
-    texts = [f"{split} {n}" for n in range(count)]
-    return tuple(Example(input=text, answer=LABELS[place(text)]) for text in texts)
-
-
 def task(prompt: str = SOBER, other: str = USEFUL, **changes: Any) -> Task:
     """Return a task with two prompts."""
-    settings: dict[str, Any] = {
-        "name": "animals",
-        "labels": LABELS,
-        "prompt": prompt,
-        "other_prompts": (other,),
-        "field": "category",
-        "train": rows("train", 40),
-        "validation": rows("validation", VALIDATION),
-        "test": rows("test", 40),
-    }
-    return Task(**{**settings, **changes})
+    return task_of(
+        hidden_rows, 40, VALIDATION, 40, **{"prompt": prompt, "other_prompts": (other,), **changes}
+    )
 
 
 def nothing(*_: object) -> dict[str, str]:
@@ -66,12 +47,6 @@ def search(found: Task, client: FakeClient, *, budget: int = 400, **options: Any
     return optimize(
         found, model=client, proposer=nothing, max_metric_calls=budget, minibatch_size=4, **options
     )
-
-
-def searched(client: FakeClient) -> list[tuple[str, str]]:
-    """Return every prompt and text that it was asked about, test rows left out."""
-    asked = [(one.messages[0]["content"], one.messages[-1]["content"]) for one in client.requests]
-    return [pair for pair in asked if not pair[1].startswith("test")]
 
 
 def without_time(result: OptimizationResult) -> dict[str, Any]:
@@ -194,17 +169,8 @@ def test_an_interrupted_run_comes_to_the_same_end(tmp_path: Path, before: int) -
     """The run stops in the race, between the heads or among the test rows."""
     whole = search(task(), FakeClient(LABELS, told))
 
-    class Interrupted(Exception):  # noqa: N818 (nothing that the package knows)
-        pass
-
-    def stops(text: str, prompt: str) -> Any:
-        if len(client.requests) > before:
-            raise Interrupted
-        return told(text, prompt)
-
-    client = FakeClient(LABELS, stops)
     with pytest.raises(Interrupted):
-        search(task(), client, out=tmp_path)
+        search(task(), interrupted(told, before), out=tmp_path)
     found = search(task(), FakeClient(LABELS, told), out=tmp_path)
     assert without_time(found) == without_time(whole)
     idle = FakeClient(LABELS, told)
@@ -219,7 +185,7 @@ def test_an_interrupted_run_comes_to_the_same_end(tmp_path: Path, before: int) -
     "changes",
     [
         {"head": HeadSettings(fit="off")},
-        {"validation": rows("validation", 30)},
+        {"validation": hidden_rows("validation", 30)},
         {"scoring": ScoringSettings(strategy="linear")},
         {"other_prompts": ()},
     ],

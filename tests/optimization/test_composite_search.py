@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import Example, Field, FieldLabels, LabelSet, MultiLabels, Prediction, Task
+from calibrant.core import Example, Field, FieldLabels, LabelSet, MultiLabels, Prediction
 from calibrant.inference._demonstrations import Demonstration
 from calibrant.logprobs._fields import field_value
 from calibrant.optimization import ExemplarProposer, optimize
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.testing import FakeClient
+from small_tasks import task_of
 
 TOPICS = MultiLabels(["Bills", "Food", "Travel"])
 FIELDS = FieldLabels(
@@ -48,9 +49,7 @@ def examples(prefix: str, count: int) -> tuple[Example, ...]:
         ("[]", '["Food"]', ["Food"]),
     ],
 )
-def test_demonstrations_show_sets_as_the_model_must_write_them(
-    field: str, answer: str, document: Any
-) -> None:
+def test_demonstrations_show_sets(field: str, answer: str, document: Any) -> None:
     """A prompt with sets is read back."""
     form = PromptFormat([answer, '["Travel"]'], field=field, composite=TOPICS)
     parts = PromptParts(instruction="Which?", demonstrations=(Demonstration("text", answer),))
@@ -68,18 +67,22 @@ def test_demonstrations_show_fields_at_their_paths() -> None:
     assert field_value(answer, "results[].how.urgent") == "high"
 
 
+def notes_of(proposer: ExemplarProposer, rows: Any, answer: str) -> set[str]:
+    """Return the notes of a chain of proposals, where every row gets the same answer."""
+    candidate, notes = {"system_prompt": "Which?"}, set[str]()
+    for _ in range(60):
+        proposer.observe(candidate, rows, [Prediction(label=answer, confidence=0.9) for _ in rows])
+        candidate = {**candidate, **proposer(candidate, {}, ["system_prompt"])}
+        notes |= {line for line in candidate["system_prompt"].split("\n") if line.startswith('- "')}
+    return notes
+
+
 def test_notes_are_about_labels_that_are_missed_or_added() -> None:
     """The words occur in texts with the label, and not in the others."""
     proposer = ExemplarProposer(train=examples("train", 40), seed=1)
     proposer.prepare(labels=TOPICS, field="labels")
     rows = [{"input": row.input, "answer": row.answer} for row in examples("train", 40)]
-    candidate = {"system_prompt": "Which?"}
-    missed = [Prediction(label='["Bills"]', confidence=0.9) for _ in rows]
-    notes: set[str] = set()
-    for _ in range(60):
-        proposer.observe(candidate, rows, missed)
-        candidate = {**candidate, **proposer(candidate, {}, ["system_prompt"])}
-        notes |= {line for line in candidate["system_prompt"].split("\n") if line.startswith('- "')}
+    notes = notes_of(proposer, rows, '["Bills"]')
     assert any(note.startswith('- "Food": ') and "lunch" in note for note in notes)
     assert not any("not" in note.split(":")[0] for note in notes)
 
@@ -90,27 +93,13 @@ def test_the_proposer_learns_from_unseen_answers() -> None:
     proposer = ExemplarProposer(train=train, seed=1)
     proposer.prepare(labels=TOPICS, field="labels")
     rows = [{"input": row.input, "answer": row.answer} for row in train if row.answer == '["Food", "Travel"]']
-    everything = [Prediction(label=TOPICS.answer_with(TOPICS), confidence=0.9) for _ in rows]
-    candidate = {"system_prompt": "Which?"}
-    notes: set[str] = set()
-    for _ in range(60):
-        proposer.observe(candidate, rows, everything)
-        candidate = {**candidate, **proposer(candidate, {}, ["system_prompt"])}
-        notes |= {line for line in candidate["system_prompt"].split("\n") if line.startswith('- "')}
+    notes = notes_of(proposer, rows, TOPICS.answer_with(TOPICS))
     assert {note.split(":")[0] for note in notes} == {'- "Bills"'}
 
 
 def test_a_search_runs_from_task_to_result(tmp_path: Path) -> None:
     """Whole answers are counted, and the score looks at every label."""
-    task = Task(
-        name="topics",
-        labels=TOPICS,
-        field="labels",
-        prompt="Which?",
-        train=examples("train", 40),
-        validation=examples("validation", 8),
-        test=examples("test", 12),
-    )
+    task = task_of(examples, 40, 8, 12, labels=TOPICS, prompt="Which?", field="labels")
 
     def answers(text: str, prompt: str) -> Any:
         known = [label for label, words in WORDS.items() if words.split()[0] in text]

@@ -53,18 +53,8 @@ def searched(write_task: Callable[..., Path], use_model: Callable[..., Any], tmp
         test=rows("test", 20),
     )
     out = tmp_path / "run"
-    run(
-        "optimize",
-        task,
-        "--out",
-        out,
-        "--max-metric-calls",
-        200,
-        "--minibatch-size",
-        6,
-        "--prior-correction",
-        "batch",
-    )
+    limits = ("--max-metric-calls", 200, "--minibatch-size", 6)
+    run("optimize", task, "--out", out, *limits, "--prior-correction", "batch")
     return out
 
 

@@ -22,14 +22,18 @@ from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, Pr
 from calibrant.optimization._result import final_score
 from calibrant.optimization._stages import labelled_rows
 from calibrant.testing import FakeClient
+from small_tasks import (
+    LABELS,
+    Interrupted,
+    asked_about,
+    hidden_rows,
+    interrupted,
+    place,
+    searched,
+    task_of,
+)
 
-LABELS = ("cat", "dog")
 BUDGET: dict[str, Any] = {"max_metric_calls": 120, "minibatch_size": 6}
-
-
-def place(text: str) -> int:
-    """Return the place of the true label, which no word of the text tells."""
-    return hashlib.sha256(text.encode()).digest()[0] % 2
 
 
 def biased(text: str) -> dict[str, float]:
@@ -45,34 +49,9 @@ def learner(text: str, prompt: str) -> dict[str, float]:
     return {"cat": cat, "dog": 1.0 - cat}
 
 
-def rows(split: str, count: int) -> tuple[Example, ...]:
-    """Return rows of both labels."""
-    texts = [f"{split} {n}" for n in range(count)]
-    return tuple(Example(input=text, answer=LABELS[place(text)]) for text in texts)
-
-
 def hidden_task(**changes: Any) -> Task:
     """Return a task whose texts do not tell their labels."""
-    settings: dict[str, Any] = {
-        "name": "animals",
-        "labels": LABELS,
-        "prompt": "Which animal?",
-        "field": "category",
-        "train": rows("train", 40),
-        "validation": rows("validation", 30),
-        "test": rows("test", 30),
-    }
-    return Task(**{**settings, **changes})
-
-
-def asked_about(client: FakeClient) -> list[tuple[str, str]]:
-    """Return every prompt and text that the model was asked about."""
-    return [(one.messages[0]["content"], one.messages[-1]["content"]) for one in client.requests]
-
-
-def searched(client: FakeClient) -> int:
-    """Return how often it was asked about rows that are no test rows."""
-    return sum(not text.startswith("test") for _, text in asked_about(client))
+    return task_of(hidden_rows, 40, 30, 30, **changes)
 
 
 # --- what it finds ------------------------------------------------------------------------------
@@ -156,12 +135,12 @@ def test_without_a_head_rows_of_the_best_prompt_count(tmp_path: Path) -> None:
 def test_rows_for_the_head_are_within_the_budget(budget: int, options: dict[str, Any]) -> None:
     """Every call of the search is counted."""
     client = FakeClient(LABELS, learner)
-    train = rows("train", 60)
+    train = hidden_rows("train", 60)
     budget += len(train) if "thresholds" in options else 0
     settings: dict[str, Any] = {"max_metric_calls": budget, "minibatch_size": 6, **options}
     result = optimize(hidden_task(train=train), model=client, **settings)
     assert result.final is not None
-    assert searched(client) == result.metric_calls <= budget
+    assert len(searched(client)) == result.metric_calls <= budget
     asked = asked_about(client)
     assert len(set(asked)) == len(asked)
     best = {text for prompt, text in asked if prompt == result.best_prompt.prompt}
@@ -174,7 +153,7 @@ def test_a_perfect_model_is_asked_no_more_rows() -> None:
     client = FakeClient(LABELS, lambda text: (LABELS[place(text)], 0.99))
     result = optimize(hidden_task(), model=client, **BUDGET)
     assert result.final is not None
-    assert searched(client) == result.metric_calls < 70
+    assert len(searched(client)) == result.metric_calls < 70
 
 
 def test_the_head_learns_from_unseen_rows() -> None:
@@ -188,15 +167,11 @@ def test_the_head_learns_from_unseen_rows() -> None:
     validation = (Example(input="held out", answer="dog"), Example(input="both 2", answer="cat"))
     test = (Example(input="both 1", answer="cat"), Example(input="both 2", answer="cat"))
     task = hidden_task(train=train, validation=validation, test=test)
-    assert [row.input for row in labelled_rows(task, "Which?")] == [
-        "held out",
-        "a cat\n on  two lines",
-        "new",
-    ]
-    assert [row.input for row in labelled_rows(task, "Text: a cat on two lines\nAnswer: cat")] == [
-        "held out",
-        "new",
-    ]
+    for prompt, learned in (
+        ("Which?", ["held out", "a cat\n on  two lines", "new"]),
+        ("Text: a cat on two lines\nAnswer: cat", ["held out", "new"]),
+    ):
+        assert [row.input for row in labelled_rows(task, prompt)] == learned
     several = hidden_task(labels=MultiLabels(LABELS), train=(), validation=(), test=())
     assert labelled_rows(replace(several), "Which?") == []
 
@@ -218,16 +193,8 @@ def test_a_demonstration_shows_its_text_and_no_other() -> None:
         ),
     )
     prompt = PromptFormat(LABELS, field="category").render(parts)
-    texts = (
-        "ok",
-        "cat",
-        "train 1",
-        "train 12",
-        "a long text that",
-        "a long text  that someone wrote, ok",
-        "",
-    )
-    assert left(prompt, *texts) == ["ok", "cat", "train 1", "a long text that", ""]
+    others = ["ok", "cat", "train 1", "a long text that", ""]
+    assert left(prompt, "train 12", "a long text  that someone wrote, ok", *others) == others
 
 
 @pytest.mark.parametrize(
@@ -245,15 +212,11 @@ def test_a_demonstration_shows_its_text_and_no_other() -> None:
 def test_a_row_that_a_reflection_model_copied_is_shown(prompt: str) -> None:
     """Copied texts are found in every usual form, between word boundaries."""
     for copied in ("meow!", "two cats\n on a mat at noon"):
-        assert left(prompt.format(" ".join(copied.split())), copied, "mat", "cats", "me") == [
-            "mat",
-            "cats",
-            "me",
-        ]
+        others = ["mat", "cats", "me"]
+        assert left(prompt.format(" ".join(copied.split())), copied, *others) == others
     within = "Rows such as (two cats on a mat)? are cats, and two dogs on a mattress are not."
-    assert left(within, "two cats on a mat", "(two cats on a mat)?", "two dogs on a mat") == [
-        "two dogs on a mat"
-    ]
+    others = ["two dogs on a mat"]
+    assert left(within, "two cats on a mat", "(two cats on a mat)?", *others) == others
 
 
 def test_training_rows_of_the_best_prompt_are_left_out() -> None:
@@ -285,7 +248,7 @@ def test_several_labels_have_no_head(tmp_path: Path) -> None:
     answers = ('["cat"]', '["dog"]')
 
     def several(split: str, count: int) -> tuple[Example, ...]:
-        return tuple(replace(row, answer=answers[place(row.input)]) for row in rows(split, count))
+        return tuple(replace(row, answer=answers[place(row.input)]) for row in hidden_rows(split, count))
 
     labels = MultiLabels(LABELS)
     task = hidden_task(
@@ -337,14 +300,12 @@ def test_a_model_without_distributions_has_no_head() -> None:
         (True, None, "No row was answered, so nothing can be said"),
     ],
 )
-def test_the_verdict_says_what_a_language_model_is_for(
-    told: bool, answers: tuple[str, str] | None, said: str
-) -> None:
+def test_the_verdict_judges_the_model(told: bool, answers: tuple[str, str] | None, said: str) -> None:
     """The interval against TF-IDF lies above 0, holds 0, lies below 0 or is missing."""
     kinds = ("meow", "woof")
 
     def split(name: str, count: int) -> tuple[Example, ...]:
-        plain = rows(name, count)
+        plain = hidden_rows(name, count)
         return tuple(
             replace(row, input=f"{row.input} {kinds[LABELS.index(row.answer)]}") if told else row
             for row in plain
@@ -379,15 +340,7 @@ def test_an_interrupted_run_goes_on_and_asks_nothing_twice(tmp_path: Path, befor
     """The run stops in the search, while the head learns or among the test rows."""
     whole = optimize(hidden_task(), model=FakeClient(LABELS, learner), **BUDGET)
 
-    class Interrupted(Exception):  # noqa: N818 (nothing that the package knows)
-        pass
-
-    def stops(text: str, prompt: str) -> Any:
-        if len(client.requests) > before:
-            raise Interrupted
-        return learner(text, prompt)
-
-    client = FakeClient(LABELS, stops)
+    client = interrupted(learner, before)
     with pytest.raises(Interrupted):
         optimize(hidden_task(), model=client, out=tmp_path, **BUDGET)
     resumed = FakeClient(LABELS, learner)

@@ -13,8 +13,8 @@ from calibrant.core._settings import HeadSettings, ScoringSettings
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.optimization._progress import Progress
 from calibrant.testing import FakeClient
+from small_tasks import LABELS, searched, task_of
 
-LABELS = ("cat", "dog")
 GOOD = "Listen carefully: which animal?"
 BAD = "Guess."
 DESCRIBED = {"cat": "It meows.", "dog": "It barks."}
@@ -27,18 +27,8 @@ def rows(split: str, count: int) -> tuple[Example, ...]:
 
 def task(*other_prompts: str, **changes: Any) -> Task:
     """Return a task with enough validation rows to race on."""
-    settings: dict[str, Any] = {
-        "name": "animals",
-        "labels": LABELS,
-        "prompt": "Which animal?",
-        "other_prompts": other_prompts,
-        "field": "category",
-        "train": rows("train", 40),
-        "validation": rows("validation", 80),
-        "test": rows("test", 20),
-        "head": HeadSettings(fit="off"),
-    }
-    return Task(**{**settings, **changes})
+    given = {"other_prompts": other_prompts, "head": HeadSettings(fit="off"), **changes}
+    return task_of(rows, 40, 80, 20, **given)
 
 
 def listener(text: str, prompt: str) -> dict[str, float]:
@@ -69,8 +59,7 @@ def origins(result: OptimizationResult) -> list[str | None]:
 
 def asked(client: FakeClient, split: str = "") -> list[tuple[str, str]]:
     """Return prompt and text of the questions about rows of one split, or of all but the test rows."""
-    found = [(one.messages[0]["content"], one.messages[-1]["content"]) for one in client.requests]
-    return [pair for pair in found if pair[1].startswith(split) and not pair[1].startswith("test")]
+    return [pair for pair in searched(client) if pair[1].startswith(split)]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from calibrant.runs._journal import JsonlStore
 from calibrant.scoring import BrierScoring, LogScoring, SigmoidScoring, ThresholdScoring
 from calibrant.testing import FakeClient
 from fault_server import FaultServer
+from small_tasks import searched, task_of
 
 LABELS = ["Food", "Fuel", "Rent"]
 
@@ -32,16 +33,7 @@ def rows(prefix: str, n: int) -> tuple[Example, ...]:
 
 def make_task(**changes: Any) -> Task:
     """Return a small task."""
-    settings: dict[str, Any] = {
-        "name": "small",
-        "labels": LABELS,
-        "prompt": "Classify.",
-        "field": "category",
-        "train": rows("train", 18),
-        "validation": rows("validation", 9),
-        "test": rows("test", 12),
-    }
-    return Task(**{**settings, **changes})
+    return task_of(rows, 18, 9, 12, **{"labels": LABELS, "prompt": "Classify.", **changes})
 
 
 def learner(text: str, prompt: str) -> Any:
@@ -340,12 +332,13 @@ def test_progress_counts_calls_scores_and_cost() -> None:
     """The last state of each phase is complete."""
     seen: list[Progress] = []
     result = search(progress=seen.append)
-    searched = [p for p in seen if p.phase == "search"]
-    assert searched[-1].calls == result.metric_calls
-    assert searched[-1].best_score == pytest.approx(result.best_prompt.validation_score)
-    assert (searched[-1].proposals, searched[-1].accepted) == (result.proposals, result.accepted)
+    search_states = [p for p in seen if p.phase == "search"]
+    last = search_states[-1]
+    assert last.best_score == pytest.approx(result.best_prompt.validation_score)
+    assert last.calls == result.metric_calls
+    assert (last.proposals, last.accepted) == (result.proposals, result.accepted)
     assert (seen[-1].phase, seen[-1].calls, seen[-1].total) == ("test", 24, 24)
-    assert [p.calls for p in searched] == sorted(p.calls for p in searched)
+    assert [p.calls for p in search_states] == sorted(p.calls for p in search_states)
 
 
 def test_scoring_section_chooses_the_strategy() -> None:
@@ -433,9 +426,7 @@ def test_a_reflection_model_takes_every_name_with_options() -> None:
 @pytest.mark.parametrize(
     "model", ["openai/writer", "gpt-4.1-mini", "llamacpp:/no/such.gguf", "local/no-such"]
 )
-def test_a_reflection_model_that_cannot_be_asked_costs_nothing(
-    monkeypatch: pytest.MonkeyPatch, model: str
-) -> None:
+def test_unreachable_reflection_models_cost_nothing(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
     """The search does not begin."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     fake = client()
@@ -485,9 +476,8 @@ def test_rows_asked_before_cost_neither_a_call_nor_budget() -> None:
     """GEPA evaluates a parent again for every proposal; only new questions count."""
     fake = client(lambda _: ("Rent", 0.9))
     result = search(model=fake, max_metric_calls=100)
-    searched = [r for r in fake.requests if not r.messages[1]["content"].startswith("test")]
-    questions = {(r.messages[0]["content"], r.messages[1]["content"]) for r in searched}
-    assert len(searched) == len(questions) == result.metric_calls == result.completions
+    asked = searched(fake)
+    assert len(asked) == len(set(asked)) == result.metric_calls == result.completions
 
 
 def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:

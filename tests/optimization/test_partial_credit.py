@@ -12,6 +12,7 @@ from calibrant.core import Example, LabelSet, OrdinalLabels, StateError, Task
 from calibrant.core._settings import ScoringSettings
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
+from small_tasks import task_of
 
 SCALE = OrdinalLabels(["low", "medium", "high"])
 BUDGET: dict[str, Any] = {"max_metric_calls": 60, "minibatch_size": 4}
@@ -24,16 +25,7 @@ def rows(prefix: str, count: int) -> tuple[Example, ...]:
 
 def task(labels: LabelSet = SCALE) -> Task:
     """Return a small task."""
-    return Task(
-        name="small",
-        labels=labels,
-        prompt="Rate.",
-        field="category",
-        train=rows("train", 6),
-        validation=rows("validation", 6),
-        test=rows("test", 8),
-        scoring=ScoringSettings(strategy="brier"),
-    )
+    return task_of(rows, 6, 6, 8, labels=labels, prompt="Rate.", scoring=ScoringSettings(strategy="brier"))
 
 
 def rule(_: str, prompt: str) -> tuple[str, float]:

@@ -15,8 +15,7 @@ from calibrant.core import Example, LabelSet, ProviderError, Task
 from calibrant.optimization import optimize
 from calibrant.optimization._choice import FIRST, PromptStanding, detectable_gain, race, race_calls, standing
 from calibrant.testing import FakeClient
-
-LABELS = ("cat", "dog")
+from small_tasks import LABELS, searched, task_of
 
 
 def stand_of(losses: NDArray[np.float64], accuracy: Sequence[float]) -> Callable[[int, int], PromptStanding]:
@@ -201,16 +200,7 @@ def rows(split: str, count: int) -> tuple[Example, ...]:
 
 def task(**changes: Any) -> Task:
     """Return a task with enough validation rows to race on."""
-    settings: dict[str, Any] = {
-        "name": "animals",
-        "labels": LABELS,
-        "prompt": "Which animal?",
-        "field": "category",
-        "train": rows("train", 40),
-        "validation": rows("validation", 80),
-        "test": rows("test", 60),
-    }
-    return Task(**{**settings, **changes})
+    return task_of(rows, 40, 80, 60, **changes)
 
 
 def imitator(text: str, prompt: str) -> dict[str, float]:
@@ -229,8 +219,7 @@ def test_a_search_decides_on_rows_that_chose_no_entrant() -> None:
     asked = [one.rows for one in result.validated]
     assert asked[0] == asked[result.chosen] == 16 + FIRST < len(task().validation)
     assert result.validated[result.chosen].log_loss is not None
-    searched = [r for r in client.requests if not r.messages[-1]["content"].startswith("test")]
-    assert len(searched) == result.metric_calls <= 400
+    assert len(searched(client)) == result.metric_calls <= 400
 
 
 def test_a_fruitless_search_states_its_detectable_gain() -> None:
@@ -297,8 +286,7 @@ def test_rows_that_fail_for_ever_are_within_the_budget(validation: int, budget: 
         max_metric_calls=budget,
     )
     assert result.accepted == 1
-    searched = [r for r in client.requests if not r.messages[-1]["content"].startswith("test")]
-    assert len(searched) == result.metric_calls <= budget
+    assert len(searched(client)) == result.metric_calls <= budget
 
 
 def test_instructions_with_training_texts_are_not_accepted() -> None:

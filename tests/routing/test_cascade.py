@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from calibrant.core import StateError
 from calibrant.routing import CascadeRouter, Observation, RoutingRequest
-from calibrant.routing._cascade import Ladder
 from calibrant.routing._quality import answer_quality
 
 LOOP = "and so on " * 40
@@ -105,19 +100,6 @@ class TestClimbing:
     def test_the_token_budget_ends_the_climb(self) -> None:
         ladder = CascadeRouter(["a"], max_escalations=9, max_cascade_tokens=100).ladder()
         assert [ladder.settles(0.1, tokens=40) for _ in range(3)] == [False, False, True]
-
-    @given(st.lists(st.floats(-1, 1), min_size=1, max_size=8), st.floats(-1, 1), st.integers(0, 8))
-    def test_ladder_returns_accepted_else_best(
-        self, qualities: list[float], threshold: float, escalations: int
-    ) -> None:
-        """Negative similarities are compared, too."""
-        ladder = Ladder(threshold=threshold, max_escalations=escalations)
-        asked = list(itertools.takewhile(lambda quality: not ladder.settles(quality), qualities))
-        allowed = qualities[: escalations + 1]
-        good = [at for at, quality in enumerate(allowed) if quality >= threshold]
-        assert ladder.best == (good[0] if good else int(np.argmax(allowed)))
-        assert ladder.accepted == bool(good)
-        assert len(asked) == min(good[0] if good else escalations, len(qualities))
 
 
 class TestCounts:

@@ -148,15 +148,6 @@ def test_restoring_begins_a_new_interval() -> None:
     assert router.order() == ["b", "c", "a"]
 
 
-def test_equal_scores_stand_as_declared() -> None:
-    """Equal scores keep the declared order."""
-    router = EMARouter(["z", "y", "x", "w"], reorder_interval=1)
-    router.record(seen("x"))
-    assert router.order() == ["z", "y", "x", "w"]
-    router.record(seen("y", success=False))
-    assert router.order() == ["z", "x", "w", "y"]
-
-
 def test_the_first_answer_after_an_outage_starts_afresh() -> None:
     """A provider that failed slowly and recovered comes first again."""
     router = EMARouter(NAMES, reorder_interval=1)

@@ -232,18 +232,18 @@ def test_bad_provider_names_are_refused(make: Any, providers: Any) -> None:
     ("kind", "options", "message"),
     [
         (EMARouter, {"alpha": 0.0}, "alpha in"),
-        (EMARouter, {"reorder_interval": -1}, "reorder_interval at least 0"),
+        (EMARouter, {"reorder_interval": -1}, "reorder_interval to be a whole number of at least 0"),
         (ThompsonRouter, {"decay": 0.0}, r"decay in \(0, 1\]"),
         (BanditRouter, {"alpha": -0.1}, "alpha in"),
         (BanditRouter, {"dim": 2.5}, "dim to be a whole number"),
-        (BanditRouter, {"dim": 1025}, r"dim in \[1, 1024\]"),
+        (BanditRouter, {"dim": 1025}, r"dim to be a whole number in \[1, 1024\]"),
         (BanditRouter, {"cost_weight": -1.0}, "cost_weight in"),
         (BanditRouter, {"decay_factor": 0.0}, "decay_factor in"),
         (CascadeRouter, {"cost_tiers": ["a", "a"]}, "a more than once"),
         (CascadeRouter, {"quality_threshold": 1.1}, "quality_threshold in"),
         (CascadeRouter, {"max_escalations": None}, "max_escalations to be a whole number"),
-        (CascadeRouter, {"max_cascade_tokens": 0}, "max_cascade_tokens at least 1"),
-        (CascadeRouter, {"window_size": 3}, "window_size at least 4"),
+        (CascadeRouter, {"max_cascade_tokens": 0}, "max_cascade_tokens to be a whole number of at least 1"),
+        (CascadeRouter, {"window_size": 3}, "window_size to be a whole number of at least 4"),
         (CascadeRouter, {"classifier_mode": "oracle"}, "classifier_mode to be 'heuristic' or 'judge'"),
         (TriageRouter, {"tiers": {}}, "at least one of the tiers"),
         (TriageRouter, {"tiers": {"hard": "a"}}, "got hard"),
@@ -346,7 +346,7 @@ def test_an_observation_holds_plain_numbers() -> None:
 
 
 answers = st.lists(
-    st.tuples(st.none() | st.sampled_from([0.0, 0.2, 0.4, 0.5, 0.6, 1.0]), st.integers(0, 50)),
+    st.tuples(st.none() | st.sampled_from([-1.0, -0.3, 0.0, 0.2, 0.4, 0.5, 0.6, 1.0]), st.integers(0, 50)),
     min_size=1,
     max_size=8,
 )
@@ -354,7 +354,7 @@ answers = st.lists(
 
 @given(
     answers=answers,
-    threshold=st.sampled_from([0.0, 0.5, 0.55, 1.0]),
+    threshold=st.sampled_from([-0.5, 0.0, 0.5, 0.55, 1.0]),
     escalations=st.none() | st.integers(0, 4),
     tokens=st.none() | st.integers(1, 120),
 )

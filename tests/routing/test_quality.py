@@ -186,9 +186,7 @@ class TestQuality:
     @pytest.mark.parametrize(
         ("refusal", "reason"), [("No.", None), ("I won't.", "stop"), (None, "content_filter"), ("", "safety")]
     )
-    def test_a_refusal_the_provider_reports_needs_no_wording(
-        self, refusal: str | None, reason: str | None
-    ) -> None:
+    def test_reported_refusals_need_no_wording(self, refusal: str | None, reason: str | None) -> None:
         found = answer_quality("Paris is the capital of France.", finish_reason=reason, refusal=refusal)
         assert found.reasons == ("refused",)
         assert found.score < 0.5

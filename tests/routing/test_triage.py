@@ -79,12 +79,7 @@ class TestWindows:
 
     @pytest.mark.parametrize(
         ("tokens", "first"),
-        [
-            (None, "s"),
-            (800, "s"),
-            (801, "m"),
-            (80_000, "e"),
-        ],
+        [(None, "s"), (800, "s"), (801, "m"), (80_000, "e")],
     )
     def test_long_requests_go_to_larger_windows(self, tokens: int | None, first: str) -> None:
         router = TriageRouter(["e", "c", "m", "s"], tiers=ALL, context_windows=self.WINDOWS)

@@ -15,6 +15,10 @@ PROMPT = "Which one?"
 KEY = "plainword-secret-123"
 KINDS = ["llama.cpp", "vllm"]
 ROUTES = {"llama.cpp": "/completion", "vllm": "/v1/completions"}
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}[{{ message['role'] }}]{{ message['content'] }}\n"
+    "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
 REQUEST = CompletionRequest(
     messages=({"role": "system", "content": PROMPT}, {"role": "user", "content": "a swim"}), top_logprobs=0
 )

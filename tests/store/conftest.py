@@ -78,6 +78,16 @@ def postgresql() -> Iterator[str]:
     server.dispose()
 
 
+@pytest.fixture
+def server(postgresql: str) -> Iterator[Any]:
+    """Return a connection of another program to the same PostgreSQL database."""
+    import sqlalchemy as sa  # noqa: PLC0415 (only here)
+
+    engine = sa.create_engine(postgresql)
+    yield engine
+    engine.dispose()
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, path: Path) -> str:
     """Return the URL of a database that is not there yet, or of an empty one on a server."""

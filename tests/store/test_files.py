@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from calibrant.core import StateError
 from calibrant.store import PredictionCache, _cache
-from stores import Open, Rows, fill
+from stores import Open, Rows, damage, fill, put, set_version
 
 NOBODY = 65534
 
@@ -75,10 +75,7 @@ def test_damage_inside_is_an_error(path: Path, open_cache: Open, rows: Rows) -> 
     """A damaged answer raises StateError instead of counting as missing."""
     with open_cache(path) as cache:
         fill(cache, rows(500))
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        file.seek(8 * 4096)
-        file.write(os.urandom(size - 8 * 4096))
+    damage(path, pages=8)
     with pytest.raises(StateError, match=r"cache\.db: .*malformed.*delete it"):
         open_cache(path).get_many(list(rows(500)))
 
@@ -121,8 +118,7 @@ def test_locked_databases_stop_nothing(
     before, after = rows(5), rows(20)
     fill(cache, before)
     with locked(path):
-        for key, prediction in after.items():
-            cache.put(key, prediction)
+        put(cache, after)
         for _ in range(2):
             with pytest.raises(
                 StateError, match=r"cache\.db: 20 predictions could not be saved \(database is locked\)"
@@ -140,8 +136,7 @@ def test_failed_writes_are_repeated(path: Path, open_cache: Open, rows: Rows) ->
     """The background thread saves the rows later without another call."""
     cache, other = open_cache(path, busy_timeout=0.0), open_cache(path)
     with locked(path):
-        for key, prediction in rows(5).items():
-            cache.put(key, prediction)
+        put(cache, rows(5))
         time.sleep(0.1)
     deadline = time.monotonic() + 10
     while other.get_many(list(rows(5))) != rows(5):
@@ -159,8 +154,7 @@ def test_waiting_rows_are_bounded(
         cache.put(*next(iter(rows(1).items())))
         with pytest.raises(StateError, match="1 predictions could not be saved"):
             cache.flush()
-        for key, prediction in rows(30).items():
-            cache.put(key, prediction)
+        put(cache, rows(30))
         with pytest.raises(StateError, match="30 predictions could not be saved"):
             cache.flush()
     with pytest.raises(StateError, match="20 predictions could not be saved"):
@@ -180,8 +174,7 @@ def test_full_disks_stop_nothing(path: Path, open_cache: Open, rows: Rows) -> No
     sa.event.listen(cache._table._engine, "connect", limit)
     cache._table._engine.dispose()
     many = rows(1000)
-    for key, prediction in many.items():
-        cache.put(key, prediction)
+    put(cache, many)
     with pytest.raises(StateError, match="database or disk is full"):
         cache.flush()
     assert cache.get_many(list(many)) == many
@@ -252,22 +245,16 @@ def test_relative_paths_stay_the_same_file(
     assert open_cache(tmp_path / "cache.db").get_many(list(rows(5))) == rows(5)
 
 
-def set_version(path: Path, version: int) -> None:
-    """Change the schema version in the file."""
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE calibrant_versions SET version = ?", (version,))
-
-
 def test_newer_versions_are_errors(path: Path, open_cache: Open, rows: Rows) -> None:
     """A newer schema raises StateError with both versions, and its rows stay."""
     with open_cache(path) as cache:
         fill(cache, rows(5))
-    set_version(path, 99)
+    set_version(f"sqlite:///{path}", 99, of="calibrant_predictions")
     with pytest.raises(
         StateError, match=r"cache\.db: .*schema version 1 or older, got 99: install the newer"
     ):
         PredictionCache(path)
-    set_version(path, 1)
+    set_version(f"sqlite:///{path}", 1, of="calibrant_predictions")
     assert open_cache(path).get_many(list(rows(5))) == rows(5)
 
 
@@ -277,7 +264,7 @@ def test_older_versions_are_recreated(
     """A table of an older schema is recreated with a warning."""
     with open_cache(path) as cache:
         fill(cache, rows(5))
-    set_version(path, 0)
+    set_version(f"sqlite:///{path}", 0, of="calibrant_predictions")
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("ALTER TABLE calibrant_predictions DROP COLUMN record")
     with open_cache(path) as cache:

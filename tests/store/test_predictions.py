@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from calibrant.core import ConfigurationError, Outcome, Prediction, StateError, Usage
 from calibrant.store import PredictionCache
-from stores import Open, Rows, fill
+from stores import Open, Rows, at_once, fill, put
 
 
 def stored(url: str, statement: str) -> list[Any]:
@@ -32,8 +33,7 @@ def test_predictions_survive_reopening(url: str, open_cache: Open, rows: Rows) -
     """Every field of every row is read back, and unknown keys are left out."""
     predictions = rows(1300)  # more than one statement reads or writes
     with open_cache(url) as cache:
-        for key, prediction in predictions.items():
-            cache.put(key, prediction)
+        put(cache, predictions)
     keys = list(predictions)
     assert open_cache(url).get_many([*keys, "unknown"]) == predictions
     assert open_cache(url).get_many(["unknown"]) == {}
@@ -260,17 +260,12 @@ def test_threads_share_a_cache(path: Path, open_cache: Open, rows: Rows) -> None
         mine: dict[str, Prediction] = {}
         for step in range(10):
             new = rows(20, start=start + 20 * step)
-            for key, prediction in new.items():
-                cache.put(key, prediction)
+            put(cache, new)
             mine |= new
             if cache.get_many(list(mine)) != mine:
                 problems.append(f"{start + 20 * step}")
 
-    threads = [threading.Thread(target=work, args=(1000 * number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(work, 1000 * number) for number in range(4)))
     assert problems == []
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from calibrant.core import StateError
 from calibrant.store._router_state import RouterState
+from stores import at_once
 
 DAMAGED = r"router\.json: .*damaged.*delete it"
 SCOPES = {"default": {"ema": {"n": 1}, "thompson": {"text": "\u00e9", "n": 0.1}}, "other": {"ema": {"n": 5}}}
@@ -135,9 +136,5 @@ def test_several_imports_happen_once(path: Path) -> None:
     """Each update counts once though all begin at the same moment."""
     write(path)
     states = [RouterState(path, busy_timeout=60) for _ in range(8)]
-    threads = [threading.Thread(target=state.update, args=("ema", count)) for state in states]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(state.update, "ema", count) for state in states))
     assert states[0].read("ema") == {"n": 9}

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from calibrant.core import ConfigurationError, StateError
 from calibrant.store._router_state import RouterState
+from stores import at_once
 
 Open = Callable[..., RouterState]
 
@@ -213,11 +214,7 @@ def test_threads_share_a_state(place: str, open_state: Open) -> None:
         for _ in range(20):
             state.update("ema", count)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[work] * 8)
     assert state.read("ema") == {"version": 1, "n": 160}
     state.close()
 

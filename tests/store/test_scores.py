@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import stat
 import subprocess
@@ -22,6 +21,7 @@ from calibrant.store import PredictionCache
 from calibrant.store._score_store import ScoreStore
 from calibrant.store._scores import Scope, Score
 from processes import processes
+from stores import damage, set_version
 
 SCOPE = Scope(account_id="acme", evaluator_id="judge", profile_name="strict")
 
@@ -34,17 +34,6 @@ def scores(*values: float) -> list[Score]:
 def values(store: ScoreStore, scope: Scope = SCOPE, limit: int = 1000) -> list[float]:
     """Return what is there, the newest first."""
     return [score.score_raw for score in store.latest(scope, limit=limit)]
-
-
-def set_version(url: str, version: int) -> None:
-    """Change the schema version of the table."""
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(
-            sa.text("UPDATE calibrant_versions SET version = :v WHERE name = 'calibrant_scores'"),
-            {"v": version},
-        )
-    engine.dispose()
 
 
 def test_scores_are_read_newest_first(url: str) -> None:
@@ -171,10 +160,10 @@ if child:
 def test_older_versions_are_not_dropped(url: str) -> None:
     """Scores of an older schema raise StateError, as they cannot be computed again."""
     ScoreStore(url).add(SCOPE, scores(1.0))
-    set_version(url, 0)
+    set_version(url, 0, of="calibrant_scores")
     with pytest.raises(StateError, match="schema version 1, got 0: use the calibrant that wrote it"):
         ScoreStore(url)
-    set_version(url, 1)
+    set_version(url, 1, of="calibrant_scores")
     assert values(ScoreStore(url)) == [1.0]
 
 
@@ -183,10 +172,10 @@ def test_predictions_share_the_database(url: str) -> None:
     with PredictionCache(url):
         store = ScoreStore(url)
         store.add(SCOPE, scores(1.0))
-    set_version(url, 99)
+    set_version(url, 99, of="calibrant_scores")
     with PredictionCache(url):
         pass
-    set_version(url, 1)
+    set_version(url, 1, of="calibrant_scores")
     assert values(store) == [1.0]
 
 
@@ -236,10 +225,9 @@ def test_locked_files_can_be_read(path: Path) -> None:
     assert values(store) == [3.0, 1.0]
 
 
-def test_locked_server_tables_are_errors(postgresql: str) -> None:
+def test_locked_server_tables_are_errors(postgresql: str, server: sa.Engine) -> None:
     """A locked table of a server raises StateError after the timeout."""
     store = ScoreStore(postgresql, busy_timeout=0.05)
-    server = sa.create_engine(postgresql)
     with server.begin() as connection:
         connection.exec_driver_sql("LOCK TABLE calibrant_scores")
         with pytest.raises(StateError, match=r"nothing was recorded \(.*lock timeout"):
@@ -248,29 +236,23 @@ def test_locked_server_tables_are_errors(postgresql: str) -> None:
             values(store)
     store.add(SCOPE, scores(2.0))
     assert values(store) == [2.0]
-    server.dispose()
 
 
-def test_dropped_tables_are_errors_without_sql(postgresql: str) -> None:
+def test_dropped_tables_are_errors_without_sql(postgresql: str, server: sa.Engine) -> None:
     """The error of a dropped table shows no recorded value."""
     store = ScoreStore(postgresql)
-    server = sa.create_engine(postgresql)
     with server.begin() as connection:
         connection.exec_driver_sql("DROP TABLE calibrant_scores")
     with pytest.raises(StateError, match="does not exist") as caught:
         store.add(SCOPE, scores(1 / 8))
     assert "0.125" not in "".join(traceback.format_exception(caught.value))
-    server.dispose()
 
 
 def test_damage_is_an_error(path: Path) -> None:
     """A damaged file raises StateError instead of returning fewer scores."""
     store = ScoreStore(path)
     store.add(SCOPE, scores(*map(float, range(2000))))
-    size = path.stat().st_size
-    with path.open("r+b") as file:
-        file.seek(6 * 4096)
-        file.write(os.urandom(size - 6 * 4096))
+    damage(path, pages=6)
     with pytest.raises(StateError, match=r"malformed.*delete it"):
         values(store, limit=2000)
 

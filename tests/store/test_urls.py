@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import traceback
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from calibrant.core import CalibrantError, ConfigurationError, StateError
 from calibrant.store import PredictionCache
-from stores import Open, Rows, fill
+from stores import Open, Rows, at_once, fill, put
 
 SECRETS = ("hunter2-9f3", "s3cr3t-option", "bob-the-user")
 
@@ -97,14 +96,6 @@ def test_wrong_passwords_are_not_shown(postgresql: str) -> None:
     assert str(url.password) not in said
 
 
-@pytest.fixture
-def server(postgresql: str) -> Iterator[sa.Engine]:
-    """Return a connection of another program to the same PostgreSQL database."""
-    engine = sa.create_engine(postgresql)
-    yield engine
-    engine.dispose()
-
-
 def test_locked_tables_stop_nothing(
     postgresql: str, server: sa.Engine, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -115,8 +106,7 @@ def test_locked_tables_stop_nothing(
         connection.exec_driver_sql("LOCK TABLE calibrant_predictions")
         start = time.monotonic()
         assert cache.get_many(list(rows(5))) == {}
-        for key, prediction in rows(5, start=5).items():
-            cache.put(key, prediction)
+        put(cache, rows(5, start=5))
         with pytest.raises(StateError, match=r"5 predictions could not be saved .*lock timeout"):
             cache.flush()
         assert time.monotonic() - start < 5
@@ -152,11 +142,7 @@ def test_concurrent_writers_do_not_deadlock(postgresql: str, rows: Rows) -> None
         except Exception as error:  # noqa: BLE001 (shown below)
             problems.append(error)
 
-    threads = [threading.Thread(target=work, kwargs={"backwards": bool(n % 2)}) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*(partial(work, backwards=bool(n % 2)) for n in range(4)))
     assert problems == []
     with PredictionCache(postgresql) as cache:
         assert cache.get_many(list(predictions)) == predictions

@@ -33,11 +33,6 @@ def answer(label: str = "Food", **changes: Any) -> dict[str, Any]:
     return found
 
 
-def without_logprobs() -> dict[str, Any]:
-    """Return an answer whose tokens have none."""
-    return answer(logprobs=None)
-
-
 def message(content: str | None, **more: Any) -> dict[str, Any]:
     """Return a message."""
     return {"role": "assistant", "content": content, **more}
@@ -50,7 +45,7 @@ ANSWERS: dict[str, Any] = {
     "currency": answer("Miete €"),
     "another model": {**answer(), "model": "other-2025"},
     "no usage": {name: value for name, value in answer().items() if name != "usage"},
-    "no logprobs": without_logprobs(),
+    "no logprobs": answer(logprobs=None),
     "refused": answer(message=message(None, refusal="I will not."), logprobs=None),
     "filtered": answer(message=message(""), finish_reason="content_filter", logprobs=None),
     "cut off": answer(message=message('{"categ'), finish_reason="length", logprobs=None),
