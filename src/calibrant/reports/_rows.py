@@ -331,8 +331,11 @@ def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np
 
 def _probability(value: object) -> float:
     """Return a probability in [0, 1], which rounding may have left a little."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not -_ROUNDING <= value <= 1.0 + _ROUNDING:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not -_ROUNDING <= value <= 1.0 + _ROUNDING
+    ):
         raise ValueError(f"expected a probability in [0, 1], got {value!r:.40}")
     return min(max(float(value), 0.0), 1.0)
 
