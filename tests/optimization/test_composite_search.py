@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from calibrant.core import Example, Field, FieldLabels, LabelSet, MultiLabels, Prediction
+from calibrant.core import (
+    Example,
+    Field,
+    FieldLabels,
+    LabelSet,
+    MultiLabels,
+    Prediction,
+    ProviderError,
+    Task,
+)
 from calibrant.inference._demonstrations import Demonstration
 from calibrant.logprobs._fields import field_value
 from calibrant.optimization import ExemplarProposer, optimize
@@ -118,3 +128,33 @@ def test_a_search_runs_from_task_to_result(tmp_path: Path) -> None:
     assert record["label_set"] == {"multi_label": True, "labels": list(TOPICS.labels)}
     again = optimize(task, model=fake, max_metric_calls=120, out=tmp_path / "run")
     assert again.best_prompt == result.best_prompt
+
+
+def test_failed_validation_rows_are_not_asked_again_for_figures() -> None:
+    """One row in nine fails: the search ends, within its calls, and its figures are about the others."""
+    broken = "BROKEN "
+    validation = tuple(
+        replace(row, input=broken + row.input) if number % 9 == 0 else row
+        for number, row in enumerate(examples("validation", 100))
+    )
+    task = Task(
+        name="topics",
+        labels=TOPICS,
+        field="labels",
+        prompt="Which?",
+        train=examples("train", 40),
+        validation=validation,
+        test=examples("test", 12),
+    )
+    asked: list[tuple[str, str]] = []
+
+    def answers(text: str, prompt: str) -> Any:
+        if broken in text:
+            asked.append((text, prompt))
+            raise ProviderError("content filter", provider="fake", retryable=False)
+        known = [label for label, words in WORDS.items() if words.split()[0] in text]
+        return TOPICS.answer_with(known if "Examples:" in prompt else known[:1]), 0.9
+
+    result = optimize(task, model=FakeClient(TOPICS, answers, field="labels"), max_metric_calls=900)
+    assert len(asked) == len(set(asked)) == 12 * len(result.validated)
+    assert [one.accuracy for one in result.validated] == [pytest.approx(44 / 88), 1.0]

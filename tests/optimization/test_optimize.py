@@ -292,8 +292,9 @@ def test_reflection_needs_a_model_and_unknown_proposers_are_refused() -> None:
     """Both messages say what to pass."""
     with pytest.raises(ConfigurationError, match="reflection_model"):
         optimize(make_task(), model=client(), proposer="reflection")
-    with pytest.raises(ConfigurationError, match="'magic'"):
-        optimize(make_task(), model=client(), proposer="magic")  # type: ignore[arg-type]
+    for unknown in ("magic", ""):
+        with pytest.raises(ConfigurationError, match=f"got '{unknown}'"):
+            optimize(make_task(), model=client(), proposer=unknown)  # type: ignore[arg-type]
 
 
 def test_a_reflection_model_is_not_asked_twice(tmp_path: Path) -> None:

@@ -302,6 +302,29 @@ def test_the_least_probable_true_label_comes_first(write_run: WriteRun) -> None:
     assert "mislabelled" not in html
 
 
+@pytest.mark.parametrize("share", [-9e-7, 1.0 + 9e-7])
+def test_a_probability_that_rounding_took_out_of_range_counts(write_run: WriteRun, share: float) -> None:
+    """It is an end of [0, 1]."""
+    pages = []
+    for probability in (share, min(max(share, 0.0), 1.0)):
+        rows = ranked_rows()
+        rows[7]["probabilities"]["dog"] = probability
+        pages.append(page_of(write_run(rows, f"run {probability}"))[1].table("row", "text"))
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "None"), (True, "True"), ("0.5", "'0.5'"), (-0.01, "-0.01"), (2, "2")]
+)
+def test_what_is_no_probability_of_a_label_is_refused(write_run: WriteRun, value: Any, shown: str) -> None:
+    """The message has the file, the value and the row."""
+    rows = ranked_rows()
+    rows[7]["probabilities"]["dog"] = value
+    expected = rf"predictions\.jsonl.*a probability in \[0, 1\], got {shown}\).*row 8"
+    with pytest.raises(DataError, match=expected):
+        write_report(write_run(rows))
+
+
 def test_a_useless_confidence_ranks_no_rows(write_run: WriteRun) -> None:
     """The surest mistakes come first, and the page says why."""
     rows = [row(str(i), "cat", "dog" if i % 2 else "cat", 0.9 if i % 2 else 0.6) for i in range(40)]

@@ -374,8 +374,11 @@ def _regression(
 
 
 def as_numbers(stored: object, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return stored numbers as floats; TypeError, ValueError or OverflowError if they are not usable."""
-    found = np.asarray(stored, dtype=np.float64)
+    """Return stored numbers as floats; TypeError or ValueError unless they are finite and of `shape`."""
+    try:
+        found = np.asarray(stored, dtype=np.float64)
+    except OverflowError as error:  # a whole number that no float holds
+        raise ValueError(str(error)) from error
     if 0 in shape and found.size == 0:
         found = found.reshape(shape)
     if found.shape != shape or not np.isfinite(found).all():

@@ -89,6 +89,36 @@ class ValidatedPrompt(RowScores):
     origin: str | None = None
 
 
+class ValidationLog:
+    """Observer that keeps the predictions on all validation rows, by candidate.
+
+    What a search saw is what its scores are made of: a row that failed may be answered when it is asked again.
+
+    Parameters
+    ----------
+    examples : sequence of Example
+        The validation rows.
+    """
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self._inputs = [example.input for example in examples]
+        self._predictions: dict[frozenset[tuple[str, str]], Sequence[Prediction]] = {}
+
+    def observe(
+        self,
+        candidate: Mapping[str, str],
+        rows: Sequence[Mapping[str, object]],
+        predictions: Sequence[Prediction],
+    ) -> None:
+        """Keep the predictions if they are about all validation rows."""
+        if [row["input"] for row in rows] == self._inputs:
+            self._predictions[frozenset(candidate.items())] = predictions
+
+    def predictions(self, candidate: Mapping[str, str]) -> Sequence[Prediction]:
+        """Return the predictions of a validated candidate, in the order of the rows."""
+        return self._predictions[frozenset(candidate.items())]
+
+
 def answered_rows(
     examples: Sequence[Example], predictions: Sequence[Prediction]
 ) -> list[tuple[Example, Prediction]]:

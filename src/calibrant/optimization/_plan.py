@@ -130,7 +130,8 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
         raise ConfigurationError(
             "Expected either a reflection model or a proposer of another kind, got both: the model would not be asked."
         )
-    proposer = proposer or ("exemplar" if reflection_model is None else "reflection")
+    if proposer is None:
+        proposer = "exemplar" if reflection_model is None else "reflection"
     if proposer == "reflection" and reflection_model is None:
         raise ConfigurationError(
             "Expected a reflection model for proposer='reflection': pass reflection_model, or use 'exemplar'."

@@ -22,7 +22,7 @@ from calibrant.core._task import Task
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._embeddings import open_embedding_model
-from calibrant.optimization._choice import FIRST
+from calibrant.optimization._choice import FIRST, ValidationLog
 from calibrant.optimization._plan import (
     Proposer,
     SearchPlan,
@@ -196,11 +196,14 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         reflection = stack.enter_context(
             open_reflection(plan.reflection_model, reflections, options=reflection_options)
         )
-        adapter = _adapter(predictor, scoring, task, plan, tracker)
+        seen = ValidationLog(task.validation)
+        adapter = _adapter(predictor, scoring, task, plan, tracker, seen)
         tracker.watch(adapter.predictor.gates)
         stage = SearchStage(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
         for_race, for_head = _reserved_calls(task, plan, max_metric_calls, teaches=teaches)
-        search = Search(**vars(stage), directory=directory, max_metric_calls=max_metric_calls - for_head)
+        search = Search(
+            **vars(stage), directory=directory, max_metric_calls=max_metric_calls - for_head, seen=seen
+        )
         budget = max_metric_calls if teaches else 0
         heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
         found, head = heads.run(search.run(for_race=for_race))
@@ -258,7 +261,12 @@ def _open_embedding(task: Task) -> EmbeddingModel | None:
 
 
 def _adapter(
-    predictor: Predictor, scoring: ScoringStrategy, task: Task, plan: SearchPlan, tracker: ProgressTracker
+    predictor: Predictor,
+    scoring: ScoringStrategy,
+    task: Task,
+    plan: SearchPlan,
+    tracker: ProgressTracker,
+    seen: ValidationLog,
 ) -> ConfidenceAdapter:
     chooses = plan.races and plan.reflection_model is not None
     confusions = Confusions()
@@ -274,7 +282,7 @@ def _adapter(
         low_confidence_threshold=task.scoring.low,
         proposer=plan.proposer,
         on_prediction=tracker.on_prediction,
-        observer=confusions if chooses else None,
+        observer=confusions if chooses else seen,
         # What is compared is what a prompt is worth without its label prior, whatever is done with its predictions.
         prior_correction="batch" if plan.races else plan.prior_correction,
         thresholds=plan.thresholds,

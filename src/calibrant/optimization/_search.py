@@ -22,6 +22,7 @@ from calibrant.optimization._choice import (
     Choice,
     PromptStanding,
     ValidatedPrompt,
+    ValidationLog,
     answered_rows,
     beats,
     choose,
@@ -66,10 +67,13 @@ class Search(SearchStage):
         The run directory, which takes GEPA's log.
     max_metric_calls : int
         Upper bound of the calls.
+    seen : ValidationLog
+        Observer of the adapter: predictions on validation rows, where there is no race.
     """
 
     directory: Path | None
     max_metric_calls: int
+    seen: ValidationLog
     _predictions_by_query: dict[Query, Prediction] = field(default_factory=dict, init=False)
     _is_perfect: bool = field(default=False, init=False)
 
@@ -107,7 +111,9 @@ class Search(SearchStage):
             choice = self._race(found)
         else:
             scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
-            choice = choose([self._validated(*pair, self._screened) for pair in scored])
+            choice = choose(
+                [self._validated(*pair, self._screened, self.seen.predictions(pair[0])) for pair in scored]
+            )
         # Prompts that the task gave have names.
         names = {prompt: name for name, prompt in given_prompts(self.task).items()}
         return replace(
@@ -215,7 +221,12 @@ class Search(SearchStage):
             self.adapter.learn_prior(queries, self._ask(queries))
         validated = [
             replace(
-                self._validated(candidate, found.val_aggregate_scores[place], asked[place]),
+                self._validated(
+                    candidate,
+                    found.val_aggregate_scores[place],
+                    asked[place],
+                    self._corrected(queries_of(candidate, asked[place])),
+                ),
                 rows=len(asked[place]),
                 log_loss=self._standing(candidate, asked[place]).loss,
                 screened_loss=first[place].loss,
@@ -235,16 +246,22 @@ class Search(SearchStage):
         )
 
     def _validated(
-        self, candidate: Mapping[str, str], score: float, rows: Sequence[Example]
+        self,
+        candidate: Mapping[str, str],
+        score: float,
+        rows: Sequence[Example],
+        predictions: Sequence[Prediction],
     ) -> ValidatedPrompt:
         """Return the figures of a candidate on its validation rows."""
-        queries = queries_of(candidate, rows)
-        corrected = [self.adapter.corrected(*pair) for pair in zip(queries, self._ask(queries), strict=True)]
         return ValidatedPrompt(
             candidate=dict(candidate),
             score=score,
-            **vars(row_scores(answered_rows(rows, corrected), labels=self.task.labels)),
+            **vars(row_scores(answered_rows(rows, predictions), labels=self.task.labels)),
         )
+
+    def _corrected(self, queries: Sequence[Query]) -> list[Prediction]:
+        """Return the predictions without their label prior."""
+        return [self.adapter.corrected(*pair) for pair in zip(queries, self._ask(queries), strict=True)]
 
     def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> PromptStanding:
         labels, predictions = self.task.labels, self._ask(queries_of(candidate, rows))

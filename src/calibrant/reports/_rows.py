@@ -318,10 +318,8 @@ def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np
     for row, record in enumerate(records):
         try:
             for label, probability in _probabilities(record).items():
-                if not -_ROUNDING <= probability <= 1.0 + _ROUNDING:
-                    raise ValueError(f"expected a probability in [0, 1], got {probability!r:.40}")  # noqa: TRY301
                 if label in place:
-                    found[row, place[label]] = probability
+                    found[row, place[label]] = _probability(probability)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"expected the probabilities of a row's labels, got others ({error}): run the evaluation again in a "
@@ -329,6 +327,17 @@ def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np
                 path=rows.path,
             ) from error
     return found
+
+
+def _probability(value: object) -> float:
+    """Return a probability in [0, 1], which rounding may have left a little."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not -_ROUNDING <= value <= 1.0 + _ROUNDING
+    ):
+        raise ValueError(f"expected a probability in [0, 1], got {value!r:.40}")
+    return min(max(float(value), 0.0), 1.0)
 
 
 def _probabilities(record: Mapping[str, Any]) -> Mapping[str, float]:

@@ -150,6 +150,12 @@ ARGUMENTS = {
     "no escape of JSON in a value": ('{"arguments": {"a": "\\d+"}}', ["\\d+"]),
     "cut off in a value": ('{"name": "f", "arguments": {"a": "Pari', ["Pari"]),
     "cut off in a number": ('{"arguments": {"a": 12', ["12"]),
+    "cut off in a literal": ('{"arguments": {"a": tr', ["tr"]),
+    "cut off in a literal alone": ('{"name": "f", "arguments": fal', ["fal"]),
+    "cut off in an exponent": ('{"arguments": {"a": 1e', ["1e"]),
+    "a call cut off by another answer": ('{"arguments": [true I call', []),
+    "cut off behind a minus": ('{"arguments": -', ["-"]),
+    "cut off in a word": ('{"arguments": hel', []),
     "cut off behind a backslash": ('{"arguments": {"a": "x\\', ["x"]),
     "no calls": ('{"category": "a"}', []),
     "no arguments": ('{"name": "f", "arguments": {}}', []),
@@ -187,6 +193,10 @@ def test_braces_in_front_of_a_call_are_passed_over() -> None:
     """Text that is all openings is not read over and over."""
     assert argument_spans(b"{" * 100_000) == []
     assert argument_spans(b"{x " * 300 + b'{"arguments": {"a": 1}}') == [(920, 921)]
+    call = b'{"arguments": {"a": 1}}'
+    assert len(argument_spans(b'"arguments": x ' * 255 + call)) == 1
+    assert argument_spans(b'"arguments": x ' * 256 + call) == []
+    assert argument_spans(b'{"arguments": "' + b"[" * 5_000 + b'"}') == [(15, 5_015)]
     nested = b'{"arguments": ' * 5_000
     assert argument_spans(nested + b"1") == [(70_000, 70_001)]
 

@@ -350,6 +350,8 @@ def test_large_runs_are_planned_whole() -> None:
         ({"target_accuracy": 0.9, "budget": 5.0}, "got both"),
         ({"target_accuracy": 1.5}, "target_accuracy"),
         ({"budget": float("nan")}, "budget"),
+        ({"budget": ""}, "budget to be a number"),
+        ({"target_accuracy": False}, "target_accuracy to be a number"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"delta": 1.0}, "delta"),
         ({"certify_on": "most"}, "certify_on to be one of all, half"),

@@ -90,6 +90,16 @@ def test_a_native_threshold_is_one_in_the_methods_unit(build: Build) -> None:
     assert several.thresholds == (pytest.approx(0.4), 1.0)
 
 
+def test_a_native_threshold_whose_confidence_is_none_is_refused(
+    build: Build, told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method of the user's own may convert it to what is no share."""
+    monkeypatch.setattr(told, "to_confidence", lambda _self, native: -native)
+    assert build("cat", "dog", method=told(), native_threshold=-0.5).cascade.thresholds == (0.5, 0.5)
+    with pytest.raises(ConfigurationError, match=r"threshold in \[0, 1\], got 4.0"):
+        build("cat", "dog", method=told(), native_threshold=-4.0)
+
+
 @pytest.mark.parametrize(("native_threshold", "accepted"), [(-4.0, False), (-5.0, True), (-6.0, True)])
 def test_native_thresholds_beyond_confidence_count(
     build: Build, native_threshold: float, accepted: bool

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, Literal, TypeAlias
 
-from pydantic_core import from_json
-
 from calibrant.core._completion import Completion, Token
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.logprobs._fields import align
@@ -47,6 +45,10 @@ _FENCE = re.compile(rb"\s*```[\w+-]*[ \t]*(?=\r?\n|$)")
 # A quote behind a backslash is part of a string.
 _ARGUMENTS: Final = re.compile(rb'(?<!\\)"arguments"[ \t\r\n]*:[ \t\r\n]*')
 _DECODER: Final = json.JSONDecoder()
+# Literals, and what may follow the digits of a number.
+_CUT_OFF: Final = ("true", "false", "null", "NaN", "Infinity", "-Infinity", ".", "e+", "e-", "E+", "E-")
+_MOST_FAILURES: Final = 256  # each takes time in proportion to the answer
+_LONGEST: Final = max(map(len, _CUT_OFF))
 # Only places are wanted, so that an escape that JSON does not know, or a raw line break, is no fault.
 _UNSAFE: Final = re.compile(rb"\\.|[\x00-\x1f]", re.DOTALL)
 # A string (its closing quote may be cut off), a mark, or a number or literal.
@@ -166,7 +168,7 @@ def argument_spans(data: bytes) -> list[Span]:
     string are read as the JSON they hold; where they hold none, their content is one value. The
     closing quote stands in for the content of an empty string. Everything around the calls
     (``<tool_call>``, prose, a code fence) is passed over, and a call that was cut off counts as far
-    as it goes.
+    as it goes. What follows 256 values that are no JSON is not read.
 
     Parameters
     ----------
@@ -174,12 +176,18 @@ def argument_spans(data: bytes) -> list[Span]:
         The answer.
     """
     spans: list[Span] = []
-    text, end = _plain_text(data), 0
+    text, end, failures = _plain_text(data), 0, 0
     for key in _ARGUMENTS.finditer(data):
         begin = key.end()
         if begin < end:  # among the arguments of another call
             continue
-        end = _value_end(text, begin)
+        if failures == _MOST_FAILURES:
+            break
+        try:
+            end = _value_end(text, begin)
+        except RecursionError:  # a call inside may be read
+            continue
+        failures += end == begin
         string = _LEXEME.match(data, begin, end) if data[begin : begin + 1] == b'"' else None
         encoded = None if string is None else _encoded_spans(string[_STRING], begin + 1)
         spans += _content_spans(data, begin, end) if encoded is None else encoded
@@ -192,16 +200,22 @@ def _plain_text(data: bytes) -> str:
 
 
 def _value_end(text: str, begin: int) -> int:
-    """Return the end of the JSON value at a position: of the text, where it is cut off, or `begin` if it is none."""
+    """Return the end of the JSON value at a position: of the text, where it is cut off, or `begin` if it is none.
+
+    Raises
+    ------
+    RecursionError
+        It is too deep.
+    """
     try:
         return _DECODER.raw_decode(text, begin)[1]
-    except (ValueError, RecursionError):
-        pass
-    try:
-        from_json(text[begin:], allow_partial="trailing-strings")
-    except ValueError:
-        return begin
-    return len(text)
+    except json.JSONDecodeError as error:
+        # The decoder stops where JSON ends, so that text after it, which may be long, is not read.
+        rest = text[error.pos : error.pos + _LONGEST + 1]
+        is_cut_off = error.msg.startswith("Unterminated string") or any(
+            one.startswith(rest) for one in _CUT_OFF
+        )
+        return len(text) if is_cut_off else begin
 
 
 def _content_spans(data: bytes, begin: int, end: int) -> list[Span]:
@@ -244,7 +258,10 @@ def _encoded_spans(raw: bytes, start: int) -> list[Span] | None:
     first = len(document) - len(document.lstrip())
     if document[first : first + 1] not in _PARTNERS.values():
         return None
-    if _value_end(_plain_text(document), first) < len(document):
+    try:
+        if _value_end(_plain_text(document), first) < len(document):
+            return None
+    except RecursionError:
         return None
     return [
         (origin[begin][0], origin[end - 1][1])

@@ -234,8 +234,12 @@ def _check_settings(
         raise ConfigurationError(
             f"Expected target_accuracy or budget, got both ({target_accuracy!r}, {budget!r}): leave one out."
         )
-    check_number("target_accuracy", target_accuracy or 0.0, "[0, 1]")
-    check_number("budget", budget or 0.0, "[0, inf)")
+    for name, number, interval in (
+        ("target_accuracy", target_accuracy, "[0, 1]"),
+        ("budget", budget, "[0, inf)"),
+    ):
+        if number is not None:
+            check_number(name, number, interval)
     for name, value, allowed in (
         ("certify_on", certify_on, get_args(CertifyOn)),
         ("method", method, _METHODS),
