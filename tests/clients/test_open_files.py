@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import resource
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from calibrant.clients._gates import CallGate
 from calibrant.inference import Classifier, RetryPolicy
 from fault_server import FaultServer
 
@@ -85,3 +89,22 @@ def test_64_open_files_suffice_for_256_calls(write_task: Callable[..., Path], tm
     assert done.returncode == 0, done.stderr
     assert "ok 300, error 0" in done.stdout
     assert done.stderr.count("This process may open only 64 files (ulimit -n)") == 1
+
+
+def test_closed_loops_are_released() -> None:
+    """Of the event loops in which calls waited, only the last one may stay in memory."""
+    gate = CallGate(1)
+    loops = []
+
+    async def call() -> None:
+        async with gate.turn():
+            await asyncio.sleep(0)
+
+    async def crowd() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await asyncio.gather(*(call() for _ in range(4)))
+
+    for _ in range(5):
+        asyncio.run(crowd())
+    gc.collect()
+    assert [loop() for loop in loops[:-1]] == [None] * 4

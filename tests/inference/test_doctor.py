@@ -690,6 +690,7 @@ def test_tokens_listed_twice_count_once() -> None:
         ({"next_logprob": lambda _: math.nan}, "got nan"),
         ({"next_logprob": lambda share: share}, "Expected a log-probability <= 0"),
         ({"next_logprob": lambda share: math.log(share) / math.log(10)}, "base 10"),
+        ({"next_logprob": lambda share: math.log(1.03 * share)}, "sum to 1.03"),
         ({"label_mass": 0.0, "next_logprob": lambda share: math.log(max(share, 1e-320))}, None),
     ],
 )
@@ -714,6 +715,7 @@ def test_missing_label_tokens_cannot_be_scored() -> None:
     finding = examine(model).finding("exact")
     assert finding.verdict is FindingVerdict.PROBLEM
     assert finding.detail == "No label is among the tokens the model would write next."
+    assert "does not take the text before a label for a beginning" in finding.remedy
 
 
 @pytest.mark.parametrize(

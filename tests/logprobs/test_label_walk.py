@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import LogprobsUnavailableError
+from calibrant.core import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.logprobs._walk import LabelWalk
 
@@ -280,3 +280,10 @@ def test_a_thousand_labels_are_walked() -> None:
     found = walked(labels, certain).distribution()
     assert (found.emitted, found.probability(labels[321])) == (labels[321], pytest.approx(1.0))
     assert len(walked(labels, model, tolerance=0.2).distribution().logprobs) == 1000
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.1, math.nan])
+def test_tolerances_out_of_range_are_errors(tolerance: float) -> None:
+    """A tolerance is a total variation."""
+    with pytest.raises(ConfigurationError, match=r"tolerance in \[0, 1\], got"):
+        LabelWalk(["a", "b"], tolerance=tolerance)

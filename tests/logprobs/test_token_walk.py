@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.core import LogprobsUnavailableError
+from calibrant.core import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk
@@ -146,3 +146,13 @@ def test_nan_log_probabilities_raise_an_error() -> None:
     walk = TokenWalk(TokenTrie(PATHS, VOCABULARY), tolerance=0.0)
     with pytest.raises(LogprobsUnavailableError, match="not numbers"):
         walk.visit(0, TokenLogprobs(VOCABULARY, np.full(len(PIECES), np.nan, dtype=np.float32)))
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.1, math.nan])
+def test_tolerances_out_of_range_are_errors(tolerance: float) -> None:
+    """A tolerance is a total variation, in a new search and in one repeated with another tolerance."""
+    trie = TokenTrie(PATHS, VOCABULARY)
+    with pytest.raises(ConfigurationError, match=r"tolerance in \[0, 1\], got"):
+        TokenWalk(trie, tolerance=tolerance)
+    with pytest.raises(ConfigurationError, match=r"tolerance in \[0, 1\], got"):
+        TokenWalk(trie, tolerance=0.5).needed(tolerance)

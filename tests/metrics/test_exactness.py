@@ -174,3 +174,10 @@ def test_a_perfect_ranking_has_no_excess() -> None:
     assert excess_aurc(y, y) == pytest.approx(0.0, **EXACT)
     assert excess_aurc(p, np.ones_like(p)) == 0.0
     assert excess_aurc(p, np.zeros_like(p)) == pytest.approx(0.0, **EXACT)
+
+
+@pytest.mark.parametrize("metric", [multiclass_brier_score, multiclass_log_loss])
+def test_too_few_answers_are_counted(metric: Any) -> None:
+    """The message speaks of rows: these are probabilities, and their logarithms elsewhere."""
+    with pytest.raises(ConfigurationError, match=r"answers of shape \(2,\), one per row, got \(1,\)"):
+        metric([[0.5, 0.5], [0.1, 0.9]], [0])

@@ -290,7 +290,20 @@ def test_later_calls_count_more_in_the_means() -> None:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("context", [[1.0], [[1.0, 2.0]], [1.0, np.inf], ["a", "b"]], ids=str)
+    @pytest.mark.parametrize(
+        "context",
+        [
+            [1.0],
+            [[1.0, 2.0]],
+            [1.0, np.inf],
+            ["a", "b"],
+            1.0,
+            np.array(1.0),
+            [[1.0], [1.0, 2.0]],
+            [10**400, 1.0],
+        ],
+        ids=lambda context: f"{context!r:.20}",
+    )
     def test_embeddings_of_the_wrong_size_or_not_finite(self, context: Any) -> None:
         """A bad embedding raises ConfigurationError in `order` and `record`, and teaches nothing."""
         router = bandit()

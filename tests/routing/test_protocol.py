@@ -257,6 +257,14 @@ def test_bad_options_are_refused(kind: Any, options: dict[str, Any], message: st
         kind(["a", "b"], **options)
 
 
+@pytest.mark.parametrize("options", [{"dim": "9" * 5000}, {"alpha": "9" * 5000}, {"alpha": -(10**4000)}])
+def test_long_values_are_cut_in_messages(options: dict[str, Any]) -> None:
+    """A message shows the beginning of a value, and stays readable."""
+    with pytest.raises(ConfigurationError) as caught:
+        BanditRouter(["a", "b"], **options)
+    assert len(str(caught.value)) < 250
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

@@ -18,7 +18,7 @@ from calibrant.runs._directory import (
     rescue_if_lost,
     write_json,
 )
-from calibrant.runs._journal import JsonlStore
+from calibrant.runs._journal import JsonlStore, PredictionJournal
 from calibrant.runs._records import StoredRow, row_line
 from calibrant.runs._shards import blocks_of
 
@@ -172,10 +172,19 @@ def test_journals_keep_entries(tmp_path: Path) -> None:
     path.write_bytes(b'{"key": "a", "value": 1}\n{"key": "b", "va')
     with JsonlStore(path) as journal:
         journal.put("c", 3)
-        assert (journal.get("a"), journal.get("b"), journal.get("c")) == (1, None, 3)
+        assert (journal.get("a"), journal.get("b"), journal.get("c"), len(journal)) == (1, None, 3, 2)
         path.rename(tmp_path / "moved")
         assert not journal.in_place
         (tmp_path / "rescue").mkdir()
         journal.copy_to(tmp_path / "rescue")
     with JsonlStore(tmp_path / "rescue" / path.name) as journal:
         assert (journal.get("a"), journal.get("c")) == (1, 3)
+
+
+def test_prediction_journals_have_a_length() -> None:
+    """The length is the number of keys."""
+    journal = PredictionJournal(JsonlStore(None))
+    assert len(journal) == 0
+    for key in ("a", "b", "a"):
+        journal.put(key, Prediction(label="x"))
+    assert len(journal) == 2

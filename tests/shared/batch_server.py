@@ -24,8 +24,8 @@ class BatchServer(LoopbackServer):
     ``answer`` turns the requests of a batch, which ended in a status, into lines of its answer and its
     error file; a line that is text is written as it is. ``faults[step]`` holds what goes wrong next at
     ``upload``, ``create``, ``list``, ``look`` or ``content``: a status, ``"reset"`` (nothing is done),
-    ``"lost"`` (it is done, and the answer is lost), ``"cut"`` (half an answer comes), or ``"kill"`` (as
-    lost, and `victim` is killed).
+    ``"lost"`` (it is done, and the answer is lost), ``"cut"`` (half an answer comes), ``"broken"`` (an
+    answer without its contents comes), or ``"kill"`` (as lost, and `victim` is killed).
     """
 
     def __init__(self) -> None:
@@ -109,6 +109,8 @@ class BatchServer(LoopbackServer):
             response: web.StreamResponse = await handler(request)
             if fault == "cut":
                 return await self._cut(request)
+            if fault == "broken":
+                return web.json_response({"object": "error"})
             if fault == "kill":
                 os.kill(self.victim, signal.SIGKILL)
             if fault in {"lost", "kill"}:

@@ -12,6 +12,7 @@ import time
 import traceback
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -274,3 +275,32 @@ def test_writers_wait_for_short_locks(path: Path) -> None:
         store.add(SCOPE, scores(1.0))
         timer.join()
     assert values(store) == [1.0]
+
+
+def test_readers_do_not_wait_for_writers(path: Path) -> None:
+    """A read ends while another thread of the process waits for the lock of another program."""
+    store = ScoreStore(path, busy_timeout=30.0)
+    store.add(SCOPE, scores(1.0))
+    begun = threading.Event()
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
+        if statement.startswith("INSERT"):
+            begun.set()
+
+    writer = threading.Thread(target=store.add, args=(SCOPE, scores(2.0)), daemon=True)
+    sa.event.listen(sa.Engine, "before_cursor_execute", note)
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            writer.start()
+            assert begun.wait(30.0)
+            reader = threading.Thread(target=values, args=(store,), daemon=True)
+            reader.start()
+            reader.join(10.0)
+            assert not reader.is_alive()
+            assert writer.is_alive()
+            other.execute("ROLLBACK")
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    writer.join(30.0)
+    assert values(store) == [2.0, 1.0]

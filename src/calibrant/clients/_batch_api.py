@@ -208,8 +208,11 @@ class BatchApi:
             The call failed.
         """
         route = f"/v1/batches/{quote(batch_id, safe='')}"
-        reply = await self._insist(lambda: self._http.call(route))
-        return self._batch(reply)
+
+        async def attempt() -> RemoteBatch:
+            return self._batch(await self._http.call(route))
+
+        return await self._insist(attempt)
 
     async def download(self, file_id: str, target: Path) -> None:
         """Download a file of the provider atomically, with the API key redacted.

@@ -108,6 +108,9 @@ class CallGate:
         """Return the semaphore of the running event loop; `clients` share the limit of open files."""
         loop = asyncio.get_running_loop()
         if loop not in self._gates:
+            # A semaphore that was waited for refers to its loop, so a weak key alone would keep it.
+            for other in [one for one in self._gates if one.is_closed()]:
+                del self._gates[other]
             limit = _open_file_limit()
             free = self.calls if limit is None else _free_sockets(limit) // clients
             # At least 1: without room even for one socket, calls fail and are retried one at a time.

@@ -155,7 +155,11 @@ def _get(node: object, key: str) -> Any:  # noqa: ANN401 - foreign data
 
 def _first(node: object, *keys: str) -> Any:  # noqa: ANN401 - foreign data
     """Return the value of the first of `keys` that is present, as SDKs and REST spell keys differently."""
-    return next((value for key in keys if (value := _get(node, key)) is not None), None)
+    for key in keys:  # no generator: this runs for every token
+        value = _get(node, key)
+        if value is not None:
+            return value
+    return None
 
 
 def _shape(node: object) -> str:

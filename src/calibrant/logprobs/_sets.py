@@ -54,7 +54,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -75,6 +75,17 @@ _DECIDE: Final = frozenset({_ENDS, b",", b'"', b"{", b"[", b" "})
 _tokens_by_vocabulary: WeakKeyDictionary[Vocabulary, dict[bytes, dict[bytes, NDArray[np.int64]]]] = (
     WeakKeyDictionary()
 )
+
+
+def _fixed(values: list[float] | list[bool]) -> NDArray[Any]:
+    """Return a read-only array, which a distribution need not copy: label sets may be large."""
+    array = np.array(values)
+    array.setflags(write=False)
+    return array
+
+
+_KNOWN: Final = _fixed([True, True])
+_UNKNOWN: Final = _fixed([False, False])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,8 +137,8 @@ class SetEvidence:
         inside = min(max(float(self.probabilities[place]), FLOOR), 1.0 - FLOOR)
         return LabelDistribution(
             labels=values,
-            logprobs=np.array([math.log1p(-inside), math.log(inside)]),
-            measured=np.full(2, self.measured[place]),
+            logprobs=_fixed([math.log1p(-inside), math.log(inside)]),
+            measured=_KNOWN if self.measured[place] else _UNKNOWN,
             joint_logprob=None,
             label_mass=self.label_mass,
             unresolved_mass=float(self.unresolved[place]),

@@ -37,6 +37,7 @@ from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._prediction import LabelDistribution, LogprobSpace
 from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._distribution import log_normalise
+from calibrant.logprobs._walk import check_tolerance
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -134,6 +135,11 @@ class TokenWalk:
         Expected shares: the `shares` of a walk over the same prompt without a text.
     at_once : sequence of int, default ()
         Nodes to visit together with the root.
+
+    Raises
+    ------
+    ConfigurationError
+        `tolerance` is out of range.
     """
 
     def __init__(
@@ -144,6 +150,7 @@ class TokenWalk:
         expected: NDArray[np.float64] | None = None,
         at_once: Sequence[int] = (),
     ) -> None:
+        check_tolerance(tolerance)
         self._trie = trie
         self._tolerance = tolerance
         self._expected = expected

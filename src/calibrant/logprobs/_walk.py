@@ -43,7 +43,7 @@ from typing import Final
 
 import numpy as np
 
-from calibrant.core._errors import LogprobsUnavailableError
+from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace
 from calibrant.logprobs._completion import MOST_MASS
@@ -113,6 +113,20 @@ class _VisitedNode:
     bound: float
 
 
+def check_tolerance(tolerance: float) -> None:
+    """Check that a tolerance is a total variation.
+
+    Raises
+    ------
+    ConfigurationError
+        `tolerance` is NaN or outside [0, 1].
+    """
+    if not 0.0 <= tolerance <= 1.0:
+        raise ConfigurationError(
+            f"Expected a tolerance in [0, 1], got {tolerance!r:.80}: use 0 to leave nothing out."
+        )
+
+
 class LabelWalk:
     """Best-first search over beginnings of labels, as text, that sums next-token probabilities.
 
@@ -128,11 +142,17 @@ class LabelWalk:
         root.
     trie : LabelTrie, optional
         The trie of `labels`, to reuse one.
+
+    Raises
+    ------
+    ConfigurationError
+        `labels` is no label set, or `tolerance` is out of range.
     """
 
     def __init__(
         self, labels: Sequence[str] | LabelSet, *, tolerance: float, trie: LabelTrie | None = None
     ) -> None:
+        check_tolerance(tolerance)
         self._labels = LabelSet.of(labels).labels
         self._tolerance = tolerance
         self._trie = trie or LabelTrie(self._labels)

@@ -22,7 +22,7 @@ def as_numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """Return `values` as an array of floats; ConfigurationError if they are not numbers."""
     try:
         return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         msg = f"Expected {name} to hold numbers, in rows of one length: {error}. Leave out rows without them."
         raise ConfigurationError(msg) from error
 
@@ -133,7 +133,7 @@ def check_count(name: str, value: object, *, low: int, high: int | None = None) 
     number = int(value) if whole and not isinstance(value, bool) else None  # type: ignore[call-overload]
     if number is None or number < low or (high is not None and number > high):
         allowed = f"of at least {low}" if high is None else f"in [{low}, {high}]"
-        raise ConfigurationError(f"Expected {name} to be a whole number {allowed}, got {value!r}.")
+        raise ConfigurationError(f"Expected {name} to be a whole number {allowed}, got {value!r:.80}.")
     return int(number)
 
 
@@ -155,7 +155,7 @@ def check_number(name: str, value: object, interval: str) -> float:
         Not a number, NaN, or outside the interval.
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        msg = f"Expected {name} to be a number in {interval}, got {value!r} ({type(value).__name__})."
+        msg = f"Expected {name} to be a number in {interval}, got {value!r:.80} ({type(value).__name__})."
         raise ConfigurationError(msg)
     try:
         number = float(value)
@@ -165,7 +165,7 @@ def check_number(name: str, value: object, interval: str) -> float:
     above = number >= low if interval[0] == "[" else number > low
     below = number <= high if interval[-1] == "]" else number < high
     if not (above and below):
-        msg = f"Expected {name} in {interval}, got {value!r}: choose a value in that range."
+        msg = f"Expected {name} in {interval}, got {value!r:.80}: choose a value in that range."
         raise ConfigurationError(msg)
     return number
 
@@ -249,7 +249,7 @@ def check_answers(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.i
     n, n_labels = rows.shape
     given = np.asarray(answers)
     if given.shape != (n,):
-        msg = f"Expected answers of shape ({n},), one per row of log-probabilities, got {given.shape}."
+        msg = f"Expected answers of shape ({n},), one per row, got {given.shape}."
         raise ConfigurationError(msg)
     if given.dtype.kind not in "iu":
         msg = (

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._sections import Amount, Count, Number
-from calibrant.metrics._validation import check_count, check_number, check_values
+from calibrant.metrics._validation import as_numbers, check_count, check_number, check_values
 from calibrant.routing._base import ProviderTally, TallyRouter
 from calibrant.routing._checks import check_costs, unit_vector
 from calibrant.routing._linucb import LEAST_RIDGE, LinUCB
@@ -286,9 +286,12 @@ class BanditRouter(TallyRouter[_BanditTally]):
 
         None if the embedding is missing or has no direction.
         """
-        if embedding is None or np.size(embedding) == 0:
+        if embedding is None:
             return None
-        vector = check_values("the embedding", embedding[: self._dim])
+        numbers = as_numbers("the embedding", embedding)
+        if numbers.size == 0:
+            return None
+        vector = check_values("the embedding", numbers[: self._dim] if numbers.ndim else numbers)
         if vector.size < self._dim:
             raise ConfigurationError(
                 f"Expected an embedding of at least {self._dim} numbers, got {vector.size}: choose a larger model of "

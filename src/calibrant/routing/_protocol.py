@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -50,12 +51,12 @@ OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
 """Strategies that judge answers themselves: neither the quality gate nor coherence applies to them."""
 
 _FLAGS: Final = ("success", "rate_limited", "recovered")
-# Interval of a number, and whether it may be None.
+# Largest value of a number, its interval, and whether it may be None.
 _RANGES: Final = (
-    ("latency_seconds", "[0, inf)", False),
-    ("quality", "[0, 1]", True),
-    ("cost", "[0, inf)", True),
-    ("penalty", "[0, 1]", False),
+    ("latency_seconds", sys.float_info.max, "[0, inf)", False),
+    ("quality", 1.0, "[0, 1]", True),
+    ("cost", sys.float_info.max, "[0, inf)", True),
+    ("penalty", 1.0, "[0, 1]", False),
 )
 
 
@@ -118,14 +119,16 @@ class Observation:
         if not isinstance(self.provider, str):
             raise ConfigurationError(f"Expected the name of a provider, got {self.provider!r:.80}.")
         for name in _FLAGS:
-            object.__setattr__(self, name, _truth(name, getattr(self, name)))
+            flag = getattr(self, name)
+            if flag is not True and flag is not False:
+                object.__setattr__(self, name, _truth(name, flag))
         quality: object = self.quality
         if isinstance(quality, bool | np.bool_):  # right or wrong
             object.__setattr__(self, "quality", float(quality))
-        for name, interval, optional in _RANGES:
+        for name, most, interval, optional in _RANGES:
             value = getattr(self, name)
-            # Every interval holds [0, 1]: most numbers, plain floats, need no further check.
-            is_plain = type(value) is float and 0.0 <= value <= 1.0
+            # Made once per call, and mostly of plain floats, which need no further check.
+            is_plain = type(value) is float and 0.0 <= value <= most
             if not is_plain and (value is not None or not optional):
                 object.__setattr__(self, name, check_number(name, value, interval))
         if self.success and self.rate_limited:

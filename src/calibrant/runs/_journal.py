@@ -63,6 +63,9 @@ class JsonlStore:
         if complete < len(data):
             file.truncate(complete)
 
+    def __len__(self) -> int:
+        return len(self._values)
+
     def get(self, key: str) -> Any:  # noqa: ANN401  (JSON)
         """Return the value under `key`, or None."""
         return self._values.get(key)
@@ -105,6 +108,9 @@ class PredictionJournal:
 
     def __init__(self, store: JsonlStore) -> None:
         self._store = store
+
+    def __len__(self) -> int:
+        return len(self._store)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
         """Return the stored predictions by key; missing keys are left out."""

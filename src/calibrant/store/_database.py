@@ -231,11 +231,11 @@ class Database:
 
     @contextlib.contextmanager
     def _ready(self, what: str) -> Iterator[None]:
-        """Open or reopen the database for one thread; raise StateError where `what` cannot be done."""
+        """Open or reopen the database, one thread at a time; raise StateError where `what` cannot be done."""
         try:
             with self._thread_lock:
                 self._recover_file()
-                yield
+            yield
         except (SQLAlchemyError, OSError) as error:  # OSError: of the file's folder
             if isinstance(error, SQLAlchemyError) and not isinstance(error, OperationalError):
                 raise StateError(self.unusable(error)) from None

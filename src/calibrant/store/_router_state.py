@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -180,6 +181,12 @@ class RouterState(Database):
         """Close all connections."""
         with self._thread_lock:
             super().close()
+
+    @contextlib.contextmanager
+    def _ready(self, what: str) -> Iterator[None]:
+        """Open or reopen the database for one thread until the block ends."""
+        with self._thread_lock, super()._ready(what):
+            yield
 
     def _names(self, query: sa.Select[tuple[Any]]) -> list[str]:
         if not self._may_exist():

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from calibrant.calibration import LabelPriorCorrection
+from calibrant.clients._batch_api import BatchApi
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core import (
     CalibrantError,
@@ -382,6 +384,15 @@ def test_passing_faults_are_retried_at_every_step(server: Any, tmp_path: Path) -
     submit(tmp_path)
     assert collect(tmp_path).outcomes == {"ok": 6}
     assert len(server.batches) == 3
+
+
+def test_broken_looks_are_retried(server: Any, tmp_path: Path) -> None:
+    """A look answered without the batch is repeated, as one without an answer is."""
+    submit(tmp_path)
+    server.faults["look"] = ["broken", "broken"]
+    with closing(BatchApi("openai/tiny", api_base=server.url, api_key=KEY, retry=RETRY)) as api:
+        assert run_sync(api.look("batch-0")).id == "batch-0"
+    assert server.calls.count("look") == 3
 
 
 def test_a_bad_key_ends_the_job_unseen(server: Any, tmp_path: Path) -> None:

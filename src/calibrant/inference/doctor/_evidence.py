@@ -50,10 +50,13 @@ class FailedCall:
         The provider's message.
     optional : bool
         True if the server is not asked this way by default.
+    remedy : str
+        What to do about it; empty where the kind of call says so.
     """
 
     reason: str
     optional: bool = False
+    remedy: str = ""
 
 
 class Alternatives(NamedTuple):
@@ -345,7 +348,10 @@ async def _score(calls: ExaminationCalls) -> list[ScoredText] | FailedCall | Non
     except (ProviderError, ConfigurationError) as error:
         return _unscored(str(error), optional=optional)
     if not all(one.distribution.emitted for one in scored):
-        return FailedCall("No label is among the tokens the model would write next.")
+        return FailedCall(
+            "No label is among the tokens the model would write next.",
+            remedy='Use scoring = "decode": the model does not take the text before a label for a beginning.',
+        )
     return scored
 
 
@@ -365,10 +371,12 @@ async def _score_text(
         reported = await calls.make(lambda: row.next_tokens(constraint.prefix))
     if isinstance(reported, FailedCall):
         return reported
+    fault = unit_fault((Token(b"", 0.0, reported.top),))
     walk = LabelWalk(task.LABELS, tolerance=1.0)  # one token tells the labels apart
     try:
         walk.visit("", reported.top)
     except LogprobsUnavailableError as error:
-        fault = unit_fault((Token(b"", 0.0, reported.top),))
         return FailedCall(f"{error} ({fault})" if fault else str(error))
+    if fault:
+        return FailedCall(f"Not natural log-probabilities: {fault}.")
     return ScoredText(walk.distribution(), is_whole=False)

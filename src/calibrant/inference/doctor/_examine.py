@@ -387,7 +387,7 @@ def _exact(evidence: Evidence) -> _Judgement:
     if isinstance(scored, FailedCall):
         if scored.optional:
             return _warning(scored.reason)
-        return _problem(scored.reason, 'Use scoring = "decode", or another engine.')
+        return _problem(scored.reason, scored.remedy or 'Use scoring = "decode", or another engine.')
     basis = "the probabilities of whole labels" if scored[0].is_whole else "next-token probabilities"
     return _ok(f"{len(scored)} of {len(scored)} texts were scored on {basis}.")
 
