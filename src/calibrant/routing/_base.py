@@ -70,7 +70,7 @@ class TallyRouter(ABC, Generic[_T]):
         """Return all providers, the one to ask first at the front; the others are its fallbacks."""
 
     def record(self, observation: Observation) -> None:
-        """Learn from a call, and count it.
+        """Update the provider's tally with the outcome of a call, and count the call.
 
         Raises
         ------

@@ -275,7 +275,7 @@ def _document(body: str) -> _JsonText | None:
 
 
 def _texts(document: object) -> Iterator[str]:
-    """Yield every text in a JSON document; not its keys."""
+    """Yield the strings among the values of a JSON document, without its keys."""
     left = [document]
     while left:
         node = left.pop()
