@@ -154,7 +154,7 @@ def _wrong(
 
 
 def _distance(labels: LabelSet | None, prediction: Prediction, expected: str) -> str:
-    """Return a sentence about the distance to the true label, after a space; empty for labels without structure."""
+    """Return the sentences on the distance to the true label; empty for labels without structure."""
     if isinstance(labels, OrdinalLabels):
         return _steps(labels, prediction, expected)
     if isinstance(labels, HierarchicalLabels):
@@ -163,7 +163,7 @@ def _distance(labels: LabelSet | None, prediction: Prediction, expected: str) ->
 
 
 def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
-    """Return a sentence on the steps between answer and true label, and one on the probability on either side."""
+    """Return sentences on the steps from the true label to the answer, and the probability on each side."""
     got = prediction.label or ""
     rank, steps = labels.rank(expected), labels.rank(got) - labels.rank(expected)
     parts = []
@@ -184,7 +184,7 @@ def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
 
 
 def _levels(labels: HierarchicalLabels, prediction: Prediction, expected: str) -> str:
-    """Return a sentence that names the deepest right level, and the expected label at the first wrong one."""
+    """Return a sentence on the levels of the answer: the deepest right one and the first wrong one."""
     got = prediction.label or ""
     answered, true = labels.path(got), labels.path(expected)
     aspects = labels.aspects(prediction, expected)
@@ -271,7 +271,7 @@ def failed_call(reason: str) -> str:
 def no_label(
     *, expected: str, got: str | None, outcome: Outcome, reason: str, form: str = "exactly one label"
 ) -> str:
-    """Return the feedback on an answer without a legal label; `form` names the form that is asked for."""
+    """Return the feedback on an answer without a legal label; `form` describes the required answer."""
     action = (
         "declined to answer" if outcome is Outcome.REFUSAL else "gave no answer that can be read as a label"
     )

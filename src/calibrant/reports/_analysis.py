@@ -320,7 +320,7 @@ def mistakes(rows: PromptRows, limit: int, table: ClassificationSummary | None) 
 
 
 def _why_unranked(rows: PromptRows, table: ClassificationSummary | None) -> str:
-    """Return the reason against ranking suspected label errors, or an empty text if the rows can be ranked."""
+    """Return the reason why suspected label errors cannot be ranked; an empty text if they can."""
     if table is None:
         return ""
     found = confidence_auroc(rows)

@@ -57,7 +57,7 @@ def seconds(value: float) -> str:
 
 
 class Frame:
-    """A chart area with axes; `x` and `y` map data to the drawing."""
+    """SVG chart with axes; `x` and `y` map data to drawing coordinates."""
 
     def __init__(self, identity: str, title: str, description: str, *, x: Scale, y: Scale) -> None:
         self.x, self.y = x, y

@@ -294,7 +294,7 @@ def read_texts(
 
 
 def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the probabilities of some rows over `PromptRows.labels`, shape (k, L); they need not sum to 1.
+    """Return the label probabilities of the chosen rows, shape (k, L); they need not sum to 1.
 
     A row with a confidence but no distribution spreads the remaining probability evenly over the other labels.
 

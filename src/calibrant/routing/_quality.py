@@ -1,4 +1,4 @@
-"""Detection of degenerate answers (empty, repetitive, incoherent, cut off or declined) without a model."""
+"""Detection of empty, repetitive, incoherent, cut-off or declined answers, without a model."""
 
 from __future__ import annotations
 

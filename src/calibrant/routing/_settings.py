@@ -32,7 +32,7 @@ _WITHOUT_STATE: Final = frozenset({"none", "task"})
 
 
 class CascadeRoutingSettings(Section):
-    """The ``[routing.cascade]`` table, for ``routing = "cascade"``: the cheapest first, the next if its answer is bad.
+    """The ``[routing.cascade]`` table: the cheapest provider first, the next one after a poor answer.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class TierSettings(Section):
 
 
 class TriageSettings(Section):
-    """The ``[routing.triage]`` table, for ``routing = "triage"``: a cheap model grades the difficulty of a request.
+    """The ``[routing.triage]`` table: a cheap model grades the difficulty of a request.
 
     Attributes
     ----------

@@ -21,7 +21,7 @@ _FILL: Final = 0.8  # of a context window may be taken by the request
 
 @dataclass
 class _TierTally(ProviderTally):
-    """Calls of one provider by tier, and calls moved to it by a too small context window."""
+    """Counts of one provider's calls by tier, and of calls moved to it for its larger context window."""
 
     simple: Count = 0
     medium: Count = 0

@@ -42,7 +42,7 @@ _ILLEGAL_MASS: Final = 0.01
 
 @dataclass(frozen=True)
 class FailedCall:
-    """A call without an answer.
+    """Reason why a call gave no usable answer.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class Alternatives(NamedTuple):
 
 
 class ScoredText(NamedTuple):
-    """One text, scored exactly.
+    """Label distribution of one text by exact scoring.
 
     Attributes
     ----------

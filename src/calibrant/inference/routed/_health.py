@@ -19,7 +19,7 @@ _MOST_DOUBLINGS: Final = 30  # beyond every longest cooldown, and no overflow
 
 
 class Turn(NamedTuple):
-    """Permission for one call.
+    """Permission of a circuit breaker for one call.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Provider runtime: concurrency, health, calls, the fallback order of a request, and its final error."""
+"""Providers at run time: concurrency, circuit breaker, calls, and the fallback order of a request."""
 
 from __future__ import annotations
 
