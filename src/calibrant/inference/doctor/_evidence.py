@@ -42,7 +42,7 @@ _ILLEGAL_MASS: Final = 0.01
 
 @dataclass(frozen=True)
 class FailedCall:
-    """Reason why a call gave no usable answer.
+    """Failure of one call of an examination, with its message.
 
     Attributes
     ----------
