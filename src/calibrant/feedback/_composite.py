@@ -117,7 +117,7 @@ def _field_head(parts: Sequence[Part], truth: Mapping[str, str], prediction: Pre
 def _field_lines(
     parts: Sequence[Part], truth: Mapping[str, str], labels: CompositeLabels, *, high: float, low: float
 ) -> list[str]:
-    """Return a line for each field that is wrong or unsure, and one for the others."""
+    """Return a line for each field that is wrong or unsure, and one line that lists the other fields."""
     lines, right = [], []
     for part in parts:
         is_right = part.label == truth[part.name]
@@ -155,7 +155,7 @@ def _label_list(labels: CompositeLabels, answer: str) -> str:
 def _set_lines(
     parts: Sequence[Part], truth: Mapping[str, str], *, no: str, high: float, low: float
 ) -> list[str]:
-    """Return a line for each label that is missed, added or unsure, and one for the others."""
+    """Return a line for each missed, added or unsure label, and one line about the other labels."""
     lines: dict[str, list[str]] = {"missed": [], "added": [], "unsure": [], "nearly": []}
     right_labels: list[str] = []
     absent = 0
@@ -179,7 +179,7 @@ def _set_lines(
 
 
 def _mistake(part: Part, no: str, *, sure: bool) -> str:
-    """Return the line of a label that is wrongly in the set, or out of it."""
+    """Return the line about a label that the model added or missed wrongly."""
     verb, rule = ("Missed", "applies") if part.label == no else ("Added", "does not apply")
     if not sure:
         return f"{verb} {_with_inclusion(part, no)}: the prompt should say more clearly when it {rule}."

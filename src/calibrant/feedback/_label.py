@@ -55,7 +55,7 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
     high: float = 0.99,
     low: float = 0.90,
 ) -> str:
-    """Return the feedback on one row.
+    """Return the feedback text on one row with a single label.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def _wrong(
 
 
 def _distance(labels: LabelSet | None, prediction: Prediction, expected: str) -> str:
-    """Return a sentence about the distance to the true label, after a space; empty for labels without structure."""
+    """Return the sentences on the distance to the true label; empty for labels without structure."""
     if isinstance(labels, OrdinalLabels):
         return _steps(labels, prediction, expected)
     if isinstance(labels, HierarchicalLabels):
@@ -163,7 +163,7 @@ def _distance(labels: LabelSet | None, prediction: Prediction, expected: str) ->
 
 
 def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
-    """Return a sentence on the steps between answer and true label, and one on the probability on either side."""
+    """Return sentences on the steps from the true label to the answer, and the probability on each side."""
     got = prediction.label or ""
     rank, steps = labels.rank(expected), labels.rank(got) - labels.rank(expected)
     parts = []
@@ -184,7 +184,7 @@ def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
 
 
 def _levels(labels: HierarchicalLabels, prediction: Prediction, expected: str) -> str:
-    """Return a sentence that names the deepest right level, and the expected label at the first wrong one."""
+    """Return a sentence on the levels of the answer: the deepest right one and the first wrong one."""
     got = prediction.label or ""
     answered, true = labels.path(got), labels.path(expected)
     aspects = labels.aspects(prediction, expected)
@@ -230,7 +230,7 @@ def _true_probability(expected: str, distribution: LabelDistribution | None) -> 
 
 
 def _alternatives(distribution: LabelDistribution | None, *left_out: str) -> str:
-    """Return ``'B' (24%), 'C' (2%)`` without the labels in `left_out`; empty if no rival was measured."""
+    """Return the probable rivals as ``'B' (24%), 'C' (2%)``, without the labels in `left_out`."""
     if distribution is None:
         return ""
     excluded = {_canonical(distribution, label) for label in left_out}
@@ -253,7 +253,7 @@ def _canonical(distribution: LabelDistribution | None, text: str) -> str | None:
 
 
 def check(*, confidence: float | None, low: float, high: float) -> None:
-    """Raise where a confidence or a threshold is out of range."""
+    """Raise ConfigurationError if a confidence or a threshold is out of range."""
     if not 0.0 <= low <= high <= 1.0 or high == 0.0:
         msg = f"Expected thresholds with 0 <= low <= high <= 1 and high above 0, got low={low!r}, high={high!r}."
         raise ConfigurationError(msg)
@@ -271,7 +271,7 @@ def failed_call(reason: str) -> str:
 def no_label(
     *, expected: str, got: str | None, outcome: Outcome, reason: str, form: str = "exactly one label"
 ) -> str:
-    """Return the feedback on an answer without a legal label; `form` names the form that is asked for."""
+    """Return the feedback on an answer without a legal label; `form` describes the required answer."""
     action = (
         "declined to answer" if outcome is Outcome.REFUSAL else "gave no answer that can be read as a label"
     )
@@ -287,7 +287,7 @@ def no_label(
 
 
 def percent(probability: float, *, limits: tuple[float, ...] = ()) -> str:
-    """Return whole percents, but never round up to 100%, down to 0%, or up to one of `limits`.
+    """Return a probability in percent, never rounded to 0%, to 100% or up to one of `limits`.
 
     Above 98% one decimal is kept where it says something: 99.6% is not 100%, 98.7% not 99%.
     """
@@ -313,7 +313,7 @@ def probability_words(probability: float | None) -> str:
 
 
 def small_percent(probability: float) -> str:
-    """Return percents as `percent` does, but with one significant digit below 1%: 0.03%."""
+    """Return a probability as `percent` does, but with one significant digit below 1%, such as 0.03%."""
     share = 100.0 * probability
     if share >= 1.0 - 1e-9:
         return percent(probability)
@@ -321,7 +321,7 @@ def small_percent(probability: float) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return `text` in quotes."""
+    """Return `text` in single quotes."""
     return f"'{text}'"
 
 

@@ -1,4 +1,4 @@
-"""Classifier inference: clients by name, the concurrent row engine, the classifier."""
+"""Inference: clients by name, the concurrent row engine and the classifier."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Classifier: one model with a prompt and a label set."""
+"""Text classifier: one model with a prompt and a label set."""
 
 from __future__ import annotations
 
@@ -271,17 +271,17 @@ class Classifier(ModelPredictor):
         return self
 
     def with_features(self) -> Self:
-        """Return a copy without head whose predictions include text features, if the model reports them."""
+        """Return a copy without a head; its predictions include text features if the model reports them."""
         return self._copy(_owns_client=False, _head=None, _model=self._model.with_features())
 
     def _copy(self, **changes: object) -> Self:
-        """Return a copy with other attributes."""
+        """Return a copy with the given attributes replaced."""
         found = copy(self)
         found.__dict__.update(changes)
         return found
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
-        """Return a copy with another prompt; client and journal are shared.
+        """Return a copy with another prompt and without a head; client and journal are shared.
 
         A label-prior correction stays behind: it belongs to the prompt it was fitted under.
 
@@ -360,11 +360,11 @@ class Classifier(ModelPredictor):
         return self._copy(_model=model, _prior_correction=None, _head=None)
 
     def with_limits(self, limits: Limits) -> Self:
-        """Return a copy with other `limits` and a new meter; client and journal are shared."""
+        """Return a copy with other `limits` and new counters; client and journal are shared."""
         return self._metered(limits, self._model)
 
     def with_tokens(self, *, top_logprobs: int = 0) -> Self:
-        """Return a copy whose decoded predictions hold their tokens.
+        """Return a copy whose decoded predictions include the tokens of the answer.
 
         Parameters
         ----------
@@ -376,7 +376,7 @@ class Classifier(ModelPredictor):
         return self._metered(self.limits, replace(self._model, method=method, top_logprobs=top_logprobs))
 
     def _metered(self, limits: Limits, model: PromptedModel) -> Self:
-        """Return a copy of another model, with a meter of its own."""
+        """Return a copy with these limits and this model, and with new counters."""
         gate = _gate(self.client, limits)
         method = replace(model.method, calls=replace(model.method.calls, gate=gate))
         runner = Runner(gate=gate, journal=self.journal)
@@ -418,7 +418,7 @@ class Classifier(ModelPredictor):
         return None if self.demonstrations is None else self.demonstrations.description
 
     def close(self) -> None:
-        """Close the client, unless it was handed in."""
+        """Close the client if this classifier opened it."""
         if self._owns_client:
             self.client.close()
 
@@ -426,7 +426,7 @@ class Classifier(ModelPredictor):
 def _task_arguments(
     task: Task, *, model: ModelLike | None, client: Client | None, limits: Limits | None
 ) -> dict[str, Any]:
-    """Return the classifier arguments of a task; refuse a task with several models unless one is given."""
+    """Return the arguments of a task's classifier; raise if the task has several models and none is given."""
     own = task.model
     if model is not None:
         if own.api_base is not None:
@@ -468,7 +468,7 @@ def _gate(client: Client, limits: Limits) -> Gate:
 
 
 def as_classifier(predictor: Predictor, *, to_use: str) -> Classifier:
-    """Return the predictor if it is a single classifier; refuse a cascade.
+    """Return the predictor if it is a `Classifier`; otherwise raise ConfigurationError.
 
     Parameters
     ----------

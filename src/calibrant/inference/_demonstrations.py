@@ -39,7 +39,7 @@ _Likeness: TypeAlias = Callable[[Sequence[str]], _Floats]
 
 
 def _word_likeness(rows: Sequence[str]) -> _Likeness:
-    """Return the sum of two cosine similarities: TF-IDF words and TF-IDF pieces of words."""
+    """Return a function from texts to their TF-IDF similarities to `rows`, by words and pieces of words."""
     words = Words()
     matrix = words.learn(rows)
 
@@ -51,7 +51,7 @@ def _word_likeness(rows: Sequence[str]) -> _Likeness:
 
 
 def _embedding_likeness(rows: Sequence[str]) -> _Likeness:
-    """Return the cosine similarities of static embeddings."""
+    """Return a function from texts to their similarities to `rows`, as cosines of static embeddings."""
     embedder = Model2VecEmbedder()
 
     def unit_vectors(texts: Sequence[str]) -> _Floats:
@@ -68,7 +68,7 @@ _RETRIEVERS: Final[Mapping[str, Callable[[Sequence[str]], _Likeness]]] = {
 
 
 def one_line(text: str) -> str:
-    """Return `text` with every run of white space as one space."""
+    """Return `text` on one line, with white space reduced to single spaces."""
     return " ".join(text.split())
 
 
@@ -200,7 +200,7 @@ class DemonstrationIndex:
         return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
     def check(self, settings: DemonstrationSettings) -> None:
-        """Refuse more demonstrations than there are rows.
+        """Raise ConfigurationError if `settings` ask for more demonstrations than the index has rows.
 
         Raises
         ------
@@ -250,7 +250,7 @@ class DemonstrationIndex:
         return found
 
     def _likeness(self, texts: Sequence[str], retriever: str) -> Iterator[tuple[str, _Floats]]:
-        """Yield every text with its similarity to the rows."""
+        """Yield each text with its similarities to all rows."""
         if retriever not in self._retrievers:
             self._retrievers[retriever] = _RETRIEVERS[retriever]([row.text for row in self.rows])
         step = max(1, _MOST_AT_ONCE // len(self))
@@ -260,7 +260,7 @@ class DemonstrationIndex:
 
 
 class DemonstrationFormat:
-    """Writes demonstrations below an instruction, and tells them from it.
+    """Text format of demonstrations: writes them below an instruction, and splits them off again.
 
     A demonstration shows the answer as the JSON object the model is to write: small models
     copy the form, and a bare label teaches them the wrong one.
@@ -282,7 +282,7 @@ class DemonstrationFormat:
         return json.dumps(_document(self._field, label, self._composite), ensure_ascii=False)
 
     def render(self, demonstrations: Sequence[Demonstration]) -> str:
-        """Return the text below the instruction; empty without demonstrations."""
+        """Return demonstrations as the text that follows the instruction; empty without demonstrations."""
         if not demonstrations:
             return ""
         blocks = [f"{_TEXT}{shown.text}{_ANSWER}{self.answer(shown.label)}" for shown in demonstrations]
@@ -290,7 +290,7 @@ class DemonstrationFormat:
 
     @staticmethod
     def split(prompt: str) -> tuple[str, list[tuple[str, str]]]:
-        """Return a prompt without its demonstrations, and the text and the answer of each.
+        """Return the instruction of a prompt, and the text and the answer of each demonstration.
 
         A prompt that does not end with demonstrations is returned as it is.
         """
@@ -302,7 +302,7 @@ class DemonstrationFormat:
 
 
 class Retrieval:
-    """Demonstrations of a classifier, and their form.
+    """Retrieval of demonstrations for the queries of a classifier.
 
     Parameters
     ----------
@@ -341,7 +341,7 @@ class Retrieval:
         self._form = DemonstrationFormat(field=field, labels=labels)
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
-        """Return queries with rendered demonstrations, each with the reason if it cannot have its own; else empty.
+        """Return queries with rendered demonstrations, each with an error text or an empty one.
 
         Raises
         ------
@@ -420,7 +420,7 @@ def _document(field: str, label: str, composite: CompositeLabels | None) -> Any:
 
 
 def _merged_value(one: Any, other: Any) -> Any:  # noqa: ANN401  (JSON)
-    """Merge two JSON values, key by key."""
+    """Merge two JSON values recursively."""
     if isinstance(one, list) and isinstance(other, list):
         return [_merged_value(one[0], other[0])]
     if isinstance(one, dict) and isinstance(other, dict):

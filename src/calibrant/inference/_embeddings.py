@@ -160,7 +160,7 @@ class HashingEmbedder(CallableEmbedder):
 
 
 class Model2VecEmbedder(CallableEmbedder):
-    """Means of static word vectors (model2vec): a small file, no neural network at run time.
+    """Embedder by the mean of static word vectors (model2vec); no neural network runs.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ class CachedEmbedder:
 def open_embedder(
     embedder: EmbedderLike = _HASHING, *, dim: int = 64, options: Mapping[str, Any] | None = None
 ) -> Embedder:
-    """Return an embedder.
+    """Return the embedder of a name, or of a function from texts to vectors.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ _SURELY_NEEDED: Final = 0.2  # a tolerance at which hardly any row leaves these 
 
 @dataclass(kw_only=True)
 class RowCalls:
-    """Calls of one row with their usage, and the model's features of its text.
+    """Record of the model calls of one row: their number, their usage and the text features.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class RowCalls:
     features: NDArray[np.float16] | None = None
 
     def add(self, answer: NextTokens | LabelLogprobs) -> None:
-        """Add the usage of a call, and the model that answered it."""
+        """Add the usage of a call, and store the name of the model that answered."""
         self.usage += answer.usage
         self.model = answer.model or self.model
 
@@ -96,7 +96,7 @@ class RowCalls:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Raise ProviderError for log-probabilities read inside the block that are no evidence."""
+        """Convert a LogprobsUnavailableError inside the block to a ProviderError."""
         try:
             yield
         except LogprobsUnavailableError as error:
@@ -109,7 +109,7 @@ class RowCalls:
         return Prediction(**content, usage=self.usage, model=self.model, attempts=self.made)
 
     def unlikely(self, where: str = "") -> Prediction:
-        """Return the prediction of a row in which every label is improbable."""
+        """Return a prediction without a label: no label is among the listed next tokens of the model."""
         return self.predicted(
             label=None,
             outcome=Outcome.UNPARSED,
@@ -169,7 +169,7 @@ class LabelScorer:
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
     async def prepare(self, request: CompletionRequest, prefix: str) -> Expected:
-        """Return the label expectations without a text, requested once per prompt.
+        """Return the label probabilities of a prompt without a text; empty unless the model runs in process.
 
         Raises
         ------
@@ -193,7 +193,7 @@ class LabelScorer:
             return self._expected[key]
 
     async def _expect(self, request: CompletionRequest, prefix: str, calls: RowCalls) -> Expected:
-        """Score all labels after the messages of `request`."""
+        """Return the label probabilities after the messages of `request`; empty if they cannot be computed."""
         async with self._client.continuing(request) as row:
             if not isinstance(row, TokenContinuation):
                 return Expected()
@@ -232,7 +232,7 @@ class LabelScorer:
         return await self._score_texts(row, prefix, calls)
 
     async def _score_labels(self, row: LabelContinuation, prefix: str, calls: RowCalls) -> LabelDistribution:
-        """Score all whole labels in one call."""
+        """Return the label distribution from one call that scores all whole labels."""
         found = await calls.make(partial(row.label_logprobs, prefix, self._spelled))
         calls.add(found)
         return whole_label_distribution(self.labels, found.logprobs)
@@ -240,7 +240,7 @@ class LabelScorer:
     async def _score_tokens(
         self, row: TokenContinuation, prefix: str, calls: RowCalls, expected: Expected
     ) -> LabelDistribution:
-        """Score the labels' tokens, many in one call; the row takes the features of its text."""
+        """Return the label distribution from scores of tokens; set usage and text features of `calls`."""
         root, trie = self._tokens_of(row, prefix)
         # Behind another prefix the labels may be written with other tokens.
         known = expected if expected.trie is trie else Expected()
@@ -256,7 +256,7 @@ class LabelScorer:
         return root, self._token_trie(tuple(tokens[len(root) :] for tokens in written), row.vocabulary)
 
     async def _score_texts(self, row: Continuation, prefix: str, calls: RowCalls) -> LabelDistribution:
-        """Walk the label trie, with one next-token call per node."""
+        """Return the label distribution from next-token calls at the nodes of the label trie."""
         walk = LabelWalk(self.labels, tolerance=self._tolerance, trie=self._label_trie)
         last = ""
         with calls.reading():
@@ -271,7 +271,7 @@ class LabelScorer:
     async def _ask(
         self, row: Continuation, prefix: str, walk: LabelWalk, texts: list[str], calls: RowCalls
     ) -> list[NextTokens]:
-        """Request the next tokens of several nodes at once; they share the row's cached prompt.
+        """Return the next tokens after each text, from concurrent calls that share the row's cached prompt.
 
         A few alternatives will mostly do, and every further one costs time. Where they do not, the
         whole list is asked for.
@@ -300,7 +300,7 @@ class LabelScorer:
 async def _follow(
     walk: TokenWalk, row: TokenContinuation, root: Sequence[int], trie: TokenTrie, calls: RowCalls
 ) -> TokenLogprobs:
-    """Request pending nodes until none is left; return the log-probabilities of the first token."""
+    """Score trie nodes until none is pending; return the log-probabilities at the first node."""
     first: TokenLogprobs | None = None
     while nodes := walk.pending():
         for start in range(0, len(nodes), _MOST_TOGETHER):
@@ -335,7 +335,7 @@ class ExactMethod(Method):
         return LabelScorer(labels, client=self.client, tolerance=self.tolerance, calls=self.calls)
 
     async def row_calls(self, values: tuple[str, ...]) -> RowCalls:
-        """Return the calls of a new row; the first time, ask the client to refuse labels it cannot score.
+        """Return an empty record of a row's calls; the first time, check that the client can score `values`.
 
         Raises
         ------
@@ -358,7 +358,7 @@ class ExactMethod(Method):
 
 @dataclass(kw_only=True)
 class ExactScoring(ExactMethod):
-    """Exact method for one label: next-token walks of the label trie, or whole-label scores.
+    """Exact method for one label, by next-token scores along the label trie or by whole-label scores.
 
     Attributes
     ----------
@@ -390,11 +390,11 @@ class ExactScoring(ExactMethod):
 
     @property
     def might_keep_features(self) -> bool:
-        """True if the engine reports text features that predictions do not hold."""
+        """True if the engine can report text features, but predictions do not include them."""
         return not self.keep_features and bool(getattr(self.client, "in_process", False))
 
     async def predict(self, request: CompletionRequest) -> Prediction:
-        """Return the most probable label and the distribution over all of them."""
+        """Return the most probable label and the distribution over all labels."""
         calls = await self.row_calls(self.constraint.values)
         expected = await self._scorer.prepare(request, self.constraint.prefix)
         async with self.client.continuing(replace(request, top_logprobs=0)) as row:
@@ -411,7 +411,7 @@ class ExactScoring(ExactMethod):
         )
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the labels, their position in the answer and the common exact settings."""
+        """Return the labels, their position in the answer and the settings of `ExactMethod`."""
         kept = {"features": True} if self.keep_features else {}
         own = {"labels": self.reader.labels.labels, "prefix": self.constraint.prefix}
         return {**super().describe(), **kept, **own}

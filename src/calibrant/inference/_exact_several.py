@@ -96,7 +96,7 @@ class FieldChain(ExactMethod):
         self._scorers = tuple(self.scorer(one.labels) for one, _ in self.steps)
 
     async def predict(self, request: CompletionRequest) -> Prediction:
-        """Return the most probable label of every field, given those before it."""
+        """Return the most probable label of each field, given the labels chosen for the fields before it."""
         values = dict.fromkeys(value for _, choice in self.steps for value in choice.values)
         calls = await self.row_calls(tuple(values))
         text, expected = "", []
@@ -122,7 +122,7 @@ class FieldChain(ExactMethod):
         )
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the fields in order and the common exact settings."""
+        """Return the fields in order and the settings of `ExactMethod`."""
         return {
             **super().describe(),
             "fields": [[one.name, choice.before, list(one.labels.labels)] for one, choice in self.steps],
@@ -197,7 +197,7 @@ class ArrayScoring(ExactMethod):
     async def _decision(
         self, row: TokenContinuation, given: Sequence[str], labels: LabelDistribution, calls: RowCalls
     ) -> ArrayPlace:
-        """Ask the model whether the array continues after the labels chosen so far."""
+        """Combine the distribution of the next label with the model's probability that the array ends."""
         begun = self.array.beginning(given)
         more = self.array.separator(given)
         tokens = row.tokens(begun)
@@ -209,7 +209,7 @@ class ArrayScoring(ExactMethod):
             return read_place(tokens[same:], found, labels, given=given, element=self.array.element.prefix)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the labels, the surrounding JSON and the common exact settings."""
+        """Return the labels, the surrounding JSON and the settings of `ExactMethod`."""
         element = self.array.element
         return {
             **super().describe(),

@@ -1,4 +1,4 @@
-"""Row engine: concurrent runs over rows, in order, in bounded memory, each row answered once."""
+"""Row engine: predicts rows concurrently in bounded memory, and delivers them in input order."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ _GRACE_SECONDS: Final = 0.5
 
 
 class RowModel(Protocol):
-    """Model of a run over rows: one prompted model, or a cascade."""
+    """Protocol of what the row engine asks: one prompted model, or a cascade."""
 
     @property
     def name(self) -> str:
-        """Name for messages."""
+        """Name of the model, for messages."""
         ...
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
-        """Return the final queries, each with the reason if it cannot be sent; else empty."""
+        """Return the queries as sent, each with an error text; the text is empty if the query can be sent."""
         ...
 
     def key(self, query: Query) -> str:
-        """Return a digest of everything that can change the prediction."""
+        """Return the journal key: a digest of the settings and texts that can change the prediction."""
         ...
 
     def richer_key(self, query: Query) -> str | None:
-        """Return the journal key of the same prediction with features, or None."""
+        """Return the journal key of the same query asked with text features; None if there is none."""
         ...
 
     async def predict(self, query: Query) -> Prediction:
-        """Return the prediction; a failure raises a `ProviderError`."""
+        """Return the prediction of a query; raise ProviderError if the model cannot be asked."""
         ...
 
     def is_final(self, prediction: Prediction) -> bool:
@@ -58,12 +58,12 @@ class RowModel(Protocol):
         ...
 
     def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
-        """Return True if no further row can succeed; `answered` is True if any row did."""
+        """Return True if `error` must end the run; `answered` is True if any row has succeeded."""
         ...
 
 
 class QueuedRow(NamedTuple):
-    """A query in a run, with its index and journal key.
+    """Query of a run, with its journal key and its stored prediction.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class QueuedRow(NamedTuple):
 
 @dataclass(kw_only=True)
 class Runner:
-    """Runner of single rows: by journal, by an equal row in flight, or by a model call.
+    """Source of row predictions: the journal, an equal row in flight, or a model call.
 
     It holds no reference to the model, which would keep a client from being closed with its last user.
 
@@ -108,7 +108,7 @@ class Runner:
     )
 
     def rows(self, model: RowModel, queries: Iterable[Query]) -> Iterator[QueuedRow]:
-        """Yield queries as rows, looked up in the journal block by block."""
+        """Yield queries as rows, each with its prediction from the journal, if any."""
         waiting = iter(queries)
         while block := list(islice(waiting, _BLOCK)):
             prepared = model.prepare(block)
@@ -144,7 +144,7 @@ class Runner:
         return found | {richer[key]: replace(one, features=None) for key, one in kept.items()}
 
     async def answer(self, model: RowModel, row: QueuedRow) -> Prediction:
-        """Return the prediction of a row; a failure becomes an ``error`` prediction.
+        """Return the prediction of a row; most failures become a prediction without a label.
 
         Raises
         ------
@@ -191,7 +191,7 @@ class Runner:
 
 @dataclass(eq=False)
 class Feed:
-    """One run over rows, as `calibrant.core.Predictor.feed` describes it.
+    """One run of the row engine over a stream of queries; see `calibrant.core.Predictor.feed`.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class Feed:
         self._answered = self.runner.answered
 
     async def run(self, queries: Iterable[Query]) -> str:
-        """Answer queries; return the reason of an early end, or an empty text.
+        """Predict the queries; return the reason of an early end, or an empty text.
 
         Raises
         ------
@@ -306,7 +306,7 @@ class Feed:
         return not self._stop.reason
 
     def _hand_over(self, index: int, prediction: Prediction) -> None:
-        """Report a prediction, and deliver those next in input order."""
+        """Report a prediction, and deliver the finished ones that are next in input order."""
         if self.on_prediction is not None:
             self.on_prediction(index, prediction)
         self._finished[index] = prediction
@@ -317,7 +317,7 @@ class Feed:
         self._room.set()
 
     def _watch(self, prediction: Prediction) -> None:
-        """Stop the run once no call succeeds any more."""
+        """Count consecutive failed rows; raise ProviderError if there are too many."""
         if prediction.outcome is not Outcome.ERROR:
             self._failures = 0
             self._answered = True

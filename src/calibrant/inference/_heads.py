@@ -20,7 +20,7 @@ from calibrant.inference._methods import Method
 
 
 def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
-    """Check that a head can be used on a classifier.
+    """Raise ConfigurationError if a head does not fit the labels or the method of a classifier.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def true_labels(answers: Sequence[str], n: int, *, labels: LabelSet) -> list[str
 
 
 def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:
-    """Return `prediction` with the label and the confidence of its final distribution.
+    """Return `prediction` with the distribution, label and confidence that the head computes.
 
     One without a distribution, or without a label, stays as it is. `text` of the prediction stays what the model wrote.
     The label mass of the final distribution is 1.

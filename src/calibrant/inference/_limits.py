@@ -32,7 +32,7 @@ LONGEST_PAUSE: Final = 60.0
 
 
 class Bucket:
-    """Token bucket of a rate limit; it may be overdrawn by amounts unknown in advance.
+    """Token bucket of a rate limit; its balance may become negative.
 
     Parameters
     ----------
@@ -50,13 +50,13 @@ class Bucket:
         self._then = now
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the bucket has tokens."""
+        """Return the seconds until the balance is positive; 0 if it is positive now."""
         self._level = min(self._most, self._level + (now - self._then) * self._rate)
         self._then = now
         return 0.0 if self._level > 0 else -self._level / self._rate + 1e-3
 
     def take(self, amount: float) -> None:
-        """Take `amount` tokens, even if that overdraws the bucket."""
+        """Subtract `amount` tokens, even if the balance becomes negative."""
         self._level -= amount
 
 
@@ -163,7 +163,7 @@ class Gate:
                 await self._turn(waiter)
 
     def try_enter(self) -> int | None:
-        """Begin a call without waiting; return its ticket for `leave`, or None."""
+        """Begin a call and return its ticket for `leave`; None if the call would have to wait."""
         with self._lock:
             if self._waiting or not self._has_room() or self._delay() > 0.0:
                 return None
@@ -199,7 +199,7 @@ class Gate:
         return max([self._not_before - now, *(bucket.wait(now) for bucket in self._buckets.values())])
 
     def leave(self, epoch: int, error: BaseException | None = None, *, pause: float | None = None) -> None:
-        """Note the end of a call.
+        """Record the end of a call, and adapt the number of calls allowed in flight.
 
         Parameters
         ----------
@@ -229,7 +229,7 @@ class Gate:
             self._report_pause()
 
     def _wake(self) -> None:
-        """Wake the longest-waiting caller."""
+        """Wake the caller that has waited longest, if any."""
         while self._waiting:
             waiter = self._waiting.popleft()
             loop = waiter.get_loop()
@@ -239,7 +239,7 @@ class Gate:
             return
 
     def heard(self, state: RateState | None) -> None:
-        """Record the rate limits of a response; calls wait until an exhausted one resets."""
+        """Record a response's rate limits; pause calls, at most a minute, until an exhausted one resets."""
         pause = None if state is None else state.spent_seconds
         if pause:
             with self._lock:
@@ -257,11 +257,11 @@ class Gate:
 
     @property
     def hopeless(self) -> bool:
-        """True if no call succeeded within three attempts per concurrent call."""
+        """True if no call ever succeeded and at least three failed per call allowed in flight."""
         return not self.successes and self.failures >= _TRIES * self.concurrency
 
     def charge(self, usage: Usage, *, rows: int = 1) -> None:
-        """Charge the usage of a row, or of an extra call with ``rows=0``."""
+        """Add the usage of a row to the totals; ``rows=0`` adds the usage of an extra call."""
         tokens = usage.prompt_tokens + usage.completion_tokens
         with self._lock:
             self.rows += rows
@@ -272,7 +272,7 @@ class Gate:
                 self._buckets[_TOKENS].take(tokens)
 
     def used_up(self, under_way: int) -> str:
-        """Return the exceeded budget, counting the expected cost of rows in flight; else an empty text."""
+        """Return a message if a budget is used up or cannot be checked; otherwise an empty text."""
         limits = self.limits
         share = 1.0 + under_way / max(1, self.rows)
         if limits.max_cost is not None and self.unpriced:
@@ -308,7 +308,7 @@ def default_concurrency(client: Client) -> int:
 
 
 def rate_limit_waits(gates: Iterable[CallMeter]) -> dict[str, float]:
-    """Return the seconds until calls may begin again, by rate-limited model."""
+    """Return the seconds to wait for each provider whose calls are paused, by name."""
     waits: dict[str, float] = {}
     for gate in gates:
         if gate.pause_seconds > 0.0:

@@ -1,4 +1,4 @@
-"""Queries from synchronous and asynchronous code, with one background event loop for the former.
+"""Queries from synchronous and asynchronous code; synchronous calls share one background event loop.
 
 A notebook already runs a loop, and connection pools belong to one loop: running every coroutine on the same private
 loop serves both.
@@ -131,7 +131,7 @@ def _background_loop() -> asyncio.AbstractEventLoop:
 
 
 def _stop() -> None:
-    """Stop the loop and the tasks libraries left on it, such as litellm's log queue."""
+    """Stop the background loop; cancel tasks that libraries left there, such as litellm's log queue."""
     global _running
     with _lock:
         running, _running = _running, None

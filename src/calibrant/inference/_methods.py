@@ -1,4 +1,4 @@
-"""Prediction methods: their model calls, decoding, and the choice of a classifier's method."""
+"""Prediction methods: model calls with retries, decoding, and the choice of a method."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ModelCalls:
 
     @contextlib.asynccontextmanager
     async def one(self, provider: str) -> AsyncIterator[None]:
-        """Hold a place in the gate, and the call's deadline, until the block ends."""
+        """Enter the gate for one call, and apply the call's deadline to the block."""
         gate = self.gate
         epoch = await gate.enter()
         try:
@@ -105,7 +105,7 @@ class ModelCalls:
         return await with_retries(once, policy=self.policy)
 
     async def complete(self, client: Client, request: CompletionRequest) -> tuple[Completion, int]:
-        """Return a client's answer to a non-classification request, and the calls made.
+        """Return the answer to a request that is no classification, and the number of calls made.
 
         It counts towards the budgets. A broken response is retried like a failed call.
 
@@ -142,7 +142,7 @@ class ModelCalls:
 
 @contextlib.asynccontextmanager
 async def call_deadline(seconds: float | None, provider: str) -> AsyncIterator[None]:
-    """Cancel the block after some seconds; None sets no deadline.
+    """Cancel the block after `seconds` and raise ProviderTimeoutError; None sets no deadline.
 
     Raises
     ------
@@ -184,12 +184,12 @@ class Method(ABC):
 
     @property
     def space(self) -> LogprobSpace:
-        """Space of the distributions it returns."""
+        """Log-probability space of the distributions that the method returns."""
         return self.reader.space
 
     @property
     def might_keep_features(self) -> bool:
-        """True if it could report text features but does not."""
+        """True if the method could add text features to predictions, but does not."""
         return False
 
     def with_features(self) -> Self:
@@ -208,7 +208,7 @@ class Method(ABC):
 
     @abstractmethod
     def describe(self) -> Mapping[str, Any]:
-        """Return the settings that can change a prediction as JSON values: part of every cache key."""
+        """Return the settings that can change a prediction, as JSON values for cache keys."""
 
 
 @dataclass(kw_only=True)
@@ -227,7 +227,7 @@ class Decoding(Method):
         return 0 if self._any_logprobs else len(self._gives_logprobs)
 
     async def predict(self, request: CompletionRequest) -> Prediction:
-        """Return the model's answer; a broken response is retried like a failed call.
+        """Return the prediction from a decoded answer; a broken response is retried like a failed call.
 
         So is one without log-probabilities, where others came with them. Of those that never have any,
         each row is asked once.
@@ -252,7 +252,7 @@ class Decoding(Method):
         return prediction if attempts == prediction.attempts else prediction.with_effort(attempts=attempts)
 
     def _read(self, response: object, silent: list[Prediction], *, asks_for_logprobs: bool) -> Prediction:
-        """Return the prediction in a response; one without log-probabilities, if others have some, joins `silent`.
+        """Return a response's prediction; if a retry may add log-probabilities, store it and raise.
 
         Raises
         ------
@@ -359,7 +359,7 @@ def _check_tolerance(tolerance: Any) -> None:  # noqa: ANN401  (anything a calle
 
 @cache
 def _warn_once(model: str, reason: str) -> None:
-    """Warn once that a model decodes although it could score every label."""
+    """Log one warning that a model decodes answers although it could score all labels exactly."""
     _LOG.warning(
         "%s could score every label, but decodes its answers: %s. Pass scoring='decode' if that is what you want.",
         model,

@@ -1,4 +1,4 @@
-"""Models by name: their clients, their provider's batch interface, and their options without credentials."""
+"""Models by name: clients, batch interfaces of providers, and options without credentials."""
 
 from __future__ import annotations
 

@@ -40,14 +40,14 @@ _PROMPTS: Final = 256
 
 
 class BasePredictor(Predictor):
-    """A `calibrant.core.Predictor` that classifies texts, from synchronous and asynchronous code; a context manager."""
+    """Base class of predictors, with synchronous and asynchronous methods to classify texts."""
 
     _runner: Runner
 
     @property
     @abstractmethod
     def clients(self) -> tuple[Client, ...]:
-        """Clients of its models, in the order in which they are asked."""
+        """Clients of the predictor's models, in the order in which they are asked."""
 
     @property
     def journal(self) -> Journal | None:
@@ -56,12 +56,12 @@ class BasePredictor(Predictor):
 
     @property
     def meter(self) -> Gate:
-        """Meter of its rows: calls, tokens and cost so far."""
+        """Counters of the predictor: rows, calls, tokens and cost so far."""
         return self._runner.gate
 
     @property
     def limits(self) -> Limits:
-        """Limits of its calls."""
+        """Limits of the predictor's calls."""
         return self.meter.limits
 
     def query(self, text: str | TextWithContext) -> Query:
@@ -138,7 +138,7 @@ class BasePredictor(Predictor):
 
 
 class QueryKeys:
-    """Digests of everything that can change the prediction of a query."""
+    """Journal keys of queries: digests of the settings and texts that can change the prediction."""
 
     def __init__(self) -> None:
         self._digests: dict[tuple[str, str | None], Any] = {}
@@ -168,7 +168,7 @@ class QueryKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptedModel:
-    """A client with method, schema and options; the `RowModel` of a classifier.
+    """Model of a classifier for the row engine: a client with method, schema and options.
 
     Attributes
     ----------
@@ -202,7 +202,7 @@ class PromptedModel:
         return replace(self, method=self.method.with_features())
 
     def request(self, query: Query) -> CompletionRequest:
-        """Return the request of a query with rendered demonstrations."""
+        """Return the request for a query whose demonstrations are rendered already."""
         return CompletionRequest(
             messages=query.messages(),
             response_format=self.response_format,
@@ -233,11 +233,11 @@ class PromptedModel:
         return _without_echoes(await self.method.predict(self.request(query)), self.method.client)
 
     def key(self, query: Query) -> str:
-        """Return a digest of everything that can change the prediction."""
+        """Return the journal key: a digest of the settings and texts that can change the prediction."""
         return self._keys.key(query, partial(self._settings, method=self.method))
 
     def richer_key(self, query: Query) -> str | None:
-        """Return the journal key of the same prediction with features; None if no features are possible."""
+        """Return the journal key of the same query asked with text features; None if there is none."""
         if not self.method.might_keep_features:
             return None
         return self._richer_keys.key(query, partial(self._settings, method=self.method.with_features()))
@@ -247,7 +247,7 @@ class PromptedModel:
         return prediction.outcome is not Outcome.ERROR
 
     def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
-        """Return True if no further row can succeed."""
+        """Return True if every call would meet `error` and no row has succeeded so far."""
         return error.systemic and not answered
 
     def _settings(self, query: Query, *, method: Method) -> list[object]:
@@ -275,7 +275,7 @@ def _without_echoes(prediction: Prediction, client: Client) -> Prediction:
 
 
 class ModelPredictor(BasePredictor):
-    """A predictor that asks one model."""
+    """Base class of predictors that ask a single model."""
 
     _model: PromptedModel
     _head: Head | None = None
@@ -283,17 +283,17 @@ class ModelPredictor(BasePredictor):
 
     @property
     def answer_field(self) -> str:
-        """JSON path of the label."""
+        """JSON path of the label in the model's answer."""
         return self.method.reader.answer_field
 
     @property
     def client(self) -> Client:
-        """The client of all calls."""
+        """Client that makes the predictor's model calls."""
         return self.method.client
 
     @property
     def clients(self) -> tuple[Client, ...]:
-        """The one client."""
+        """Tuple that holds the predictor's only client."""
         return (self.client,)
 
     @property
@@ -308,7 +308,7 @@ class ModelPredictor(BasePredictor):
 
     @property
     def space(self) -> LogprobSpace:
-        """Kind of its log-probabilities, as `LogprobSpace` names them."""
+        """Log-probability space of the predictor's distributions."""
         return self.method.space
 
     @property
@@ -318,7 +318,7 @@ class ModelPredictor(BasePredictor):
 
     @property
     def top_logprobs(self) -> int:
-        """Alternatives asked for per token."""
+        """Number of alternatives requested per token."""
         return self._model.top_logprobs
 
     @property
@@ -328,21 +328,21 @@ class ModelPredictor(BasePredictor):
 
     @property
     def in_process(self) -> bool:
-        """True if rows are computed in this process, where concurrency brings no speed."""
+        """True if the model runs in this process, not on a server."""
         return is_in_process(self.client)
 
     @property
     def demonstrations(self) -> Retrieval | None:
-        """Index of the demonstrations; None without any."""
+        """Index and settings of the retrieved demonstrations; None without any."""
         return self._model.retrieval
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """Meter of the calls to its model, with their rates."""
+        """Tuple that holds the rate limiter of the model's calls."""
         return (self._runner.gate,)
 
     def use_journal(self, journal: Journal | None) -> None:
-        """Use `journal` for looking up and storing predictions; copies that share it follow."""
+        """Set the journal that stores predictions, also for copies that share the row engine."""
         self._runner.journal = journal
 
     def feed(
@@ -366,7 +366,9 @@ class ModelPredictor(BasePredictor):
         return feed.run(queries)
 
     async def answer(self, query: Query) -> Prediction:
-        """Return the model's prediction of one query, for a caller that handles limits and failures itself.
+        """Return the model's prediction of one query, before the label prior and head are applied.
+
+        The caller checks the budgets and handles failures.
 
         Raises
         ------
@@ -390,7 +392,7 @@ class ModelPredictor(BasePredictor):
         return self._model.request(prepared)
 
     async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:
-        """Return the model's answer to another request, such as a check of its own answer.
+        """Return the model's answer to a request that is no classification, such as a check of an answer.
 
         Limits, retries and options are those of the classification; options of the request come before
         the latter.
@@ -417,7 +419,7 @@ class ModelPredictor(BasePredictor):
 
     @property
     def prior_correction(self) -> LabelPriorCorrection | None:
-        """Label-prior correction of every prediction; None without one."""
+        """Label-prior correction of predictions under the predictor's own prompt; None without one."""
         return self._prior_correction
 
     @prior_correction.setter
@@ -452,7 +454,7 @@ class ModelPredictor(BasePredictor):
                 learned.save(directory / f"{name}.json", fingerprint=self.fingerprint())
 
     def finished(self, query: Query, prediction: Prediction) -> Prediction:
-        """Return a prediction with the label prior and head of its own prompt applied."""
+        """Return a prediction with label prior and head applied, if the query has the predictor's prompt."""
         own = (query.prompt, query.user_template) == (self.prompt, self.user_template)
         if not own or (self.prior_correction is None and self.head is None):
             return prediction

@@ -1,4 +1,4 @@
-"""Reader of responses: one response becomes one prediction."""
+"""Conversion of a model's response to a prediction."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AnswerReader:
             )
 
     def read(self, response: object) -> Prediction:
-        """Return the prediction in `response`; a fault becomes its outcome."""
+        """Return the prediction in `response`; a fault sets its outcome and reason."""
         try:
             completion = read_completion(response)
         except CalibrantError as error:
@@ -147,7 +147,7 @@ def scored_part(name: str, label: str, distribution: LabelDistribution | None) -
 
 
 def joint_confidence(parts: Sequence[Part]) -> float | None:
-    """Return the joint confidence of parts read in sequence; None if one is unknown."""
+    """Return the product of the parts' confidences; None if one is unknown."""
     known = [part.confidence for part in parts if part.confidence is not None]
     return math.prod(known) if len(known) == len(parts) else None
 

@@ -24,7 +24,7 @@ _DEFAULT_TEMPERATURE: Final = 1.0
 
 
 def check_seed(options: Mapping[str, Any]) -> None:
-    """Check a first seed; the other samples count up from it.
+    """Raise ConfigurationError if the option ``seed`` is not a whole number.
 
     Raises
     ------
@@ -55,18 +55,18 @@ class RowAnswers:
 
     @property
     def attempts(self) -> int:
-        """Calls made for the row, failed ones and retries included."""
+        """Number of calls made for the row, with failed ones and retries."""
         answered = sum(answer.attempts for answer in self.given)
         return answered + sum(failure.attempts for failure in self.failures)
 
     @property
     def usage(self) -> Usage:
-        """Tokens and cost of all answers."""
+        """Total tokens and cost of all answers."""
         return sum((answer.usage for answer in self.given), Usage())
 
 
 async def ask_together(questions: Iterable[Awaitable[Prediction]]) -> RowAnswers:
-    """Make all calls concurrently and wait for every one.
+    """Await all questions concurrently, and return the answers and the provider failures.
 
     Raises
     ------

@@ -174,7 +174,7 @@ class SharedRouter(WriteBehind):
         self._state.close()
 
     def _write_queue(self) -> bool:
-        """Write the queued observations, or read the state; return False if some are left after a failure."""
+        """Write the queued observations; without any, load the state. Return False if some are left."""
         try:
             # Decided while nobody else writes: what a failed write put back is there again, and reading
             # alone does not pass for an end of the failure.
@@ -223,7 +223,7 @@ class SharedRouter(WriteBehind):
         self._go_on()
 
     def _refresh(self) -> None:
-        """Load the stored record; an unusable one is set aside."""
+        """Load the stored record; replace one that cannot be used."""
         try:
             stored = self._state.read(self.strategy)
             self._check_version(stored)
@@ -259,7 +259,10 @@ class SharedRouter(WriteBehind):
             self._router.record(observation)
 
     def _check_version(self, stored: Mapping[str, Any] | None) -> None:
-        """Refuse a record of a newer version; setting it aside would make old and new processes alternate."""
+        """Raise an error for a stored record of a newer version.
+
+        If it were replaced, old and new processes would overwrite each other's records.
+        """
         ours, theirs = self._first.get("version"), None if stored is None else stored.get("version")
         if type(ours) is int and type(theirs) is int and theirs > ours:
             raise _NewerRecordError(
@@ -269,4 +272,4 @@ class SharedRouter(WriteBehind):
 
 
 class _NewerRecordError(CalibrantError):
-    """A stored record is of a newer version; no `StateError`, which would have it set aside."""
+    """Error for a stored record of a newer version; a `StateError` would have it replaced."""

@@ -1,4 +1,4 @@
-"""Run directories and plans as pages a person reads; never calls a model."""
+"""HTML reports on run directories and plans; no model is called."""
 
 from typing import TYPE_CHECKING
 

@@ -53,7 +53,7 @@ class Bin(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """Rows between two values.
+    """Bar of a histogram: the numbers of right and wrong rows between two values.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Bar(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RiskCoverage:
-    """The error rate among the rows a threshold accepts.
+    """Risk-coverage curve: the error rate among the rows that each threshold accepts.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[Head
 
 
 def collapse_warning(rows: PromptRows, table: ClassificationSummary | None) -> str:
-    """Return a warning if fewer than half of the labels in the rows are answered, else an empty text."""
+    """Return a warning if the model answers fewer than half of the labels that occur; else an empty text."""
     summary = rows.composite or table
     return "" if summary is None else summary.answered_labels.warning
 
@@ -179,7 +179,7 @@ def _share(name: str, right: int, n: int, of: str) -> HeadlineFigure:
 
 
 def _macro_f1(table: ClassificationSummary | None) -> HeadlineFigure:
-    """Return macro F1; its interval from the bootstrap of rows, which is multinomial in the table's cells."""
+    """Return macro F1 with its bootstrap interval over rows."""
     if table is None:
         return HeadlineFigure("macro F1", "0 answered rows", None)
     cells = np.hstack([table.confusion, table.other[:, None]])
@@ -203,7 +203,7 @@ def _macro_f1(table: ClassificationSummary | None) -> HeadlineFigure:
 
 
 def confusion(rows: PromptRows) -> ClassificationSummary | None:
-    """Return the confusion counts of the rows that are right or wrong; None without such rows."""
+    """Return the confusion counts of judged rows; None without any, or if answers hold several labels."""
     judged, size = rows.judged, len(rows.labels)
     if rows.composite is not None or not judged.any():
         return None  # a confusion matrix of whole answers would be too large to read
@@ -214,7 +214,7 @@ def confusion(rows: PromptRows) -> ClassificationSummary | None:
 
 
 def reliability_bins(rows: PromptRows) -> list[Bin]:
-    """Return bins of equal width that hold a row, by rising confidence; those of the calibration error."""
+    """Return the non-empty confidence bins of equal width that the calibration error uses."""
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
     edges = np.linspace(0.0, 1.0, RELIABILITY_BINS + 1)
     place = _places(confidence, edges)
@@ -243,7 +243,7 @@ def confidence_bars(rows: PromptRows) -> list[Bar]:
 
 
 def latency_bars(rows: PromptRows) -> list[Bar]:
-    """Return the counts of rows by latency, in bins of equal ratio; none without latencies."""
+    """Return the counts of rows by latency, in bins of equal logarithmic width; empty without latencies."""
     seconds = rows.latency[~np.isnan(rows.latency)]
     seconds = seconds[seconds > 0.0]
     if len(seconds) == 0:
@@ -256,7 +256,7 @@ def latency_bars(rows: PromptRows) -> list[Bar]:
 
 
 def _places(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Return the bin of each value; the upper end of a bin belongs to it."""
+    """Return the index of each value's bin; the upper end of a bin belongs to it."""
     places: NDArray[np.intp] = np.clip(np.searchsorted(edges, values, side="left") - 1, 0, len(edges) - 2)
     return places
 
@@ -272,7 +272,7 @@ def _bars(edges: NDArray[np.float64], right: NDArray[np.int64], wrong: NDArray[n
 
 
 def risk_coverage(rows: PromptRows) -> RiskCoverage | None:
-    """Return the curve, one point per threshold, thinned evenly in coverage; None without rows."""
+    """Return the risk-coverage curve, thinned evenly in coverage; None if no row has a confidence."""
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
     if len(correct) == 0:
         return None
@@ -287,7 +287,7 @@ def risk_coverage(rows: PromptRows) -> RiskCoverage | None:
 
 
 def mistakes(rows: PromptRows, limit: int, table: ClassificationSummary | None) -> Mistakes:
-    """Return wrong rows, those to look at first: the `limit` with the least probable true label.
+    """Return at most `limit` wrong rows, in the order in which to review them.
 
     The probabilities are those of `held_out_answer_probability`. The surest rows come first instead if confidence
     does not separate right from wrong rows, or if the model answers fewer than half of the labels. Rows without a
@@ -320,7 +320,7 @@ def mistakes(rows: PromptRows, limit: int, table: ClassificationSummary | None) 
 
 
 def _why_unranked(rows: PromptRows, table: ClassificationSummary | None) -> str:
-    """Return the reason against ranking suspected label errors, or an empty text if the rows can be ranked."""
+    """Return the reason why suspected label errors cannot be ranked; an empty text if they can."""
     if table is None:
         return ""
     found = confidence_auroc(rows)
@@ -336,7 +336,7 @@ def _why_unranked(rows: PromptRows, table: ClassificationSummary | None) -> str:
 
 
 def confidence_auroc(rows: PromptRows) -> Interval | None:
-    """Return the AUROC of confidence for right against wrong rows; None without rows of both kinds."""
+    """Return the AUROC of confidence for right against wrong rows; None if all are right or all wrong."""
     confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
     return auroc_interval(confidence, correct) if 0 < correct.sum() < len(correct) else None
 
@@ -349,7 +349,7 @@ def remarks(rows: PromptRows) -> list[str]:
 
 
 def compare(base: PromptRows, other: PromptRows) -> PairedComparison | None:
-    """Compare accuracy on the rows of the same text and true label that both are right or wrong on."""
+    """Compare accuracy on the judged rows that both have in common; return None if there are none."""
     _, a, b = np.intersect1d(base.key[base.judged], other.key[other.judged], return_indices=True)
     if len(a) == 0:
         return None

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: colours come from the page's style, so that they follow light and dark."""
+"""Charts as inline SVG; the style sheet of the page sets the colours, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ class CertifiedPoint:
 
 
 def percent(value: float) -> str:
-    """Return a share as a short percentage."""
+    """Return a fraction as a percentage with up to four significant digits."""
     return f"{100 * value:.4g} %"
 
 
 def seconds(value: float) -> str:
-    """Return a time with two significant digits, in a unit that suits it."""
+    """Return a time with two significant digits, in milliseconds or seconds."""
     return f"{1000 * value:.2g} ms" if value < 0.0995 else f"{value:.2g} s"
 
 
 class Frame:
-    """A chart area with axes; `x` and `y` map data to the drawing."""
+    """SVG chart with axes; `x` and `y` map data to drawing coordinates."""
 
     def __init__(self, identity: str, title: str, description: str, *, x: Scale, y: Scale) -> None:
         self.x, self.y = x, y
@@ -69,7 +69,7 @@ class Frame:
         ]
 
     def add(self, markup: str, **values: object) -> None:
-        """Add an element; floats are rounded to a tenth of a pixel."""
+        """Add an SVG element; floats are rounded to a tenth of a pixel."""
         shown = {
             name: f"{value:.1f}" if isinstance(value, float) else value for name, value in values.items()
         }
@@ -102,7 +102,7 @@ class Frame:
         self.text(6.0, 17.0, names[1], kind="start")
 
     def bar(self, left: float, right: float, height: float, kind: str, about: str) -> None:
-        """Draw a bar from the axis up, in the units of the data; with a text for the pointer."""
+        """Draw a bar with a tooltip, from the axis up, in the units of the data."""
         x0, x1, y = self.x(left), self.x(right), self.y(height)
         self.add(
             '<rect class="{kind}" x="{x}" y="{y}" width="{w}" height="{h}"><title>{about}</title></rect>',
@@ -115,17 +115,17 @@ class Frame:
         )
 
     def circle(self, x: float, y: float, radius: float, about: str, *, kind: str = "point") -> None:
-        """Draw a point, with a text for the pointer."""
+        """Draw a point with a tooltip, in drawing coordinates."""
         markup = '<circle class="{kind}" cx="{x}" cy="{y}" r="{r}"><title>{about}</title></circle>'
         self.add(markup, kind=kind, x=x, y=y, r=radius, about=about)
 
     def diamond(self, x: float, y: float, about: str) -> None:
-        """Draw the mark of the rule that was chosen, with a text for the pointer."""
+        """Draw a diamond with a tooltip, for the chosen rule or policy, in drawing coordinates."""
         markup = '<path class="certified" d="M{x} {y}m-8 0l8 -8l8 8l-8 8Z"><title>{about}</title></path>'
         self.add(markup, x=x, y=y, about=about)
 
     def drawn(self) -> Markup:
-        """Return the element."""
+        """Return the finished SVG element."""
         return Markup("").join([*self._parts, Markup("</svg>")])
 
 
@@ -146,7 +146,7 @@ _SHARES: Final = [(share / 5, percent(share / 5)) for share in range(6)]
 
 
 def round_ticks(low: float, high: float) -> list[float]:
-    """Return round values that enclose both, about five of them."""
+    """Return about five round tick values that enclose `low` and `high`."""
     rough = max(high - low, 1e-3 * max(abs(high), 1e-9)) / 4
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in _STEPS if unit * factor >= rough * 0.999)
@@ -155,7 +155,7 @@ def round_ticks(low: float, high: float) -> list[float]:
 
 
 def reliability_chart(identity: str, bins: Sequence[Bin]) -> Markup:
-    """Draw accuracy over confidence, with Wilson's intervals; on the diagonal confidence is honest."""
+    """Draw accuracy over confidence with Wilson intervals, and the diagonal of perfect calibration."""
     frame = Frame(
         identity,
         "Reliability diagram",
@@ -179,7 +179,7 @@ def reliability_chart(identity: str, bins: Sequence[Bin]) -> Markup:
 
 
 def confidence_chart(identity: str, bars: Sequence[Bar]) -> Markup:
-    """Draw the share of the right and of the wrong rows that have each confidence, side by side."""
+    """Draw the confidence histograms of right and of wrong rows side by side, as shares."""
     right, wrong = sum(bar.right for bar in bars), sum(bar.wrong for bar in bars)
     shares = [(bar.right / max(right, 1), bar.wrong / max(wrong, 1)) for bar in bars]
     ticks = round_ticks(0.0, max((max(pair) for pair in shares), default=0.0) or 1.0)
@@ -220,7 +220,7 @@ def _legend(frame: Frame, identity: str) -> None:
 
 
 def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | None) -> Markup:
-    """Draw the error rate over the share of rows that are accepted, and the certified rule, if any."""
+    """Draw the risk-coverage curve, and the certified rule, if any."""
     heights = [*curve.risk.tolist(), *([] if certified is None else [1.0 - certified.target_accuracy])]
     ticks = round_ticks(0.0, max(0.01, *heights))
     all_rows = f"{percent(float(curve.risk[-1]))} of all rows are wrong."
@@ -247,7 +247,7 @@ def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | N
 
 
 def _mark(frame: Frame, certified: CertifiedPoint) -> None:
-    """Draw the certified coverage at the risk that is promised."""
+    """Draw the certified rule at its coverage and its highest allowed risk."""
     risk = 1.0 - certified.target_accuracy
     x, y = frame.x(certified.coverage), frame.y(risk)
     frame.line((LEFT, y, WIDTH - RIGHT, y), "target")

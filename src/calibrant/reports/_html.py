@@ -34,7 +34,7 @@ _CURVE_ROWS: Final = 20
 
 
 def write_report(*directories: Path, out: Path | None = None) -> Path:
-    """Write one page about finished or unfinished runs; every text in it is escaped, and it loads nothing.
+    """Write one page about finished or unfinished runs; the page loads no other file.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def write_report(*directories: Path, out: Path | None = None) -> Path:
 
 
 def write_page(path: Path, text: str, *, remedy: str) -> None:
-    """Write a page, whole or not at all.
+    """Write a page atomically.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def _render(runs: Sequence[Run], directories: Sequence[Path]) -> str:
 
 
 def render_page(template: str, *, script: str = "", **values: object) -> str:
-    """Return a page with the common style; its security policy allows that, the script and nothing else."""
+    """Return a page with the common style; its security policy allows only that style and the script."""
     style = static("report.css")
     scripts = f"script-src {policy_hash(script)}; " if script else ""
     policy = (
@@ -123,7 +123,7 @@ def render_page(template: str, *, script: str = "", **values: object) -> str:
 
 
 def environment() -> jinja2.Environment:
-    """Return the Jinja environment of the page's templates; every value in them is escaped."""
+    """Return the Jinja environment of the page's templates, with automatic escaping."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("calibrant.reports", "templates"),
         autoescape=True,
@@ -137,7 +137,7 @@ def environment() -> jinja2.Environment:
 
 
 def static(name: str) -> Markup:
-    """Return the page's own style or script, which the policy names by its hash."""
+    """Return the text of a style sheet or script of this package."""
     text = resources.files("calibrant.reports").joinpath("templates", name).read_text(encoding="utf-8")
     return Markup(text)  # noqa: S704 (a file of this package)
 
@@ -196,7 +196,7 @@ def _thinned(curve: analysis.RiskCoverage | None) -> list[tuple[float, float, fl
 
 
 def _effort(run: Run) -> list[tuple[str, str]]:
-    """Return cost and latency in words."""
+    """Return outcomes, cost, latency and usage as pairs of a name and a text."""
     rows, metrics = run.rows, {**run.metrics, **(run.search.record if run.search else {})}
     parts = [("outcomes", ", ".join(f"{count:,} {name}" for name, count in sorted(rows.outcomes.items())))]
     prices = rows.cost[~np.isnan(rows.cost)]
@@ -218,7 +218,7 @@ def _effort(run: Run) -> list[tuple[str, str]]:
 
 
 def _matrix(summary: ClassificationSummary) -> dict[str, Any]:
-    """Return the labels with the most mistakes, in their own order, and the most frequent mistakes.
+    """Return the confusion matrix of the labels with the most mistakes, and the most frequent mistakes.
 
     A cell is a count, its strength from 0 to 5, and ``right``, ``wrong`` or nothing.
     """
@@ -248,7 +248,10 @@ def _matrix(summary: ClassificationSummary) -> dict[str, Any]:
 
 
 def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Compare each search's prompts, and each run with the first; p-values are adjusted for their number."""
+    """Compare first and best prompt of each search, and each run with the first; adjust the p-values.
+
+    The adjustment is for the number of comparisons (Holm).
+    """
     pairs = [
         (f"{name}, best prompt", f"{name}, first prompt", run.search.seed, run.rows)
         for name, run in zip(names, runs, strict=True)

@@ -1,4 +1,4 @@
-"""``predictions.jsonl`` as arrays: any number of rows in little memory, texts read again only where shown."""
+"""Rows of ``predictions.jsonl`` as arrays; texts stay in the file until they are shown."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ class _Columns:
         return UNKNOWN if label is None else self.places.setdefault(label, len(self.places))
 
     def rows(self, path: Path, *, torn: bool, structure: LabelSet | None) -> PromptRows:
-        """Return the collected rows as arrays; labels on a scale or in a tree keep their order."""
+        """Return the collected rows as arrays; labels are sorted unless `structure` gives their order."""
         if self.composite is not None or (structure is not None and self.places.keys() > set(structure)):
             structure = None
         labels = tuple(sorted(self.places)) if structure is None else structure.labels
@@ -238,7 +238,7 @@ class _Columns:
 def read_rows(
     path: Path, *, finished: bool, labels: Iterable[str] = (), structure: LabelSet | None = None
 ) -> dict[str, PromptRows]:
-    """Return the rows of the file by prompt: ``seed`` and ``best`` of a search, one nameless of an evaluation.
+    """Return the rows by prompt name: ``seed`` and ``best`` of a search, an empty name of an evaluation.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ def read_texts(
 
 
 def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the probabilities of some rows over `PromptRows.labels`, shape (k, L); they need not sum to 1.
+    """Return the label probabilities of the chosen rows, shape (k, L); they need not sum to 1.
 
     A row with a confidence but no distribution spreads the remaining probability evenly over the other labels.
 
@@ -376,7 +376,7 @@ def _shown_text(text: str) -> str:
 
 
 def _distinct(key: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Make equal keys distinct, reproducibly: the second, third, ... row of a key gets a new one."""
+    """Return the keys with repeated ones replaced, in a reproducible way, so that all differ."""
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     first = np.searchsorted(ordered, ordered)

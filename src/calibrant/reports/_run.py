@@ -26,7 +26,7 @@ _Record: TypeAlias = Mapping[str, Any]
 
 
 class ScoreRow(NamedTuple):
-    """One line of the table.
+    """Scores of a model or a baseline: one line of the table.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class SearchResults:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run, read from its directory.
+    """Settings, metrics and rows of a run, read from its directory.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ _LONGEST: Final = 28  # characters of a name in the drawing
 
 @dataclass(frozen=True, kw_only=True)
 class TradePoint:
-    """A policy, or a model alone.
+    """Cost and performance of a policy, or of a single model.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
     chosen: TradePoint,
     settings: Sequence[tuple[str, str]] = (),
 ) -> list[Path]:
-    """Write ``plan.svg`` and ``plan.html``; every text in them is escaped, and they load nothing.
+    """Write ``plan.svg`` and ``plan.html``; they load no other file.
 
     Parameters
     ----------

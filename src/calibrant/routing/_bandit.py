@@ -187,7 +187,7 @@ class BanditRouter(TallyRouter[_BanditTally]):
         self._model = self._fresh()
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
-        """Return all providers, the highest bound first.
+        """Return all providers by upper bound, the highest first; by mean reward without an embedding.
 
         Raises
         ------
@@ -203,7 +203,7 @@ class BanditRouter(TallyRouter[_BanditTally]):
         return [self._providers[arm] for arm in np.argsort(-scores, kind="stable").tolist()]
 
     def record(self, observation: Observation) -> None:
-        """Learn from a call.
+        """Update the provider's averages and its regression with the outcome of a call.
 
         Raises
         ------

@@ -18,7 +18,7 @@ from calibrant.routing._protocol import Observation, ProviderStanding, RoutingRe
 
 @dataclass
 class ProviderTally:
-    """Learnt numbers about one provider, as they are stored; annotations hold their ranges.
+    """Base class of what a strategy stores about one provider; annotations hold the value ranges.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ _T = TypeVar("_T", bound=ProviderTally)
 
 
 class TallyRouter(ABC, Generic[_T]):
-    """Base class of strategies: a tally of every provider, its snapshot and its standings.
+    """Base class of strategies that keep a tally (counts or averages) of each provider.
 
     A subclass names its strategy, and the kind of its tallies, whose defaults are those of a provider that was
     never asked.
@@ -70,7 +70,7 @@ class TallyRouter(ABC, Generic[_T]):
         """Return all providers, the one to ask first at the front; the others are its fallbacks."""
 
     def record(self, observation: Observation) -> None:
-        """Learn from a call, and count it.
+        """Update the provider's tally with the outcome of a call, and count the call.
 
         Raises
         ------

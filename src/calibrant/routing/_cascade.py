@@ -24,7 +24,7 @@ _LEAST_WINDOW: Final = 4
 
 
 class Ladder:
-    """Judge of one request's answers in sequence, which keeps the best.
+    """Acceptance of the answers to one request, one after the other; it remembers the best.
 
     Failed calls are not passed to it: they count neither as escalations nor as answers.
 
@@ -57,7 +57,7 @@ class Ladder:
         self.accepted = False
 
     def settles(self, quality: float | None, *, tokens: int = 0) -> bool:
-        """Record an answer; return True if the request ends, and the best answer so far.
+        """Record an answer; return True if the request ends with the best answer so far.
 
         Parameters
         ----------
@@ -81,7 +81,7 @@ class Ladder:
 
 @dataclass
 class _QualityTally(ProviderTally):
-    """Judged answers of one provider, and the sum of their qualities."""
+    """Number of judged answers of one provider, and the sum of their qualities."""
 
     judged: Count = 0
     quality: Amount = 0.0
@@ -175,17 +175,17 @@ class CascadeRouter(TallyRouter[_QualityTally]):
         self.classifier_mode = classifier_mode
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
-        """Return all providers, the cheapest first; as declared for a request that offers tools."""
+        """Return all providers, the cheapest first; in declared order if the request offers tools."""
         return list(self._providers if request is not None and request.has_tools else self._cheapest_first)
 
     def ladder(self) -> Ladder:
-        """Return a fresh judge of the answers to one request."""
+        """Return a new `Ladder` for the answers to one request."""
         return Ladder(threshold=self._threshold, max_escalations=self._escalations, max_tokens=self._tokens)
 
     def assess(
         self, text: str, *, finish_reason: str | None = None, refusal: str | None = None
     ) -> AnswerQuality:
-        """Return the quality of an answer by `answer_quality`, in windows of `window_size`."""
+        """Return the quality of an answer by `answer_quality`, with the router's `window_size`."""
         return answer_quality(text, finish_reason=finish_reason, refusal=refusal, window_size=self._window)
 
     def _learn(self, tally: _QualityTally, observation: Observation) -> None:

@@ -13,7 +13,7 @@ from calibrant.metrics._validation import check_number
 
 
 def check_providers(providers: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of providers.
+    """Return the checked names of providers as a tuple.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def check_table(option: str, table: object) -> dict[str, Any]:
 
 
 def check_costs(costs: Mapping[str, float] | None, providers: Sequence[str]) -> dict[str, float]:
-    """Return checked costs by provider; None means that no cost is known.
+    """Return checked costs by provider; empty if `costs` is None.
 
     Raises
     ------

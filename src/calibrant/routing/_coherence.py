@@ -72,7 +72,7 @@ class QualityGate:
         return min(1.0, max(-1.0, float(first @ second)))
 
     def ladder(self) -> Ladder:
-        """Return a fresh judge of the answers to one request; it takes their similarities, None included."""
+        """Return a new `Ladder` for one request; similarities, None included, are the qualities it takes."""
         return Ladder(threshold=self.threshold)
 
 

@@ -1,4 +1,4 @@
-"""LinUCB with disjoint arms and forgetting: the recursion, and nothing about providers."""
+"""LinUCB with disjoint arms and forgetting, independent of providers."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ class LinUCB:
         self.updates = np.zeros(arms, dtype=np.int64)  # since the last refactorisation
 
     def scores(self, context: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return every arm's upper bound for a context of length 1, shape (dim,): shape (arms,)."""
+        """Return the upper bounds of all arms, shape (arms,), for a context of length 1, shape (dim,)."""
         solved = self.inverse @ context
         means: NDArray[np.float64] = np.einsum("ad,ad->a", self.response, solved)
         return means + self._alpha * np.sqrt((solved @ context) / self.ridge)
 
     def learn(self, arm: int, context: NDArray[np.float64], reward: float) -> None:
-        """Take a reward of one arm for a context of length 1, shape (dim,)."""
+        """Update the regression of one arm with a reward for a context of length 1, shape (dim,)."""
         self.ridge *= self._decay
         for due in np.flatnonzero((self.updates >= self.dim) | (self.ridge < LEAST_RIDGE)):
             self._refactorise(int(due))
@@ -103,7 +103,7 @@ class LinUCB:
         return widths
 
     def invert(self, arm: int) -> None:
-        """Compute an arm's inverse of I + gram from its gram, symmetric to the last bit.
+        """Recompute one arm's inverse of I + gram, symmetric to the last bit.
 
         Raises
         ------

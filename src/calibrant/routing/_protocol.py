@@ -137,7 +137,7 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderStanding:
-    """ProviderStanding of one provider with a strategy.
+    """Numbers that a strategy has learnt about one provider.
 
     Attributes
     ----------
@@ -201,7 +201,7 @@ class Router(Protocol):
         ...
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the learnt state as JSON values; empty before any observation."""
+        """Return the learnt state as JSON values; it may be empty before any observation."""
         ...
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
@@ -222,7 +222,7 @@ class Router(Protocol):
 
 
 def _truth(name: str, value: object) -> bool:
-    """Return a truth value, or 1 or 0, as a bool."""
+    """Return True, False, 1 or 0 as a bool; raise ConfigurationError for anything else."""
     if not isinstance(value, Real | np.bool_) or value not in (0, 1):
         raise ConfigurationError(f"Expected {name} to be true or false, got {value!r:.80}.")
     return bool(value)

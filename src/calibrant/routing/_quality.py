@@ -1,4 +1,4 @@
-"""Detection of degenerate answers (empty, repetitive, incoherent, cut off or declined) without a model."""
+"""Detection of empty, repetitive, incoherent, cut-off or declined answers, without a model."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def _document(body: str) -> _JsonText | None:
 
 
 def _texts(document: object) -> Iterator[str]:
-    """Yield every text in a JSON document; not its keys."""
+    """Yield the strings among the values of a JSON document, without its keys."""
     left = [document]
     while left:
         node = left.pop()

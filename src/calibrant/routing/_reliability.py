@@ -24,7 +24,7 @@ _LEVEL: Final = 0.95
 
 @dataclass
 class _EMATally(ProviderTally):
-    """Moving averages of one provider."""
+    """Moving averages of success, latency and penalty of one provider."""
 
     success: Share = 1.0
     latency_seconds: Amount = _FIRST_LATENCY
@@ -37,7 +37,7 @@ class _EMATally(ProviderTally):
 
 
 class EMARouter(TallyRouter[_EMATally]):
-    """Orders providers by moving averages of their success and latency, without ever exploring.
+    """Strategy that orders providers by moving averages of success and latency, without exploring.
 
     Every average ``x`` takes in a value ``v`` as ``alpha v + (1 - alpha) x``. A provider's score is the average
     of its success, minus that of its latency over 10 seconds, minus that of its penalties; averages begin at 1,
@@ -122,7 +122,7 @@ class EMARouter(TallyRouter[_EMATally]):
             tally.latency_seconds = alpha * seconds + keep * tally.latency_seconds
 
     def _sort(self) -> None:
-        """Order providers by score, unless the declared order holds for ever; the sort is stable."""
+        """Sort the providers by score; keep the declared order if `reorder_interval` is 0."""
         self._order = list(self._providers)
         if self._interval:
             self._order.sort(key=lambda name: -self._tallies[name].score)
@@ -146,9 +146,9 @@ class EMARouter(TallyRouter[_EMATally]):
 
 
 def unexplored(router: Router) -> list[str]:
-    """Return the providers without observations. The caller must call each once: the strategy never explores.
+    """Return the providers that the caller must call once because the strategy never explores.
 
-    Under moving averages those without an observation; under every other strategy none.
+    Under moving averages: those without an observation. Under every other strategy: none.
     """
     if router.strategy != EMARouter.strategy:
         return []
@@ -172,7 +172,7 @@ class _BetaTally(ProviderTally):
 
 
 class ThompsonRouter(TallyRouter[_BetaTally]):
-    """Orders providers by samples from the posterior of their success probability [1]_.
+    """Strategy that orders providers by samples from the posterior of their success probability [1]_.
 
     The success probability of a provider has a Beta distribution with the prior Beta(1, 1). A complete answer adds 1
     to its alpha, a failure 1 and a rate limit 2 to its beta, and a penalty adds itself to beta. Every order sorts
@@ -231,7 +231,7 @@ class ThompsonRouter(TallyRouter[_BetaTally]):
         self._rng = np.random.default_rng(rng)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
-        """Return all providers by a sample of each, the highest first."""
+        """Return all providers, sorted by a sample from each posterior, the highest first."""
         # One scalar sample after the other: arrays of a handful of numbers take longer to make than to fill.
         beta = self._rng.beta
         samples = {name: beta(tally.alpha, tally.beta) for name, tally in self._tallies.items()}

@@ -206,7 +206,7 @@ def sorted_tiers(tiers: Iterable[str]) -> list[str]:
 
 
 def _fenced_messages(instructions: str, texts: Mapping[str, str], **values: str) -> tuple[Message, ...]:
-    """Return a system message, and a user message with each text between a line with BEGIN and one with END.
+    """Return a system message, and a user message with each text between a BEGIN and an END line.
 
     Both lines hold the text's name and a word that occurs in none of the texts. It follows from all of them
     together, so that equal requests stay equal, and nobody can write a text that holds its own fence.

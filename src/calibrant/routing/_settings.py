@@ -32,7 +32,7 @@ _WITHOUT_STATE: Final = frozenset({"none", "task"})
 
 
 class CascadeRoutingSettings(Section):
-    """The ``[routing.cascade]`` table, for ``routing = "cascade"``: the cheapest first, the next if its answer is bad.
+    """The ``[routing.cascade]`` table: the cheapest provider first, the next one after a poor answer.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class TierSettings(Section):
 
 
 class TriageSettings(Section):
-    """The ``[routing.triage]`` table, for ``routing = "triage"``: a cheap model grades the difficulty of a request.
+    """The ``[routing.triage]`` table: a cheap model grades the difficulty of a request.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ class CoherenceSettings(Section):
 
 
 class RoutingProviderSettings(Section):
-    """One of the ``[[routing.providers]]``.
+    """Settings of one provider: an entry of ``[[routing.providers]]``.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class RoutingProviderSettings(Section):
 
     @property
     def label(self) -> str:
-        """Name in strategies, tables and state."""
+        """Name of the provider in strategies, tables and state."""
         return self.name if self.alias is None else self.alias
 
 
@@ -306,7 +306,7 @@ class RoutingSettings(Section):
 
     @property
     def state_place(self) -> str | None:
-        """Place of the strategy's state, as far as the section says."""
+        """File or URL of the strategy's state; None if the section names none."""
         own = {"thompson": self.thompson_state_path, "bandit": self.bandit_state_path}
         return own.get(self.strategy) if self.state is None else self.state
 
@@ -320,7 +320,7 @@ class RoutingSettings(Section):
         return self.embedding_provider if self.quality_gate > 0 and len(self.providers) > 1 else None
 
     def beside(self, folder: Path) -> Self:
-        """Return the settings with files of state relative to `folder`; URLs stay."""
+        """Return the settings with relative state files placed in `folder`; URLs stay."""
         keys = ("state", "thompson_state_path", "bandit_state_path")
         return self.model_copy(update={key: _placed(getattr(self, key), folder) for key in keys})
 

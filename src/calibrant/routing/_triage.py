@@ -1,4 +1,4 @@
-"""Triage strategy: a small model grades difficulty; hard requests go to strong providers, easy ones to cheap ones."""
+"""Triage strategy: a small model grades the difficulty of a request; each grade has its provider."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FILL: Final = 0.8  # of a context window may be taken by the request
 
 @dataclass
 class _TierTally(ProviderTally):
-    """Calls of one provider by tier, and calls moved to it by a too small context window."""
+    """Counts of one provider's calls by tier, and of calls moved to it for its larger context window."""
 
     simple: Count = 0
     medium: Count = 0
@@ -32,7 +32,7 @@ class _TierTally(ProviderTally):
 
 
 class TriageRouter(TallyRouter[_TierTally]):
-    """Sends a request to the provider of its tier; the others are its fallbacks.
+    """Strategy that prefers the provider of the request's tier; the others are its fallbacks.
 
     Tiers are ``simple``, ``medium``, ``complex`` and ``expert``. A tier without a provider is served by
     the next higher one that has one, else by the next lower. A request whose tier is unknown (no answer,
@@ -105,7 +105,7 @@ class TriageRouter(TallyRouter[_TierTally]):
         }
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
-        """Return all providers; the request's tier comes first unless its window is too small.
+        """Return all providers, the one of the request's tier first unless its context window is too small.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class TriageRouter(TallyRouter[_TierTally]):
             tally.larger_window += observation.provider == first != wanted
 
     def _chain(self, tier: str | None) -> list[str]:
-        """Return all providers, starting from a tier, whatever their windows."""
+        """Return all providers: of the tier, of higher tiers, of lower tiers, then the rest."""
         if tier is not None and tier not in TIERS:
             raise ConfigurationError(
                 f"Expected one of the tiers {', '.join(TIERS)}, or None, got {tier!r:.80}."
@@ -136,6 +136,6 @@ class TriageRouter(TallyRouter[_TierTally]):
         return list(dict.fromkeys([*upward, *downward, *self._providers]))
 
     def _shortage(self, provider: str, tokens: int | None) -> float:
-        """Return 0 if a request fits the window, else a number that falls as the window grows."""
+        """Return 0 if a request fits the context window, else a number that falls as the window grows."""
         window = self._windows.get(provider)
         return 0.0 if tokens is None or window is None or tokens <= _FILL * window else 1.0 / window

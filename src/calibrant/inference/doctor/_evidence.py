@@ -1,4 +1,4 @@
-"""Calls of an examination and their evidence; `_examine` judges it."""
+"""Model calls of an examination, and the evidence that they collect."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ILLEGAL_MASS: Final = 0.01
 
 @dataclass(frozen=True)
 class FailedCall:
-    """A call without an answer.
+    """Failure of one call of an examination, with its message.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class FailedCall:
 
 
 class Alternatives(NamedTuple):
-    """Number of alternatives per token.
+    """Numbers of alternatives per token: requested, received and refused.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Alternatives(NamedTuple):
 
 
 class ScoredText(NamedTuple):
-    """One text, scored exactly.
+    """Label distribution of one text by exact scoring.
 
     Attributes
     ----------
@@ -134,18 +134,18 @@ class Evidence:
 
     @cached_property
     def readings(self) -> tuple[TopicReading, ...]:
-        """Every answer under the schema."""
+        """Readings of the answers received under the schema."""
         answers = (*self.answers, *self.repeats, self.off_topic)
         return tuple(answer for answer in answers if isinstance(answer, TopicReading))
 
     @cached_property
     def answered(self) -> tuple[TopicReading, ...]:
-        """Every answer to a text of the built-in task."""
+        """Readings of the answers received to the texts of the built-in task."""
         return tuple(answer for answer in self.answers if isinstance(answer, TopicReading))
 
     @cached_property
     def openings(self) -> tuple[OpeningMasses, ...]:
-        """Top probabilities at the first token of each label."""
+        """Legal and illegal probability at the first token of the label, for each answer that reports it."""
         return tuple(reading.opening for reading in self.readings if reading.opening is not None)
 
     @cached_property
@@ -224,7 +224,7 @@ class ExaminationCalls:
         self._on_call = on_call
 
     async def classify(self, number: int, *, top: int) -> TopicReading | FailedCall:
-        """Ask a question of the built-in task under its schema."""
+        """Return the reading of an answer to a question of the built-in task, or the failed call."""
         request = CompletionRequest(
             messages=task.QUESTIONS[number],
             response_format=task.SCHEMA,
@@ -235,7 +235,7 @@ class ExaminationCalls:
         return answer if isinstance(answer, FailedCall) else read_topic(answer)
 
     async def text(self, messages: tuple[Message, ...], options: Mapping[str, Any]) -> str | FailedCall:
-        """Return the text of an answer without a schema."""
+        """Return the text of an answer requested without a schema, or the failed call."""
         request = CompletionRequest(messages=messages, top_logprobs=0, options={**self._options, **options})
         answer = await self.make(lambda: self.client.complete(request))
         if isinstance(answer, FailedCall):
@@ -247,7 +247,7 @@ class ExaminationCalls:
         return completion.text if completion.text.strip() else FailedCall("the answer is empty")
 
     async def make(self, call: Callable[[], Awaitable[_T]]) -> _T | FailedCall:
-        """Make one call.
+        """Return the answer of one call, or the failed call; count and time it.
 
         Raises
         ------

@@ -313,7 +313,7 @@ def _determinism(evidence: Evidence) -> _Judgement:
 
 
 def _gap(first: Sequence[Token], second: Sequence[Token]) -> float:
-    """Return the largest difference between two reports of the same tokens, in nats."""
+    """Return the largest difference of log-probabilities between two equal answers, in nats."""
     gaps = [0.0]
     for one, other in zip(first, second, strict=False):
         gaps.append(abs(max(one.logprob, IMPOSSIBLE) - max(other.logprob, IMPOSSIBLE)))

@@ -56,7 +56,7 @@ class HelperStats:
 
 
 class Helper:
-    """Auxiliary model, such as a judge; a failed call returns None.
+    """Auxiliary model, such as a judge; a failed call gives None instead of an error.
 
     After three failures in a row it is left alone for a while, so that a model that is down does not cost every
     request its deadline.
@@ -129,11 +129,11 @@ class Helper:
         return found
 
     def stats(self) -> HelperStats:
-        """Return the counts of its calls."""
+        """Return the counts of the model's calls."""
         return self._stats
 
     def _count(self, *, failures: int = 0, unusable: int = 0, usage: Usage | None = None) -> None:
-        """Count one call."""
+        """Add one call to the counts."""
         with self._lock:
             old = self._stats
             self._stats = HelperStats(
@@ -144,7 +144,7 @@ class Helper:
             )
 
     def _warn(self, what: str, detail: object) -> None:
-        """Log the first problem."""
+        """Log a warning about the model's first problem; later problems are not logged."""
         with self._lock:
             first, self._warned = not self._warned, True
         if first:
@@ -163,7 +163,7 @@ def heuristic(completion: Completion, assess: Callable[..., AnswerQuality] = ans
 
 
 def guarded(quality: Quality) -> Quality:
-    """Wrap the user's function: an exception leaves the answer unjudged."""
+    """Return the user's quality function, wrapped to give None for an exception or an invalid score."""
     warned = False
 
     def judged(completion: Completion) -> float | None:
@@ -188,7 +188,7 @@ def guarded(quality: Quality) -> Quality:
 
 
 class DriftWatch:
-    """Drift detection in the background: a penalty for each provider's next observation.
+    """Background detection of drift; it sets a penalty for the provider's next observation.
 
     No request waits for it. While 64 answers are being embedded, further ones are not looked at.
 
@@ -209,7 +209,7 @@ class DriftWatch:
         self._closed = False
 
     def look_at(self, provider: str, text: str) -> None:
-        """Queue an answer for comparison with earlier ones."""
+        """Compare an answer with earlier ones in the background; ignore it if too many are queued."""
         if not text.strip():
             return
         loop = asyncio.get_running_loop()
@@ -221,7 +221,7 @@ class DriftWatch:
         task.add_done_callback(self._ended)
 
     def penalty(self, provider: str) -> float:
-        """Pop the penalty since the provider's last observation, in [0, 1]."""
+        """Return and reset the provider's penalty since its last observation, in [0, 1]."""
         with self._lock:
             return self._penalties.pop(provider, 0.0)
 
@@ -249,12 +249,12 @@ class DriftWatch:
 
 
 def text_of(messages: Sequence[Message]) -> str:
-    """Return the last user message; empty where there is none."""
+    """Return the text of the last user message; empty if there is none."""
     return next((_content(found) for found in reversed(messages) if found.get("role") == "user"), "")
 
 
 def question_of(messages: Sequence[Message]) -> str:
-    """Return the texts of all messages, in order."""
+    """Return the texts of all messages, joined by blank lines."""
     return "\n\n".join(filter(None, map(_content, messages)))
 
 

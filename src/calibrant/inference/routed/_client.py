@@ -66,7 +66,7 @@ _DECLARED: Final = frozenset({"none", "task", "triage", "cascade"})
 
 
 class RoutedClient:
-    """Several providers as one client.
+    """Client of several providers, in the order of a routing strategy, with fallbacks.
 
     Every request asks the router for an order and then one provider after the other until there is an
     answer; whatever came of each call, the router learns. It can be used wherever a client can.
@@ -243,7 +243,7 @@ class RoutedClient:
         }
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Return the answer of the first provider whose answer is accepted.
+        """Return the first accepted answer of the providers, or the best one if none is accepted.
 
         Raises
         ------
@@ -284,7 +284,7 @@ class RoutedClient:
         return _final_response(best, answers, paid, tools=tools)
 
     def hidden(self, text: str) -> str:
-        """Return a provider's text without the secrets of any provider."""
+        """Return `text` with the secrets of all providers removed."""
         for provider in self.providers:
             hide = getattr(provider.client, "hidden", None)
             text = text if hide is None else hide(text)
@@ -332,7 +332,7 @@ class RoutedClient:
     async def _worth(
         self, request: CompletionRequest, completion: Completion, *, alone: bool, paid: list[Usage]
     ) -> float | None:
-        """Return the quality of an answer; None if unknown, or if it is `alone`, and so taken in any case."""
+        """Return the quality of an answer; None if unknown. If it is `alone`, no judge or embedder is asked."""
         if self._gate is not None and self._embedder is not None:
             if alone:
                 return None
@@ -349,7 +349,7 @@ class RoutedClient:
         return worth
 
     def _ordered(self, routing: RoutingRequest) -> list[RoutedProvider]:
-        """Return the providers in the router's order: one never asked before all, too small windows behind."""
+        """Return the providers in the router's order, an untried one first, too small context windows last."""
         with self._lock:
             order = self.router.order(routing)
             first = self._untried.popleft() if self._untried else None
@@ -368,7 +368,7 @@ class RoutedClient:
     def _learn(
         self, call: ProviderAnswer | ProviderFailure, routing: RoutingRequest, worth: float | None = None
     ) -> None:
-        """Have the router learn the outcome of a call; `worth` is the quality of an answer."""
+        """Pass the outcome of a call to the router; `worth` is the quality of the answer."""
         name = call.member.name
         outcome: dict[str, Any] = {"success": isinstance(call, ProviderAnswer)}
         if isinstance(call, ProviderFailure):
@@ -400,7 +400,7 @@ def _tokens(answer: ProviderAnswer, routing: RoutingRequest) -> int:
 def _final_response(
     best: ProviderAnswer, answers: Sequence[ProviderAnswer], paid: Sequence[Usage], *, tools: bool
 ) -> object:
-    """Return the provider's response, or a completion with the whole usage if the response lacks it."""
+    """Return the best response, as a completion if usage must be added and no tools are offered."""
     others = [answer.completion.usage for answer in answers if answer is not best]
     if tools or not (others or paid or best.adds):
         return best.response

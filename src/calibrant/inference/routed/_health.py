@@ -19,7 +19,7 @@ _MOST_DOUBLINGS: Final = 30  # beyond every longest cooldown, and no overflow
 
 
 class Turn(NamedTuple):
-    """Permission for one call.
+    """Permission of a circuit breaker for one call.
 
     Attributes
     ----------
@@ -85,13 +85,13 @@ class Breaker:
 
     @property
     def remaining(self) -> float:
-        """Remaining cooldown in seconds; 0 if calls may begin."""
+        """Remaining cooldown or pause in seconds; 0 if it is over."""
         with self._lock:
             return self._remaining()
 
     @property
     def named_seconds(self) -> float | None:
-        """Remaining cooldown in seconds if the provider named it; otherwise None."""
+        """Remaining wait in seconds that the provider named; None if it named none, or if it is over."""
         with self._lock:
             now = self._clock()
             if now < self._until and self._open and not self._named:
@@ -106,7 +106,7 @@ class Breaker:
 
     @property
     def due(self) -> bool:
-        """True if the cooldown is over and no probe call is in flight."""
+        """True if the breaker is open, its cooldown is over and no probe call is in flight."""
         with self._lock:
             return self._open and self._admits()
 
@@ -117,7 +117,10 @@ class Breaker:
             return self._last
 
     def begin(self, *, forced: bool = False) -> Turn | None:
-        """Begin a call if allowed or `forced`; end it with `succeeded`, `failed` or `released`."""
+        """Return permission for a call; None if the breaker refuses and the call is not `forced`.
+
+        The caller ends the call with `succeeded`, `failed` or `released`.
+        """
         with self._lock:
             if not (forced or self._admits()):
                 return None

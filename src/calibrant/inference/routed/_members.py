@@ -1,4 +1,4 @@
-"""Provider runtime: concurrency, health, calls, the fallback order of a request, and its final error."""
+"""Providers at run time: concurrency, circuit breaker, calls, and the fallback order of a request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EMPTY_ON_PURPOSE: Final = frozenset({"length", "content_filter", "tool_calls", 
 
 
 class Place(NamedTuple):
-    """Reserved concurrency slot of a provider, released by `RoutedProvider.ask`.
+    """Permission for one call to a provider, used up by `RoutedProvider.ask`.
 
     Attributes
     ----------
@@ -140,7 +140,7 @@ class RoutedProvider:
         self._seconds = 0.0
 
     async def enter(self, *, wait: bool = True, forced: bool = False) -> Place | None:
-        """Return a slot; None if the breaker admits no call that is not `forced`, or none is free without a `wait`."""
+        """Return permission for a call; None if the breaker or the concurrency limit refuses it."""
         epoch = None
         if self._gate is not None:
             epoch = await self._gate.enter() if wait else self._gate.try_enter()
@@ -158,7 +158,7 @@ class RoutedProvider:
     async def ask(
         self, request: CompletionRequest, place: Place, *, empty_is_failure: bool
     ) -> ProviderAnswer | ProviderFailure:
-        """Make one call and release its slot.
+        """Make one call and give its permission back.
 
         Exceptions that are no `ProviderError`, cancellation among them, pass; nothing is learnt from them.
         """
@@ -192,7 +192,7 @@ class RoutedProvider:
                 self._counts[name] += by
 
     def stats(self) -> ProviderStats:
-        """Return the counts of its calls."""
+        """Return the counts of the provider's calls."""
         with self._lock:
             counts, paid, seconds = dict(self._counts), self._paid, self._seconds
         answers = counts.pop("answers", 0)
@@ -251,7 +251,7 @@ class RoutedProvider:
 
 
 class Course:
-    """Fallback sequence of one request over providers.
+    """Order in which one request tries the providers.
 
     Parameters
     ----------
@@ -285,7 +285,7 @@ class Course:
         return not self._waiting and not self._full
 
     async def next(self) -> Place | None:
-        """Return the slot of the next provider; None if no provider is left.
+        """Return permission to call the next provider; None if no provider is left.
 
         Where all are left out, the one whose time ends first is asked all the same, unless it has itself
         named the time.
@@ -382,6 +382,6 @@ def _left_out_words(member: RoutedProvider) -> str:
 
 
 def _error_words(error: ProviderError) -> str:
-    """Return the message of an error for a list; the remedy is appended once, after the list."""
+    """Return the message of an error without a remedy, for a list of errors."""
     words = error.summary if isinstance(error, LogprobsUnsupportedError) else str(error)
     return words.removesuffix(".")

@@ -82,7 +82,7 @@ class Provider:
 
     @property
     def logprob_space(self) -> LogprobSpace:
-        """Log-probability space of the provider."""
+        """Log-probability space of the provider's answers."""
         return self.client.space if self.space is None else LogprobSpace(self.space)
 
     @property
@@ -140,14 +140,14 @@ class ProviderStats:
 
 
 def priced(usage: Usage, cost: float | None) -> Usage:
-    """Return the usage of a call, at the declared price if the reported one is missing or implausible."""
+    """Return the usage of a call; a missing or implausible cost is replaced by the declared one."""
     if usage.cost is not None and 0.0 <= usage.cost < math.inf:
         return usage
     return usage if usage.cost is None and cost is None else replace(usage, cost=cost)
 
 
 def check_parts(strategy: str, embedder: CachedEmbedder | None, **parts: object) -> None:
-    """Refuse a missing part of a strategy, and a part without effect.
+    """Raise ConfigurationError if a part lacks its embedder, or a given part has no effect.
 
     Raises
     ------
@@ -166,7 +166,7 @@ def check_parts(strategy: str, embedder: CachedEmbedder | None, **parts: object)
 
 
 def check_helper(name: str, client: Client | None, *, wanted: bool, why: str) -> None:
-    """Refuse a missing helper model, or one that is never called.
+    """Raise ConfigurationError if a helper model is missing, or would never be called.
 
     Raises
     ------
