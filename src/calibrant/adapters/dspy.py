@@ -199,7 +199,7 @@ class ConfidenceMetric(ConfidenceGrader):
         return known, checked_context(gold.get(_CONTEXT_FIELD), gold)
 
     def _prediction(self, pred: dspy.Prediction) -> Prediction:
-        """Return a program's output as a prediction."""
+        """Convert the output of a DSPy program to a prediction."""
         outcome = _outcome(pred.get("outcome", Outcome.OK))
         if self.label_field not in pred:
             raise ConfigurationError(
@@ -400,7 +400,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         return [self._example(row) for row in rows]
 
     def metric(self, **options: Any) -> ConfidenceMetric:  # noqa: ANN401
-        """Return a metric for this module that also counts its failed calls.
+        """Return a metric for this module, whose `stop` also sees failed calls of the module.
 
         Parameters
         ----------
@@ -455,7 +455,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         )
 
     def _leave_trace(self, inputs: Mapping[str, object], prediction: Prediction) -> None:
-        """Append the call to DSPy's trace, as ``dspy.Predict`` does, for optimisers."""
+        """Append the call to DSPy's trace for its optimisers, as ``dspy.Predict`` does."""
         trace, most = dspy.settings.trace, dspy.settings.max_trace_size
         if trace is None or most <= 0:
             return

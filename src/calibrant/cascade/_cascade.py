@@ -348,7 +348,7 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
 
 
 def _member_limits(own: Limits, whole: Limits, concurrency: int | None) -> Limits:
-    """Return the limits of one model: those of the cascade, where set, else the model's own."""
+    """Return the limits of one model: call limits of the cascade where set, else the model's own."""
     return replace(
         own,
         concurrency=min(filter(None, (concurrency, whole.concurrency or own.concurrency)), default=None),

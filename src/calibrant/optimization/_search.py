@@ -52,13 +52,13 @@ _UNASKED: Final = Prediction(label=None, outcome=Outcome.ERROR, reason="the budg
 
 
 def race_reserve(task: Task, plan: SearchPlan) -> int:
-    """Return the calls reserved for the race."""
+    """Return the maximum number of metric calls to reserve for the race."""
     return race_calls(ENTRANTS, len(task.validation) - plan.screened_rows)
 
 
 @dataclass(kw_only=True)
 class Search(SearchStage):
-    """One search.
+    """Search for a better prompt, on training and validation rows.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Search(SearchStage):
 
     @cached_property
     def _validation(self) -> list[Example]:
-        """Validation rows: those that every accepted prompt is asked about come first."""
+        """Validation rows; for a race, in an order drawn with the plan's seed."""
         rows = list(self.task.validation)
         if not self.plan.races:
             return rows
@@ -121,7 +121,7 @@ class Search(SearchStage):
         )
 
     def _propose(self, max_metric_calls: int) -> GEPAResult[object, object]:
-        """Run GEPA; every accepted prompt is scored on the same validation rows."""
+        """Run GEPA, which scores each accepted prompt on the same validation rows."""
         import gepa  # noqa: PLC0415  (heavy)
 
         guard: Guard | None = self.reflection
@@ -159,7 +159,7 @@ class Search(SearchStage):
     def _add_given_prompts(
         self, state: GEPAState[object, int], valset: list[ConfidenceDataInst], max_metric_calls: int
     ) -> bool:
-        """Put the task's other prompts into GEPA's state, beside its own; return False: no reason to stop.
+        """Score the task's other prompts and add them to GEPA's state; always return False.
 
         GEPA takes one seed prompt. As proposals they would be turned down where a few training rows do not speak for
         them, and count as proposals.
@@ -227,7 +227,7 @@ class Search(SearchStage):
     def _runner_up(
         self, candidates: Sequence[Mapping[str, str]], asked: Mapping[int, Sequence[Example]], chosen: int
     ) -> int | None:
-        """Return the runner-up: most rows besides the chosen prompt, then the lowest loss."""
+        """Return the position of the runner-up: asked about most rows, then lowest loss; None without one."""
         return min(
             (place for place in asked if place != chosen),
             key=lambda place: (-len(asked[place]), self._standing(candidates[place], asked[place]).loss),
@@ -268,7 +268,7 @@ class Search(SearchStage):
 
 
 class _FileLogger:
-    """GEPA's log, kept in the run directory or dropped."""
+    """Logger for GEPA, which writes to a file in the run directory or drops messages."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
@@ -281,7 +281,7 @@ class _FileLogger:
 
 
 def _once(decide: Callable[[GEPAState[object, int]], bool]) -> Callable[[GEPAState[object, int]], bool]:
-    """Return a stopper of GEPA that decides once, before the first proposal."""
+    """Return a stopper for GEPA that decides at its first call and repeats that decision."""
     decided: list[bool] = []
 
     def stop(state: GEPAState[object, int]) -> bool:
@@ -293,7 +293,7 @@ def _once(decide: Callable[[GEPAState[object, int]], bool]) -> Callable[[GEPASta
 
 
 def _texts_in_turn() -> ReflectionComponentSelector:
-    """Return the selector of the component to rewrite next.
+    """Return GEPA's selector of the next component to rewrite: in turn, but never demonstrations.
 
     Never the demonstrations: they are settings, not a text that feedback could improve.
     """
@@ -313,7 +313,7 @@ def _texts_in_turn() -> ReflectionComponentSelector:
 
 
 def _best_screened(found: Sequence[PromptStanding], runners: Sequence[int]) -> int:
-    """Return the best prompt without race rows; 0, the seed prompt, unless it is beaten.
+    """Return the position of the best prompt by screening rows alone; 0, the seed, if none beats it.
 
     The best of k on the rows that chose it is the luckiest, too: by so many standard errors, in the mean, at most.
     """
@@ -325,7 +325,7 @@ def _best_screened(found: Sequence[PromptStanding], runners: Sequence[int]) -> i
 
 
 def _logprobs(prediction: Prediction, labels: LabelSet) -> NDArray[np.float64]:
-    """Return log-probabilities of all labels; without a distribution, of the predicted label alone."""
+    """Return log-probabilities of all labels, made from the predicted label without a distribution."""
     if prediction.distribution is not None:
         return np.asarray(prediction.distribution.logprobs, dtype=np.float64)
     found = np.full(len(labels), 1.0)

@@ -152,7 +152,7 @@ class MetaVerifier(ABC):
         return np.array([_plain_answer(answer) in self._fixed for answer in answers], dtype=bool)
 
     def _best_prefix(self, gain: Array, weight: Array, rows: PairedRows) -> int:
-        """Return how far to route down the ordered groups, by price, by budget or for the best IBC lift.
+        """Return the number of leading groups of rows to route, by price, budget or best IBC lift.
 
         Parameters
         ----------

@@ -192,7 +192,7 @@ def _plain_text(data: bytes) -> str:
 
 
 def _value_end(text: str, begin: int) -> int:
-    """Return where the JSON value at `begin` ends: len(text) if it is cut off, `begin` if invalid."""
+    """Return the end of the JSON value at `begin`: len(text) if cut off, `begin` if invalid."""
     try:
         return _DECODER.raw_decode(text, begin)[1]
     except (ValueError, RecursionError):
