@@ -121,7 +121,7 @@ class SearchSize:
         return (1 + self.other_prompts) * self.validation_rows + self.threshold_rows + self.proposal
 
     def check(self, max_metric_calls: int) -> None:
-        """Refuse a budget too small for one proposal.
+        """Raise ConfigurationError if the budget cannot pay for one accepted prompt proposal.
 
         Raises
         ------

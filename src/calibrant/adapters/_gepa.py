@@ -276,7 +276,7 @@ class ConfidenceAdapter(ConfidenceGrader):
     def budget(
         self, max_metric_calls: int, *, valset: Sequence[ConfidenceDataInst], minibatch_size: int = 3
     ) -> CallBudget:
-        """Return a stopper for ``gepa.optimize`` that makes `max_metric_calls` an upper bound; see `CallBudget`.
+        """Return a stopper for ``gepa.optimize`` that keeps a search within `max_metric_calls`.
 
         Raises
         ------
@@ -433,7 +433,7 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @property
     def suggested_thresholds(self) -> ThresholdSuggestion | None:
-        """Thresholds of ``thresholds="auto"``; None before the first evaluation or on too few rows."""
+        """Thresholds found with ``thresholds="auto"``; None before the first evaluation or on too few rows."""
         return None if self._thresholds is None else self._thresholds.suggestion
 
     def label_prior(self, query: Query) -> LabelPriorCorrection | None:

@@ -93,7 +93,7 @@ def refuse_several(labels: LabelSet | None, remedy: str) -> None:
 
 
 def refuse_open(labels: LabelSet, **settings: object) -> None:
-    """Refuse settings that need a closed label set, given open labels."""
+    """Refuse settings that need a closed label set, if the labels are open."""
     given = [f"{name}={value!r}" for name, value in settings.items() if value is not None]
     if given and isinstance(labels, OpenLabels):
         raise ConfigurationError(

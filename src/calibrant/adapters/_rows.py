@@ -322,7 +322,7 @@ class ConfidenceGrader:
         self.objectives = resolve_objectives(objectives, labels=labels)
 
     def score(self, prediction: Prediction, answer: str) -> float:
-        """Return the mean score of a prediction's aspects by their weight; `failure_score` without a legal label."""
+        """Return the weighted mean score of a prediction's aspects; `failure_score` without a legal label."""
         if prediction.outcome is not Outcome.OK:
             return self.failure_score
         aspects = self.labels.aspects(prediction, answer)

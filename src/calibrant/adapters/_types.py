@@ -9,7 +9,7 @@ from calibrant.core._prediction import Prediction
 
 
 class ConfidenceDataInst(TypedDict):
-    """One labelled row.
+    """Labelled row of a data set for GEPA.
 
     Attributes
     ----------

@@ -130,7 +130,7 @@ class ConfidenceMetric(ConfidenceGrader):
         pred_name: str | None = None,  # noqa: ARG002
         pred_trace: object = None,  # noqa: ARG002
     ) -> dspy.Prediction:
-        """Score one prediction; the score is the same for every predictor.
+        """Score one prediction; the score does not depend on the DSPy predictor.
 
         Parameters
         ----------
@@ -354,7 +354,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
 
     @property
     def classifier(self) -> BasePredictor:
-        """Classifier of the module, with its own prompt."""
+        """Classifier of the module, with the prompt of the module."""
         return self._shared.classifier
 
     @property

@@ -292,7 +292,7 @@ class Cascade(BasePredictor):
                 member.classifier.use_journal(journal)
 
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint that binds a calibration to this cascade."""
+        """Return the fingerprint of the cascade, which tells if a saved calibration belongs to it."""
         # Names of models alone do not tell cascades of other prompts and thresholds apart.
         settings = json.dumps(self.describe(), sort_keys=True, default=repr)
         digest = hashlib.sha256(settings.encode("utf-8", "surrogatepass")).hexdigest()
@@ -337,7 +337,7 @@ def _ordered_calibrators(
 
 
 def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None) -> CascadeMember:
-    """Return the cascade's own copy of a model."""
+    """Return a copy of a model for the cascade, with the cascade's limits."""
     original = model.classifier
     # A copy, as the cascade sets limits, journal and tokens of its own.
     own = original.with_limits(_member_limits(original.limits, limits or original.limits, model.concurrency))

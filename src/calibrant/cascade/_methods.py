@@ -150,7 +150,7 @@ def check_answer(classifier: Classifier, method: ConfidenceMethod, answer: Predi
 
 
 def task_section(client: Client, method: ConfidenceMethod) -> str:
-    """Return the task-file section for the scoring of a cascade's model.
+    """Return the task-file section in which to set the scoring of a cascade's model.
 
     Sampled answers have no tokens for a method that reads them, so that the section then names another method.
     """

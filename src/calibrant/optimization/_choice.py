@@ -105,7 +105,7 @@ def credits_of(answered: Sequence[tuple[Example, Prediction]], labels: LabelSet)
 
 
 def row_scores(answered: Sequence[tuple[Example, Prediction]], *, labels: LabelSet) -> RowScores:
-    """Score the rows of `answered_rows`."""
+    """Return accuracy and macro F1 on the rows of `answered_rows`."""
     truth, given = [row.answer for row, _ in answered], [prediction.label for _, prediction in answered]
     summary = answer_summary(labels, truth, given)
     credit = credits_of(answered, labels)

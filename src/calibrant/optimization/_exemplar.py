@@ -341,7 +341,7 @@ def _component(candidate: Mapping[str, str]) -> str:
 
 
 def _answers_key(candidate: Mapping[str, str]) -> str:
-    """Return the key of a candidate's answers."""
+    """Return the key under which the answers of a candidate are recorded."""
     shown = candidate.get(DEMONSTRATED, "")
     return candidate[_component(candidate)] + (f"\n{shown}" if shown.strip() else "")
 

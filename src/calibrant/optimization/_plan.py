@@ -190,7 +190,7 @@ def _wished_thresholds(task: Task, wished: Thresholds | None) -> Thresholds | No
 
 
 def search_size(task: Task, plan: SearchPlan) -> SearchSize:
-    """Return the row counts that determine the budget."""
+    """Return the row counts that determine the metric calls of a search."""
     return SearchSize(
         validation_rows=plan.screened_rows,
         minibatch_size=plan.minibatch_size,

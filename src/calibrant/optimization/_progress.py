@@ -93,7 +93,7 @@ class ProgressTracker:
             self._listener(self.now)
 
     def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
-        """Return True if a prompt is perfect on the validation rows, which ends the search."""
+        """Return True, to end the search, if a prompt has a perfect validation score."""
         return self.now.best_score is not None and self.now.best_score >= PERFECT
 
     def start_test(self, total: int) -> None:

@@ -89,7 +89,7 @@ class PromptFormat:
         return parts.instruction + self.added(parts)
 
     def added(self, parts: PromptParts) -> str:
-        """Return the text after the instruction: answer format, notes and demonstrations, where present."""
+        """Return the text after the instruction: label list, notes and demonstrations, where present."""
         text = self._form if parts.form else ""
         if parts.notes:
             text += _NOTES + "\n".join(_BULLET + note for note in parts.notes)

@@ -1,4 +1,4 @@
-"""`optimize`: one task, one model, one budget; a better prompt and honest numbers."""
+"""`optimize`, which searches a better prompt for a task within a budget and tests it."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def _reserved_calls(task: Task, plan: SearchPlan, max_metric_calls: int, *, teac
 
 
 def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack) -> Predictor:
-    """Open the predictor of a search, or copy the given one, with the journal of this run."""
+    """Open the predictor of a search, or return a copy of the given one for the journal of the run."""
     if isinstance(model, Predictor):
         if model.labels != task.labels:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""The search itself: GEPA proposes on training rows, a race on validation rows decides."""
+"""Search: GEPA proposes prompts on training rows; a race or scores on validation rows decide."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Search(SearchStage):
 
     @cached_property
     def _seed(self) -> dict[str, str]:
-        """Texts of the seed prompt."""
+        """Seed candidate: prompt, user template and demonstration settings, where the task has them."""
         candidate = {COMPONENT: self.task.prompt}
         if self.task.user_template is not None:
             candidate[USER_TEMPLATE] = self.task.user_template
@@ -101,7 +101,7 @@ class Search(SearchStage):
         return self._validation[self.plan.screened_rows :]
 
     def run(self, *, for_race: int) -> Choice:
-        """Propose prompts until only the race's reserve is left, then choose."""
+        """Run GEPA on the budget less the reserve for the race; return the choice of the best prompt."""
         found = self._propose(self.max_metric_calls - for_race)
         if self.plan.races:
             choice = self._race(found)
@@ -178,14 +178,14 @@ class Search(SearchStage):
         return False
 
     def _nothing_wrong(self) -> bool:
-        """Return True if the seed prompt makes no error on its first rows, so that a search hardly pays."""
+        """Return True if the seed prompt makes no error on its first validation rows."""
         first = len(self._screened)
         rows = (self._validation[:first], self._validation[: first + FIRST])
         self._is_perfect = all(self._standing(self._seed, some).accuracy == 1.0 for some in rows)
         return self._is_perfect
 
     def _race(self, found: GEPAResult[object, object]) -> Choice:
-        """Choose among the best screened prompts, on unused rows."""
+        """Run a race of the best screened prompts on unused validation rows."""
         candidates, screened, fresh = found.candidates, self._screened, self._fresh
         first = [self._standing(candidate, screened) for candidate in candidates]
         others = sorted(range(1, len(candidates)), key=lambda place: (first[place].loss, place))

@@ -117,7 +117,7 @@ class HeadStage(SearchStage):
         return replace(found, chosen=choice.chosen, by_head=choice)
 
     def _asked_under_both(self, pair: Sequence[Mapping[str, str]]) -> list[Example]:
-        """Return the validation rows affordable under both prompts; empty if too few.
+        """Return the validation rows that the budget allows under both prompts; [] if they are too few.
 
         Whichever of them is kept, all rows that teach its head are paid first.
         """

@@ -140,7 +140,7 @@ class PairedRows:
 
     @property
     def gain(self) -> Array:
-        """The large model's score minus the small one's, shape (n,)."""
+        """Score of the large model minus score of the small model, shape (n,)."""
         return self.large - self.small
 
     def take(self, rows: Bools) -> Self:

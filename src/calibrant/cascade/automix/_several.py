@@ -279,7 +279,7 @@ def _shrunk_tables(counts: Array, sums: Array, strength: float) -> tuple[Array, 
 def _check_columns(
     verifier_scores: Sequence[ArrayLike], scores: Sequence[ArrayLike], k: tuple[int, ...]
 ) -> tuple[list[NDArray[np.intp]], list[Array]]:
-    """Return the bins of the verifiers' scores and the models' scores, all of one length."""
+    """Check the columns; return the verifiers' scores as bins, and the scores of the models."""
     _check_counts(verifier_scores, scores, models=len(k) + 1)
     columns = {f"scores[{m}]": column for m, column in enumerate(scores)}
     looks = {f"verifier_scores[{m}]": column for m, column in enumerate(verifier_scores)}

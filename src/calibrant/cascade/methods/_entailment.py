@@ -26,7 +26,7 @@ _MOST_COST: Final = 1e300
 
 
 class AutoMixEntailment(BaseMethod):
-    """Confidence as the share of a verifier's samples that confirm the answer.
+    """Confidence method that returns the share of a verifier's samples that confirm the answer.
 
     With `verifier` nothing else has to run: hand it the small model itself for AutoMix's self-verification, k
     samples an answer. (`SelfVerify` is something else: one call, and a grade.)

@@ -72,7 +72,7 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     inputs: Sequence[str | int | None] | None = None,
     key: str = DEFAULT_KEY,
 ) -> CertifiedCascade:
-    """Return the certified rule with the highest coverage and a loss below epsilon.
+    """Return the rule with the highest coverage whose loss is certified to be below epsilon.
 
     Fixed-sequence Learn-then-Test (Angelopoulos et al. 2021) on paired rows. Answers are ordered by confidence, equal
     ones by a keyed hash of their text (`tie_ranks`). From "route everything" one after the other is kept, and each

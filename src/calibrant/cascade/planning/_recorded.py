@@ -189,7 +189,7 @@ class PairedRuns:
 
 
 def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
-    """Pair runs over the same rows by id, else by text, else by position.
+    """Pair runs by row: by text if texts are unique and the same in all runs, else by id or position.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ _PLACE: Final = b"\xff"  # begins no text in UTF-8, so that no place is ever a t
 
 
 def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[np.float64]:
-    """Return the rank of each text among answers of equal confidence, in (0, 1], shape (n,).
+    """Return a hash of each text as a rank in (0, 1], shape (n,), for breaking ties in confidence.
 
     A BLAKE2b hash of the text under `key`, as a share of all hashes: it looks uniform, says nothing about whether an
     answer is right, and is the same on every machine. A rule that keeps a share of a tied block keeps the ranks up
