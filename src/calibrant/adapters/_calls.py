@@ -46,7 +46,7 @@ class CallCounter:
         self.without_logprobs = 0
 
     def new(self, queries: Sequence[Query]) -> list[bool]:
-        """Return one flag per query: True if it costs a call, as no journal holds its answer."""
+        """Return one flag per query: True if it is a metric call. With a journal, repetitions are free."""
         if self._predictor.journal is None:
             return [True] * len(queries)
         seen, found = set(self._answered), []
@@ -56,7 +56,7 @@ class CallCounter:
         return found
 
     def affordable(self, queries: Sequence[Query], calls: int) -> list[bool]:
-        """Return one flag per query, in order: True if the remaining metric calls cover it."""
+        """Return one flag per query: True if `calls` metric calls pay for this query and those before."""
         left, found = calls, []
         for is_new in self.new(queries):
             found.append(not is_new or left > 0)
@@ -91,7 +91,7 @@ class CallCounter:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSize:
-    """Upper bounds on the metric calls of a search's steps.
+    """Row counts of a search, which give the maximum metric calls of its steps.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class SearchSize:
         return (1 + self.other_prompts) * self.validation_rows + self.threshold_rows + self.proposal
 
     def check(self, max_metric_calls: int) -> None:
-        """Refuse a budget too small for one proposal.
+        """Raise ConfigurationError if the budget cannot pay for one accepted prompt proposal.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class SearchSize:
 
 
 class CallBudget:
-    """Stopper for ``gepa.optimize``: ends a search before a proposal that could exceed the budget.
+    """Stopper for ``gepa.optimize`` that ends a search before a proposal could exceed the budget.
 
     GEPA's own ``max_metric_calls`` ends it at the first opportunity after, and lacks rows that the adapter asks for
     thresholds and label prior. `ConfidenceAdapter.budget` makes one; hand it to ``stop_callbacks`` and leave
@@ -181,7 +181,7 @@ class CallBudget:
 
 
 class FailureMonitor:
-    """Monitor that raises when too many recent rows ended in ``error``.
+    """Monitor that raises ProviderError when too many recent rows ended in ``error``.
 
     A search that goes on would optimise on noise: the run stops when more than 20 % of the
     last 50 rows (of the whole batch, when it is larger), and at least 5, failed.
@@ -192,7 +192,7 @@ class FailureMonitor:
         self._lock = threading.Lock()
 
     def record(self, predictions: Sequence[Prediction], *, provider: str) -> None:
-        """Record a batch; raise if its failures exceed the limit.
+        """Record a batch; raise ProviderError if too many rows of the batch or recent rows failed.
 
         Raises
         ------
@@ -231,7 +231,7 @@ class Watch(FailureMonitor):
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:
-        """Store an error raised inside the block."""
+        """Store the first exception raised inside the block; the exception is not suppressed."""
         try:
             yield
         except Exception as error:
@@ -240,7 +240,7 @@ class Watch(FailureMonitor):
             raise
 
     def stop(self) -> bool:
-        """Raise the stored error once; return True for a reached user limit, which is no error."""
+        """Raise the stored error, or return True if the error is that a limit of the user was reached."""
         with self._lock:
             error, self._error = self._error, None
         if error is None:

@@ -1,4 +1,4 @@
-"""`ConfidenceAdapter`: GEPA's view of a confidence-aware classification task."""
+"""`ConfidenceAdapter`, which lets GEPA optimise the prompt of a classifier with confidences."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @property
     def metric_calls(self) -> int:
-        """Metric calls so far; with a journal, a repeated row under one prompt counts once."""
+        """Number of metric calls so far; with a journal, a row repeated under one prompt counts once."""
         return self._counter.metric_calls
 
     @property
@@ -270,13 +270,13 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @property
     def completions_without_logprobs(self) -> int:
-        """Number of completions without usable log-probabilities; these score by correctness alone."""
+        """Number of completions without usable log-probabilities; scored by correctness alone."""
         return self._counter.without_logprobs
 
     def budget(
         self, max_metric_calls: int, *, valset: Sequence[ConfidenceDataInst], minibatch_size: int = 3
     ) -> CallBudget:
-        """Return a stopper for ``gepa.optimize`` that makes `max_metric_calls` an upper bound; see `CallBudget`.
+        """Return a stopper for ``gepa.optimize`` that keeps a search within `max_metric_calls`.
 
         Raises
         ------
@@ -404,11 +404,11 @@ class ConfidenceAdapter(ConfidenceGrader):
         return {name: [dict(record) for record in records] for name in components_to_update}
 
     def affordable(self, queries: Sequence[Query], calls: int) -> list[bool]:
-        """Return one flag per query, in order: True if the remaining metric calls cover it."""
+        """Return one flag per query: True if `calls` metric calls pay for this query and those before."""
         return self._counter.affordable(queries, calls)
 
     def ask(self, queries: Sequence[Query]) -> list[Prediction]:
-        """Return the uncorrected predictions; an answer from the journal is no metric call."""
+        """Return the uncorrected predictions; with a journal, a repeated query is no metric call."""
         is_new = self._counter.new(queries)
 
         def report(index: int, prediction: Prediction) -> None:
@@ -420,7 +420,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         return predictions
 
     def learn_prior(self, queries: Sequence[Query], predictions: Sequence[Prediction]) -> None:
-        """Add answered rows to the label priors of their prompts, up to `PRIOR_ROWS` each."""
+        """Add answered rows to the label priors of their prompts, until a prompt has `PRIOR_ROWS` rows."""
         if self._prior is not None:
             self._prior.fit(queries, predictions)
 
@@ -433,7 +433,7 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @property
     def suggested_thresholds(self) -> ThresholdSuggestion | None:
-        """Thresholds of ``thresholds="auto"``; None before the first evaluation or on too few rows."""
+        """Thresholds found with ``thresholds="auto"``; None before the first evaluation or on too few rows."""
         return None if self._thresholds is None else self._thresholds.suggestion
 
     def label_prior(self, query: Query) -> LabelPriorCorrection | None:
@@ -453,7 +453,7 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @property
     def classifier(self) -> Classifier:
-        """The adapter's classifier.
+        """Classifier of the adapter; an error if the adapter asks another predictor.
 
         Raises
         ------
@@ -473,12 +473,12 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @property
     def answer_field(self) -> str:
-        """JSON path of the label itself."""
+        """JSON path of the label in the classifier's answers."""
         return self.classifier.answer_field
 
     @property
     def response_format(self) -> Mapping[str, Any] | None:
-        """The schema sent with every call; None for a callable without one."""
+        """JSON schema sent with the calls; None for a callable without a schema."""
         return None if isinstance(self.predictor.labels, OpenLabels) else self.classifier.response_format
 
     @property
@@ -493,5 +493,5 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     @property
     def litellm_batch_completion_kwargs(self) -> dict[str, Any]:
-        """Options handed to the provider with every call."""
+        """Options passed to the provider with the calls."""
         return dict(self.classifier.options)

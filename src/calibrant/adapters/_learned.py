@@ -37,7 +37,7 @@ _Floats = NDArray[np.float64]
 
 
 class PriorCorrector:
-    """Corrector of predictions for the label prior of their prompt.
+    """Corrector of predictions for label bias, with a label prior per prompt.
 
     The prior of a prompt is the mean of its distributions over the rows asked under it; nothing is asked for its
     sake. Until these are `PRIOR_ROWS`, the prior of the last prompt that was asked about more rows makes up for those
@@ -96,11 +96,11 @@ class PriorCorrector:
         return LabelPriorCorrection("batch").fit(np.array(rows), weights=weights)
 
     def correction(self, query: Query) -> LabelPriorCorrection | None:
-        """Return the correction of a query's prompt; None without distributions."""
+        """Return the fitted correction for a query's prompt; None if none is fitted."""
         return self._fitted.get(_key(query))
 
     def correct(self, query: Query, prediction: Prediction) -> Prediction:
-        """Return `prediction` without the prior of its prompt."""
+        """Return `prediction` corrected for the label prior of its prompt, if a prior is fitted."""
         correction = self.correction(query)
         return prediction if correction is None else correct_prediction(prediction, correction)
 
@@ -151,7 +151,7 @@ class ThresholdFinder:
         self._done = False
 
     def queries(self, asked: Sequence[Query]) -> list[Query]:
-        """Return the sample's queries under the first prompt; empty from the second call on."""
+        """Return the queries of the sample under the first prompt; an empty list once `fit` was called."""
         if self._done or not asked:
             return []
         first = asked[0]

@@ -16,7 +16,7 @@ Schema: TypeAlias = Mapping[str, Any] | type
 
 
 def check_calls(top_logprobs: int, workers: int, space: LogprobSpace | str | None) -> None:
-    """Refuse invalid call settings."""
+    """Check top_logprobs, the number of workers and the log-probability space."""
     for name, value in (("top_logprobs", top_logprobs), ("max_litellm_workers", workers)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigurationError(f"Expected {name} to be a whole number of at least 1, got {value!r}.")
@@ -30,7 +30,7 @@ def labels_of(
     schemas: tuple[Schema | None, Schema | None],
     labels: LabelSet | None = None,
 ) -> LabelSet:
-    """Return the labels of an adapter.
+    """Return the label set of an adapter, from a schema or from `labels`.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def labels_of(
 
 
 def refuse_several(labels: LabelSet | None, remedy: str) -> None:
-    """Refuse composite labels; `remedy` ends the message."""
+    """Refuse composite labels; `remedy` is the end of the error message."""
     if isinstance(labels, CompositeLabels):
         raise ConfigurationError(
             f"Expected one label in an answer, got labels of which an answer holds several: {remedy}"
@@ -93,7 +93,7 @@ def refuse_several(labels: LabelSet | None, remedy: str) -> None:
 
 
 def refuse_open(labels: LabelSet, **settings: object) -> None:
-    """Refuse settings that need a closed label set, given open labels."""
+    """Refuse settings that need a closed label set, if the labels are open."""
     given = [f"{name}={value!r}" for name, value in settings.items() if value is not None]
     if given and isinstance(labels, OpenLabels):
         raise ConfigurationError(

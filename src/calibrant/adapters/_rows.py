@@ -34,7 +34,7 @@ EvaluatedBatch: TypeAlias = EvaluationBatch[ConfidenceTrajectory, ConfidenceRoll
 
 
 def checked_row(row: ConfidenceDataInst, labels: LabelSet) -> ConfidenceDataInst:
-    """Return a copy of the row with its canonical answer.
+    """Check a row; return a copy with the answer in the spelling of the label set.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def checked_row(row: ConfidenceDataInst, labels: LabelSet) -> ConfidenceDataInst
 
 
 def checked_context(context: object, row: object) -> Mapping[str, object] | str | None:
-    """Return the additional context of a row.
+    """Check and return the additional context of a row.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def example_row(example: Example) -> ConfidenceDataInst:
 
 
 def over_all_labels(predictions: Sequence[Prediction], labels: LabelSet, field_path: str) -> list[Prediction]:
-    """Extend predictions of open labels to all labels known now; others stay unchanged.
+    """Extend predictions for open labels to all labels known now; return others unchanged.
 
     A prediction of an open set was read when fewer labels were known: by another row, by this one's own batch, or
     in the process that wrote it to a journal. Its tokens say what the later labels would have had.
@@ -177,7 +177,7 @@ def brier(prediction: Prediction, answer: str) -> float:
 
 
 def label_mass(prediction: Prediction, answer: str) -> float:  # noqa: ARG001
-    """Return the label mass: the reported probability of all legal labels."""
+    """Return the label mass: the total reported probability of all legal labels."""
     return 0.0 if prediction.distribution is None else prediction.distribution.label_mass
 
 
@@ -267,7 +267,7 @@ def _named_objectives(names: tuple[str, ...], labels: LabelSet) -> dict[str, Obj
 
 
 class ConfidenceGrader:
-    """Grader of predictions, shared by all optimiser adapters: scores and feedback.
+    """Grader of predictions, shared by the GEPA and DSPy adapters: scores and feedback.
 
     Parameters
     ----------
@@ -322,7 +322,7 @@ class ConfidenceGrader:
         self.objectives = resolve_objectives(objectives, labels=labels)
 
     def score(self, prediction: Prediction, answer: str) -> float:
-        """Return the mean score of a prediction's aspects by their weight; `failure_score` without a legal label."""
+        """Return the weighted mean score of a prediction's aspects; `failure_score` without a legal label."""
         if prediction.outcome is not Outcome.OK:
             return self.failure_score
         aspects = self.labels.aspects(prediction, answer)
@@ -352,7 +352,7 @@ class ConfidenceGrader:
         )
 
     def objective_scores(self, prediction: Prediction, answer: str) -> dict[str, float]:
-        """Return the scores of a prediction by the name of each objective."""
+        """Return the scores of a prediction as a mapping from objective names."""
         return {name: float(objective(prediction, answer)) for name, objective in self.objectives.items()}
 
     def graded(
@@ -362,7 +362,7 @@ class ConfidenceGrader:
         *,
         alternatives: int | None,
     ) -> EvaluatedBatch:
-        """Return the evaluation of a batch; `alternatives` bounds those in trajectories, None omits trajectories."""
+        """Return the evaluation of a batch for GEPA, with trajectories unless `alternatives` is None."""
         pairs = list(zip(rows, predictions, strict=True))
         scores = [self.score(prediction, row["answer"]) for row, prediction in pairs]
         trajectories = None
@@ -386,7 +386,7 @@ class ConfidenceGrader:
 
 
 def _aspect_score(strategy: ScoringStrategy, aspect: Aspect) -> float:
-    """Return the score of one aspect; a user's strategy may lack our keyword parameters."""
+    """Return the score of one aspect; keywords that a user's strategy does not take are left out."""
     facts = {"distribution": aspect.distribution, "answer": aspect.expected}
     accepted = _keywords(getattr(strategy.score, "__func__", strategy.score))
     keywords: dict[str, Any] = {
@@ -397,7 +397,7 @@ def _aspect_score(strategy: ScoringStrategy, aspect: Aspect) -> float:
 
 @lru_cache(maxsize=64)
 def _keywords(function: Callable[..., object]) -> frozenset[str] | None:
-    """Return the parameter names of a function; None if it takes any or has no signature."""
+    """Return a function's parameter names; None if it takes any keyword or its signature is unknown."""
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:

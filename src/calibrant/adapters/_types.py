@@ -9,7 +9,7 @@ from calibrant.core._prediction import Prediction
 
 
 class ConfidenceDataInst(TypedDict):
-    """One labelled row.
+    """Labelled row of a data set for GEPA.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class ConfidenceTrajectory(TypedDict):
 
 @runtime_checkable
 class EvaluationObserver(Protocol):
-    """Observer of every evaluation, such as a proposer.
+    """Protocol of observers of evaluations, such as a proposer.
 
     Answers in `rows` are spelled as in the label set.
     """

@@ -130,7 +130,7 @@ class ConfidenceMetric(ConfidenceGrader):
         pred_name: str | None = None,  # noqa: ARG002
         pred_trace: object = None,  # noqa: ARG002
     ) -> dspy.Prediction:
-        """Score one prediction; the score is the same for every predictor.
+        """Score one prediction; the score does not depend on the DSPy predictor.
 
         Parameters
         ----------
@@ -199,7 +199,7 @@ class ConfidenceMetric(ConfidenceGrader):
         return known, checked_context(gold.get(_CONTEXT_FIELD), gold)
 
     def _prediction(self, pred: dspy.Prediction) -> Prediction:
-        """Return a program's output as a prediction."""
+        """Convert the output of a DSPy program to a prediction."""
         outcome = _outcome(pred.get("outcome", Outcome.OK))
         if self.label_field not in pred:
             raise ConfigurationError(
@@ -354,7 +354,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
 
     @property
     def classifier(self) -> BasePredictor:
-        """Classifier of the module, with its own prompt."""
+        """Classifier of the module, with the prompt of the module."""
         return self._shared.classifier
 
     @property
@@ -400,7 +400,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         return [self._example(row) for row in rows]
 
     def metric(self, **options: Any) -> ConfidenceMetric:  # noqa: ANN401
-        """Return a metric for this module that also counts its failed calls.
+        """Return a metric for this module, whose `stop` also sees failed calls of the module.
 
         Parameters
         ----------
@@ -455,7 +455,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         )
 
     def _leave_trace(self, inputs: Mapping[str, object], prediction: Prediction) -> None:
-        """Append the call to DSPy's trace, as ``dspy.Predict`` does, for optimisers."""
+        """Append the call to DSPy's trace for its optimisers, as ``dspy.Predict`` does."""
         trace, most = dspy.settings.trace, dspy.settings.max_trace_size
         if trace is None or most <= 0:
             return

@@ -46,7 +46,7 @@ _SHOWN_MESSAGES: Final = "latency-based-routing"
 
 
 class _Choosing:
-    """Litellm's own selection with its last step, the choice among allowed deployments, replaced.
+    """Mixin for the class of a litellm router; replaces the last step, the choice of a deployment.
 
     Mixed into the class of a router, whose attributes the object shares.
     """
@@ -168,7 +168,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         self._warned = False
 
     def attach(self, router: Any) -> LiteLLMRoutingStrategy:  # noqa: ANN401  (litellm.Router)
-        """Attach the strategy to a router, choosing deployments and learning from calls; return itself.
+        """Attach the strategy to a router, to choose its deployments and learn from its calls.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
             _close(group.policy)
 
     def standings(self) -> dict[str, tuple[ProviderStanding, ...]]:
-        """Return the standings of every deployment, by model group."""
+        """Return the learned statistics of the deployments, by model group."""
         with self._lock:
             return {name: group.policy.standings() for name, group in self._groups.items()}
 
@@ -230,11 +230,11 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
     # --- the last step of its selection ------------------------------------------------------------
 
     async def async_get_available_deployments(self, **call: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Choose one of the allowed deployments; litellm names what it hands over."""
+        """Return one of the allowed deployments, given litellm's keyword arguments."""
         return self._chosen_deployment(await self._embedding_of(call), **call)
 
     def get_available_deployments(self, **call: Any) -> dict[str, Any]:  # noqa: ANN401
-        """Choose one of the allowed deployments; litellm names what it hands over."""
+        """Return one of the allowed deployments, given litellm's keyword arguments."""
         return self._chosen_deployment(self._embedding_now(call), **call)
 
     def _chosen_deployment(
@@ -261,7 +261,7 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         return by_id[name]
 
     def _due_deployment(self, group: _Group, allowed: AbstractSet[str]) -> str | None:
-        """Return a deployment due for a probe: one never called, or one whose cooldown is over.
+        """Take a deployment due for a probe: never called, or its cooldown is over; None without one.
 
         The caller holds the lock.
         """
@@ -278,7 +278,10 @@ class LiteLLMRoutingStrategy(CustomRoutingStrategyBase, CustomLogger):  # type: 
         return None
 
     def _group(self, name: str, candidates: Mapping[str, Any]) -> _Group:
-        """Return the group with all candidates registered; the caller holds the lock."""
+        """Return the state of a model group, with all candidates registered.
+
+        The caller holds the lock.
+        """
         group = self._groups.get(name)
         if group is not None and set(candidates) <= set(group.policy.providers):
             return group
@@ -434,7 +437,7 @@ def _close(policy: Router) -> None:
 
 
 def _deployment_of(kwargs: Mapping[str, Any]) -> str | None:
-    """Return the id of the called deployment; None without a router."""
+    """Return the id of the called deployment; None if the call names none."""
     # Not the metadata: a retry writes its own deployment there before the first callback has read it.
     info = (kwargs.get("litellm_params") or {}).get("model_info") or {}
     return None if info.get("id") is None else str(info["id"])
@@ -474,7 +477,7 @@ def _cost_of(kwargs: Mapping[str, Any]) -> float | None:
 
 
 def _text_of(messages: object, given: object) -> str | None:
-    """Return the last user message, or the input of a call without messages."""
+    """Return the text of the last user message, or of the call's input; None if there is no text."""
     said = [one for one in messages if isinstance(one, Mapping)] if isinstance(messages, list) else []
     content = next((one.get("content") for one in reversed(said) if one.get("role") == "user"), given)
     if isinstance(content, list):

@@ -1,4 +1,4 @@
-"""Cascades of models: confidence methods, escalation, AutoMix and planning."""
+"""Cascades of models: confidence methods, escalation policies, AutoMix and planning."""
 
 from typing import TYPE_CHECKING
 

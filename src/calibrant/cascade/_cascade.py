@@ -197,17 +197,17 @@ class Cascade(BasePredictor):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the models, in calling order."""
+        """Names of the models, in the order of calls."""
         return tuple(member.label for member in self._walk.members)
 
     @property
     def clients(self) -> tuple[Client, ...]:
-        """Clients of the models, in calling order."""
+        """Clients of the models, in the order of calls."""
         return tuple(member.classifier.client for member in self._walk.members)
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """Meters of the calls to each model, in calling order."""
+        """Call meters (counts and limits) of the models, in the order of calls."""
         return tuple(gate for member in self._walk.members for gate in member.classifier.gates)
 
     @property
@@ -222,12 +222,12 @@ class Cascade(BasePredictor):
 
     @property
     def space(self) -> LogprobSpace:
-        """Common log-probability space of the models; ``none`` if they differ."""
+        """Common log-probability space of the models; ``none`` if their spaces differ."""
         return _common_value([member.classifier.space for member in self._walk.members], LogprobSpace.NONE)
 
     @property
     def in_process(self) -> bool:
-        """True if a model runs in this process, where concurrent rows queue for it."""
+        """True if a model runs in this Python process, so that concurrent rows wait for each other."""
         return any(member.classifier.in_process for member in self._walk.members)
 
     async def feed(
@@ -281,7 +281,7 @@ class Cascade(BasePredictor):
         return other
 
     def use_journal(self, journal: Journal | None) -> None:
-        """Use `journal` for looking up and storing predictions, those of models and verifier included.
+        """Set the journal for the predictions of the cascade, its models and its verifier.
 
         Models that came with a journal of their own keep it.
         """
@@ -292,7 +292,7 @@ class Cascade(BasePredictor):
                 member.classifier.use_journal(journal)
 
     def fingerprint(self) -> Fingerprint:
-        """Return the fingerprint that binds a calibration to this cascade."""
+        """Return the fingerprint of the cascade, which tells if a saved calibration belongs to it."""
         # Names of models alone do not tell cascades of other prompts and thresholds apart.
         settings = json.dumps(self.describe(), sort_keys=True, default=repr)
         digest = hashlib.sha256(settings.encode("utf-8", "surrogatepass")).hexdigest()
@@ -318,7 +318,7 @@ class Cascade(BasePredictor):
         }
 
     def close(self) -> None:
-        """Close the owned models, and a confidence method opened by name."""
+        """Close the models that the cascade owns, and a confidence method that was given by name."""
         for owned in self._owned:
             owned.close()
 
@@ -326,7 +326,7 @@ class Cascade(BasePredictor):
 def _ordered_calibrators(
     calibrators: Sequence[Calibrator | None] | None, places: Sequence[int]
 ) -> list[Calibrator | None]:
-    """Return the calibrators of the models, in calling order."""
+    """Return the calibrators of the models, in the order of calls."""
     if calibrators is None:
         return [None] * len(places)
     if len(calibrators) != len(places):
@@ -337,7 +337,7 @@ def _ordered_calibrators(
 
 
 def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None) -> CascadeMember:
-    """Return the cascade's own copy of a model."""
+    """Return a copy of a model for the cascade, with the cascade's limits."""
     original = model.classifier
     # A copy, as the cascade sets limits, journal and tokens of its own.
     own = original.with_limits(_member_limits(original.limits, limits or original.limits, model.concurrency))
@@ -348,7 +348,7 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
 
 
 def _member_limits(own: Limits, whole: Limits, concurrency: int | None) -> Limits:
-    """Return the limits of one model within the cascade's; `concurrency` caps its calls in flight."""
+    """Return the limits of one model: call limits of the cascade where set, else the model's own."""
     return replace(
         own,
         concurrency=min(filter(None, (concurrency, whole.concurrency or own.concurrency)), default=None),

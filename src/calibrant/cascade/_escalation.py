@@ -35,7 +35,7 @@ _Rule: TypeAlias = Callable[[Assessment, str | None, str], bool]
 
 
 class EscalationRule(Protocol):
-    """Learned rule that maps a verifier's confidence to escalation, as in AutoMix.
+    """Protocol of learned rules that escalate rows by a verifier's confidence, as in AutoMix.
 
     One whose ``route`` has a parameter ``answers`` is given the labels as well, one with ``texts`` the texts.
     """
@@ -74,7 +74,7 @@ class Policy:
     description: Mapping[str, Any]
 
     def next_model(self, position: int | None, seen: Seen) -> int | None:  # noqa: ARG002  (for plans)
-        """Return the position of the next model (of the first, for None); None after the last.
+        """Return the position of the next model: the first for None, and None after the last.
 
         `seen` holds the scores of the row that a plan for all models has asked for.
         """
@@ -90,7 +90,7 @@ class Policy:
         return position >= len(self.rules)
 
     def with_score(self, seen: Seen, position: int, assessed: Assessment) -> Seen:  # noqa: ARG002  (for plans)
-        """Return the row's scores, extended by an assessment."""
+        """Return the scores seen for a row after an assessment; only a learned plan adds any."""
         return seen
 
     def accepts(self, position: int, assessed: Assessment, label: str | None, text: str, seen: Seen) -> bool:
@@ -111,7 +111,7 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class _PlannedPolicy(Policy):
-    """Policy of a learned plan, with an action for every observable state."""
+    """Policy of a learned plan, which has an action for each state that can be reached."""
 
     plan: CascadePolicy
 
@@ -144,7 +144,7 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
     calibrators: Sequence[Calibrator | None],
     verify_last: bool | None,
 ) -> Policy:
-    """Return the policy of a cascade's settings; see `Cascade`.
+    """Build the escalation policy from a cascade's settings; see `Cascade`.
 
     Raises
     ------
@@ -256,10 +256,10 @@ def _is_complete(plan: CascadePolicy) -> bool:
 def _thresholds(
     threshold: Thresholds | None, native: Sequence[float], method: ConfidenceMethod, count: int
 ) -> list[float]:
-    """Return one threshold in [0, 1] per model; the last model needs none."""
-    limits = [method.to_confidence(one) for one in native]
-    if not limits:
-        limits = _each(method.default_threshold if threshold is None else threshold, count, "threshold")
+    """Return the acceptance thresholds in [0, 1], one per model; the last model's may be missing."""
+    if native:
+        return [method.to_confidence(one) for one in native]
+    limits = _each(method.default_threshold if threshold is None else threshold, count, "threshold")
     for limit in limits:
         if not is_share(limit):
             raise ConfigurationError(
@@ -313,7 +313,7 @@ def _check_fingerprints(classifiers: Sequence[Classifier], calibrators: Sequence
 
 
 def _route_record(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]:
-    """Return the class of a rule with a digest of its decisions, or the whole rule if texts matter."""
+    """Return a rule's class and a digest of its decisions; the full rule if decisions depend on texts."""
     if isinstance(rule, KeepRule) and rule.splits:
         return {"class": type(rule).__qualname__, **rule.to_record()}
     route: Callable[..., NDArray[np.bool_]] = rule.route

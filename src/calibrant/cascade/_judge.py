@@ -22,7 +22,7 @@ ContextOf = Callable[[str], str | None] | str
 
 @dataclass(kw_only=True)
 class Judge:
-    """Caller of a confidence method, with a journal.
+    """Confidence method with a journal, which stores the assessments that took paid calls.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Judge:
     async def assess(
         self, query: Query, answered: Answered, described: Mapping[str, Any]
     ) -> Assessment | NoEvidence:
-        """Return the assessment of an answer; `NoEvidence` if the method fails or leaves [0, 1].
+        """Return the confidence in an answer; `NoEvidence` if the method fails or its value is not in [0, 1].
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class Judge:
         return NoEvidence(reason=reason)
 
     def _missing_evidence(self, what: str, error: Exception) -> NoEvidence:
-        """Return `NoEvidence` for a failure of user code; log the first with its traceback."""
+        """Return `NoEvidence` for an exception of user code; log the first one with its traceback."""
         if not self._warned:
             self._warned = True
             _LOG.warning("%s failed; its answers have no evidence.", what, exc_info=error)

@@ -1,4 +1,4 @@
-"""Limits of one row of a cascade, and the meter of its runs."""
+"""Limits on one row of a cascade, and the budget meter of a cascade's runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calibrant.metrics._validation import check_count, check_number
 
 @dataclass(frozen=True, kw_only=True)
 class RowLimits:
-    """Limits of one row of a cascade, checked before each further model.
+    """Limits on one row of a cascade, checked before each escalation.
 
     The first model is always asked, and a limit that is reached ends the row with the best answer so far. 0 means
     zero: the first model alone.
@@ -52,7 +52,7 @@ class RowLimits:
                 check_number(name, value, "[0, inf)")
 
     def reached(self, *, escalations: int, usage: Usage, unpriced: str, seconds: float) -> str:
-        """Return the exceeded limit of the row; an empty text if a further model may be asked.
+        """Return a description of the limit that is reached; an empty string if another model may be asked.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class RowLimits:
 
 
 class Purse(Gate):
-    """Budget meter of a cascade; its members' gates limit concurrency and rates.
+    """Budget meter of a cascade; each model's own meter limits its concurrency and call rate.
 
     A row's usage includes answers that a journal held; this meter is told call by call what is paid.
 
@@ -102,18 +102,18 @@ class Purse(Gate):
         self._members = tuple(members)
 
     def pay(self, usage: Usage, attempts: int) -> None:
-        """Add calls that were made."""
+        """Add the usage and the number of calls that were made."""
         super().charge(usage, rows=0)
         with self._lock:
             self.requests += attempts
 
     def charge(self, usage: Usage, *, rows: int = 1) -> None:  # noqa: ARG002  (paid already)
-        """Count a row; its calls were charged before."""
+        """Add finished rows; `pay` has already added the usage of their calls."""
         with self._lock:
             self.rows += rows
 
     def used_up(self, under_way: int) -> str:
-        """Return the exhausted budget of the cascade or of a member; an empty text if none is."""
+        """Describe the spent budget of the cascade or of a model; an empty string if none is spent."""
         if self.limits.max_cost is not None and self.unpriced:
             return (
                 "No price is known for a model of this cascade, so max_cost cannot be kept: set input_cost_per_token "

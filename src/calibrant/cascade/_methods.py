@@ -1,4 +1,4 @@
-"""Confidence methods by name, and checks of their models."""
+"""Confidence methods by name, and checks that models suit a method."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
 
 
 def check_models(models: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
-    """Refuse models with different label sets, or without tokens for a token-based method.
+    """Refuse models with different labels or label order, or without the tokens that the method reads.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
 
 
 def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
-    """Refuse a model whose answers the method can never assess.
+    """Refuse a model whose answers lack the log-probabilities or tool arguments that the method reads.
 
     Raises
     ------
@@ -150,7 +150,7 @@ def check_answer(classifier: Classifier, method: ConfidenceMethod, answer: Predi
 
 
 def task_section(client: Client, method: ConfidenceMethod) -> str:
-    """Return the task-file section for the scoring of a cascade's model.
+    """Return the task-file section in which to set the scoring of a cascade's model.
 
     Sampled answers have no tokens for a method that reads them, so that the section then names another method.
     """

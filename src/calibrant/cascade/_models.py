@@ -77,7 +77,7 @@ class CascadeModel:
 
     @property
     def label(self) -> str:
-        """Name of the model in steps."""
+        """Name of the model in the steps of a prediction."""
         return self.name if self.name is not None else self.classifier.name
 
     @property
@@ -136,7 +136,7 @@ def with_names(given: Sequence[Classifier | CascadeModel]) -> tuple[CascadeModel
 def escalation_places(
     models: Sequence[CascadeModel], order: EscalationOrder, *, tradeoff: float
 ) -> tuple[list[int], EscalationOrder]:
-    """Return the calling order of the models as positions, and the criterion used.
+    """Return the order of calls as positions of the models, and the criterion used for sorting.
 
     Equals keep their order.
 
@@ -171,7 +171,7 @@ def escalation_places(
 
 
 def _all_numbers(models: Sequence[CascadeModel], what: Literal["cost", "size"], order: str) -> list[float]:
-    """Return one number per model, or none if no model has one and the order does without; refuse gaps."""
+    """Return the cost or size of each model; empty if no model has a size. Refuse missing values."""
     numbers = [model.cost if what == "cost" else model.billions for model in models]
     declared = [number for number in numbers if number is not None]
     if len(declared) == len(numbers) or not (declared or order == "cost"):

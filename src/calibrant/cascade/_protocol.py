@@ -41,7 +41,7 @@ class Answered:
 
 @dataclass(frozen=True, kw_only=True)
 class Assessment:
-    """The confidence in an answer.
+    """Confidence in an answer, with the method's native value and the usage.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Assessment:
     attempts: int = 0
 
     def checked(self, source: str) -> Assessment | NoEvidence:
-        """Return the assessment, or `NoEvidence` if `source` reported a confidence outside [0, 1]."""
+        """Return the assessment, or `NoEvidence` if its confidence is not in [0, 1]."""
         if is_share(self.confidence):
             return self
         reason = f"expected a confidence in [0, 1] of {source}, got {self.confidence!r}"
@@ -73,7 +73,7 @@ class Assessment:
 
 @dataclass(frozen=True, kw_only=True)
 class NoEvidence:
-    """Reason for a missing confidence.
+    """Result of a confidence method that has no confidence, with the reason.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class ConfidenceMethod(Protocol):
 
 
 class BaseMethod:
-    """Base class of methods; unless they say otherwise they read no tokens, and their unit is the confidence."""
+    """Base class of confidence methods that read no tokens and return values in [0, 1]."""
 
     name: ClassVar[str]
     default_threshold: float = 0.7
@@ -151,7 +151,7 @@ class BaseMethod:
     unit: ClassVar[str]
 
     def to_confidence(self, native: float) -> float:
-        """Return the share unchanged.
+        """Return the value unchanged, as it already is a confidence.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class Calibrator(Protocol):
 
 
 def is_share(value: object) -> TypeGuard[float]:
-    """Return True if `value` is a number in [0, 1], and no bool."""
+    """Return True if `value` is a number in [0, 1] and not a bool."""
     return (
         isinstance(value, int | float | np.number)
         and not isinstance(value, bool)
@@ -190,7 +190,7 @@ def is_share(value: object) -> TypeGuard[float]:
 
 
 def for_one_row(method: Callable[..., NDArray[Any]]) -> Callable[..., Any]:
-    """Wrap an array method as a function of one row; it gets only the values it has parameters for."""
+    """Wrap a function of arrays for calls with one row; keywords that it does not take are dropped."""
     parameters = inspect.signature(method).parameters
 
     def call(confidence: float, **values: object) -> Any:  # noqa: ANN401  (of the method)
@@ -201,7 +201,7 @@ def for_one_row(method: Callable[..., NDArray[Any]]) -> Callable[..., Any]:
 
 
 def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
-    """Return the class of a calibrator with a digest of its parameters, or of its outputs."""
+    """Return a calibrator's class and a digest of its parameters, or of its outputs on a grid."""
     if calibrator is None:
         return None
     record = getattr(calibrator, "to_record", None)

@@ -32,7 +32,7 @@ _SUM_TOLERANCE: Final = 1e-9
 
 
 class HybridWeights(Section):
-    """Weights of the two halves of the hybrid confidence.
+    """Weights of the two parts of the hybrid confidence: mean log-probability and margin.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class HybridWeights(Section):
 
 
 class CascadeModelSettings(ModelSettings):
-    """One of the ``[[cascade.models]]``: the keys of ``[model]``, and its cost, size and quality.
+    """One table of ``[[cascade.models]]``: the keys of ``[model]``, and cost, size and quality.
 
     Attributes
     ----------
@@ -241,7 +241,7 @@ LOOPER_KEYS: Final = (
 
 
 def _is_service(url: str) -> bool:
-    """Return True if `url` is a plain service address."""
+    """Return True if `url` is an HTTP address without credentials, query or fragment."""
     try:
         legal = pydantic.AnyHttpUrl(url).port != 0
     except ValueError:

@@ -1,4 +1,4 @@
-"""Walk of one row through the models of a cascade."""
+"""Prediction of one row by the models of a cascade, one after the other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOTHING: Final = Prediction(label=None, outcome=Outcome.ERROR)
 
 @dataclass(frozen=True, kw_only=True)
 class CascadeMember(CascadeModel):
-    """Model of a cascade with the cascade's copy of its classifier.
+    """Model of a cascade, with a copy of its classifier under the cascade's limits.
 
     Attributes
     ----------
@@ -53,13 +53,13 @@ class CascadeMember(CascadeModel):
 
     @cached_property
     def described(self) -> Mapping[str, Any]:
-        """Settings that can change the member's answers."""
+        """Settings that can change the answers of the model."""
         return self.classifier.describe()
 
 
 @dataclass(kw_only=True)
 class _RowState:
-    """Steps of a row so far, and its best answer.
+    """State of one row: its steps so far and its best answer.
 
     Attributes
     ----------
@@ -98,19 +98,19 @@ class _RowState:
         return sum(step.attempts for step in self.steps)
 
     def offer(self, prediction: Prediction, confidence: float | None) -> None:
-        """Keep an answer unless the current one is more confident; no evidence ranks lowest."""
+        """Keep an answer unless the kept one has a higher confidence; a missing confidence is lowest."""
         new, kept = (-1.0 if one is None else one for one in (confidence, self.confidence))
         if new >= kept:  # of equals the later is taken: that model is called because it is the better one
             self.take(prediction, confidence)
 
     def take(self, prediction: Prediction, confidence: float | None = None) -> None:
-        """Keep an answer, replacing any other."""
+        """Keep an answer in place of the kept one."""
         self.answer, self.confidence = prediction, confidence
 
 
 @dataclass(kw_only=True)
 class Walk:
-    """Row model of a cascade: asks the members in order.
+    """Row model of a cascade: asks the models in order until an answer is accepted.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ class Walk:
             raise ConfigurationError(f"Expected on_error 'skip' or 'fail', got {self.on_error!r}.")
 
     def describe(self, prompt: str, user_template: str | None) -> Mapping[str, Any]:
-        """Return the settings that can change a prediction under this prompt and template."""
+        """Return the settings that can change a prediction under a prompt and a user template."""
         models = []
         for member in self.members:
             query = self._query_for(Query(prompt=prompt, text="", user_template=user_template), member)
@@ -173,7 +173,7 @@ class Walk:
         }
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
-        """Return the queries as they are: the members show demonstrations of their own."""
+        """Return the queries unchanged, as each model adds its own demonstrations."""
         return [(query, "") for query in queries]
 
     def key(self, query: Query) -> str:
@@ -184,16 +184,16 @@ class Walk:
         return hashlib.sha256(f"{key}\0{query.context}".encode("utf-8", "surrogatepass")).hexdigest()
 
     def _key_settings(self, query: Query) -> list[object]:
-        """Return the settings in a classifier's key layout, which keeps journal keys stable."""
+        """Return the settings in the layout of a classifier's key, so that old journal keys stay valid."""
         described = self.describe(self.prompt, self.user_template)
         return [self.name, None, described, query.prompt + query.shown, query.user_template, None, 5, {}]
 
     def richer_key(self, query: Query) -> None:  # noqa: ARG002  (the Protocol's)
-        """Return None: predictions of a cascade hold no features."""
+        """Return None, as predictions of a cascade hold no features."""
         return
 
     def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
-        """Return True if a member, or every member, can never be called."""
+        """Return True if an error ends the run: no log-probabilities, or every model failed from the start."""
         return isinstance(error, LogprobsUnsupportedError) or (error.systemic and not answered)
 
     def is_final(self, prediction: Prediction) -> bool:
@@ -212,7 +212,7 @@ class Walk:
         )
 
     async def predict(self, query: Query) -> Prediction:
-        """Return the first sufficiently confident answer, or the best one.
+        """Return the first accepted answer, or else the answer with the highest confidence.
 
         Raises
         ------
@@ -233,7 +233,7 @@ class Walk:
         return self._result(row)
 
     def _is_stopped(self, row: _RowState) -> bool:
-        """Return True if a limit of the row is reached, which its last step then says."""
+        """Return True if a limit of the row is reached; add the reason to its last step."""
         reason = self.limits.reached(
             escalations=sum(step.verdict is not Verdict.FAILED for step in row.steps),
             usage=row.usage,
@@ -247,7 +247,7 @@ class Walk:
         return bool(reason)
 
     def _query_for(self, query: Query, member: CascadeMember) -> Query:
-        """Return the query under the member's prompt and template."""
+        """Return the query with the prompt and user template for one model."""
         own, template = member.classifier, query.user_template
         return replace(
             query,
@@ -256,7 +256,7 @@ class Walk:
         )
 
     async def _step(self, row: _RowState, position: int, query: Query) -> bool:
-        """Ask one member; return True if the row ends."""
+        """Ask one model and assess its answer; return True if no further model is asked."""
         member = self.members[position]
         answer = await self._ask(row, position, query)
         usage = self._pay(row, member, answer.usage, answer.attempts)
@@ -320,7 +320,7 @@ class Walk:
         return self.policy.calibrate(position, assessed, answer.label)
 
     async def _in_time(self, row: _RowState, work: Awaitable[_T]) -> _T:
-        """Await a call until the row's deadline."""
+        """Await a call; raise ProviderTimeoutError at the row's deadline."""
         seconds = self.limits.deadline_seconds
         if seconds is None:
             return await work
@@ -337,7 +337,7 @@ class Walk:
             ) from error
 
     def _pay(self, row: _RowState, member: CascadeMember, usage: Usage, attempts: int) -> Usage:
-        """Charge calls to the purse; return their usage, priced at 0 if the member is free."""
+        """Add calls to the budget meter; return their usage, with cost 0 if the model is free."""
         if usage.cost is None:
             if member.free:
                 usage = replace(usage, cost=0.0)
@@ -349,7 +349,7 @@ class Walk:
         return usage
 
     def _without_evidence(self, row: _RowState, position: int, answer: Prediction, reason: str) -> bool:
-        """Handle an answer without evidence; return True if the row ends."""
+        """Handle an answer without a confidence; return True if no further model is asked."""
         if self.policy.believes(position, row.seen):
             row.take(answer)
             return True
@@ -392,7 +392,7 @@ def _step_of(
     usage: Usage,
     assessed: Assessment | NoEvidence | None = None,
 ) -> Step:
-    """Return the step of a member, without a label for a prediction that is not ``ok``."""
+    """Return the step of a model; its label is None unless the prediction is ``ok``."""
     sure = assessed if isinstance(assessed, Assessment) else None
     return Step(
         model=member.label,

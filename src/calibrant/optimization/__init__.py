@@ -1,4 +1,4 @@
-"""The search for a better prompt: runs GEPA on a task, keeps and resumes its run directory."""
+"""Search for a better prompt of a task with GEPA, stored in a run directory and resumable."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Choice of the best prompt of a search, on the validation rows alone: by a score, or by a race.
+"""Choice of the best prompt of a search by validation rows: by a score or by a race.
 
 A race compares prompts by the log-likelihood of the true labels after the label prior of each was divided out, as other
 rows taught it. It asks all prompts about the same few rows first, then only the better half of them about more, until
@@ -42,7 +42,7 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class RowScores:
-    """Accuracy and macro F1 of a prompt on the rows that did not fail.
+    """Accuracy and macro F1 of a prompt on rows without a transport error.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class RowScores:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidatedPrompt(RowScores):
-    """A validated prompt with its figures.
+    """Prompt with its figures on validation rows.
 
     Attributes
     ----------
@@ -128,14 +128,14 @@ def answered_rows(
 
 
 def credits_of(answered: Sequence[tuple[Example, Prediction]], labels: LabelSet) -> list[float]:
-    """Return the credit of every answered row; empty for plain labels, whose credit is accuracy."""
+    """Return the credit of each answered row; an empty list for plain labels (credit is accuracy)."""
     if type(labels) is LabelSet:
         return []
     return [labels.credit(prediction, example.answer) for example, prediction in answered]
 
 
 def row_scores(answered: Sequence[tuple[Example, Prediction]], *, labels: LabelSet) -> RowScores:
-    """Score the rows of `answered_rows`."""
+    """Return accuracy and macro F1 on the rows of `answered_rows`."""
     truth, given = [row.answer for row, _ in answered], [prediction.label for _, prediction in answered]
     summary = answer_summary(labels, truth, given)
     credit = credits_of(answered, labels)
@@ -149,7 +149,7 @@ def row_scores(answered: Sequence[tuple[Example, Prediction]], *, labels: LabelS
 
 @dataclass(frozen=True, kw_only=True)
 class HeadChoice:
-    """The best two prompts of a race, each with the head that validation rows teach under it.
+    """Comparison of the best two prompts of a race, each with a head fitted on validation rows.
 
     Attributes
     ----------
@@ -198,17 +198,17 @@ class Choice:
 
     @property
     def decided_by_head(self) -> bool:
-        """True if the head changed the choice from the race's winner."""
+        """True if the comparison with heads chose another prompt than the winner of the race."""
         return self.by_head is not None and self.by_head.chosen != self.by_head.raced
 
     @property
     def seed(self) -> ValidatedPrompt:
-        """The seed prompt."""
+        """The seed prompt, with its figures."""
         return self.validated[0]
 
     @property
     def best(self) -> ValidatedPrompt:
-        """The best prompt."""
+        """The best prompt, with its figures."""
         return self.validated[self.chosen]
 
 
@@ -236,7 +236,7 @@ def _is_improvement(found: ValidatedPrompt, seed: ValidatedPrompt) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptStanding:
-    """Losses and figures of a prompt on some rows.
+    """Losses, accuracy and macro F1 of a prompt on some rows.
 
     Attributes
     ----------
@@ -262,7 +262,7 @@ class PromptStanding:
 def standing(
     logprobs: ArrayLike, answers: ArrayLike, *, answered: ArrayLike, labels: LabelSet
 ) -> PromptStanding:
-    """Return the standing of a prompt's distributions, corrected for the label prior.
+    """Return losses and figures of a prompt's predictions, corrected for the label prior.
 
     Parameters
     ----------
@@ -297,7 +297,7 @@ def race(
     rows: int,
     affordable: Callable[[Sequence[int], int], bool] = lambda _entrants, _rows: True,
 ) -> int:
-    """Return the position of the best prompt; 0, the seed prompt, unless it is beaten.
+    """Race prompts on growing sets of rows; return the best one's position, 0 for the seed prompt.
 
     Parameters
     ----------
@@ -340,7 +340,7 @@ def race(
 
 
 def beats(one: PromptStanding, other: PromptStanding, *, errors: float) -> bool:
-    """Return True if one prompt is better by enough standard errors, without loss of accuracy or F1."""
+    """Return True if `one` gains more than `errors` standard errors, without loss of accuracy or F1."""
     return gain(other, one) > errors and not _less_accurate(one, other)
 
 
@@ -349,7 +349,7 @@ def _less_accurate(one: PromptStanding, other: PromptStanding) -> bool:
 
 
 def _chance(errors: float, share: float) -> float:
-    """Return the chance that a prompt is taken at the last row, in [0, 1]: the predictive power.
+    """Return the probability that a prompt beats the seed prompt at the last row (predictive power).
 
     Parameters
     ----------
@@ -377,7 +377,7 @@ def race_calls(n_challengers: int, rows: int) -> int:
 
 
 def detectable_gain(rows: int) -> float:
-    """Return the accuracy gain detected with a power of 0.8, in [0, 1].
+    """Return the accuracy gain, in [0, 1], that a race detects with a power of 0.8.
 
     By the normal approximation, where two prompts differ on a quarter of the rows: the square root of 0.25 / n is the
     standard error of the difference, 0.84 the quantile of four in five. A good prompt may be out early: what makes up
@@ -388,7 +388,7 @@ def detectable_gain(rows: int) -> float:
 
 
 def _stages(rows: int) -> list[int]:
-    """Return the number of rows up to the end of each stage."""
+    """Return the cumulative number of rows at the end of each stage."""
     last, found, n = min(rows, _MOST), [], float(FIRST)
     while n < last:
         found.append(round(n))
@@ -397,7 +397,7 @@ def _stages(rows: int) -> list[int]:
 
 
 def gain(one: PromptStanding, other: PromptStanding) -> float:
-    """Return the mean paired gain of the other prompt in standard errors; positive if it is better."""
+    """Return the mean paired gain of `other` over `one`, in standard errors."""
     each = one.losses - other.losses
     each = each[~np.isnan(each)]
     if len(each) < 2:

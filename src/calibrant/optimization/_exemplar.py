@@ -51,7 +51,7 @@ class PromptRecord:
     got: dict[str, str] = field(default_factory=dict)
 
     def add(self, rows: Iterable[tuple[str, str]], predictions: Iterable[Prediction]) -> None:
-        """Count predictions on rows of (text, true label); only the first one for a text counts."""
+        """Count predictions on rows of (text, true label), only the first prediction for each text."""
         for (text, answer), prediction in zip(rows, predictions, strict=True):
             given = prediction.label
             if prediction.outcome is not Outcome.OK or given is None or text in self.got:
@@ -64,12 +64,12 @@ class PromptRecord:
                 self.cost[answer, given] += confidence  # type: ignore[assignment]
 
     def excess(self, label: str) -> int:
-        """Return the surplus of `label`: times it was answered minus times it was true."""
+        """Return the number of predictions of `label` minus the number of rows with it as true label."""
         return self.given[label] - self.true[label]
 
 
 class ExemplarProposer:
-    """Proposes prompts by editing short demonstrations and "A, not B" notes.
+    """Proposer of prompts that edits short demonstrations and notes such as "A, not B".
 
     The instruction itself is never touched. Where a candidate has the component ``demonstrations``, the first
     proposals show every text the training rows nearest to it. What else is added is chosen by what the search
@@ -131,7 +131,7 @@ class ExemplarProposer:
         self.prepare(labels=(), field=field)
 
     def prepare(self, *, labels: Sequence[str], field: str) -> None:
-        """Take over the labels' spelling and the field of the schema; an adapter calls this.
+        """Set the spelling of the labels and the label's field; called by an adapter.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class ExemplarProposer:
         self._all_words = _word_counts(text for text, _ in rows)
 
     def _decisions(self, label: str) -> frozenset[str]:
-        """Return the decisions that a label or whole answer holds."""
+        """Return the decisions of a composite answer; for a plain label, the label itself."""
         return frozenset([label]) if self._composite is None else self._composite.decisions(label)
 
     def observe(
@@ -168,7 +168,7 @@ class ExemplarProposer:
         rows: Sequence[Mapping[str, Any]],
         predictions: Sequence[Prediction],
     ) -> None:
-        """Count the confusions in one candidate's predictions on some rows, training or not."""
+        """Count the predictions of one candidate, to find its confusions."""
         pairs = [(text, self._spell(label)) for text, label in map(_pair, rows)]
         spelt = [
             prediction
@@ -184,7 +184,7 @@ class ExemplarProposer:
         reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],  # noqa: ARG002  (GEPA's signature)
         components_to_update: Sequence[str],  # noqa: ARG002
     ) -> dict[str, str]:
-        """Propose a new system prompt or demonstrations; empty after the last possible edit.
+        """Return a changed system prompt or changed demonstrations; {} if no new edit was found.
 
         Parameters
         ----------
@@ -233,7 +233,7 @@ class ExemplarProposer:
         return chosen(parts, record)
 
     def _start(self, parts: PromptParts) -> PromptParts:
-        """Show one text of each label, as far as the budget goes."""
+        """Add one demonstration of each label, if the token budget allows."""
         for label in self._shuffled(self._labels):
             shown = (*parts.demonstrations, Demonstration(self._rng.choice(self._pool[label]), label))
             grown = replace(parts, demonstrations=shown)
@@ -242,7 +242,7 @@ class ExemplarProposer:
         return parts
 
     def _add(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
-        """Add a demonstration of a confused label."""
+        """Add a demonstration of a label that was missed."""
         truth, given = self._confusion(record)
         demonstration = self._pick(truth, given, parts, record)
         if demonstration is None:
@@ -254,7 +254,7 @@ class ExemplarProposer:
         return grown if self._fits(grown) else self._swap(parts, record)
 
     def _swap(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
-        """Replace the most misleading demonstration by one of a missed label."""
+        """Replace a demonstration, of a missed or an overpredicted label if any, by one of a missed label."""
         truth, given = self._confusion(record)
         demonstration = self._pick(truth, given, parts, record)
         if demonstration is None or not parts.demonstrations:
@@ -269,7 +269,7 @@ class ExemplarProposer:
         return replace(parts, demonstrations=tuple(shown))
 
     def _drop(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
-        """Remove a demonstration of an overpredicted label, or a note."""
+        """Remove a random note, or a demonstration of the most overpredicted label."""
         if parts.notes and self._rng.random() < 0.5:
             gone = self._rng.randrange(len(parts.notes))
             return replace(parts, notes=parts.notes[:gone] + parts.notes[gone + 1 :])
@@ -282,14 +282,14 @@ class ExemplarProposer:
         return replace(parts, demonstrations=parts.demonstrations[:gone] + parts.demonstrations[gone + 1 :])
 
     def _reorder(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
-        """Move missed labels to the end, which models weigh most; shuffle without evidence."""
+        """Shuffle the demonstrations; with confusions, half of the time put missed labels last."""
         shown = self._shuffled(parts.demonstrations)
         if record.got and self._rng.random() < 0.5:
             shown.sort(key=lambda demonstration: -record.excess(demonstration.label))
         return replace(parts, demonstrations=tuple(shown))
 
     def _note(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
-        """Return a note with training-row words that favour a label over the predicted one."""
+        """Add a note with words of training rows that favour a label over the predicted one."""
         truth, given = self._confusion(record)
         if self._composite is None:
             head = f'"{truth}", not "{given}"'
@@ -309,7 +309,7 @@ class ExemplarProposer:
         return replace(parts, notes=(*others, note))
 
     def _confusion(self, record: PromptRecord) -> tuple[str, str]:
-        """Draw a (true label, predicted label) pair in proportion to its cost."""
+        """Draw a pair (true, predicted label) in proportion to its cost; at random without confusions."""
         # A whole answer that no training row has can be given all the same.
         shown = slice(None) if self._composite is None else slice(1)
         pairs = sorted(pair for pair in record.cost if self._known.issuperset(pair[shown]))
@@ -319,7 +319,7 @@ class ExemplarProposer:
         return truth, given
 
     def _pick(self, truth: str, given: str, parts: PromptParts, record: PromptRecord) -> Demonstration | None:
-        """Choose a text of `truth` that is not shown yet, first among those taken for `given`."""
+        """Choose a new demonstration of `truth`, mostly of a text predicted as `given`; None without one."""
         shown = {demonstration.text for demonstration in parts.demonstrations}
         free = [text for text in self._pool[truth] if text not in shown]
         missed = [text for text in free if record.got.get(text) == given]
@@ -341,20 +341,20 @@ def _component(candidate: Mapping[str, str]) -> str:
 
 
 def _answers_key(candidate: Mapping[str, str]) -> str:
-    """Return the key of a candidate's answers."""
+    """Return the key under which the answers of a candidate are recorded."""
     shown = candidate.get(DEMONSTRATED, "")
     return candidate[_component(candidate)] + (f"\n{shown}" if shown.strip() else "")
 
 
 def _pair(row: Example | Mapping[str, Any]) -> tuple[str, str]:
-    """Return a row's text, on one line as demonstrations show it, and its label."""
+    """Return a row's text, with white space as in demonstrations, and its label."""
     if isinstance(row, Example):
         return one_line(row.input), row.answer
     return one_line(row["input"]), row["answer"]
 
 
 def _pool(rows: Mapping[tuple[str, str], None], *, limit: int) -> dict[str, list[str]]:
-    """Return the short texts of each label; at least its shortest one."""
+    """Return the short texts of each label, or its shortest text if all are long."""
     pool: dict[str, list[str]] = {}
     for text, label in rows:
         pool.setdefault(label, []).append(text)
@@ -373,7 +373,7 @@ def _word_counts(texts: Iterable[str]) -> Counter[str]:
 
 
 def _telling_words(own: Counter[str], other: Counter[str], *, limit: int = 4) -> list[str]:
-    """Return words more frequent in texts of one label than of the other, by smoothed log odds."""
+    """Return words more frequent in texts of one label than in others, by smoothed log odds."""
     scores = {
         word: math.log((count + 0.5) / (other[word] + 0.5)) * math.log1p(count)
         for word, count in own.items()

@@ -1,4 +1,4 @@
-"""Plan of a search, checked before anything is paid for."""
+"""Plan of a search, checked before the first call."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class SearchPlan:
 
 @dataclass(kw_only=True)
 class SearchStage:
-    """A stage of a search, with the objects that all stages share.
+    """Base class of the stages of a search, with the objects that all stages share.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class SearchStage:
 
 
 def queries_of(candidate: Mapping[str, str], rows: Iterable[Example]) -> list[Query]:
-    """Return the queries of rows under a candidate's texts."""
+    """Return the queries that ask a candidate's prompt about rows."""
     return [query_of(dict(candidate), example_row(row)) for row in rows]
 
 
@@ -121,7 +121,7 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
     *,
     may_race: bool,
 ) -> SearchPlan:
-    """Check the options of `optimize` and return its plan; a race also depends on the task."""
+    """Check the options of `optimize` and return the plan of the search."""
     for split in ("train", "validation", "test"):
         task.rows(split)
     if minibatch_size is not None and minibatch_size < 1:
@@ -167,7 +167,7 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
 
 
 def _races(task: Task, thresholds: Thresholds | None) -> bool:
-    """Return True if log-likelihoods decide: answers are one plain label, and the task names no score of its own."""
+    """Return True if a race decides: plain labels, with no thresholds or scoring strategy set."""
     return (
         type(task.labels) is LabelSet
         and thresholds is None
@@ -191,7 +191,7 @@ def _wished_thresholds(task: Task, wished: Thresholds | None) -> Thresholds | No
 
 
 def search_size(task: Task, plan: SearchPlan) -> SearchSize:
-    """Return the row counts that determine the budget."""
+    """Return the row counts that determine the metric calls of a search."""
     return SearchSize(
         validation_rows=plan.screened_rows,
         minibatch_size=plan.minibatch_size,
@@ -201,7 +201,7 @@ def search_size(task: Task, plan: SearchPlan) -> SearchSize:
 
 
 def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: SearchPlan) -> dict[str, Any]:
-    """Return the settings that determine a search's answers, as in ``run.json``."""
+    """Return the settings that determine the answers of a search, as stored in ``run.json``."""
     content = {
         "labels": labels_to_record(task.labels),
         "prompt": task.prompt,

@@ -1,4 +1,4 @@
-"""Progress of a search."""
+"""Progress reports of a search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PERFECT = 1.0 - 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """A moment of a run.
+    """Progress of a run at one moment.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ ProgressListener: TypeAlias = Callable[[Progress], None]
 
 
 class ProgressTracker:
-    """Turns predictions and GEPA's events into `Progress`."""
+    """Tracker that turns predictions and GEPA's events into `Progress`."""
 
     def __init__(self, listener: ProgressListener | None, *, total: int) -> None:
         self.now = Progress(total=total)
@@ -78,7 +78,7 @@ class ProgressTracker:
         self._lock = threading.Lock()
 
     def watch(self, gates: Sequence[CallMeter]) -> None:
-        """Tell the listener when a rate limit is waited for at these gates."""
+        """Report to the listener when calls at these meters wait for a rate limit."""
         self._gates = tuple(gates)
         for gate in self._gates:
             gate.on_pause = self._on_pause
@@ -93,23 +93,23 @@ class ProgressTracker:
             self._listener(self.now)
 
     def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
-        """Return True if a prompt is perfect on the validation rows, which ends the search."""
+        """Return True, to end the search, if a prompt has a perfect validation score."""
         return self.now.best_score is not None and self.now.best_score >= PERFECT
 
     def start_test(self, total: int) -> None:
-        """Begin the test phase."""
+        """Report the begin of the test phase."""
         with self._lock:
             self._update(phase="test", calls=0, total=total)
 
     def on_prediction(self, prediction: Prediction) -> None:
-        """Count one row."""
+        """Count one prediction and add its cost."""
         with self._lock:
             cost = prediction.usage.cost
             total_cost = self.now.cost if cost is None else (self.now.cost or 0.0) + cost
             self._update(calls=self.now.calls + 1, cost=total_cost)
 
     def on_valset_evaluated(self, event: ValsetEvaluatedEvent) -> None:
-        """GEPA has validated a prompt."""
+        """Handle GEPA's event that a prompt was validated."""
         self.validated(event["average_score"])
 
     def validated(self, score: float) -> None:
@@ -118,11 +118,11 @@ class ProgressTracker:
             self._update(best_score=max(self.now.best_score or 0.0, score))
 
     def on_candidate_accepted(self, event: CandidateAcceptedEvent) -> None:  # noqa: ARG002
-        """GEPA has taken a proposal into its pool."""
+        """Handle GEPA's event that a proposal was accepted."""
         with self._lock:
             self._update(proposals=self.now.proposals + 1, accepted=self.now.accepted + 1)
 
     def on_candidate_rejected(self, event: CandidateRejectedEvent) -> None:  # noqa: ARG002
-        """GEPA has turned a proposal down."""
+        """Handle GEPA's event that a proposal was rejected."""
         with self._lock:
             self._update(proposals=self.now.proposals + 1)

@@ -35,13 +35,13 @@ _QUOTED: Final = re.compile(
 
 
 def estimate_tokens(text: str) -> int:
-    """Return a cautious guess of the number of tokens of `text`: 3.5 UTF-8 bytes each, rounded up."""
+    """Estimate the number of tokens of `text`, rather too high: UTF-8 bytes / 3.5, rounded up."""
     return math.ceil(len(text.encode()) / 3.5)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PromptParts:
-    """The parts of a prompt that `ExemplarProposer` edits.
+    """Parts of a prompt: instruction, notes and demonstrations, which `ExemplarProposer` edits.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class PromptParts:
 
 
 class PromptFormat:
-    """Writes `PromptParts` as a prompt and reads them back.
+    """Format of prompts: renders `PromptParts` as text and parses the text.
 
     Parameters
     ----------
@@ -85,18 +85,18 @@ class PromptFormat:
         self._form = f"{_FORM}{', '.join(self._labels.values())}.{self._write}" if shown else ""
 
     def render(self, parts: PromptParts) -> str:
-        """Return the prompt; ``parse`` of it gives `parts` again."""
+        """Return `parts` as a prompt, which `parse` converts back."""
         return parts.instruction + self.added(parts)
 
     def added(self, parts: PromptParts) -> str:
-        """Return the text that follows the instruction, or an empty one."""
+        """Return the text after the instruction: label list, notes and demonstrations, where present."""
         text = self._form if parts.form else ""
         if parts.notes:
             text += _NOTES + "\n".join(_BULLET + note for note in parts.notes)
         return text + self._demonstrations.render(parts.demonstrations)
 
     def described(self, prompt: str, descriptions: Mapping[str, str]) -> str:
-        """Return a prompt that lists the labels with their descriptions, before its notes and demonstrations.
+        """Return the prompt with a list of label descriptions after its instruction.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ class PromptFormat:
         return not self._form or all(label in instruction for label in self._labels.values())
 
     def parse(self, prompt: str) -> PromptParts:
-        """Take a prompt apart; what is not in this format stays part of the instruction."""
+        """Parse a prompt; text that is not in this format becomes part of the instruction."""
         rest, shown = self._demonstrations.split(prompt)
         if not all(answer in self._labels for _, answer in shown):
             rest, shown = prompt, []
@@ -146,7 +146,7 @@ def given_prompts(task: Task) -> dict[str, str]:
 
 
 class ShownTexts:
-    """The texts that a prompt shows; ``text in shown``, on one line.
+    """Row texts that a prompt contains, tested with ``text in shown``; white space is normalised.
 
     A demonstration shows its text and no other. A reflection model may copy rows in any other form: a text of 12
     characters or more is shown where it stands between word boundaries, a shorter one where it is quoted, or has a line
@@ -172,7 +172,7 @@ class ShownTexts:
         self._alone.discard("")
 
     def __contains__(self, text: str) -> bool:
-        """Return whether the prompt shows a text."""
+        """Return True if the prompt contains a row's text."""
         text = one_line(text)
         if text in self._alone:
             return True
@@ -183,7 +183,7 @@ class ShownTexts:
 
 
 class NoCopies:
-    """Acceptance criterion for GEPA that rejects prompts with copied training texts.
+    """Acceptance criterion for GEPA that rejects training texts copied outside demonstrations.
 
     A model that writes prompts sees training rows, and may repeat them as if they were rules.
 
@@ -205,7 +205,7 @@ class NoCopies:
         self._held_out = {_plain(one.input) for one in (*task.validation, *task.test)}
 
     def should_accept(self, proposal: CandidateProposal, state: GEPAState) -> bool:  # noqa: ARG002 (GEPA's signature)
-        """Return True if a proposal beats its parent on the minibatch without copied texts."""
+        """Return True if a proposal scores above its parent on the minibatch and copies no texts."""
         if sum(proposal.subsample_scores_after or []) <= sum(proposal.subsample_scores_before or []):
             return False
         task = self._task

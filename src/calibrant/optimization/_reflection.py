@@ -1,4 +1,4 @@
-"""The reflection model of a run: the rows it reads, its remembered answers, and its failures."""
+"""Reflection model of a run: records that it reads, journal of its answers, and failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_FAILURES: Final = 3
 
 
 class Confusions:
-    """Observer that counts label confusions per prompt, on all evaluated rows."""
+    """Observer that sums the confidence of label confusions per prompt; each text counts once."""
 
     def __init__(self) -> None:
         self._records: defaultdict[str, PromptRecord] = defaultdict(PromptRecord)
@@ -91,7 +91,7 @@ class ReflectingAdapter(ConfidenceAdapter):
 
 
 class Guard:
-    """Function wrapper that gives up after three failures in a row.
+    """Function wrapper that ends the search after three exceptions in a row.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class Guard:
         self.error: ProviderError | None = None
 
     def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401  (whatever the function returns)
-        """Call the function."""
+        """Call the function and count its exceptions in a row."""
         try:
             result = self._function(*arguments)
         except Exception as error:
@@ -132,7 +132,7 @@ class Guard:
         return result
 
     def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
-        """Return True if the search should end, as the function was given up."""
+        """Return True if the search must end, as the function failed three times in a row."""
         return self.error is not None
 
 
@@ -184,7 +184,7 @@ class Reflection(Guard):
 def open_reflection(
     model: str | Callable[[str], str] | None, store: JsonlStore, *, options: Mapping[str, Any] | None = None
 ) -> Iterator[Reflection | None]:
-    """Return the reflection model of a name, tested with one small call, or of a function.
+    """Open a reflection model, from a name (tested with one small call) or from a function.
 
     A function is not tried: it may count its calls, or cost what nobody expects.
 
@@ -230,7 +230,7 @@ def open_reflection(
 
 
 def check_names(*functions: object) -> None:
-    """Refuse functions without a stable name, which a run's journal needs.
+    """Refuse lambdas, as a run's journal needs functions with a stable name.
 
     Raises
     ------
@@ -246,7 +246,7 @@ def check_names(*functions: object) -> None:
 
 
 def name_of(thing: object) -> str:
-    """Return the name of a model or proposer, or where it is defined."""
+    """Return the name of a model or proposer, or else its module and class or function."""
     if isinstance(thing, str):
         return thing
     name = getattr(thing, "name", None)

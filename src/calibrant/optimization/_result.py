@@ -39,7 +39,7 @@ _OPTIONAL: Final = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class PromptScore:
-    """Score of one prompt on test rows.
+    """Scores of one prompt on test rows.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class PromptScore:
 
 @dataclass(frozen=True, kw_only=True)
 class FinalScore:
-    """The best prompt with the head that labelled rows support.
+    """Test figures of the best prompt with the head fitted on labelled rows.
 
     Attributes
     ----------
@@ -210,7 +210,7 @@ class OptimizationResult:
 
 
 def _to_record(value: Any) -> Any:  # noqa: ANN401  (JSON values)
-    """Return a result, or a part of one, as JSON values, without the optional fields that have no value."""
+    """Return a result, or a part of one, as JSON values; optional fields that are None are left out."""
     if isinstance(value, AnsweredLabels | BaselineScore):
         return value.to_record()
     if is_dataclass(value):
@@ -251,7 +251,7 @@ def score_prompt(
 def compare(
     examples: Sequence[Example], seed: Sequence[Prediction], best: Sequence[Prediction], *, labels: LabelSet
 ) -> tuple[PairedComparison | None, Interval | None]:
-    """Return the differences in accuracy and in credit, on rows that both prompts answered; None without any."""
+    """Return the differences in accuracy and credit on rows that both prompts answered, or None."""
     rows = [
         (example.answer, a, b)
         for example, a, b in zip(examples, seed, best, strict=True)
@@ -268,7 +268,7 @@ def compare(
 def final_score(
     task: Task, head: Head, found: Choice, predictions: Mapping[str, Sequence[Prediction]]
 ) -> FinalScore:
-    """Return the test figures; `predictions` holds those of the test rows, by name."""
+    """Return the test figures of the best prompt with its head, given predictions by name."""
     final, labels = predictions["final"], task.labels
     answered = answered_rows(task.test, final)
     beside = compare_with_baselines(

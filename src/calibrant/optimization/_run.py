@@ -1,4 +1,4 @@
-"""`optimize`: one task, one model, one budget; a better prompt and honest numbers."""
+"""`optimize`, which searches a better prompt for a task within a budget and tests it."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
 
 
 def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
-    """Refuse a plan beyond the task or budget; warn about too few rows."""
+    """Refuse a plan that does not fit task or budget; warn about too few rows."""
     check_given_prompts(task)
     search_size(task, plan).check(max_metric_calls)
     gain = plan.detectable_gain
@@ -225,7 +225,7 @@ def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
 
 
 def _reserved_calls(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool) -> tuple[int, int]:
-    """Return the calls reserved for the race, and for the head's training rows.
+    """Return the metric calls reserved for the race, and those for the head's training rows.
 
     Each gets at most a third of what one proposal leaves; without a race, the rows get half. What the race does not
     need is the head's, too.
@@ -239,7 +239,7 @@ def _reserved_calls(task: Task, plan: SearchPlan, max_metric_calls: int, *, teac
 
 
 def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack) -> Predictor:
-    """Return the predictor of a search, a copy of the one handed in: the journal is this run's."""
+    """Open the predictor of a search, or return a copy of the given one for the journal of the run."""
     if isinstance(model, Predictor):
         if model.labels != task.labels:
             raise ConfigurationError(
@@ -317,7 +317,7 @@ def _scoring(settings: ScoringSettings) -> ScoringStrategy:
 def _opened_files(
     directory: Path | None, fingerprint: dict[str, Any]
 ) -> Iterator[tuple[JsonlStore, JsonlStore]]:
-    """Open the journals of predictions and reflections; copy them if their directory is lost before the block ends.
+    """Open the journals of a run; if its directory disappears meanwhile, copy them to another one.
 
     Parameters
     ----------
@@ -361,7 +361,7 @@ def _opened_files(
 
 
 def is_current(path: Path) -> bool:
-    """Return True unless an earlier version began the run, which searched otherwise and learned no head."""
+    """Return True unless an earlier version of the search began the run."""
     return (
         not (path / MANIFEST).exists() or not _has_rows(path) or read_manifest(path).get(_VERSION) == _CURRENT
     )
@@ -386,6 +386,6 @@ def _rescued(directory: Path, manifest: Mapping[str, Any], stores: Sequence[Json
 
 
 def _has_rows(path: Path) -> bool:
-    """Return True if the run got as far as a single prediction."""
+    """Return True if the run has stored at least one prediction."""
     journal = path / _JOURNAL
     return journal.exists() and journal.stat().st_size > 0

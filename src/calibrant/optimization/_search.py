@@ -1,4 +1,4 @@
-"""The search itself: GEPA proposes on training rows, a race on validation rows decides."""
+"""Search: GEPA proposes prompts on training rows; a race or scores on validation rows decide."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ _UNASKED: Final = Prediction(label=None, outcome=Outcome.ERROR, reason="the budg
 
 
 def race_reserve(task: Task, plan: SearchPlan) -> int:
-    """Return the calls reserved for the race."""
+    """Return the maximum number of metric calls to reserve for the race."""
     return race_calls(ENTRANTS, len(task.validation) - plan.screened_rows)
 
 
 @dataclass(kw_only=True)
 class Search(SearchStage):
-    """One search.
+    """Search for a better prompt, on training and validation rows.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Search(SearchStage):
 
     @cached_property
     def _seed(self) -> dict[str, str]:
-        """Texts of the seed prompt."""
+        """Seed candidate: prompt, user template and demonstration settings, where the task has them."""
         candidate = {COMPONENT: self.task.prompt}
         if self.task.user_template is not None:
             candidate[USER_TEMPLATE] = self.task.user_template
@@ -89,7 +89,7 @@ class Search(SearchStage):
 
     @cached_property
     def _validation(self) -> list[Example]:
-        """Validation rows: those that every accepted prompt is asked about come first."""
+        """Validation rows; for a race, in an order drawn with the plan's seed."""
         rows = list(self.task.validation)
         if not self.plan.races:
             return rows
@@ -105,7 +105,7 @@ class Search(SearchStage):
         return self._validation[self.plan.screened_rows :]
 
     def run(self, *, for_race: int) -> Choice:
-        """Propose prompts until only the race's reserve is left, then choose."""
+        """Run GEPA on the budget less the reserve for the race; return the choice of the best prompt."""
         found = self._propose(self.max_metric_calls - for_race)
         if self.plan.races:
             choice = self._race(found)
@@ -127,7 +127,7 @@ class Search(SearchStage):
         )
 
     def _propose(self, max_metric_calls: int) -> GEPAResult[object, object]:
-        """Run GEPA; every accepted prompt is scored on the same validation rows."""
+        """Run GEPA, which scores each accepted prompt on the same validation rows."""
         import gepa  # noqa: PLC0415  (heavy)
 
         guard: Guard | None = self.reflection
@@ -165,7 +165,7 @@ class Search(SearchStage):
     def _add_given_prompts(
         self, state: GEPAState[object, int], valset: list[ConfidenceDataInst], max_metric_calls: int
     ) -> bool:
-        """Put the task's other prompts into GEPA's state, beside its own; return False: no reason to stop.
+        """Score the task's other prompts and add them to GEPA's state; always return False.
 
         GEPA takes one seed prompt. As proposals they would be turned down where a few training rows do not speak for
         them, and count as proposals.
@@ -184,14 +184,14 @@ class Search(SearchStage):
         return False
 
     def _nothing_wrong(self) -> bool:
-        """Return True if the seed prompt makes no error on its first rows, so that a search hardly pays."""
+        """Return True if the seed prompt makes no error on its first validation rows."""
         first = len(self._screened)
         rows = (self._validation[:first], self._validation[: first + FIRST])
         self._is_perfect = all(self._standing(self._seed, some).accuracy == 1.0 for some in rows)
         return self._is_perfect
 
     def _race(self, found: GEPAResult[object, object]) -> Choice:
-        """Choose among the best screened prompts, on unused rows."""
+        """Run a race of the best screened prompts on unused validation rows."""
         candidates, screened, fresh = found.candidates, self._screened, self._fresh
         first = [self._standing(candidate, screened) for candidate in candidates]
         others = sorted(range(1, len(candidates)), key=lambda place: (first[place].loss, place))
@@ -238,7 +238,7 @@ class Search(SearchStage):
     def _runner_up(
         self, candidates: Sequence[Mapping[str, str]], asked: Mapping[int, Sequence[Example]], chosen: int
     ) -> int | None:
-        """Return the runner-up: most rows besides the chosen prompt, then the lowest loss."""
+        """Return the position of the runner-up: asked about most rows, then lowest loss; None without one."""
         return min(
             (place for place in asked if place != chosen),
             key=lambda place: (-len(asked[place]), self._standing(candidates[place], asked[place]).loss),
@@ -285,7 +285,7 @@ class Search(SearchStage):
 
 
 class _FileLogger:
-    """GEPA's log, kept in the run directory or dropped."""
+    """Logger for GEPA, which writes to a file in the run directory or drops messages."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
@@ -298,7 +298,7 @@ class _FileLogger:
 
 
 def _once(decide: Callable[[GEPAState[object, int]], bool]) -> Callable[[GEPAState[object, int]], bool]:
-    """Return a stopper of GEPA that decides once, before the first proposal."""
+    """Return a stopper for GEPA that decides at its first call and repeats that decision."""
     decided: list[bool] = []
 
     def stop(state: GEPAState[object, int]) -> bool:
@@ -310,7 +310,7 @@ def _once(decide: Callable[[GEPAState[object, int]], bool]) -> Callable[[GEPASta
 
 
 def _texts_in_turn() -> ReflectionComponentSelector:
-    """Return the selector of the component to rewrite next.
+    """Return GEPA's selector of the next component to rewrite: in turn, but never demonstrations.
 
     Never the demonstrations: they are settings, not a text that feedback could improve.
     """
@@ -330,7 +330,7 @@ def _texts_in_turn() -> ReflectionComponentSelector:
 
 
 def _best_screened(found: Sequence[PromptStanding], runners: Sequence[int]) -> int:
-    """Return the best prompt without race rows; 0, the seed prompt, unless it is beaten.
+    """Return the position of the best prompt by screening rows alone; 0, the seed, if none beats it.
 
     The best of k on the rows that chose it is the luckiest, too: by so many standard errors, in the mean, at most.
     """
@@ -342,7 +342,7 @@ def _best_screened(found: Sequence[PromptStanding], runners: Sequence[int]) -> i
 
 
 def _logprobs(prediction: Prediction, labels: LabelSet) -> NDArray[np.float64]:
-    """Return log-probabilities of all labels; without a distribution, of the predicted label alone."""
+    """Return log-probabilities of all labels, made from the predicted label without a distribution."""
     if prediction.distribution is not None:
         return np.asarray(prediction.distribution.logprobs, dtype=np.float64)
     found = np.full(len(labels), 1.0)

@@ -1,4 +1,4 @@
-"""Stages after a search: heads of its best two prompts and the choice between them, then the test rows."""
+"""Stages after a search: fitting heads for the best prompts, and scoring the test rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; few
 
 @dataclass(kw_only=True)
 class HeadStage(SearchStage):
-    """Search stage that learns a head from labelled rows.
+    """Search stage that fits a head on labelled rows.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class HeadStage(SearchStage):
         return best.accuracy == 1.0 and best.rows >= enough
 
     def _compared(self, found: Choice) -> Choice:
-        """Return the choice between the race's best two prompts, each with its head.
+        """Choose again between the best two prompts of the race, each with its own head.
 
         A race compares prompts without their heads, which may make more of the one that came second. They are compared
         on validation rows, which the race has asked about for the most part: training rows are asked under one alone.
@@ -117,7 +117,7 @@ class HeadStage(SearchStage):
         return replace(found, chosen=choice.chosen, by_head=choice)
 
     def _asked_under_both(self, pair: Sequence[Mapping[str, str]]) -> list[Example]:
-        """Return the validation rows affordable under both prompts; empty if too few.
+        """Return the validation rows that the budget allows under both prompts; [] if they are too few.
 
         Whichever of them is kept, all rows that teach its head are paid first.
         """
@@ -139,14 +139,14 @@ class HeadStage(SearchStage):
 
 
 def _standing(head: Head) -> PromptStanding:
-    """Return the cross-validated standing of a head on its training rows."""
+    """Return cross-validated losses and figures of a head on its training rows."""
     assert head.held_out_losses is not None  # noqa: S101 (only of fewer rows than are ever compared)
     figures = next(one for one in head.figures if one.name == head.rung)
     return PromptStanding(losses=head.held_out_losses, accuracy=figures.accuracy, macro_f1=figures.macro_f1)
 
 
 def labelled_rows(task: Task, prompt: str) -> list[Example]:
-    """Return the training rows of a head: validation rows, then training rows outside the prompt.
+    """Return the training rows of a head: validation rows, then training rows not in the prompt.
 
     A row whose text is that of a test row, but for case and white space, is none of them.
     """
@@ -179,7 +179,7 @@ class TestStage(SearchStage):
     head: Head | None
 
     def run(self, *, started: float) -> OptimizationResult:
-        """Return the result of a search begun at `started`; write it into the run directory, if there is one."""
+        """Score the test rows; return the result, and write it to the run directory if there is one."""
         predictions = self._test()
         result = self._result(predictions, seconds=time.perf_counter() - started)
         if self.directory is not None:
@@ -198,7 +198,7 @@ class TestStage(SearchStage):
         return predictor.with_demonstrations(retrieval.index, **settings.model_dump())
 
     def _test(self) -> dict[str, list[Prediction]]:
-        """Return the predictions for the test rows: of both prompts, and as label prior and head change them."""
+        """Return test predictions by name: ``seed``, ``best`` and, if used, ``prior`` and ``final``."""
         seed, best = self.found.seed.candidate, self.found.best.candidate
         self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
         asked = {"seed": self._predict(seed)}
@@ -235,7 +235,7 @@ class TestStage(SearchStage):
         return predictions
 
     def _corrected(self, candidate: Mapping[str, str], predictions: Sequence[Prediction]) -> list[Prediction]:
-        """Return the predictions for the test rows as users get them: without the label prior if the plan says so."""
+        """Return the test predictions, corrected for the label prior if the plan says so."""
         pairs = list(zip(queries_of(candidate, self.task.test), predictions, strict=True))
         if self.plan.prior_correction is not None:
             predictions = [self.adapter.corrected(query, prediction) for query, prediction in pairs]
@@ -244,7 +244,7 @@ class TestStage(SearchStage):
     def _write(
         self, directory: Path, result: OptimizationResult, predictions: Mapping[str, Sequence[Prediction]]
     ) -> None:
-        """Write the result, the predictions and the best prompt's files into a directory, each whole or not at all."""
+        """Write the result, the predictions and the best prompt's files to a directory, atomically."""
         lines = [
             {
                 "row": number,
@@ -279,7 +279,7 @@ class TestStage(SearchStage):
     def _result(
         self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
     ) -> OptimizationResult:
-        """Put the numbers together."""
+        """Return the result of the search, given the test predictions."""
         found, rows, labels = self.found, self.task.test, self.task.labels
         made_seed, made_best = predictions["seed"], predictions["best"]
         comparison, credit = compare(rows, made_seed, made_best, labels=labels)

@@ -1,1 +1,1 @@
-"""AutoMix: frontiers, meta-verifiers and their policies, as pure functions of scores."""
+"""AutoMix: cost-performance frontiers, meta-verifiers and routing policies, learned from scores."""

@@ -1,4 +1,4 @@
-"""Exact frontiers of cost against performance, of a small and a large model, and benefit per cost."""
+"""Exact cost-performance frontiers of a small and a large model, and benefit per cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FRONTIER = (
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Corners:
-    """The break points of a frontier.
+    """Break points of a cost-performance frontier.
 
     Between two corners the best is a straight line, reached by randomising between their policies; beyond
     the last one more cost buys nothing.
@@ -54,7 +54,7 @@ class Corners:
         return np.diff(self.performance) / np.diff(self.cost)
 
     def at(self, cost: float) -> float:
-        """Return the best performance that costs at most `cost` per row; randomised between break points.
+        """Return the best mean performance for a mean cost of at most `cost` per row, policies mixed.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class Corners:
         return budget
 
     def _points_around(self, cost: float) -> tuple[int, int, float]:
-        """Return the points on either side of a budget, and the share of the upper one."""
+        """Return the break points below and above a budget, and the share of the upper one."""
         budget = self._check_cost(cost)
         upper = int(np.searchsorted(self.cost, budget))
         if upper in {0, len(self)}:
@@ -83,14 +83,14 @@ class Corners:
         return upper - 1, upper, float(share)
 
     def _check_point(self, point: int) -> int:
-        """Return the position of a break point, from 0; negative numbers count from the dearest."""
+        """Return the position of a break point, from 0; negative numbers count from the most expensive."""
         if not -len(self) <= point < len(self):
             raise ConfigurationError(f"Expected a point in [0, {len(self)}), got {point!r}.")
         return point % len(self)
 
 
 def rising_hull(cost: Array, performance: Array) -> NDArray[np.intp]:
-    """Return the positions of the corners of the upper hull, up to the best point.
+    """Return the positions of the corners of the upper convex hull, up to the best performance.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def rising_hull(cost: Array, performance: Array) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, kw_only=True)
 class SignalBins:
-    """Bins of a signal's values.
+    """Bins of the values of a routing signal.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class SignalBins:
     k: int | None = None
 
     def index(self, signal: ArrayLike) -> NDArray[np.intp]:
-        """Return the bin of each signal, shape (n,); unseen values fall into the next lower bin.
+        """Return the bin of each value, shape (n,); values between bins fall into the next lower bin.
 
         One below all that were seen counts as the lowest. Lower means less sure, so that a threshold between
         two values seen is the upper one.
@@ -158,7 +158,7 @@ class SignalBins:
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingPolicy:
-    """Routing policy of two models: the small one, the large one, or by signal.
+    """Routing policy of two models: always small, always large, or chosen by a signal.
 
     A policy between two break points is randomised: `small`, `large` and `verify` are the chances of the three
     ways for every row, drawn before anything is asked.
@@ -235,7 +235,7 @@ class RoutingFrontier(Corners):
     order: NDArray[np.intp] = field(compare=False)
 
     def policy(self, point: int) -> RoutingPolicy:
-        """Return the deterministic policy of a break point; negative numbers count from the dearest.
+        """Return the policy of a break point; negative numbers count from the most expensive.
 
         Raises
         ------
@@ -246,7 +246,7 @@ class RoutingFrontier(Corners):
         return self._mixed_policy(at, at, 0.0)
 
     def mixture(self, *, cost: float) -> RoutingPolicy:
-        """Return the best policy for a budget; randomised between break points.
+        """Return the best policy for a budget: a random mixture of two neighbouring break points.
 
         Parameters
         ----------
@@ -416,7 +416,7 @@ def ibc_lift(
     large_performance: float,
     large_cost: float,
 ) -> float:
-    """Return the relative gain per unit of cost of a method over mixing the two models blindly.
+    """Return the relative gain in benefit per cost of a method over mixing two models at random.
 
     Parameters
     ----------
@@ -464,7 +464,7 @@ def ibc_lift(
 def _benefit(
     performance: float, cost: float, small_performance: float, small_cost: float, *, of: str = ""
 ) -> float:
-    """Return the performance gained per unit of cost; `of` begins the names of the first two in messages."""
+    """Return the performance gained per unit of added cost; `of` is a prefix of names in messages."""
     gained = check_number(f"{of}performance", performance, "(-inf, inf)")
     gained -= check_number("small_performance", small_performance, "(-inf, inf)")
     extra = check_number(f"{of}cost", cost, "[0, inf)") - check_number("small_cost", small_cost, "[0, inf)")

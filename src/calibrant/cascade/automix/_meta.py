@@ -1,4 +1,4 @@
-"""Meta-verifiers: learned routing rules over a verifier's scores."""
+"""Meta-verifiers: routing rules on a verifier's scores, learned from rows of two models."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class MetaVerifier(ABC):
         verifier_cost: ArrayLike,
         answers: Sequence[str] | None = None,
     ) -> Self:
-        """Learn from n rows that both models answered.
+        """Fit the rule to n rows that both models answered.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class MetaVerifier(ABC):
             raise NotFittedError(f"This {type(self).__name__} has learned nothing yet: call fit first.")
 
     def _routed_anyway(self, n: int, answers: Sequence[str] | None) -> Bools:
-        """Return the mask of rows routed because of their answer alone."""
+        """Return the mask of rows routed because their answer is one of `fixed_answers`."""
         if not self._fixed:
             return np.zeros(n, dtype=bool)
         if answers is None or isinstance(answers, str) or len(answers) != n:
@@ -152,7 +152,7 @@ class MetaVerifier(ABC):
         return np.array([_plain_answer(answer) in self._fixed for answer in answers], dtype=bool)
 
     def _best_prefix(self, gain: Array, weight: Array, rows: PairedRows) -> int:
-        """Return the number of leading row groups to route under the price, budget or IBC lift.
+        """Return the number of leading groups of rows to route, by price, budget or best IBC lift.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ def _plain_answer(answer: object) -> str:
 
 
 def _check_lift(rows: PairedRows) -> None:
-    """Refuse a large model that is not better or not dearer; the message names the frontier."""
+    """Refuse rows on which the large model is not both better and more expensive."""
     small, large = rows.small.mean(), rows.large.mean()
     small_cost, large_cost = rows.small_cost.mean(), rows.large_cost.mean()
     if large > small and large_cost > small_cost:
@@ -255,7 +255,7 @@ class ThresholdMetaVerifier(MetaVerifier):
 
 
 class SelfConsistencyMetaVerifier(MetaVerifier):
-    """Meta-verifier by majority of the verifier's samples; a tie escalates.
+    """Meta-verifier that escalates unless most samples of the verifier confirm the answer.
 
     There is nothing to learn: `fit` checks its rows, and `route` works without it.
 

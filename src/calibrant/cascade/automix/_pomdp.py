@@ -1,4 +1,4 @@
-"""POMDP meta-verifier with horizon one, solved exactly, and its beliefs after a verifier's score."""
+"""POMDP meta-verifier with a horizon of one step, solved exactly."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class State(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class BinnedRows:
-    """Training rows, with scores in k + 1 bins.
+    """Training rows, with the verifier's scores in k + 1 bins.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class BinnedRows:
         return cls(k=k, bins=bin_numbers(verifier, k), state=state.astype(np.intp), small=small, large=large)
 
     def sums(self, values: Array | None = None) -> Array:
-        """Return numbers of rows, or sums of `values`, by state and bin, shape (3, k + 1)."""
+        """Return the row count, or the sum of `values`, in each state and bin, shape (3, k + 1)."""
         cells = self.state * (self.k + 1) + self.bins
         totals = np.bincount(cells, weights=values, minlength=3 * (self.k + 1))
         return totals.reshape(3, self.k + 1).astype(np.float64)
@@ -105,7 +105,7 @@ def posterior_gain(prior: Array, observation: Array, gain: Array) -> Array:
 
 
 def discrete_belief(rows: BinnedRows, *, smoothing: float) -> tuple[Array, Array]:
-    """Return the empirical P(observation | state) and the gain in each cell, both of shape (3, k + 1).
+    """Return the smoothed P(observation | state) and the gain in each cell, both of shape (3, k + 1).
 
     To every bin are added `smoothing` rows that look like all rows together: to its counts and to its sums of
     gains separately. By Bayes' rule the posterior mean is then the bin's mean gain, shrunk towards the mean of all.
@@ -121,7 +121,7 @@ def discrete_belief(rows: BinnedRows, *, smoothing: float) -> tuple[Array, Array
 
 
 def functional_belief(rows: BinnedRows, *, value: Callable[[Array], float]) -> tuple[Array, Array]:
-    """Return P(v | s) = v^gamma_s / K_s, shape (3, k + 1), and the three gammas, at least 0.
+    """Return the table P(v | s) = v^gamma_s / K_s, shape (3, k + 1), and the gammas, shape (3,).
 
     Parameters
     ----------
@@ -210,14 +210,14 @@ def continuous_belief(rows: BinnedRows) -> tuple[Array, Array, Array]:
 
 
 def _nodes(scores: Array, k: int) -> list[tuple[NDArray[np.intp], Array]]:
-    """Return the nodes below and above each score, and its share of each."""
+    """Return the grid points below and above each score, with the weights of linear interpolation."""
     below = np.minimum(np.floor(scores * k), k - 1).astype(np.intp)
     upper = scores * k - below
     return [(below, 1.0 - upper), (below + 1, upper)]
 
 
 class POMDPMetaVerifier(MetaVerifier):
-    """Meta-verifier that routes where the posterior gain of the large model exceeds its price.
+    """Meta-verifier that routes rows by the posterior gain of the large model in a one-step POMDP.
 
     Questions are simple, complex or unsolvable; the verifier's score, one of k + 1 values, is the observation. As
     there is one decision and rewards are linear, the optimum at the price w is to route if and only if the
@@ -313,7 +313,7 @@ class POMDPMetaVerifier(MetaVerifier):
         self.price_ = float(max((above + below) / 2.0, 0.0))
 
     def _describe(self, rows: PairedRows) -> None:
-        """Learn prior, observation table and gains in the form in use."""
+        """Learn prior, observation table and gains in the chosen belief form."""
         binned = BinnedRows.of(rows.signal, rows.small, rows.large, k=self.k)
         if self.form_ == "continuous":
             self.prior_, self.observation_, self.state_gain_ = continuous_belief(binned)
@@ -337,7 +337,7 @@ class POMDPMetaVerifier(MetaVerifier):
         self.gain_ = posterior_gain(self.prior_, self.observation_, gain)
 
     def _choose_form(self, rows: PairedRows) -> str:
-        """Return the belief form with the best held-out value."""
+        """Return the belief form with the highest cross-validated value."""
         n = len(rows.signal)
         # Folds are the same in every fit, so that the same rows lead to the same form.
         fold = np.random.default_rng(0).permutation(n) % min(_FOLDS, n)
@@ -442,7 +442,7 @@ class POMDPMetaVerifier(MetaVerifier):
 
 
 def held_out_value(expected: Array, gained: Array, weight: Array) -> float:
-    """Return the area under the gain of routing groups of rows in the order of their expected gains.
+    """Return the area under the curve of gain against share of rows routed, best expected gain first.
 
     Parameters
     ----------

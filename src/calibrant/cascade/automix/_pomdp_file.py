@@ -33,7 +33,7 @@ _MOST_NUMBERS: Final = 10_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class PomdpSpecification:
-    """A POMDP: names, and tables of S states, A actions and O observations.
+    """POMDP with names and tables of S states, A actions and O observations.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class PomdpSpecification:
 
 
 def read_pomdp(path: str | Path) -> PomdpSpecification:
-    """Return the POMDP in a file.
+    """Read a POMDP from a file.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def _are_probabilities(table: Array) -> Bools:
 
 
 def _probabilities(name: str, row: Array) -> Array:
-    """Return a row of probabilities; ValueError if it is none."""
+    """Return the row unchanged; ValueError if it is not a probability distribution."""
     if not _are_probabilities(row):
         raise ValueError(
             f"Expected the probabilities of '{name}' to be at least 0 and sum to 1, got {row.tolist()}"
@@ -167,7 +167,7 @@ def _numbers(name: str, words: list[str], shape: tuple[int, ...]) -> Array:
 
 
 class _PomdpReader:
-    """Parser of a POMDP file, which raises ValueError for a mistake.
+    """Parser of POMDP files; raises ValueError for a syntax error or a wrong value.
 
     Attributes
     ----------
@@ -183,7 +183,7 @@ class _PomdpReader:
         self._lines: dict[str, NDArray[np.intp]] = {}
 
     def read(self, lines: Sequence[str]) -> PomdpSpecification:
-        """Read everything, and check that nothing is missing and all probabilities sum to 1."""
+        """Read the file, and check that nothing is missing and that all distributions sum to 1."""
         for head, words in self._entries(lines):
             if head in _AXES:
                 self._read_table(head, words)
@@ -208,7 +208,7 @@ class _PomdpReader:
         )
 
     def _entries(self, lines: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-        """Yield the first word of each entry and the words behind its colon; remember its line."""
+        """Yield the first word of each entry and the words after its colon; keep the line for messages."""
         words = [
             (word, number)
             for number, line in enumerate(lines, start=1)
@@ -256,7 +256,7 @@ class _PomdpReader:
         return _probabilities("start", _numbers("start", words, (len(states),)))
 
     def _read_table(self, kind: str, words: list[str]) -> None:
-        """Fill the part of a table that an entry names, such as ``T: action : state``, with its numbers."""
+        """Write an entry's numbers into the part of a table it names, such as ``T: action : state``."""
         table, axes = self._table(kind), _AXES[kind]
         where = [self._index(axes[0], words[:1])]
         rest = words[1:]
@@ -275,7 +275,7 @@ class _PomdpReader:
         self._lines[kind][tuple(where[:2])] = self.line
 
     def _table(self, kind: str) -> Array:
-        """Return a table, filled with zeros before its first entry."""
+        """Return a table; create it with zeros at its first entry."""
         if kind not in self._tables:
             self._need(("states", "actions", "observations"), f"'{kind}'")
             shape = tuple(len(self._given[axis]) for axis in _AXES[kind])

@@ -52,7 +52,7 @@ def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> N
 
 
 def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -> Array:
-    """Return the cost of each of `n` rows, shape (n,), given as one number for all rows or one for each.
+    """Return the costs of `n` rows, shape (n,), given one number for all rows or one per row.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -
 
 @dataclass(frozen=True, kw_only=True)
 class PairedRows:
-    """Checked columns of rows that both models answered.
+    """Checked scores and costs of rows that both models answered.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class PairedRows:
         *,
         name: str = "signal",
     ) -> Self:
-        """Return the checked columns, as long as the checked signal; messages call it `name`.
+        """Check the columns, one value per row; `name` is the signal's name in messages.
 
         Costs are those of the small model, the large one and a look at the signal; without the last, a look costs one
         call of the small model.
@@ -140,7 +140,7 @@ class PairedRows:
 
     @property
     def gain(self) -> Array:
-        """The large model's score minus the small one's, shape (n,)."""
+        """Score of the large model minus score of the small model, shape (n,)."""
         return self.large - self.small
 
     def take(self, rows: Bools) -> Self:

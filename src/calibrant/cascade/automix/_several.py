@@ -1,4 +1,4 @@
-"""Exact cost-performance frontier of three and more verified models."""
+"""Exact cost-performance frontier of two or more models whose answers are verified."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Seen = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class CascadeAction:
-    """Next action of a cascade on a row.
+    """Next action of a cascade for one row: report an answer, or ask and verify a model.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class CascadeFrontier(Corners):
     _tree: _PlanTree = field(compare=False)
 
     def policy(self, point: int) -> CascadePolicy:
-        """Return the policy of a break point; negative numbers count from the dearest.
+        """Return the policy of a break point; negative numbers count from the most expensive.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class CascadeFrontier(Corners):
         )
 
     def mixture(self, *, cost: float) -> tuple[CascadePolicy, CascadePolicy, float]:
-        """Return the best mixture for a budget: two policies, and the share of the second.
+        """Return the two policies to mix for a budget, and the share of rows for the second.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ def exact_frontier(mass: Array, value: Array, *, cost: Array, verifier_cost: Arr
 
 
 def _shrunk_tables(counts: Array, sums: Array, strength: float) -> tuple[Array, Array]:
-    """Return joint probabilities and mean scores, each axis shrunk towards the preceding axes."""
+    """Return joint probabilities and mean scores, with conditional values shrunk to marginal ones."""
     axes, n = counts.ndim, counts.sum()
     mass, means = np.ones(()), sums.reshape(len(sums), -1).sum(axis=1) / n
     for axis in range(axes):
@@ -279,7 +279,7 @@ def _shrunk_tables(counts: Array, sums: Array, strength: float) -> tuple[Array, 
 def _check_columns(
     verifier_scores: Sequence[ArrayLike], scores: Sequence[ArrayLike], k: tuple[int, ...]
 ) -> tuple[list[NDArray[np.intp]], list[Array]]:
-    """Return the bins of the verifiers' scores and the models' scores, all of one length."""
+    """Check the columns; return the verifiers' scores as bins, and the scores of the models."""
     _check_counts(verifier_scores, scores, models=len(k) + 1)
     columns = {f"scores[{m}]": column for m, column in enumerate(scores)}
     looks = {f"verifier_scores[{m}]": column for m, column in enumerate(verifier_scores)}
@@ -298,7 +298,7 @@ def _check_counts(verifier_scores: Sequence[ArrayLike], scores: Sequence[ArrayLi
 
 
 def _check_prices(cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: int) -> tuple[Array, Array]:
-    """Return costs of shape (N,) and verifier costs of shape (N - 1,), all at least 0, or ConfigurationError.
+    """Return costs, shape (N,), and verifier costs, shape (N - 1,); refuse negative ones.
 
     Without verifier costs, looking at an answer costs as much as the call it came from.
     """
@@ -314,7 +314,7 @@ def _check_prices(cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: i
 
 @dataclass(frozen=True, kw_only=True)
 class _PlanNode:
-    """Decision node of a cascade: unnormalised probabilities of the remaining observations.
+    """Node of a cascade's decision tree, with unnormalised probabilities of later observations.
 
     `mass` has an axis for each verifier behind the last one looked at; `gain` is mass times the expected score of
     each model, with the models in front.
@@ -325,7 +325,7 @@ class _PlanNode:
     after: int  # the next model's position; the one before it was just verified
 
     def verified(self, model: int) -> list[_PlanNode]:
-        """Return the child nodes by bin of a model's verifier; skipped models are never verified."""
+        """Return the child nodes after a model is verified, one per bin of its verifier's score."""
         skipped = tuple(range(model - self.after))
         mass = self.mass.sum(axis=skipped)
         gain = self.gain.sum(axis=tuple(1 + axis for axis in skipped))
@@ -334,14 +334,14 @@ class _PlanNode:
 
 @dataclass(frozen=True, kw_only=True)
 class _PlanTree:
-    """The decision problem: tables and costs."""
+    """Decision tree of a cascade, solved from probability tables and costs."""
 
     root: _PlanNode
     cost: Array
     verifier_cost: Array
 
     def reports(self, node: _PlanNode) -> Iterator[tuple[int, float, float]]:
-        """Yield model, cost and performance of reporting an answer now."""
+        """Yield model, expected cost and performance of each answer that can be reported at a node."""
         mass = float(node.mass.sum())
         gains = node.gain.reshape(len(node.gain), -1).sum(axis=1).tolist()
         if node.after > 0:
@@ -350,13 +350,13 @@ class _PlanTree:
             yield model, mass * float(self.cost[model]), gains[model]
 
     def looks(self, node: _PlanNode) -> Iterator[tuple[int, float]]:
-        """Yield each further model with the cost of asking and verifying it."""
+        """Yield each later model with the expected cost of asking and verifying it."""
         mass = float(node.mass.sum())
         for model in range(node.after, len(self.verifier_cost)):
             yield model, mass * float(self.cost[model] + self.verifier_cost[model])
 
     def hull(self, node: _PlanNode) -> tuple[Array, Array]:
-        """Return the frontier of a node: the hull over its actions' frontiers."""
+        """Return the frontier of a node: the upper hull over the frontiers of its actions."""
         points = [(np.array([cost]), np.array([value])) for _, cost, value in self.reports(node)]
         for model, cost in self.looks(node):
             x, y = _sum_of_hulls([self.hull(child) for child in node.verified(model)])
@@ -366,7 +366,7 @@ class _PlanTree:
         return x[corners], y[corners]
 
     def best(self, node: _PlanNode, seen: Seen, price: float) -> tuple[float, dict[Seen, CascadeAction]]:
-        """Return the best performance minus price times cost, and its action in each state from a node on."""
+        """Return the best value (performance - price * cost) of a node, and the best action by state."""
         value, model = max((gain - price * cost, -m) for m, cost, gain in self.reports(node))
         best = {seen: CascadeAction(kind="report", model=-model)}
         for looked, cost in self.looks(node):
@@ -382,7 +382,7 @@ class _PlanTree:
 
 
 def _sum_of_hulls(hulls: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Return the corners of the Minkowski sum: all segments, steepest first."""
+    """Return the corners of the Minkowski sum of hulls: all segments, sorted by falling slope."""
     run = np.concatenate([np.diff(x) for x, _ in hulls])
     rise = np.concatenate([np.diff(y) for _, y in hulls])
     order = np.argsort(-rise / run, kind="stable")
@@ -393,7 +393,7 @@ def _sum_of_hulls(hulls: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, kw_only=True)
 class UnionBaseline:
-    """Union baseline: two-model mixtures of neighbouring models, chosen by budget.
+    """Union baseline of AutoMix: mixtures of two neighbouring models; the budget chooses the pair.
 
     It never asks more than two models about a row, and never jumps over one, which is what `plan_models` can gain.
 
@@ -409,7 +409,7 @@ class UnionBaseline:
     cost: Array = field(compare=False)
 
     def mixture(self, *, cost: float) -> RoutingPolicy:
-        """Return the best policy for a budget, from the mixture of its two neighbouring models.
+        """Return the best policy for a budget, over the pair of neighbouring models it selects.
 
         This is the first mix whose larger model costs more than the budget, else the last.
 

@@ -1,1 +1,1 @@
-"""Confidence methods: from tokens, learned, or by a verifier."""
+"""Confidence methods: log-probabilities, learned scorers, verifiers and self-verification."""

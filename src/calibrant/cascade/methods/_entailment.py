@@ -1,4 +1,4 @@
-"""AutoMix's entailment check, by a verifier in process or as a service."""
+"""AutoMix's check of an answer by a verifier, in this process or over HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST_COST: Final = 1e300
 
 
 class AutoMixEntailment(BaseMethod):
-    """Confidence as the share of a verifier's samples that confirm the answer.
+    """Confidence method that returns the share of a verifier's samples that confirm the answer.
 
     With `verifier` nothing else has to run: hand it the small model itself for AutoMix's self-verification, k
     samples an answer. (`SelfVerify` is something else: one call, and a grade.)
@@ -144,7 +144,7 @@ class AutoMixEntailment(BaseMethod):
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return the verifier, or its address, and the settings of its question."""
+        """Return the settings of the verifier, or its address, and the settings of the question."""
         who = {"url": self.url} if self.verifier is None else {"verifier": self.verifier.describe()}
         return {**super().describe(), **who, "include_task": True}
 
@@ -178,7 +178,7 @@ def _usage(reply: Mapping[str, Any]) -> Usage:
 
 
 def _contradiction(reply: Mapping[str, Any]) -> str:
-    """Return the contradiction in a reply; an empty text if it is consistent."""
+    """Return an error message for inconsistent numbers in a reply; an empty string if there are none."""
     confidence, verified, total = (
         reply.get(key) for key in ("confidence", "verified_count", "total_samples")
     )
@@ -201,7 +201,7 @@ def _contradiction(reply: Mapping[str, Any]) -> str:
 
 
 def _remark(reply: Mapping[str, Any]) -> str:
-    """Return the reply's counts in words, with a warning if advice and confidence disagree."""
+    """Return the counts in a reply as text; log a warning if its advice contradicts its confidence."""
     verified, total, confidence = reply.get("verified_count"), reply.get("total_samples"), reply["confidence"]
     remark = "the verifier gave no counts" if verified is None else _in_words(verified, total)
     advice, threshold = reply.get("should_escalate"), reply.get("threshold")

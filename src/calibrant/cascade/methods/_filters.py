@@ -62,7 +62,7 @@ Span: TypeAlias = tuple[int, int]
 
 
 def kept_tokens(tokens: Sequence[Token], which: TokenFilter, *, text: str, field: str) -> tuple[Token, ...]:
-    """Return the tokens selected by a filter, in order, at least one.
+    """Return the tokens that a filter selects, in order; raise if it selects none.
 
     A token is dropped by ``stop`` if all it holds is JSON punctuation (braces, brackets, colons,
     commas, quotes), backticks or white space, nothing at all, or one special token such as
@@ -103,7 +103,7 @@ def kept_tokens(tokens: Sequence[Token], which: TokenFilter, *, text: str, field
 
 
 def chosen_tokens(kept: Sequence[Token], tokens: Sequence[Token]) -> tuple[Token, ...]:
-    """Return the tokens with alternatives, in order, at least one.
+    """Return the tokens at which the model had a choice, in order; raise if there is none.
 
     A token of probability 1 without an alternative was given to the model (the beginning of its answer) or forced
     on it by a grammar, and says nothing about how sure it is. Where a server lists no alternatives at all, that
@@ -195,18 +195,12 @@ def argument_spans(data: bytes) -> list[Span]:
 
 
 def _plain_text(data: bytes) -> str:
-    """Return a document with one character a byte, and spaces for escapes and control characters."""
+    """Decode bytes one to one, with spaces in place of escapes and control characters."""
     return _UNSAFE.sub(lambda unsafe: b" " * len(unsafe[0]), data).decode("latin-1")
 
 
 def _value_end(text: str, begin: int) -> int:
-    """Return the end of the JSON value at a position: of the text, where it is cut off, or `begin` if it is none.
-
-    Raises
-    ------
-    RecursionError
-        It is too deep.
-    """
+    """Return the end of the JSON value at `begin`: len(text) if cut off, `begin` if invalid."""
     try:
         return _DECODER.raw_decode(text, begin)[1]
     except json.JSONDecodeError as error:
@@ -219,7 +213,7 @@ def _value_end(text: str, begin: int) -> int:
 
 
 def _content_spans(data: bytes, begin: int, end: int) -> list[Span]:
-    """Return the ranges of all values in a JSON document; none if its brackets do not match."""
+    """Return the byte ranges of all scalar values in a JSON document; [] if brackets do not match."""
     spans: list[Span] = []
     opened: list[bytes] = []
     last = b""
@@ -239,7 +233,7 @@ def _content_spans(data: bytes, begin: int, end: int) -> list[Span]:
 
 
 def _encoded_spans(raw: bytes, start: int) -> list[Span] | None:
-    """Return the ranges of all values of JSON encoded in the string at `start`, or None."""
+    """Return the byte ranges of the values of JSON that a string holds; None if it holds no JSON."""
     decoded = bytearray()
     origin: list[Span] = []  # of every decoded byte
     for match in _UNIT.finditer(raw):

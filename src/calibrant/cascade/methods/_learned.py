@@ -1,4 +1,4 @@
-"""Learned scorer of correct answers, the baseline of FrugalGPT."""
+"""Logistic regression for the probability of a correct answer, the baseline of FrugalGPT."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Positive = Annotated[float, pydantic.Field(gt=0)]
 
 
 class _ConfidenceState(pydantic.BaseModel, frozen=True, allow_inf_nan=False):
-    """Weights and means of the confidence features; empty without confidence."""
+    """Means and weights of the confidence features; empty lists if confidence is not used."""
 
     weights: list[float]
     centre: list[float]
@@ -72,7 +72,7 @@ class _LearnedState(pydantic.BaseModel, frozen=True, allow_inf_nan=False):
 
 
 class LearnedScorer(BaseMethod):
-    """Learned probability that an answer is right, from question, label and confidence.
+    """Classifier for the probability that an answer is right, given question, label and confidence.
 
     FrugalGPT [1]_ escalates when a learned score of question and answer is low. Here that score is a
     logistic regression, by scikit-learn, on the words of the question (unigrams and bigrams, hashed,
@@ -138,7 +138,7 @@ class LearnedScorer(BaseMethod):
         *,
         rng: np.random.Generator | int = 0,
     ) -> Self:
-        """Fit the scorer to right and wrong answers, replacing an earlier fit.
+        """Fit the scorer to answers known to be right or wrong; an earlier fit is lost.
 
         Parameters
         ----------
@@ -242,7 +242,7 @@ class LearnedScorer(BaseMethod):
         return Assessment(confidence=probability, native=probability)
 
     def describe(self) -> dict[str, Any]:
-        """Return the method's name and a digest of the fit; None before it."""
+        """Return the method's name, and a digest of the fitted parameters (None before `fit`)."""
         learned = None
         if self._state is not None:
             record = json.dumps(self._state.model_dump(), sort_keys=True)
@@ -354,7 +354,7 @@ def _check_rows(
 
 
 def confidence_features(prediction: Prediction) -> tuple[float, ...] | None:
-    """Return features of a prediction's confidence and distribution, or None where it lacks them.
+    """Return five features of confidence and distribution; None if a prediction lacks one of the two.
 
     Returns
     -------
@@ -379,14 +379,14 @@ def confidence_features(prediction: Prediction) -> tuple[float, ...] | None:
 
 
 def _frequencies(texts: Sequence[str], n_buckets: int) -> tuple[float, dict[int, float]]:
-    """Return the inverse document frequencies: of an empty bucket, and of all others."""
+    """Return the inverse document frequency of an unused hash bucket, and those of the used ones."""
     holding = Counter(bucket for text in texts for bucket in _counts(text, n_buckets))
     rare = math.log(1 + len(texts)) + 1.0
     return rare, {bucket: rare - math.log(1 + holding[bucket]) for bucket in sorted(holding)}
 
 
 def _word_values(text: str, n_buckets: int, frequency: Mapping[int, float], rare: float) -> dict[int, float]:
-    """Return the TF-IDF values of a text's buckets, with unit Euclidean norm."""
+    """Return the TF-IDF values of a text by hash bucket, scaled to unit Euclidean norm."""
     values = {
         bucket: count * frequency.get(bucket, rare) for bucket, count in _counts(text, n_buckets).items()
     }

@@ -1,4 +1,4 @@
-"""Prompts of verifiers, and quoting of their texts."""
+"""Prompt templates of verifiers: checks, filling and quoting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VERIFIER_PROMPT: Final = (_FOLDER / "verifier_prompt.txt").read_text(encoding="u
 
 
 def check_slots(template: object, needed: Sequence[str], *, whose: str) -> None:
-    """Refuse a template that lacks a slot, such as ``{question}``.
+    """Refuse a template without a required placeholder, such as ``{question}``.
 
     Raises
     ------
@@ -38,11 +38,11 @@ def check_slots(template: object, needed: Sequence[str], *, whose: str) -> None:
 
 
 def fill_slots(template: str, texts: Mapping[str, str]) -> str:
-    """Return the template with its slots replaced by texts; other braces stay as they are."""
+    """Fill the placeholders of a template with texts; other braces stay as they are."""
     # In one pass: a slot that is named in a text stays text.
     return SLOT.sub(lambda slot: texts.get(slot[1], slot[0]), template)
 
 
 def quoted(value: object) -> str:
-    """Quote a value as JSON, so that it cannot end its quotes or hold chat-template marks."""
+    """Quote a value as JSON, with chat-template marks escaped."""
     return _MARK.sub(lambda mark: f"\\u{ord(mark[0]):04x}", json.dumps(value, ensure_ascii=False))

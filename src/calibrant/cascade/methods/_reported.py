@@ -1,4 +1,4 @@
-"""Confidence methods on what the model reports: log-probabilities of tokens, or the probability of the label."""
+"""Confidence methods that use token log-probabilities or the probability of the label."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...
 
 
 def _refuse_corrected(answered: Answered) -> None:
-    """Refuse an answer whose label was changed after it was written: its tokens speak of another one."""
+    """Refuse an answer whose label was replaced by a correction or head: its tokens do not match."""
     prediction, classifier = answered.prediction, answered.classifier
     if classifier.prior_correction is None and classifier.head is None:
         return
@@ -174,7 +174,7 @@ class AvgLogprob(_TokenMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class Margin(_TokenMethod):
-    """Mean lead of the most probable token over the next.
+    """Mean gap in log-probability between the most probable token and the next one.
 
     With x the mean difference of the two highest log-probabilities at the tokens that count, the
     confidence is ``1 - exp(-x / 3)``. The native unit is x, in nats, >= 0. The order in which

@@ -39,7 +39,7 @@ _SHOWN: Final = 200
 
 @dataclass(frozen=True, kw_only=True)
 class SelfVerify(BaseMethod):
-    """Confidence as the grade that a model gives its own answer.
+    """Confidence method that asks the model to grade its own answer.
 
     One user message, one call, under the limits and retries of the classifier that answered. The
     confidence is the number in the reply's JSON object, which reaches from its first ``{`` to its last
@@ -141,7 +141,7 @@ class SelfVerify(BaseMethod):
 
 
 def _grade(completion: Completion) -> tuple[float | None, str]:
-    """Parse a reply into a grade in [0, 1] and its reason, or None and the fault."""
+    """Parse a reply into a grade in [0, 1] and its reason, or into None and an error message."""
     if completion.refusal:
         return None, f"The model declined to grade its answer: {completion.refusal[:_SHOWN]}"
     text = completion.text.rpartition("</think>")[2].strip()
@@ -169,7 +169,7 @@ def _in_object(text: str) -> tuple[object, str]:
 
 
 def _in_prose(text: str) -> float | None:
-    """Return the grade in a prose reply: its first number, unless that counts something else.
+    """Return the first number of a plain-text reply as the grade; None if it may count other things.
 
     A bare 0 or 1 with words behind it may be the number of a list or of a step.
     """

@@ -208,7 +208,7 @@ class Verifier:
         return self._counted_verdicts(answers, context_cut=len(context or "") - len(kept))
 
     async def _samples(self, question: str, answer: str, context: str) -> tuple[RowAnswers, str]:
-        """Return all samples, and the context cut to the model's window."""
+        """Draw all samples; return them with the context, shortened until it fits the model."""
         # Of a long context a single call finds out whether it fits.
         together = self.k if len(context) <= _FITS else 1
         new = answers = await self._ask(question, answer, context, range(together))
@@ -226,7 +226,7 @@ class Verifier:
         return answers, context
 
     async def _ask(self, question: str, answer: str, context: str, numbers: range) -> RowAnswers:
-        """Draw the samples of these numbers."""
+        """Draw the samples with the given numbers."""
         texts = {
             "question": quoted(question),
             "answer": quoted(answer),
@@ -264,7 +264,7 @@ class Verifier:
         )
 
     def _reason(self, answers: RowAnswers, samples: tuple[str, ...], unreadable: int) -> str:
-        """Return the reason for a missing verdict, or what went wrong on the way to one."""
+        """Return the reason for a missing verdict, or remarks on failed and unreadable samples."""
         total = len(samples)
         if 2 * total < self.k:
             return f"Expected at least half of {self.k} samples of the verifier, got {total}: {answers.failures[-1]}"
@@ -292,7 +292,7 @@ class Verifier:
         return {**asked, "k": self.k, "temperature": self.temperature, "prompt": self.prompt}
 
     def close(self) -> None:
-        """Close the client, unless it was handed in."""
+        """Close the client, unless the caller passed it as an object."""
         self._classifier.close()
 
 
@@ -322,7 +322,7 @@ def _check_prompt(prompt: str) -> None:
 
 
 def _exact_verdict(sample: Prediction) -> str:
-    """Return the vote of a sample; a model without schemas may write the word alone."""
+    """Return the verdict of a sample, given as JSON or as a bare word."""
     if sample.label is not None:
         return sample.label
     word = sample.text.strip().strip("\"'`.") if sample.outcome is Outcome.UNPARSED else ""
@@ -330,7 +330,7 @@ def _exact_verdict(sample: Prediction) -> str:
 
 
 def _last_verdict(sample: Prediction) -> str:
-    """Return the last verdict of a sample that may reason first."""
+    """Return the last verdict in a sample, which may contain reasoning before it."""
     if sample.label is not None or sample.outcome is not Outcome.UNPARSED:
         return sample.label or _UNREADABLE
     words = list(_WORD.finditer(sample.text))
@@ -345,7 +345,7 @@ def _joined_answers(one: RowAnswers, other: RowAnswers) -> RowAnswers:
 
 
 def _too_long(answers: RowAnswers) -> list[ContextLengthError]:
-    """Return the faults that say so where no sample had room; else none."""
+    """Return the context-length errors if no sample was answered, else an empty list."""
     faults = [one for one in answers.failures if isinstance(one, ContextLengthError)]
     return [] if answers.given else faults
 

@@ -1,1 +1,1 @@
-"""Cascade planning from recorded runs: candidates, choice, guarantee and replayed cost."""
+"""Cascade planning from recorded runs: candidate policies, certificates and replayed costs."""

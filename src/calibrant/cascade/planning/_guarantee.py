@@ -1,4 +1,4 @@
-"""Certified thresholds, which bound a cascade's loss against its large model, and their exact test.
+"""Certified thresholds that bound a cascade's accuracy loss against its large model; exact test.
 
 Every row adds +1 where only the large model is right, -1 where only the cascade is, else 0. This is
 the non-inferiority problem for paired proportions; what is tested is that the mean is above epsilon.
@@ -72,7 +72,7 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     inputs: Sequence[str | int | None] | None = None,
     key: str = DEFAULT_KEY,
 ) -> CertifiedCascade:
-    """Return the certified rule with the highest coverage and a loss below epsilon.
+    """Return the rule with the highest coverage whose loss is certified to be below epsilon.
 
     Fixed-sequence Learn-then-Test (Angelopoulos et al. 2021) on paired rows. Answers are ordered by confidence, equal
     ones by a keyed hash of their text (`tie_ranks`). From "route everything" one after the other is kept, and each
@@ -157,7 +157,7 @@ def count_passes(
     delta: float,
     first_is_strict: bool = False,
 ) -> int:
-    """Return the number of leading policies of a fixed sequence that pass.
+    """Return the number of policies that pass, in the given order, before the first failure.
 
     Parameters
     ----------
@@ -178,12 +178,12 @@ def count_passes(
 
 
 def fewest_rows(epsilon: float, delta: float) -> int:
-    """Return the number of agreeing rows that certify anything: ``log(delta) / log(1 - epsilon)``."""
+    """Return the fewest rows that can certify a rule: ``log(delta) / log(1 - epsilon)``."""
     return math.ceil(math.log(delta) / math.log1p(-epsilon) - 1e-9)
 
 
 class _Order(NamedTuple):
-    """Nested rules that keep answers by decreasing confidence, ties by rank.
+    """Nested acceptance rules, from the highest confidence down; ties are ordered by rank.
 
     Answers of equal confidence and rank, those of one text, come together.
 
@@ -206,7 +206,7 @@ class _Order(NamedTuple):
 
 
 def _in_order(confidence: _Floats, ranks: _Floats, difference: _Floats) -> _Order:
-    """Return the rules for n rows; answers without a confidence are never kept."""
+    """Return the nested acceptance rules for n rows; answers without a confidence are never accepted."""
     sure = np.flatnonzero(~np.isnan(confidence))
     own = sure[np.lexsort((ranks[sure], -confidence[sure]))]
     p, u = confidence[own], ranks[own]
@@ -223,7 +223,7 @@ def _in_order(confidence: _Floats, ranks: _Floats, difference: _Floats) -> _Orde
 
 
 def _round_thresholds(confidence: _Floats, ends: _Counts) -> tuple[float, ...]:
-    """Return a threshold for each rule, rounded where no other answer lies between."""
+    """Return a threshold for each rule, rounded if that does not change the accepted answers."""
     grid, below = candidate_thresholds(), np.append(confidence, -1.0)[ends + 1]
     rounded = grid[np.searchsorted(-grid, -confidence[ends])]
     return tuple(np.where(rounded > below, rounded, confidence[ends]).tolist())
@@ -240,7 +240,7 @@ def _passing_steps(order: _Order, n: int, epsilon: float, delta: float) -> _Coun
 
 
 def loss_score(worse: ArrayLike, better: ArrayLike, n: int, epsilon: float) -> _Floats:
-    """Return the distance of the loss from `epsilon`, in standard errors; the lower, the surer it is below.
+    """Return Tango's score of the loss against `epsilon`, in standard errors; negative if below.
 
     Tango's score statistic for paired proportions (Tango 1998, Statistics in Medicine 17:891-908):
     ``(worse - better - n epsilon) / sqrt(n (2 q + epsilon - epsilon^2))``, where q is the likeliest
@@ -296,7 +296,7 @@ def critical_score(n: int, epsilon: float, delta: float) -> float:
 
 
 def _size(score: float, n: int, epsilon: float, *, every: int = 1) -> float:
-    """Return the largest probability of a score up to `score` in a population that loses epsilon.
+    """Return the test's size: the largest probability of a score up to `score` at a loss of epsilon.
 
     A population with a larger loss turns into one that loses epsilon by making rows of `worse` equal,
     which only lowers scores; so the maximum is over the probability q of `better` alone.
@@ -323,7 +323,7 @@ def _size(score: float, n: int, epsilon: float, *, every: int = 1) -> float:
 
 
 def _counts(n: int) -> _Floats:
-    """Return the upper ends of blocks of counts, growing in size, n last."""
+    """Return the upper ends of blocks of counts from 0 to n; blocks of large counts are wider."""
     dense = np.arange(min(n, _DENSE) + 1.0)
     if n <= _DENSE:
         return dense
@@ -333,7 +333,7 @@ def _counts(n: int) -> _Floats:
 
 
 def _nuisances(n: int, epsilon: float) -> _Floats:
-    """Return a grid of nuisance probabilities of `better`, a tenth of a standard deviation apart at low counts."""
+    """Return a grid of probabilities of `better`, the nuisance parameter of the test."""
     top = (1.0 - epsilon) / 2.0
     few = (np.arange(0.0, 20.0, 0.1) / 2.0) ** 2 / n  # up to an expected count of 100
     many = 100.0 / n * 1.03 ** np.arange(0.0, max(0.0, np.log(n * top / 100.0) / np.log(1.03)) + 1.0)

@@ -1,4 +1,4 @@
-"""Cascade plans: policy, price, guarantee and models."""
+"""Cascade plans: policy, cost, accuracy, certificate and models."""
 
 from __future__ import annotations
 
@@ -184,12 +184,12 @@ class CascadePlan:
 
     @property
     def certified(self) -> bool:
-        """True if the policy is certified and uses more than the last model."""
+        """True if the certificate holds and the policy is not the last model alone."""
         return self.certificate.holds and self.policy.members != (len(self.models) - 1,)
 
     @property
     def threshold(self) -> float | None:
-        """Acceptance threshold of the first model's confidence, calibrated if the policy is.
+        """Acceptance threshold of the first model's confidence (calibrated if the policy uses that).
 
         None where the first model is not asked, its answers are not looked at, or what is kept is no threshold; that
         includes a share of the answers at one, which `tied_share` tells.
@@ -198,7 +198,7 @@ class CascadePlan:
 
     @property
     def tied_confidence(self) -> float | None:
-        """First model's confidence at which only a share of the answers is kept.
+        """Confidence of the first model at which only a share of the answers is accepted.
 
         None where no tied block is split.
         """
@@ -206,7 +206,7 @@ class CascadePlan:
 
     @property
     def tied_share(self) -> float | None:
-        """The kept share of the answers at `tied_confidence`; None where no tied block is split."""
+        """Share of the answers at `tied_confidence` that is accepted; None if ties are not split."""
         rule = self._first_rule
         return rule.tied_share if rule is not None and rule.splits else None
 
@@ -235,7 +235,7 @@ class CascadePlan:
     def confidence(
         self, raw: NDArray[np.float64], labels: Sequence[Sequence[str] | None] | None = None
     ) -> NDArray[np.float64]:
-        """Return the policy's confidences from the reported ones, both of shape (m, n)."""
+        """Return the confidences that the policy compares, given the reported ones, shape (m, n)."""
         return calibrated(raw, self.calibrators, [None] * len(raw) if labels is None else labels)
 
     def describe(self) -> list[str]:
@@ -261,7 +261,7 @@ class CascadePlan:
         ]
 
     def describe_certificate(self) -> str:
-        """Return the guarantee, or the lack of one, in a sentence."""
+        """Describe the certificate in a sentence, or say that there is none."""
         found, last = self.certificate, self.names[-1]
         chance = f"{1 - found.delta:g}"
         promise = (
@@ -279,7 +279,7 @@ class CascadePlan:
         return f"Nothing certified but {last} alone: {proof}."
 
     def check(self, fingerprints: Sequence[Fingerprint | None]) -> None:
-        """Refuse models other than the plan's.
+        """Raise StateError if models differ from those of the plan.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Planner on recorded runs, without model calls."""
+"""Cascade planning and replay on recorded runs, without model calls."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def _check_settings(
 
 
 class _Planner:
-    """Inputs of a plan: both halves of the rows, calibrators, prices and candidates.
+    """State of a planning: halves of the rows, calibrators, prices and candidate policies.
 
     Calibrators are fitted and candidates found on the planning half, which is `drafting`.
     """
@@ -278,7 +278,7 @@ class _Planner:
         )
 
     def _policy(self, place: int) -> KeepPolicy:
-        """Return the candidate at a position of the curves."""
+        """Return the candidate policy at a position of the cost and accuracy curves."""
         kind, own = self._places[place]
         return kind.policy(own)
 
@@ -297,7 +297,7 @@ class _Planner:
         return self._policy(int(np.lexsort((then, np.where(possible, wanted, np.inf)))[0]))
 
     def frontier(self) -> tuple[FrontierPoint, ...]:
-        """Return the frontier corners of the planning half, also priced on the reporting half."""
+        """Return the frontier of the planning half, with cost and accuracy also on the reporting half."""
         points = []
         for corner in rising_hull(self._cost, self._accuracy).tolist():
             policy = self._policy(corner)
@@ -322,7 +322,7 @@ class _Planner:
         held_out: bool,
         method: str,
     ) -> CascadePlan:
-        """Price the chosen policy, and every model alone, on the reporting half."""
+        """Return the plan, with the chosen policy and each single model priced on the reporting half."""
         runs, prices = self.runs, self.prices
 
         def price(one: KeepPolicy, *, held_out: bool = True) -> PricedPolicy:
@@ -363,7 +363,7 @@ class _Planner:
     def certified(
         self, epsilon: float, delta: float, *, certify_on: CertifyOn
     ) -> tuple[KeepPolicy, PlanCertificate, bool]:
-        """Return the cheapest certified policy, and True if it is reported on other rows than certified."""
+        """Return the cheapest certified policy, its certificate, and whether its report is held out."""
         rows, texts = self.rows, self.runs.texts
         if certify_on == "half":
             rows, texts = self.drafting, tuple(texts[row] for row in self.halves[0].tolist())
@@ -387,7 +387,7 @@ class _Planner:
 
 
 def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple[_Rows, _Rows]:
-    """Split the rows at random into halves, equal texts together; neither is empty if two texts differ.
+    """Split the rows at random into two halves; rows of equal texts stay in one half.
 
     The draw knows nothing of the hashes that split ties, so that either half has them evenly.
     """
@@ -405,7 +405,7 @@ def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple
 def _calibrator(
     runs: PairedRuns, rows: _Rows, model: int, generator: np.random.Generator
 ) -> tuple[str, ConfidenceCalibrator | None]:
-    """Return the calibrator of a model's confidence and its name, or None if none helps."""
+    """Return a calibrator of a model's confidence and its name, or None if calibration does not help."""
     sure = rows[~np.isnan(runs.confidence[model, rows])]
     if not len(sure):
         return "none", None
@@ -428,7 +428,7 @@ def _certificate(
     method: Literal["sequence", "single test"],
     sequences: int = 1,
 ) -> PlanCertificate:
-    """Return the certificate of a policy that passed a sequence, or of the test of a single one."""
+    """Return the certificate of a policy, found by a sequence of tests or by a single test."""
     m, n = rows.correct.shape
     worse, better = rows.losses(policy)
     p_value = 0.0 if policy.members == (m - 1,) else loss_p_value(worse, better, n, epsilon)
@@ -447,7 +447,7 @@ def _certificate(
 def _certified_rules(
     rows: Signals, texts: Sequence[str | int], epsilon: float, delta: float
 ) -> list[KeepPolicy]:
-    """Return the certified two-model rule with the highest coverage, and the small model if certified."""
+    """Return the certified policies: two models at the highest coverage, the small model if certified."""
     small, key = rows.raw[0], rows.keys[0]
     found = certify_cascade(small, *rows.correct, epsilon=epsilon, delta=delta, inputs=texts, key=key)
     if found.rule is None:
@@ -460,7 +460,7 @@ def _certified_rules(
 
 
 def _common_policies(rows: Signals) -> Iterator[KeepPolicy]:
-    """Yield the policies of a fixed sequence, with tie shares only where ties exist."""
+    """Yield policies with common thresholds in a fixed order, with shares of ties where ties exist."""
     for threshold in _COMMON:
         for share in _COMMON_SHARES if (rows.raw[:-1] == threshold).any() else ():
             yield rule_policy(
@@ -470,7 +470,7 @@ def _common_policies(rows: Signals) -> Iterator[KeepPolicy]:
 
 
 def _passing(rows: Signals, policies: list[KeepPolicy], epsilon: float, delta: float) -> list[KeepPolicy]:
-    """Return the leading policies of a fixed sequence that pass."""
+    """Return the policies that pass their test, in the given order, before the first failure."""
     counts = np.array([rows.losses(policy) for policy in policies], dtype=np.intp).reshape(-1, 2)
     n = rows.correct.shape[1]
     return policies[: count_passes(counts[:, 0], counts[:, 1], n, epsilon=epsilon, delta=delta)]

@@ -1,4 +1,4 @@
-"""Cost and accuracy of policies on recorded rows, and the candidates that a plan chooses from."""
+"""Cost and accuracy of policies on recorded rows, and the candidate policies of a plan."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _Places = NDArray[np.intp]
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
-    """Columns of rows for planning or pricing.
+    """Confidences, correctness and tie ranks of rows, for planning or pricing.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Signals:
     keys: tuple[str, ...]
 
     def route(self, policy: KeepPolicy) -> Route:
-        """Return the route of the rows under a policy, which uses the first of `keys`."""
+        """Return the route of the rows under a policy."""
         confidence = self.calibrated if policy.calibrated else self.raw
         return policy.follow(confidence, self.ranks[: len(policy.rules)])
 
@@ -74,7 +74,7 @@ class Signals:
         return cost, float(self.right(route).mean())
 
     def losses(self, policy: KeepPolicy) -> tuple[int, int]:
-        """Return the counts of rows only the last model, and only the policy, answers correctly."""
+        """Return the number of rows that only the last model, and that only the policy, answers correctly."""
         difference = self.correct[-1] - self.right(self.route(policy))
         return int((difference == 1.0).sum()), int((difference == -1.0).sum())
 
@@ -86,7 +86,7 @@ class Signals:
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """Costs of answers, in one unit of any kind.
+    """Cost of an answer and of its verification, per model, all in one unit.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Prices:
     def of(
         cls, runs: PairedRuns, costs: Sequence[float | None], verifier_cost: float | Sequence[float]
     ) -> Self:
-        """Return the prices given; by default the mean of the recorded costs.
+        """Return the given prices; by default the mean recorded cost of each model.
 
         One price of the verifier stands for all models; the last model, which nobody verifies, may have none.
 
@@ -140,7 +140,7 @@ class Prices:
         return cls(models=tuple(models), verifier=(*checked, *[0.0] * (n - len(checked))))
 
     def under(self, policy: KeepPolicy) -> _Floats:
-        """Return the price of calling each model under a policy, shape (m,): the last member is not verified."""
+        """Return the cost of calling each model under a policy, shape (m,), with verification if used."""
         price, verified = np.array(self.models), list(policy.members[:-1])
         price[verified] += np.array(self.verifier)[verified]
         return price
@@ -234,7 +234,7 @@ def price_policy(
 
 
 class Candidates(NamedTuple):
-    """Policies of one kind.
+    """Candidate policies of one kind, with cost and accuracy.
 
     Attributes
     ----------
@@ -250,7 +250,7 @@ class Candidates(NamedTuple):
 
 
 def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
-    """Return the candidate policies, the simplest first.
+    """Return the candidate policies by kind, simple kinds first.
 
     Every model alone; for every two models each threshold on the confidence of the smaller one, as reported
     and calibrated, each set of tenths of it that `routing_frontier` routes, what `POMDPMetaVerifier` does
@@ -281,7 +281,7 @@ def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
 
 
 def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrated: bool) -> list[Candidates]:
-    """Return the two-model candidates: thresholds, bin sets and POMDP policies, which route ever more bins."""
+    """Return two-model candidates by threshold, bins and POMDP, ordered by share of rows escalated."""
     first, last = members
     signal = (rows.calibrated if calibrated else rows.raw)[first]
     sure = ~np.isnan(signal)
@@ -323,7 +323,7 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrat
 def _bin_policy(
     name: str, members: tuple[int, int], lower: _Floats, order: _Places, calibrated: bool, place: int
 ) -> KeepPolicy:
-    """Return the policy that routes the first so many bins of a confidence."""
+    """Return the policy that escalates the first `place` bins of `order`."""
     keeps = np.ones(len(lower), dtype=np.bool_)
     keeps[order[:place]] = False
     rule = KeepRule.from_bins(lower.tolist(), keeps.tolist())
@@ -334,7 +334,7 @@ def _bin_policy(
 
 
 def _split(rows: Signals, members: tuple[int, ...]) -> list[KeepPolicy]:
-    """Return thresholds that split large blocks of tied answers."""
+    """Return threshold policies that accept only a share of answers tied at the threshold."""
     first = rows.raw[members[0]]
     levels, count = np.unique(first[~np.isnan(first)], return_counts=True)
     rules = [
@@ -346,7 +346,7 @@ def _split(rows: Signals, members: tuple[int, ...]) -> list[KeepPolicy]:
 
 
 def _chains(rows: Signals, prices: Prices) -> list[KeepPolicy]:
-    """Return thresholds for three and more models, from the most accurate policy to the cheapest.
+    """Return threshold policies over three or more models, for several weights of cost.
 
     At every price of accuracy in cost the thresholds are chosen backwards: what comes after a model is to
     it a single large model, whose cost differs from row to row.
@@ -367,7 +367,7 @@ def _chains(rows: Signals, prices: Prices) -> list[KeepPolicy]:
 
 
 def _backwards(rows: Signals, prices: Prices, members: Sequence[int], price: float) -> list[KeepRule] | None:
-    """Return the rule of every member but the last; None if a rule would keep no answer."""
+    """Return the rule of each model but the last; None if a rule would accept no answer."""
     score, cost = rows.correct[members[-1]], np.full(rows.correct.shape[1], prices.models[members[-1]])
     rules: list[KeepRule] = []
     for member in members[-2::-1]:

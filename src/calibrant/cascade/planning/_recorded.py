@@ -154,7 +154,7 @@ def _has_columns(source: object) -> bool:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PairedRuns:
-    """Rows with known correctness for every model.
+    """Recorded runs paired by row, with known correctness for each model.
 
     Attributes
     ----------
@@ -189,7 +189,7 @@ class PairedRuns:
 
 
 def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
-    """Pair runs over the same rows by id, else by text, else by position.
+    """Pair runs by row: by text if texts are unique and the same in all runs, else by id or position.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
 
 
 def _order(first: RecordedRun, other: RecordedRun, here: str, there: str) -> NDArray[np.intp]:
-    """Return the position in `other` of each row of `first`."""
+    """Return the position in `other` of each row of `first`; raise DataError if rows do not match."""
     kind, own, theirs = _keys(first, other)
     for rows, name in ((own, here), (theirs, there)):
         (key, count), *_ = Counter(rows).most_common(1)
@@ -267,7 +267,7 @@ def _order(first: RecordedRun, other: RecordedRun, here: str, there: str) -> NDA
 
 
 def _keys(first: RecordedRun, other: RecordedRun) -> tuple[str, Sequence[Hashable], Sequence[Hashable]]:
-    """Return the kind of pairing key of two runs, and each run's keys."""
+    """Return the name of the key that pairs two runs, and the keys of both runs."""
     # Texts come first: some tools number the rows they answered, not those they were given.
     own, theirs = list(first.inputs or ()), list(other.inputs or ())
     unique = own and theirs and all(len(set(one) - {None}) == len(one) for one in (own, theirs))
@@ -277,7 +277,7 @@ def _keys(first: RecordedRun, other: RecordedRun) -> tuple[str, Sequence[Hashabl
 
 
 def _texts(runs: Sequence[RecordedRun], orders: Sequence[NDArray[np.intp]]) -> list[str | int]:
-    """Return the text of each row of the first run, from any run; its position if no run has texts."""
+    """Return the texts of the first run's rows, taken from any run; the row's position if unknown."""
     columns = [
         [run.inputs[at] for at in order.tolist()]
         for run, order in zip(runs, orders, strict=True)
@@ -290,7 +290,7 @@ def _texts(runs: Sequence[RecordedRun], orders: Sequence[NDArray[np.intp]]) -> l
 
 
 def _labels(run: RecordedRun, rows: NDArray[np.intp]) -> tuple[str, ...] | None:
-    """Return the predicted labels of rows; None if a row with a confidence lacks one."""
+    """Return the predicted labels of rows; None if a row has a confidence but no label."""
     if run.labels is None:
         return None
     labels = [run.labels[row] for row in rows.tolist()]

@@ -1,4 +1,4 @@
-"""Keep rules and keep policies of a cascade, and tie-breaking by a keyed hash of the texts."""
+"""Rules that keep or escalate answers of a cascade; ties are broken by a keyed hash of the text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PLACE: Final = b"\xff"  # begins no text in UTF-8, so that no place is ever a t
 
 
 def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[np.float64]:
-    """Return the rank of each text among answers of equal confidence, in (0, 1], shape (n,).
+    """Return a hash of each text as a rank in (0, 1], shape (n,), for breaking ties in confidence.
 
     A BLAKE2b hash of the text under `key`, as a share of all hashes: it looks uniform, says nothing about whether an
     answer is right, and is the same on every machine. A rule that keeps a share of a tied block keeps the ranks up
@@ -79,7 +79,7 @@ def tie_keys(key: str, count: int) -> tuple[str, ...]:
 
 
 def _secret(key: object) -> bytes:
-    """Return the bytes of a key of a hash; ConfigurationError if it cannot be one."""
+    """Return a hash key as bytes; ConfigurationError if it is no text or has a wrong length."""
     secret = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else b""
     if not 0 < len(secret) <= _LONGEST:
         raise ConfigurationError(
@@ -96,7 +96,7 @@ def _message(text: str | int) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class KeepRule:
-    """Acceptance rule on one model's confidence, with `route` like a meta-verifier.
+    """Acceptance rule on the confidence of one model; `route` works as in a meta-verifier.
 
     Attributes
     ----------
@@ -139,24 +139,24 @@ class KeepRule:
 
     @classmethod
     def from_threshold(cls, threshold: float, *, tied_share: float = 1.0, key: str = DEFAULT_KEY) -> Self:
-        """Return the rule of a threshold; of confidences equal to it, `tied_share` is kept."""
+        """Return the rule of a threshold; it keeps `tied_share` of the answers equal to the threshold."""
         return cls(edges=(float(threshold),), keeps=(False, True), tied_share=tied_share, key=key)
 
     @classmethod
     def from_bins(cls, lower: Sequence[float], keeps: Sequence[bool]) -> Self:
-        """Return the rule of kept bins, given their lower ends; the lowest bin is unbounded."""
+        """Return the rule that keeps some bins of confidence; `lower` holds the lower ends of all bins."""
         changes = [place for place in range(1, len(keeps)) if keeps[place] != keeps[place - 1]]
         edges = tuple(float(lower[place]) for place in changes)
         return cls(edges=edges, keeps=tuple(bool(keeps[place]) for place in (0, *changes)))
 
     @property
     def splits(self) -> bool:
-        """True if tied answers are split."""
+        """True if the rule keeps some of the answers tied at one confidence, and escalates the others."""
         return self.tied_share < 1.0
 
     @property
     def threshold(self) -> float | None:
-        """Lowest kept confidence of a threshold rule; 0 if all answers are kept.
+        """Lowest confidence kept by a threshold rule (0 if all are kept); None for other rules.
 
         None where answers at the edge are kept in part: as a plain threshold it would keep too many.
         """
@@ -166,7 +166,7 @@ class KeepRule:
 
     @property
     def tied_confidence(self) -> float | None:
-        """Confidence of the split ties; None if no ties are split."""
+        """Confidence at which ties are split; None if no ties are split."""
         return self.edges[0] if self.splits else None
 
     def accepts(self, confidence: ArrayLike, ranks: ArrayLike | None = None) -> _Bools:
@@ -243,7 +243,7 @@ _StoredRule = Annotated[
 
 
 class Route(NamedTuple):
-    """Route of n rows through m models under a policy.
+    """Models called and answer chosen for each of n rows under a policy of m models.
 
     Attributes
     ----------
@@ -259,7 +259,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class KeepPolicy:
-    """Cascade policy: models in calling order with their keep rules.
+    """Cascade policy: models in the order of calls, with an acceptance rule for each but the last.
 
     Attributes
     ----------
@@ -294,22 +294,22 @@ class KeepPolicy:
 
     @classmethod
     def alone(cls, model: int) -> Self:
-        """Return the policy of one model that answers every row."""
+        """Return the policy that answers all rows with one model."""
         return cls(name=f"model {model + 1} alone", members=(model,))
 
     @property
     def thresholds(self) -> tuple[float, ...] | None:
-        """Thresholds of all members but the last; None if a rule is no threshold."""
+        """Thresholds of all models but the last; None if a rule is not a threshold."""
         thresholds = tuple(rule.threshold for rule in self.rules if rule.threshold is not None)
         return thresholds if len(thresholds) == len(self.rules) else None
 
     @property
     def splits(self) -> bool:
-        """True if a rule splits tied answers."""
+        """True if a rule keeps some of the answers tied at one confidence, and escalates the others."""
         return any(rule.splits for rule in self.rules)
 
     def ranks(self, texts: Sequence[str | int]) -> _Floats | None:
-        """Return the ranks of texts under each rule's key, shape (len(rules), n); None without split ties."""
+        """Return the tie ranks of texts for each rule, shape (len(rules), n); None if no rule needs them."""
         if not self.splits:
             return None
         ranks = {key: tie_ranks(texts, key=key) for key in {rule.key for rule in self.rules}}
