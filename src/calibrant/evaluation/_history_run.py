@@ -97,7 +97,7 @@ class RunScope:
 
     @classmethod
     def of(cls, classifier: Predictor, *, account_id: str, task: str, profile_name: str | None) -> RunScope:
-        """Return the scope of a classifier; its default profile stands for all that can change a prediction."""
+        """Return the scope of a classifier; the default profile is a digest of its description."""
         if not profile_name:
             described = {**classifier.describe(), "labels": list(classifier.labels.labels)}
             text = json.dumps(described, sort_keys=True, default=repr)
@@ -128,7 +128,7 @@ class RunScope:
 
 
 class AnswerRecorder:
-    """Background thread that records the confidence of every answer in a history.
+    """Background thread that records the confidences of answers in a history.
 
     They are single results (``capture="always"``) of the evaluator ``TASK/confidence``, where `RunScope` records the
     confidences of runs. While the database cannot be written, the latest 10,000 wait, and it is tried again every five

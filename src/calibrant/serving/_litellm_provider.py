@@ -1,4 +1,4 @@
-"""Bundles as models of litellm: ``calibrant/NAME`` in its library, its Router and its proxy."""
+"""Provider for litellm that serves bundles as models named ``calibrant/NAME``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROVIDER: Final = "calibrant"
 
 
 class BundleProvider(CustomLLM):  # type: ignore[misc]
-    """Answers litellm's calls of ``calibrant/NAME`` with the bundle of that name.
+    """Provider that answers litellm's calls of ``calibrant/NAME`` with the bundle of that name.
 
     The last user message is classified; the bundle's own prompt is used, and other messages are not. The answer's
     content is the JSON object that the service gives for a text: ``label``, ``probabilities``, ``confidence``,
@@ -172,7 +172,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
 
 
 def _last_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return the last user message, which may come in parts."""
+    """Return the text of the last user message, which may be a list of parts."""
     content = next((own.get("content") for own in reversed(messages) if own.get("role") == "user"), None)
     if isinstance(content, list):
         parts = [str(part.get("text")) for part in content if part.get("type") == "text"]

@@ -101,7 +101,7 @@ class RouterState(Database):
         return f"{type(self).__name__}({self.location!r}, scope={self._scope!r})"
 
     def read(self, strategy: str) -> dict[str, Any] | None:
-        """Return a strategy's record; None where there is none.
+        """Return a strategy's record; None if there is none.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class RouterState(Database):
         return record
 
     def reset(self, strategy: str | None = None) -> list[str]:
-        """Delete the record of one or all strategies; return the names of deleted ones.
+        """Delete the record of one strategy or of all; return the strategies that had one.
 
         Raises
         ------
@@ -281,7 +281,7 @@ def _checked_name(name: str, *, what: str, longest: int) -> str:
 
 
 def _json_rows(path: Path) -> list[dict[str, str]]:
-    """Return scope, strategy and record of every entry in a JSON file of earlier versions; empty without a file."""
+    """Return the scope, strategy and record of each entry in a JSON file of earlier versions."""
     try:
         return _read_json(path) if path.is_file() else []
     except OSError as error:
@@ -313,7 +313,7 @@ def _read_json(path: Path) -> list[dict[str, str]]:
 
 
 def _parse(text: str | bytes) -> object:
-    """Return the JSON value in a text; raise ValueError for numbers that are not finite, too."""
+    """Return the JSON value in a text; raise ValueError for bad JSON and numbers that are not finite."""
     try:
         return json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (TypeError, RecursionError) as error:  # a database may hold anything
