@@ -61,7 +61,7 @@ class Figure(Section):
 
 
 class BundleHistory(Section):
-    """Distribution of the run's predictions, the reference for drift checks.
+    """Distribution of the run's predictions, with which later predictions are compared.
 
     Attributes
     ----------
@@ -214,7 +214,7 @@ class Bundle:
 
     @property
     def rule(self) -> tuple[Rule | None, float | None]:
-        """Acceptance rule and its lowest accepted confidence; (None, None) without thresholds.
+        """Rule that accepts predictions, and the lowest accepted confidence; (None, None) without thresholds.
 
         If a certificate was requested, only a certified threshold counts; without one, nothing is accepted.
         """
@@ -290,7 +290,7 @@ class Bundle:
 
 
 def rule_of(thresholds: Mapping[str, Any]) -> tuple[Rule | None, float | None]:
-    """Return the acceptance rule and the lowest accepted confidence, as `Bundle.rule` does."""
+    """Return the rule that accepts predictions, and the lowest confidence that it accepts."""
     if thresholds["certification"] is not None:
         certified = thresholds["certified"]
         return "certified", None if certified is None else certified["threshold"]

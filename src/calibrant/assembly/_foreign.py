@@ -391,7 +391,7 @@ class _YamlLines:
 
 
 def _scalar(node: Any, loader: Any) -> object:  # noqa: ANN401 (PyYAML has no types)
-    """Return the value of a scalar node; numbers such as 1e-1, which PyYAML takes for text, are read."""
+    """Return the value of a scalar node, also of numbers such as 1e-1, which PyYAML takes for text."""
     try:
         value = loader.construct_object(node)
         return float(value) if isinstance(value, str) and node.style is None else value

@@ -290,7 +290,7 @@ def baseline_lines(
 
 
 def _baseline_table(found: BaselineComparison, *, answered: int) -> list[str]:
-    """Return model and baselines in columns; empty without a comparison."""
+    """Return a table of the model and the baselines; empty without a comparison."""
     if not found.scores:
         return []
     rows = f"{found.rows:,}" if found.rows == answered else f"{found.rows:,} of {answered:,}"

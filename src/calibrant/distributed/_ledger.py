@@ -37,12 +37,12 @@ class Spent(NamedTuple):
     unpriced: int
 
     def since(self, then: Spent) -> Spent:
-        """Return the spending since `then`."""
+        """Return the amounts spent since the state `then`."""
         return Spent._make(now - before for now, before in zip(self, then, strict=True))
 
 
 class Loan(NamedTuple):
-    """Permission to begin rows, or the reason for a refusal.
+    """Permission to begin a number of rows, or the reason for a refusal.
 
     Attributes
     ----------

@@ -427,7 +427,7 @@ def _checked_scores(
 
 
 def _width_remark(found: Interval, scores: Sequence[Score]) -> str:
-    """Return the reason for an interval of width 0; empty for any other interval."""
+    """Return the reason why an interval has width 0; empty for other intervals."""
     if found.lower < found.upper:
         return ""
     value = scores[0].score_raw

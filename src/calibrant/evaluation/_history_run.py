@@ -41,7 +41,7 @@ _SECONDS_TO_CLOSE: Final = 10.0  # twice the time that a locked database is wait
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryEntry:
-    """A run in the history, with its interval and drift.
+    """Run that was recorded in the history, with its interval and drift.
 
     Attributes
     ----------
@@ -205,7 +205,7 @@ class AnswerRecorder:
 
 
 def _run_id(path: Path) -> str:
-    """Return the run's name, stored on disk before its first record."""
+    """Return the run's identifier, which is stored on disk before the run is recorded."""
     if path.exists():
         remedy = "delete it; the run is then recorded as a new one"
         record = read_json_object(path, remedy=remedy)
@@ -218,7 +218,7 @@ def _run_id(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-    """Return the correctness of the answered rows, and the confidences."""
+    """Return the correctness of the rows where it is known, and the confidences of answered rows."""
     correct, confidence = array("b"), array("d")
     for _, row in RowFile(path).rows():
         if row.correct != UNKNOWN:

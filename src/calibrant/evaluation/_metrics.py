@@ -140,7 +140,7 @@ class EvaluationMetrics:
 
     @property
     def answered_labels(self) -> AnsweredLabels | None:
-        """Number and share of the rows' labels that were answered; None without answered rows."""
+        """Numbers of labels ever answered and of true labels; None without answered rows."""
         if self.composite is not None:
             return self.composite.answered_labels
         return AnsweredLabels.of(self.per_label) if self.per_label else None

@@ -177,7 +177,7 @@ def _count_if_finished(
 
 
 def blocks_of(examples: Iterable[Example], size: int) -> Iterator[tuple[int, list[tuple[int, Example]]]]:
-    """Yield the number and rows of each block, every row with its input position."""
+    """Yield the number and the rows of each block, every row with its position in the input."""
     rows = iter(enumerate(examples))
     number = 0
     while block := list(itertools.islice(rows, size)):

@@ -383,14 +383,14 @@ class _Readiness:
 
 
 class _Watch:
-    """Middleware that numbers, times and logs requests, and closes connections during shutdown."""
+    """Middleware that identifies, measures and logs requests, and closes connections during shutdown."""
 
     def __init__(self, app: ASGIApp, service: _Service) -> None:
         self._app = app
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request: number it, measure its time and log it."""
+        """Handle a request: give it an identifier, measure its time and log it."""
         if scope["type"] != "http":  # other servers ask for a lifespan
             await self._app(scope, receive, send)
             return

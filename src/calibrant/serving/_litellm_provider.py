@@ -111,7 +111,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         self._closing.close()
 
     def completion(self, model: str, messages: Sequence[Mapping[str, Any]], **call: Any) -> ModelResponse:  # noqa: ANN401
-        """Answer a call; the parameters are litellm's."""
+        """Answer a call; the parameters are those of litellm."""
         return run_sync(self.acompletion(model, messages, **call))
 
     async def acompletion(
@@ -123,7 +123,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         timeout: Any = None,  # noqa: ANN401, ASYNC109 (litellm's: seconds, or httpx's own)
         **_: object,
     ) -> ModelResponse:
-        """Answer a call inside an event loop; the parameters are litellm's."""
+        """Answer a call inside an event loop; the parameters are those of litellm."""
         prediction, content = await self._predict_json(model, messages, timeout)
         model_response.model = model
         model_response.choices[0].message.content = content
@@ -132,7 +132,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         return model_response
 
     def streaming(self, model: str, messages: Sequence[Mapping[str, Any]], **call: Any) -> Iterator[Any]:  # noqa: ANN401
-        """Answer a call in one piece; the parameters are litellm's."""
+        """Answer a streaming call in one piece; the parameters are those of litellm."""
         prediction, content = run_sync(self._predict_json(model, messages, call.get("timeout")))
         yield _piece(prediction, content)
 
@@ -142,7 +142,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         messages: Sequence[Mapping[str, Any]],
         **call: Any,  # noqa: ANN401
     ) -> AsyncIterator[Any]:
-        """Answer a call in one piece inside an event loop; the parameters are litellm's."""
+        """Answer a streaming call in one piece inside an event loop; the parameters are those of litellm."""
         prediction, content = await self._predict_json(model, messages, call.get("timeout"))
         yield _piece(prediction, content)
 
@@ -194,7 +194,7 @@ def _usage(prediction: Prediction) -> dict[str, int]:
 
 
 def _piece(prediction: Prediction, content: str) -> dict[str, Any]:
-    """Return litellm's ``GenericStreamingChunk``."""
+    """Return a whole answer as litellm's ``GenericStreamingChunk``."""
     return {
         "text": content,
         "tool_use": None,

@@ -102,7 +102,7 @@ class _StrictConnection(h11.Connection):
     _pieces = _bytes = 0
 
     def next_event(self) -> Any:  # noqa: ANN401 (h11's)
-        """Return the next event; raise for a body in too many chunks or of ambiguous length."""
+        """Return the next HTTP event; raise for a body in too many chunks or of ambiguous length."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._pieces = self._bytes = 0
@@ -205,7 +205,7 @@ class PatientProtocol(H11Protocol):
             self.transport.abort()
 
     def rank(self) -> tuple[bool, float]:
-        """Return whether a request is in progress, and the time since which the connection is idle."""
+        """Return whether a request is in progress, and the time at which the connection became idle."""
         cycle = self.cycle
         return cycle is not None and not (cycle.response_complete or cycle.more_body), self._since
 
@@ -281,7 +281,7 @@ class AppServer(uvicorn.Server):
             self._on_ready(_address(self._listening))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Announce the shutdown, accept requests a while longer, and finish those in progress."""
+        """Announce the shutdown, accept requests a while longer, and finish requests in progress."""
         self._stopping.set()
         await self._wait(self._notice_seconds)
         if self._accepting is not None:

@@ -356,7 +356,7 @@ class _PredictionTable(Database):
             return int(connection.scalar(sa.select(sa.func.sum(_PREDICTIONS.c.bytes))) or 0)
 
     def evict(self, max_bytes: int) -> int:
-        """If the table exceeds `max_bytes`, delete the oldest rows down to 90 % of that size.
+        """Delete the oldest rows of a table larger than `max_bytes`, down to 90 % of that size.
 
         Returns
         -------

@@ -193,7 +193,7 @@ class RouterState(Database):
         return not files or any(map(os.path.lexists, files))
 
     def _where(self, strategy: str | None = None) -> list[sa.ColumnElement[bool]]:
-        """Return the conditions of a strategy's record, or of all records of the scope."""
+        """Return the SQL conditions for a strategy's record, or for all records of the scope."""
         whole = [_STATE.c.scope == self._scope]
         return whole if strategy is None else [*whole, _STATE.c.strategy == strategy]
 
@@ -216,7 +216,7 @@ class RouterState(Database):
             ) from error
 
     def _changed(self, connection: sa.Connection, strategy: str, change: _Change) -> dict[str, Any]:
-        """Return the record after `change`, which gets None if the record is missing, damaged or refused."""
+        """Return the result of `change`, which gets None if the record is missing, damaged or refused."""
         text = self._text(connection, strategy, lock=True)
         if text is not None:
             try:
