@@ -61,7 +61,7 @@ class Figure(Section):
 
 
 class BundleHistory(Section):
-    """Distribution of the run's predictions, the reference for drift checks.
+    """Distribution of the run's predictions, with which later predictions are compared.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class BundleSettings(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Decision to accept a prediction or to send it to review.
+    """Decision on a prediction: accept, review, or None if no rule applies.
 
     Attributes
     ----------
@@ -214,7 +214,7 @@ class Bundle:
 
     @property
     def rule(self) -> tuple[Rule | None, float | None]:
-        """Acceptance rule and its lowest accepted confidence; (None, None) without thresholds.
+        """Rule that accepts predictions, and the lowest accepted confidence; (None, None) without thresholds.
 
         If a certificate was requested, only a certified threshold counts; without one, nothing is accepted.
         """
@@ -228,7 +228,7 @@ class Bundle:
         return float(found[0])
 
     def decide(self, prediction: Prediction, *, threshold: float | None = None) -> Decision:
-        """Return the decision on a prediction: accept or review.
+        """Return the decision on a prediction: accept, review, or None if no rule applies.
 
         With a calibrator, the calibrated confidence decides: a threshold that is given is compared with it, and a
         suggested one is calibrated, too, as an answer of the same label would be. A certified threshold is compared
@@ -272,7 +272,7 @@ class Bundle:
     def _compare(
         self, prediction: Prediction, rule: Rule, least: float | None
     ) -> tuple[bool, DecidedBy | None, float | None]:
-        """Return whether a prediction reaches a threshold, by which number, and the threshold on that number's scale.
+        """Return whether a prediction reaches a threshold, the name of the value compared, and the threshold.
 
         Of a calibrator that maps several confidences to one value, the confidence as given breaks the tie: so a
         suggested threshold accepts the rows that the card's figures count.
@@ -290,7 +290,7 @@ class Bundle:
 
 
 def rule_of(thresholds: Mapping[str, Any]) -> tuple[Rule | None, float | None]:
-    """Return the acceptance rule and the lowest accepted confidence, as `Bundle.rule` does."""
+    """Return the rule that accepts predictions, and the lowest confidence that it accepts."""
     if thresholds["certification"] is not None:
         certified = thresholds["certified"]
         return "certified", None if certified is None else certified["threshold"]
@@ -444,7 +444,7 @@ class _BundleReader:
         return plan
 
     def _load_part(self, name: str, load: Callable[..., _Part], fingerprint: Fingerprint) -> _Part | None:
-        """Return the correction, head or calibrator in a file; None without the file."""
+        """Return the correction, head or calibrator in a file; None if the bundle has no such file."""
         return load(self._folder / name, fingerprint=fingerprint) if name in self._content else None
 
     def _thresholds(self) -> dict[str, Any]:

@@ -184,7 +184,7 @@ class _ExportedRun:
         return DemonstrationSettings.of({name: shown[name] for name in DemonstrationSettings.model_fields})
 
     def leave_out_texts(self) -> None:
-        """Leave out the demonstrations, and all that was learned or measured with them."""
+        """Remove the demonstrations from the export, with all that was learned or measured with them."""
         if self._demonstrations is None:
             return
         if self._description is not None:
@@ -197,7 +197,7 @@ class _ExportedRun:
         self._texts_left_out = True
 
     def _check(self) -> None:
-        """Refuse settings other than the run's.
+        """Raise StateError if the settings or the calibration belong to another run.
 
         The models' behaviour is checked when the bundle is loaded, as that check needs the models.
         """
@@ -270,7 +270,7 @@ class _ExportedRun:
         return files
 
     def _measured_files(self, task: Task) -> dict[str, str]:
-        """Return figures, history and thresholds; empty ones if nothing was measured without the texts left out."""
+        """Return the files of figures, history and thresholds, empty if demonstrations are left out."""
         record = self._calibration or {}
         thresholds = {
             "suggested": record.get("thresholds"),
@@ -298,7 +298,7 @@ class _ExportedRun:
         }
 
     def _calibration_files(self) -> dict[str, str]:
-        """Return the head, or else the label prior, and the calibrator, as they are."""
+        """Return the run's files of head (or else label prior) and calibrator, unchanged."""
         if self._texts_left_out:
             return {}
         description = self._description or {}
@@ -330,7 +330,7 @@ def _record(path: Path) -> dict[str, Any] | None:
 
 
 def _description(path: Path) -> dict[str, Any]:
-    """Return the description from `Classifier.describe`, without the address, which depends on the machine."""
+    """Return the stored `Classifier.describe` of a run, without the endpoint's address."""
     source = path / "run.json"
     found = _record(source)
     if found is None:  # a job at a provider's batch interface
@@ -364,7 +364,7 @@ def _settings(
 
 
 def _common_prompt(record: Mapping[str, Any]) -> str:
-    """Return the common prompt of all models; empty if they differ, as in `Cascade`."""
+    """Return the prompt that all models share; empty if their prompts differ."""
     common = str(record["prompt"])
     if record["cascade"] is None:
         return common

@@ -98,7 +98,7 @@ def _figure(name: str, value: _Record | float, rows: Any) -> Figure:  # noqa: AN
 
 
 def figure_warnings(figures: Iterable[Figure]) -> list[str]:
-    """Return warnings of a collapsed classifier and of a low label mass, as plain sentences."""
+    """Return warnings, in plain sentences, of few answered labels and of low label mass."""
     by_name = {figure.name: figure for figure in figures}
     warnings = []
     answered, low = by_name.get(LABELS_ANSWERED), by_name.get(_LOW_LABEL_MASS)
@@ -137,7 +137,7 @@ def _evaluation_figures(metrics: _Record) -> Iterator[_Measured]:
 
 
 def _composite_figures(composite: _Record | None, rows: int) -> Iterator[_Measured]:
-    """Yield the figures of answers that hold several labels; other accuracies are of whole answers."""
+    """Yield figures of single parts, for answers that hold several labels; nothing for other answers."""
     if composite is None:
         return
     if composite["kind"] == "fields":
@@ -150,7 +150,7 @@ def _composite_figures(composite: _Record | None, rows: int) -> Iterator[_Measur
 def _baseline_figures(
     scores: Iterable[_Record], against_text: _Record, rows: int, *, kind: str = "", of: str = "the model"
 ) -> Iterator[_Measured]:
-    """Yield the accuracy difference to TF-IDF, and the baselines' figures on the same rows."""
+    """Yield the accuracy difference to the TF-IDF baseline, and all baselines' scores on the same rows."""
     yield f"{kind}accuracy, {of} minus TF-IDF", against_text["interval"], against_text["n"]
     for score in scores:
         answered = score.get("answered_labels") or {}  # not in results of earlier versions
@@ -197,7 +197,7 @@ def _calibration_figures(calibration: _Record | None) -> Iterator[_Measured]:
 
 
 def _label_figures(predictions: SavedPredictions, labels: LabelSet) -> Iterator[_Measured]:
-    """Yield the share of the occurring labels that the answers use, and the share of rows with a low label mass."""
+    """Yield the share of the rows' true labels ever answered, and of rows with a low label mass."""
     answers = [None if answer is None else labels.canonical(answer) for answer in predictions.answers]
     known = [
         (answer, given)
@@ -213,7 +213,7 @@ def _label_figures(predictions: SavedPredictions, labels: LabelSet) -> Iterator[
 
 
 def _acceptance_figures(predictions: SavedPredictions, thresholds: _Record | None) -> Iterator[_Measured]:
-    """Yield the share of accepted rows and their accuracy."""
+    """Yield the share of accepted rows and their accuracy; nothing without a threshold."""
     _, least = (None, None) if thresholds is None else rule_of(thresholds)
     if least is None:
         return

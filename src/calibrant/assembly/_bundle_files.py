@@ -157,7 +157,7 @@ def write_folder(
 
 
 def refuse_taken(path: Path) -> None:
-    """Refuse a destination that exists or cannot be created."""
+    """Raise ConfigurationError if a destination is anything but a missing or an empty folder."""
     try:
         taken = path.is_symlink() or (path.exists() and not path.is_dir())
         taken = taken or (path.is_dir() and any(path.iterdir()))
@@ -219,7 +219,7 @@ def _read_manifest(path: Path) -> Manifest:
 
 
 def _check_names(path: Path, listed: set[str]) -> None:
-    """Refuse an invalid file list, and a folder with other files."""
+    """Raise StateError if the manifest's list of files is invalid or differs from the folder."""
     place = path / MANIFEST
     required, optional = _REQUIRED.split(), _OPTIONAL.split()
     if unknown := listed.difference(required, optional):
@@ -256,7 +256,7 @@ def _read_listed_file(place: Path, entry: _FileEntry) -> str:
 
 
 def _content(place: Path, *, most: int) -> bytes:
-    """Read a regular file of at most `most` bytes; symbolic links are refused."""
+    """Read a regular file of at most `most` bytes; refuse symbolic links."""
     if place.is_symlink():
         raise damaged_file(place, "expected a regular file, got a symbolic link")
     # O_NOFOLLOW: the name may lead to a link by now. O_NONBLOCK: opening a named pipe would block until another

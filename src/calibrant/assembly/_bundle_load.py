@@ -37,7 +37,7 @@ def load(
     journal: Journal | None = None,
     router_state: str | None = None,
 ) -> BasePredictor:
-    """Open a bundle's classifier, which reproduces the predictions of its run.
+    """Open a bundle's classifier, with the prompt, the settings and the corrections of its run.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def load(
 
 
 def _by_model(bundle: Bundle, options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the options by model, also for a bundle with one model."""
+    """Return the options of each model; for a bundle with one model, `options` is for that model."""
     names = {label_of(own) for task in bundle.tasks for own in models_of(task.task)}
     if len(names) == 1:
         return {next(iter(names)): options} if options else {}
@@ -126,7 +126,7 @@ def _by_model(bundle: Bundle, options: Mapping[str, Any]) -> dict[str, Mapping[s
 
 
 def _missing_options(bundle: Bundle, given: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the omitted options not given, by model; raise if no environment variable can supply them."""
+    """Return the omitted options not given, by model; raise if no environment variable can supply one."""
     missing: dict[str, list[str]] = {}
     for task in bundle.tasks:
         for name, left_out in task.left_out.items():
@@ -164,7 +164,7 @@ def _task_to_open(
 def with_options(
     task: Task, given: Mapping[str, Mapping[str, Any]], *, left_out: Mapping[str, tuple[str, ...]]
 ) -> Task:
-    """Return the task with its models' remaining options: address, credentials and omitted ones.
+    """Return the task with the address, the credentials and the omitted options of its models.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ def _open_plan(
 
 
 def _as_exported(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
-    """Return the classifier with the bundle's prompt and correction; refuse a different one."""
+    """Return the classifier with the bundle's prompt and head or label prior, after a check."""
     if bundle.prompt_for_all:
         classifier = classifier.with_prompt(bundle.prompt, user_template=bundle.user_template)
     if bundle.prior_correction is not None:
@@ -243,7 +243,7 @@ def _as_exported(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
 
 
 def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
-    """Refuse a classifier with other calls than the run's."""
+    """Raise StateError if the classifier would ask the model otherwise than the run did."""
     name = classifier.describe()["model"]
     if name != bundle.fingerprint.model:
         _LOG.warning(

@@ -1,4 +1,4 @@
-"""Configurations of other programs read as ours: vLLM Semantic Router's confidence looper, and Zeph."""
+"""Readers of other programs' configurations: vLLM Semantic Router's confidence looper, and Zeph."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ _ZEPH_KEYS: Final[Mapping[str, str]] = {
 
 
 def read_looper(path: str | Path) -> CascadeSettings:
-    """Read a looper's YAML file: ``algorithm: {type: confidence, confidence: {...}}``, or its inner keys alone.
+    """Read the YAML file of a confidence looper as cascade settings.
+
+    The file holds ``algorithm: {type: confidence, confidence: {...}}``, or its inner keys alone.
 
     The keys mean what they mean under ``[cascade]``, save that a negative ``threshold`` for
     ``avg_logprob`` is a mean natural log-probability. ``modelRefs`` name models. A key without a value
@@ -129,7 +131,7 @@ def read_looper(path: str | Path) -> CascadeSettings:
 
 
 def _looper_models(refs: object, reader: _Reader) -> Iterator[dict[str, str]]:
-    """Yield the models as entries of ``[[cascade.models]]``."""
+    """Yield the looper's models as entries of ``[[cascade.models]]``."""
     for number, ref in enumerate(refs if isinstance(refs, list) else [refs]):
         key, name = next(iter(ref.items())) if isinstance(ref, dict) and len(ref) == 1 else (None, None)
         if key in {"model", "modelName"} and isinstance(name, str):
@@ -140,7 +142,7 @@ def _looper_models(refs: object, reader: _Reader) -> Iterator[dict[str, str]]:
 
 
 def read_zeph(path: str | Path) -> RoutingSettings:
-    """Read the ``[llm]`` section of a configuration of Zeph; its other sections are not looked at.
+    """Read the ``[llm]`` section of a Zeph configuration as routing settings; ignore other sections.
 
     ``[[llm.providers]]`` become providers called as litellm does: a ``type`` of ``claude`` is ``anthropic/MODEL``.
     A provider with ``embed = true`` embeds texts where no ``embedding_provider`` is named; without any, texts are
@@ -201,7 +203,7 @@ def _llm_table(text: str, path: Path) -> dict[str, Any]:
 
 
 def _zeph_providers(entries: object, reader: _Reader) -> Iterator[dict[str, Any]]:
-    """Yield the providers as entries of ``[[routing.providers]]``."""
+    """Yield Zeph's providers as entries of ``[[routing.providers]]``."""
     if not isinstance(entries, list):
         reader.note(("llm", "providers"), "expected [[llm.providers]], got something else.")
         return
@@ -230,7 +232,7 @@ def _zeph_providers(entries: object, reader: _Reader) -> Iterator[dict[str, Any]
 
 
 class _Reader:
-    """Converter of keys to settings, with the origin of each and the problems found.
+    """Converter of a configuration's keys to settings, which records their locations and all problems.
 
     Parameters
     ----------
@@ -273,7 +275,7 @@ class _Reader:
             raise ConfigurationError("\n".join(lines))
 
     def origin(self, location: _Location) -> _Location:
-        """Return the location in the file of the setting at a location."""
+        """Return the location in the file that a setting was read from."""
         for length in range(len(location), 0, -1):
             if location[:length] in self.origins:
                 return (*self.origins[location[:length]], *location[length:])
@@ -295,7 +297,7 @@ class _Reader:
         return {name: value for name, value in table.items() if name in names and value is not None}
 
     def take(self, table: object, prefix: str = "") -> None:
-        """Take the settings of a table, whose keys begin with `prefix`, and of the tables in it."""
+        """Read the settings of a table and of the tables in it; `prefix` begins their keys."""
         place = (*self._root, *prefix.split(".")[:-1])
         known = (key.removeprefix(prefix).partition(".")[0] for key in self._keys if key.startswith(prefix))
         for name, value in self.known_values(table, place, dict.fromkeys(known)).items():
@@ -320,7 +322,7 @@ class _Reader:
         self.origins[location] = place
 
     def validated(self, kind: type[_Settings]) -> _Settings:
-        """Return the settings; problems recorded before come first, as a missing key may be a misspelt one."""
+        """Return the validated settings; raise ConfigurationError for problems, recorded ones first."""
         self.refuse()
         try:
             return kind.model_validate(self.values)
@@ -335,14 +337,14 @@ class _Reader:
 
 
 class _YamlLines:
-    """Lines of the values in a YAML file."""
+    """Line numbers of the values in a YAML file."""
 
     def __init__(self) -> None:
         self._lines: dict[_Location, int] = {(): 1}
         self._seen: set[int] = set()
 
     def line_of(self, at: _Location) -> int:
-        """Return the line of a location, or of the nearest enclosing value."""
+        """Return the line number of a location, or else of the nearest enclosing value."""
         while at not in self._lines:
             at = at[:-1]
         return self._lines[at]
@@ -389,7 +391,7 @@ class _YamlLines:
 
 
 def _scalar(node: Any, loader: Any) -> object:  # noqa: ANN401 (PyYAML has no types)
-    """Return the value of a scalar node; YAML 1.1, which PyYAML reads, takes 1e-1 for text."""
+    """Return the value of a scalar node, also of numbers such as 1e-1, which PyYAML takes for text."""
     try:
         value = loader.construct_object(node)
         return float(value) if isinstance(value, str) and node.style is None else value

@@ -61,7 +61,7 @@ _HASHED: Final = 256  # buckets for comparisons; a bandit takes its own number
 
 
 def default_router_state() -> str:
-    """Return the URL or file of the user's router state.
+    """Return the URL or file in which the user's router state is stored.
 
     ``$CALIBRANT_ROUTER_STATE`` (a SQLAlchemy URL or a file), or else ``router.sqlite`` in ``$CALIBRANT_HOME``,
     or else in ``calibrant`` in the user's folder for state (``$XDG_STATE_HOME``, ``~/.local/state``).
@@ -70,7 +70,7 @@ def default_router_state() -> str:
 
 
 def open_router(settings: RoutingSettings, *, rng: np.random.Generator | None = None) -> Router:
-    """Return the strategy of a section, without learned state.
+    """Return the routing strategy of a ``[routing]`` section, without learned state.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def open_routed(
 def refuse_misleading_providers(
     classifier: Classifier, client: RoutedClient, routing: RoutingSettings
 ) -> None:
-    """Refuse providers with known misleading confidence."""
+    """Raise ConfigurationError if a provider is known to give misleading confidence."""
     for own, provider in zip(routing.providers, client.providers, strict=True):
         options, space = _provider_options(own), provider.logprob_space
         refuse_misleading(own.name, options=options, method=classifier.method, space=space)
@@ -213,7 +213,7 @@ def _open_provider(own: RoutingProviderSettings, opened: ExitStack) -> Provider:
 
 
 def _shared_router(router: Router, settings: RoutingSettings, task_name: str, opened: ExitStack) -> Router:
-    """Return the strategy with its stored state, if it learns."""
+    """Return the strategy, with its stored state if it is one that learns."""
     if not settings.learns:
         return router
     from calibrant.store._router_state import RouterState  # noqa: PLC0415 (loads sqlalchemy)
@@ -265,7 +265,7 @@ def _embedder(settings: RoutingSettings, opened: ExitStack) -> CachedEmbedder | 
 
 
 def resolved_cascade(settings: CascadeSettings) -> CascadeSettings:
-    """Return the settings, merged with those of the looper's file if the task names one."""
+    """Return the cascade settings, merged with those of the looper's file if they name one."""
     if settings.file is None:
         return settings
     looper = read_looper(settings.file)
@@ -276,7 +276,7 @@ def resolved_cascade(settings: CascadeSettings) -> CascadeSettings:
 def _chosen_models(
     settings: CascadeSettings, named: tuple[CascadeModelSettings, ...]
 ) -> tuple[CascadeModelSettings, ...]:
-    """Return the task's models in the looper file's order, if it names any."""
+    """Return the cascade's models; if the looper's file names models, only those, in its order."""
     if not settings.models or not named:
         models = settings.models or named
         if not models:
@@ -360,7 +360,7 @@ def _open_models(
 
 
 def _with_tokens(model: CascadeModelSettings, settings: CascadeSettings) -> CascadeModelSettings:
-    """Return the model's settings; it writes its answers if the method reads tokens and no setting forbids it.
+    """Return the model's settings; if the method reads tokens and no scoring is set, with ``decode``.
 
     An embedded model would otherwise score its labels, and there would be no token to read.
     """
@@ -371,7 +371,7 @@ def _with_tokens(model: CascadeModelSettings, settings: CascadeSettings) -> Casc
 
 
 def _method(settings: CascadeSettings, classifiers: Sequence[Classifier]) -> ConfidenceMethod:
-    """Return the confidence method; refuse a learned one fitted on another model."""
+    """Return the confidence method; a learned one must have been fitted on one of the models."""
     if settings.learned_file is None:
         return method_named(settings.confidence_method, **_method_options(settings))
     for classifier in classifiers[:-1]:

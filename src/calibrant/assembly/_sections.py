@@ -1,4 +1,4 @@
-"""A task's ``[cascade]`` and ``[routing]`` sections: their settings, and the classifier they describe."""
+"""Settings of a task's ``[cascade]`` and ``[routing]`` sections, and the classifier built from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_ONE_MODEL: Final = frozenset({"api_base", "space", "options"})
 
 
 def cascade_settings(task: Task) -> CascadeSettings | None:
-    """Return the settings of a task's ``[cascade]`` section; None where it has none.
+    """Return the settings of a task's ``[cascade]`` section; None if it has no such section.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def cascade_settings(task: Task) -> CascadeSettings | None:
 
 
 def routing_settings(task: Task) -> RoutingSettings | None:
-    """Return the settings of a task's ``[routing]`` section; None where it has none.
+    """Return the settings of a task's ``[routing]`` section; None if it has no such section.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def _checked_section(section: Section | SectionTable, name: str, kind: type[_Set
 def _common_problems(
     name: str, models: str, own_prior: str, section: SectionTable, task: Task
 ) -> Iterator[Problem]:
-    """Yield ``[model]`` settings without effect beside a section with several models."""
+    """Yield problems of task settings that have no effect in a cascade or with routing."""
     if "model" in section.beside:
         problem = f"expected no [model] beside [{name}]: it would not be asked; name it under [[{models}]], or remove "
         yield ("model",), problem + "it."
@@ -228,7 +228,7 @@ def _common_problems(
 
 
 def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Task) -> Iterator[Problem]:
-    """Yield duplicate, missing and ineffective settings of a cascade."""
+    """Yield problems of a cascade: duplicate, missing and ineffective settings."""
     from calibrant.cascade._settings import LOOPER_KEYS  # noqa: PLC0415 (as above)
 
     if settings.file is not None:
@@ -245,14 +245,14 @@ def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Ta
 
 
 def _doubled_keys(section: str, names: Iterable[str]) -> Iterator[Problem]:
-    """Yield settings that stand beside the file they belong in."""
+    """Yield a problem for each setting that belongs in the file that the section names."""
     for name in sorted(names):
         where = f"expected no '{section}.{name}' beside '{section}.file'"
         yield (section, name), f"{where}: set it in that file, or leave the file out."
 
 
 def _member_problems(settings: CascadeSettings, task: Task) -> Iterator[Problem]:
-    """Yield problems of the models of a cascade that stand for [routing]."""
+    """Yield problems of those models of a cascade that stand for the ``[routing]`` section."""
     from calibrant.cascade._settings import ROUTED  # noqa: PLC0415 (as above)
 
     for number, member in enumerate(settings.models):
@@ -268,7 +268,7 @@ def _member_problems(settings: CascadeSettings, task: Task) -> Iterator[Problem]
 
 
 def _routing_problems(settings: RoutingSettings, section: SectionTable, task: Task) -> Iterator[Problem]:
-    """Yield duplicate and ineffective settings of the routing."""
+    """Yield problems of the routing: an unused section, ineffective and missing settings."""
     cascade = cascade_settings(task)
     if cascade is not None:
         from calibrant.cascade._settings import ROUTED  # noqa: PLC0415 (as above)

@@ -1,4 +1,4 @@
-"""A task's settings as JSON without rows and credentials, so that a run opens without its task file."""
+"""Task settings as JSON, without rows and credentials, to open a run without its task file."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def record_run(
     plan: Mapping[str, Any] | None = None,
     prompt_for_all: bool = False,
 ) -> None:
-    """Write the task record of a run into its directory, for export without the task file.
+    """Write the settings of a run's tasks into its directory, for export without the task file.
 
     Parameters
     ----------
@@ -141,14 +141,14 @@ def read_run_settings(directory: Path) -> RunSettings | None:
 
 
 def with_model_alone(task: Task, model: str | None) -> Task:
-    """Return the task with `model` in place of its model and the model's other settings."""
+    """Return the task with only the model named `model`, in default settings; unchanged if None."""
     if model is None:
         return task
     return replace(task, model=ModelSettings(name=model), sections={})
 
 
 def task_to_record(task: Task) -> dict[str, Any]:
-    """Return a task's settings as JSON values, with the settings of a cascade's YAML file.
+    """Return a task's settings as JSON values, including those in a cascade's YAML file.
 
     Raises
     ------
@@ -195,7 +195,7 @@ def _public_settings(own: _Model, *, left_out: dict[str, list[str]]) -> _Model:
 
 
 def label_of(own: ModelSettings | RoutingProviderSettings) -> str:
-    """Return the name under which options are given at loading: the alias, or the model's name."""
+    """Return a model's name in the options given at loading: its alias, or else the model's name."""
     alias: str | None = getattr(own, "alias", None)
     return own.name if alias is None else alias
 
@@ -236,7 +236,7 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
 
 
 def _sections(record: _TaskRecord, place: Path) -> dict[str, Section]:
-    """Return the sections with several models."""
+    """Return the ``[cascade]`` and ``[routing]`` sections of a task record."""
     sections: dict[str, Section] = {}
     if record.routing is not None:
         from calibrant.routing._settings import RoutingSettings  # noqa: PLC0415 (few tasks have one)
@@ -260,7 +260,7 @@ def _sections(record: _TaskRecord, place: Path) -> dict[str, Section]:
 def checked_record(
     kind: type[_Settings], value: object, place: Path, error: Callable[[Path, str], StateError]
 ) -> _Settings:
-    """Return the validated content of a file; `error` makes the exception for a place and a problem."""
+    """Return the validated content of a file, or raise the exception that `error` makes."""
     if not isinstance(value, dict):
         raise error(place, f"expected an object, got {value!r:.40}")
     try:

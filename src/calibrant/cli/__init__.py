@@ -1,4 +1,4 @@
-"""The command line: wiring only, nothing imports it."""
+"""Command line of calibrant; no other package imports it."""
 
 from calibrant.cli._app import app, main
 

@@ -1,4 +1,4 @@
-"""The program: its commands, its groups of commands and its own options."""
+"""Command-line program: its commands, groups of commands and global options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calibrant classify``: texts in, labels and confidence out."""
+"""``calibrant classify``: labels and confidence of texts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def classify(options: Classify) -> None:
 
 
 def all_texts(texts: Sequence[str], file: Path | None, task: Task) -> list[str | TextWithContext]:
-    """Return the texts named on the command line, then those of the file.
+    """Return the texts named on the command line, then the texts of the file.
 
     Raises
     ------
@@ -121,13 +121,13 @@ def _line(text: str, prediction: Prediction, *, as_json: bool, with_model: bool)
 
 
 def _answering_model(prediction: Prediction) -> str:
-    """Return the name of the cascade's model, which tells two prompts of one model apart."""
+    """Return the name, in the cascade, of the model that answered, or else the model's own name."""
     answers = [step.model for step in prediction.steps if step.label == prediction.label]
     return answers[-1] if answers else prediction.model or "-"
 
 
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:
-    """Return the output line of a text, without the fields of labelled rows."""
+    """Return a text's prediction as JSON values, without the fields of labelled rows."""
     record = row_record(0, Example(input=text, answer=""), prediction)
     for part in record.get("parts", ()):
         del part["correct"]

@@ -1,4 +1,4 @@
-"""The program's commands and their options; their work is imported when they run."""
+"""Commands and their options; the code behind a command is imported when the command runs."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def doctor(options: Doctor) -> None:
 
 @contextlib.contextmanager
 def _progress(model: str) -> Iterator[Callable[[int], None] | None]:
-    """Show the number of the call on a terminal, and nothing elsewhere."""
+    """Show the number of the current call on a terminal; show nothing elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None

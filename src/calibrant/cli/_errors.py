@@ -1,4 +1,4 @@
-"""From errors to exit codes: 0 done, 1 failed, 2 bad usage or input, 3 a gate did not hold."""
+"""Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 a required result was missed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTERRUPTED = 130
 
 @contextlib.contextmanager
 def exits_on_error(*, is_resumable: bool = False) -> Iterator[None]:
-    """Print calibrant's own errors on one line and exit with their code; others keep their trace."""
+    """Print calibrant's errors on one line and exit with a code; other errors keep their traceback."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     try:
         from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError

@@ -1,4 +1,4 @@
-"""``calibrant evaluate``: labelled rows in; predictions, numbers and an exit code out."""
+"""``calibrant evaluate``: evaluation on labelled rows, with an exit code for scores that are too low."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def evaluate(options: Evaluate) -> None:
 
 
 def _gate(text: str) -> tuple[str, float]:
-    """Return metric and value of ``METRIC=VALUE``."""
+    """Return the metric's name and the minimum in ``METRIC=VALUE``."""
     name, _, value = text.partition("=")
     with contextlib.suppress(ValueError):
         if name in GATES and 0.0 <= float(value) <= 1.0:
@@ -87,7 +87,7 @@ def _gate(text: str) -> tuple[str, float]:
 
 
 def _check(options: Evaluate) -> None:
-    """Refuse options that contradict one another, before anything is read."""
+    """Raise ConfigurationError for invalid or contradictory options, before any rows are read."""
     if options.cache is not None and options.no_cache:
         raise ConfigurationError("Expected either --cache or --no-cache, got both.")
     if options.parquet:
@@ -103,7 +103,7 @@ def _check(options: Evaluate) -> None:
 
 
 def labelled_rows(task: Task, file: Path | None, split: str, *, limit: int | None) -> evaluation.Dataset:
-    """Return the first rows of `file` if given, else of the task's split."""
+    """Return the first `limit` rows of `file` if given, else of the task's split."""
     sources = {str(name): source for name, source in task.sources.items()}
     if file is not None:
         source = DataSource(path=file, columns=task.columns)
@@ -135,7 +135,7 @@ def _limits(task: Task, options: Evaluate) -> Limits:
 def _history(
     task: Task, options: Evaluate, classifier: BasePredictor
 ) -> tuple[evaluation.EvaluationHistory, RunScope] | None:
-    """Return the history to add the run to, and its scope; an unusable one fails before the first call."""
+    """Return the history to add the run to, and the run's scope; None without ``--history``."""
     if options.history is None:
         return None
     from calibrant.evaluation._history_run import RunScope  # other runs do without a history
@@ -165,7 +165,7 @@ def _run(
     on_progress: EvaluationDisplay,
     stop: Stop,
 ) -> evaluation.EvaluationResult:
-    """Evaluate here or on a cluster."""
+    """Evaluate in this process or on a Ray cluster."""
     limits, about = _limits(task, options), {"task": task.name}
     if options.engine == "ray":
         from calibrant.distributed._evaluate import Cluster, evaluate  # Ray Data is heavy
@@ -191,7 +191,7 @@ def _run(
 
 
 def _opening(task: Task, options: Evaluate, classifier: BasePredictor) -> partial[BasePredictor]:
-    """Return a function that opens `classifier` on another machine, without the command's files."""
+    """Return a function that opens a copy of `classifier` on another machine, without local files."""
     # Heads, priors and demonstrations belong to single classifiers.
     one = classifier if isinstance(classifier, inference.Classifier) else None
     shown = None if one is None else one.demonstrations
@@ -235,7 +235,7 @@ def _replaces_prompt(options: Evaluate) -> bool:
 
 
 def _write_down(task: Task, options: Evaluate, classifier: BasePredictor) -> None:
-    """Write the task record and the demonstrations, so that the run can be exported without its task file."""
+    """Write the task record and the demonstrations, for export of the run without its task file."""
     out = options.out
     record_run(out, [(task, options.model)], prompt_for_all=_replaces_prompt(options))
     if isinstance(classifier, inference.Classifier):
@@ -244,7 +244,7 @@ def _write_down(task: Task, options: Evaluate, classifier: BasePredictor) -> Non
 
 
 def exit_as(metrics: evaluation.EvaluationMetrics, gates: Mapping[str, float], *, stop: Stop) -> None:
-    """Exit with the code that the metrics demand; print advice on standard error."""
+    """Exit with an error code if the run ended early, failed or missed a gate; print advice."""
     again = "run the same command again"
     if not metrics.complete:
         total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"

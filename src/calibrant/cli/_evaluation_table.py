@@ -80,7 +80,7 @@ def _accuracies(metrics: evaluation.EvaluationMetrics) -> Iterator[_Row]:
 
 
 def _composite(metrics: evaluation.EvaluationMetrics) -> Iterator[_Row]:
-    """Yield the metrics of answers that hold several labels, part by part."""
+    """Yield lines with the metrics of answers that hold several labels, part by part."""
     found = metrics.composite
     if found is None:
         return
@@ -120,7 +120,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _effort(metrics: evaluation.EvaluationMetrics) -> str:
-    """Return calls, tokens, cost and speed on one line."""
+    """Return one line with calls, tokens, cost and speed."""
     cost = "" if metrics.cost is None else f", {dollars(metrics.cost)}"
     if metrics.unpriced_rows:
         cost += f", {metrics.unpriced_rows:,} rows without a known price"
@@ -198,7 +198,7 @@ class RoutingStats:
     helpers: Mapping[str, HelperStats]
 
     def to_record(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the statistics as JSON values."""
         return asdict(self)
 
     def lines(self) -> list[str]:
@@ -290,7 +290,7 @@ def baseline_lines(
 
 
 def _baseline_table(found: BaselineComparison, *, answered: int) -> list[str]:
-    """Return model and baselines in columns; empty without a comparison."""
+    """Return a table of the model and the baselines; empty without a comparison."""
     if not found.scores:
         return []
     rows = f"{found.rows:,}" if found.rows == answered else f"{found.rows:,} of {answered:,}"

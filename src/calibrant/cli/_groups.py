@@ -1,4 +1,4 @@
-"""The program's groups of commands, with the options of each; their work is imported when they run."""
+"""Groups of commands and their options; the code behind a command is imported when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calibrant optimize``: the search, its table and its files."""
+"""``calibrant optimize``: search for a better prompt, with its results and files."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _refuse_prior(task: Task) -> None:
 
 @contextmanager
 def _search_model(task: Task, model: str | None) -> Iterator[str | BasePredictor | None]:
-    """Yield the model of the search: `model`, the task's cascade or router, or None for the task's own model."""
+    """Yield the classifier of a task with a cascade or routing; for other tasks, `model`."""
     if not task.sections:
         yield model
         return
@@ -157,7 +157,7 @@ def _accuracy(found: Interval | None) -> tuple[str, str]:
 
 
 def _remarks(result: optimization.OptimizationResult) -> Iterator[str]:
-    """Yield the verdicts on the prompts, the differences between them and warnings about them."""
+    """Yield lines with verdicts on the prompts, differences between them and warnings."""
     if result.final is not None:
         yield from _final(result.final)
     yield from search_verdict(result.to_record())
@@ -183,7 +183,7 @@ def _remarks(result: optimization.OptimizationResult) -> Iterator[str]:
 
 
 def _scores(result: optimization.OptimizationResult) -> dict[str, PromptScore]:
-    """Return the scores of the first prompt, and of the best one if it is another."""
+    """Return the scores of the first prompt, and of the best prompt if it differs."""
     return {"seed": result.seed_prompt} | ({"best": result.best_prompt} if result.chosen else {})
 
 
@@ -203,7 +203,7 @@ def _signed(interval: Interval) -> str:
 
 
 def _summary(result: optimization.OptimizationResult, out: Path | None) -> Iterator[str]:
-    """Yield the failures, the cost and the files of the search."""
+    """Yield lines on the failures, the cost and the files of the search."""
     errors = sum(score.outcomes.get("error", 0) for score in _scores(result).values())
     if errors:
         yield f"{errors} test answers failed with a transport error and count neither way."

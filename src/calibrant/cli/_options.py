@@ -72,7 +72,7 @@ def command(group: typer.Typer, work: str, name: str | None = None) -> Callable[
 
 
 def _texts(kind: type) -> Mapping[str, tuple[str, str]]:
-    """Return metavar and help text by name, from the docstrings of a class and its bases."""
+    """Return each option's metavar and help text, from the docstrings of a class and its bases."""
     texts = dict(_SHARED)
     for owner in reversed(inspect.getmro(kind)):
         for name, metavar, text in _ENTRY.findall(inspect.getdoc(owner) or ""):
@@ -96,7 +96,7 @@ def _for_typer(parameter: inspect.Parameter, metavar: str, text: str) -> inspect
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """Return name and value of ``KEY=VALUE``; a value that is not JSON is text."""
+    """Return the name and value of ``KEY=VALUE``; a value that is not JSON stays text."""
     name, equals, value = text.partition("=")
     if not name.strip() or not equals:
         from calibrant.core._errors import ConfigurationError  # the list of commands stays quick

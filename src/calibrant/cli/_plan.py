@@ -172,7 +172,7 @@ def _open_runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:
 
 
 def _write(found: CascadePlan, out: Path, *, seed: int) -> None:
-    """Write the plan, its picture and its page."""
+    """Write the plan, its chart and its HTML page."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -63,7 +63,7 @@ class _Display:
     def _show(
         self, phase: str, done: int, total: int | None, note: str, rate_limits: Mapping[str, float]
     ) -> None:
-        """Update the bar, or print a line if a phase or a wait begins or the last line is long ago."""
+        """Update the bar; without a terminal, print a line when a phase or a wait begins, or when due."""
         wait = _wait(rate_limits)
         is_new = phase not in self._tasks
         if is_new:
@@ -82,12 +82,12 @@ class _Display:
 
 
 class ProgressDisplay(_Display):
-    """Shows a search's `Progress`."""
+    """Display of a prompt search's `Progress`."""
 
     unit = "calls"
 
     def __call__(self, progress: Progress) -> None:
-        """Show the newest state."""
+        """Show the latest progress."""
         parts = [f"{progress.accepted} of {progress.proposals} proposals accepted"]
         if progress.best_score is not None:
             parts.insert(0, f"best score {number(progress.best_score)}")
@@ -97,12 +97,12 @@ class ProgressDisplay(_Display):
 
 
 class EvaluationDisplay(_Display):
-    """Shows an evaluation's `EvaluationProgress`."""
+    """Display of an evaluation's `EvaluationProgress`."""
 
     unit = "rows"
 
     def __call__(self, progress: EvaluationProgress) -> None:
-        """Show the newest state."""
+        """Show the latest progress."""
         parts = [f"{progress.rows_per_second:,.1f} rows/s"]
         if progress.accuracy_answered is not None:
             parts.append(f"accuracy {with_interval(progress.accuracy_answered)}")

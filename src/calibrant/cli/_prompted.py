@@ -1,4 +1,4 @@
-"""Tasks and classifiers under the prompt, model and context that a command names."""
+"""Tasks and classifiers with the prompt, model and context that a command's options name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def with_context(task: Task, options: PromptedOptions) -> Task:
-    """Return the task with a context for all rows, and a column that holds a row's own, as the options say.
+    """Return the task with the context for all rows, and the column of row contexts, from the options.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def with_context(task: Task, options: PromptedOptions) -> Task:
 
 
 def without_head(task: Task) -> Task:
-    """Return the task without the head that it names."""
+    """Return the task without the file of its head."""
     return replace(task, head=task.head.model_copy(update={"file": None}))
 
 
@@ -83,7 +83,7 @@ def open_prompted(task: Task, options: PromptedOptions, *, limits: Limits | None
 
 
 def prompted(classifier: BasePredictor, settings: HeadSettings, options: PromptedOptions) -> BasePredictor:
-    """Return a classifier under a prompt, with the head or the label prior that belongs to it.
+    """Return the classifier with the prompt, head or label prior that the options name.
 
     A run gives its best prompt with its demonstrations, and its head or else its label prior. A label prior that is
     named comes before any head; the task's own head, in the file of `settings`, is used if neither is named.
@@ -119,7 +119,7 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
 
 
 def _best_candidate(path: Path) -> dict[str, Any]:
-    """Return the components that a search has chosen; empty if the result has none."""
+    """Return the components that a search has chosen; empty if there is no result file."""
     if not path.exists():
         return {}
     try:

@@ -33,7 +33,7 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Place of router records, `location` without credentials; with a task, its scope and settings."""
+    """Location of stored router records; with a task, also the router's scope and settings."""
 
     name: str
     location: str
@@ -47,7 +47,7 @@ class _Place:
         return closing(RouterState(self.name, scope=scope))
 
     def scopes(self) -> list[str]:
-        """Return the named scope, or all scopes."""
+        """Return the task's scope, or all scopes if no task is given."""
         if self.scope is not None:
             return [self.scope]
         with self.open(_KEPT_APART) as state:
@@ -166,7 +166,7 @@ def _estimates(state: RouterState, name: str, settings: routing.RoutingSettings 
 def _parameters(
     name: str, stored: Mapping[str, Any], settings: routing.RoutingSettings | None
 ) -> dict[str, float | None]:
-    """Return a bandit's learning parameters: the task's, or else those in its record."""
+    """Return a bandit's learning parameters: the task's, or else those in the record."""
     if name != "bandit":
         return {}
     if settings is not None and settings.strategy == "bandit":
@@ -176,7 +176,7 @@ def _parameters(
 
 
 def _blank(name: str, stored: Mapping[str, Any], *, alpha: float | None) -> routing.Router | None:
-    """Return a fresh strategy that can restore the record; None if the record is empty."""
+    """Return a new strategy to load a record into; None if the record is empty."""
     providers = stored.get("providers")
     if not stored or providers == {}:
         return None

@@ -74,7 +74,7 @@ def serve(options: Serve) -> None:
 
 
 def _recorder(bundle: assembly.Bundle, classifier: Predictor, options: Serve) -> AnswerRecorder | None:
-    """Return the recorder of answers; an unusable history fails before the first request."""
+    """Return the recorder of answers, or None without ``--history``."""
     if options.history is None:
         return None
     scope = RunScope.of(

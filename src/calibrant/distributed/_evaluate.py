@@ -1,4 +1,4 @@
-"""Evaluation of a classifier on labelled rows with several workers, without losing a row."""
+"""Evaluation of a classifier on labelled rows by several workers, on Ray Data."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
 
 
 def share(limits: Limits, workers: int) -> Limits:
-    """Return one worker's limits: its share of the calls in flight; a `Ledger` keeps rates and budgets.
+    """Return the limits of one worker: its share of the concurrent calls, and no deadline.
 
     Without a limit of concurrency, all workers together have 64 calls in flight.
 
@@ -217,7 +217,7 @@ def share(limits: Limits, workers: int) -> Limits:
 
 
 def is_file(cache: str) -> bool:
-    """Return True if the URL or path of a cache names a SQLite file, which one machine has."""
+    """Return True if the URL or path of a cache names a SQLite file, which only one machine has."""
     return "://" not in cache or cache.startswith("sqlite")
 
 
@@ -247,7 +247,7 @@ class _ClusterRun:
         self._lost: CalibrantError | None = None
 
     def recovered(self) -> Reader:
-        """Count the finished rows; return a reader of the others."""
+        """Count the finished rows; return a reader of the other rows."""
         reader, directory, account = self._reader, self._directory, self._account
         if directory.predictions.exists():
             # All rows are in the file; remaining block files were left by a killed process.
@@ -268,7 +268,7 @@ class _ClusterRun:
 
     @contextmanager
     def ended_by(self, stop: Stop, seconds: float | None, ledger: RemoteLedger) -> Iterator[None]:
-        """Pass a stop request or the deadline on to the workers: they finish the rows under way and begin no others."""
+        """Pass a stop request or the deadline to the workers, which finish begun rows and begin no others."""
         done = Event()
         self._account.started = time.perf_counter()
 
@@ -289,7 +289,7 @@ class _ClusterRun:
             listener.join()
 
     def take(self, blocks: Iterable[AnsweredBlock], stop: Stop, ledger: RemoteLedger) -> None:
-        """Write blocks as they come; after a stop request, only those already begun."""
+        """Write answered blocks as they arrive; after a failure or a stop request, end the run."""
         fault: CalibrantError | None = None
         for found in blocks:
             fault = fault or found.raised()
@@ -333,7 +333,7 @@ class _ClusterRun:
             self._lost = self._directory.lost(rescue, "the rows answered since then are kept")
 
     def finish(self) -> EvaluationResult:
-        """Put the rows in order, once all are there, and return the numbers."""
+        """Merge the rows in input order, once all are there, and return the result."""
         self._look_after_the_directory()
         if self._lost is not None:
             raise self._lost

@@ -18,7 +18,7 @@ _SOON: Final = 0.005  # seconds between checks for the ledger's answer
 
 
 class Spent(NamedTuple):
-    """Rows, calls, tokens and cost that were spent.
+    """Rows, calls, tokens and cost spent so far.
 
     Attributes
     ----------
@@ -37,12 +37,12 @@ class Spent(NamedTuple):
     unpriced: int
 
     def since(self, then: Spent) -> Spent:
-        """Return the spending since `then`."""
+        """Return the amounts spent since the state `then`."""
         return Spent._make(now - before for now, before in zip(self, then, strict=True))
 
 
 class Loan(NamedTuple):
-    """Permission to begin rows, or the reason for a refusal.
+    """Permission to begin a number of rows, or the reason for a refusal.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Loan(NamedTuple):
 
 
 class Ledger:
-    """Keeps the budgets and rate limits of all workers, counts crashes, and ends the run.
+    """Keeper of the budgets and rate limits of all workers; it counts crashes and ends the run.
 
     A worker borrows rows before it begins them; they count as paid at the mean price until they are settled.
     The rows of a worker that died are never settled and count for good, so budgets hold after crashes. At
@@ -86,7 +86,7 @@ class Ledger:
         self._stopped = ""
 
     def lend(self, rows: int) -> Loan:
-        """Lend from one up to `rows` rows, or return the reason for a refusal."""
+        """Permit a worker to begin one up to `rows` rows, or return the reason for a refusal."""
         if self._stopped:
             return Loan(0, self._stopped)
         refused = self._refusal_reason(self._lent)
@@ -102,7 +102,7 @@ class Ledger:
         return Loan(rows)
 
     def settle(self, rows: int, spent: Spent) -> None:
-        """Record the spending of lent rows; cached rows and rows not begun cost nothing."""
+        """Record the spending of rows that were lent; cached rows and rows not begun cost nothing."""
         self._lent -= rows
         self._calls += spent.calls
         gate = self._gate
@@ -117,7 +117,7 @@ class Ledger:
         return not limits.max_requests is limits.max_tokens is limits.max_cost is None
 
     def _refusal_reason(self, under_way: int) -> str:
-        """Return the name of the budget that `under_way` more rows at the mean price would exceed, or an empty text."""
+        """Return the budget that `under_way` more rows would exceed at the mean price, or an empty text."""
         gate = self._gate
         gate.requests = math.ceil(self._calls + under_way * max(1.0, self._calls / max(1, gate.rows)))
         return gate.used_up(under_way)
@@ -202,7 +202,7 @@ class Leased:
         self._not_before = 0.0
 
     def wait(self, now: float) -> float:
-        """Return the seconds until the next call of `take` or the next look at the ledger's answer; 0 if ready."""
+        """Return the seconds until `take` may be called, or until the next check; 0 if ready."""
         if self._pending_lease is not None and self._pending_lease.done():
             seconds, self._pending_lease = self._pending_lease.result(), None
             if seconds:

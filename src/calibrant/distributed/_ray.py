@@ -1,4 +1,4 @@
-"""Ray Data between the reader, the workers and the run: the only module that imports ray."""
+"""Use of Ray and Ray Data by a run; the only module that imports ray."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _connect(ray: Any, cluster: Cluster) -> None:  # noqa: ANN401
 
 
 def _reach(address: str | None) -> None:
-    """Refuse an address that does not answer: Ray would retry for minutes."""
+    """Raise ConfigurationError for an address that does not answer; Ray would retry for minutes."""
     host, _, port = (address or "").rpartition(":")
     if not host or not port.isdecimal():
         return
@@ -188,7 +188,7 @@ def _on(node: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RemoteLedger:
-    """A handle on the `Ledger` in a process of its own; all copies share that ledger.
+    """Handle on a `Ledger` in a process of its own; all copies share that ledger.
 
     Attributes
     ----------
@@ -238,7 +238,7 @@ def answered_blocks(
     cache: str | None,
     ledger: RemoteLedger,
 ) -> Generator[AnsweredBlock, None, None]:
-    """Yield answered blocks in any order; workers wait while the last ones are not taken.
+    """Yield answered blocks in any order; workers wait while blocks are not consumed.
 
     No further block is read once the ledger is closed. Exhaust the iterator: Ray Data fails if it is left early.
 
@@ -294,7 +294,7 @@ def _cannot_go_on(error: Exception) -> StateError:
 
 @contextlib.contextmanager
 def _quiet_small_blocks(ray: Any) -> Iterator[None]:  # noqa: ANN401
-    """Set Ray Data to pass on each block alone and to print nothing; restore the user's settings at the end."""
+    """Make Ray Data pass on each block alone and print nothing; restore the user's settings at the end."""
     context = ray.data.DataContext.get_current()
     wished = {"target_max_block_size": 1, "enable_progress_bars": False}
     before = {name: getattr(context, name) for name in wished}

@@ -1,4 +1,4 @@
-"""Processes of the cluster: one reader deals out rows, workers answer them."""
+"""Processes of a cluster: a reader that distributes rows, and workers that answer them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class AnsweredBlock(NamedTuple):
 
     @classmethod
     def fault(cls, block: int, lines: bytes, error: Exception) -> AnsweredBlock:
-        """Return a failed block; the error is stored as texts, which can be sent between processes."""
+        """Return a failed block; its error is stored as texts, which can be sent between processes."""
         if isinstance(error, ProviderError):
             message = str(error).removeprefix(f"{error.provider}: ")
             return cls(block, lines, "", message, "ProviderError", error.provider)
@@ -73,7 +73,7 @@ class AnsweredBlock(NamedTuple):
         return cls(block, lines, "", message, kind)
 
     def raised(self) -> CalibrantError | None:
-        """Return the error; None where nothing went wrong."""
+        """Return the error of the block; None if it has none."""
         if not self.error:
             return None
         if self.kind == "ProviderError":
@@ -83,7 +83,7 @@ class AnsweredBlock(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Yields the rows that are still to be asked, block by block, each block as one Arrow row.
+    """Reader that yields unfinished rows in blocks, each block as one Arrow row.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ def _unless_deadly(book: RemoteLedger, what: str, *, most: int, message: str) ->
 
 
 class Worker:
-    """Answers blocks of rows with a classifier of its own.
+    """Worker that answers blocks of rows with its own classifier.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class Worker:
         )
 
     def _listen(self) -> None:
-        """Stop the block under way once the run is stopped: a block may take long."""
+        """Stop the current block once the run is stopped, as a block may take long."""
         with suppress(Exception):  # the ledger's process has ended, and with it the run
             while not (reason := self._book.ask(Ledger.stopped)):
                 time.sleep(_LOOK_SECONDS)
@@ -207,7 +207,10 @@ class Worker:
         )
 
     def answer(self, number: int, rows: Sequence[Sequence[Any]]) -> AnsweredBlock:
-        """Answer the rows of a block (place, text, answer and context of each), as many as the budgets allow."""
+        """Answer as many rows of a block as the budgets allow.
+
+        A row is a sequence of place, text, answer and context.
+        """
         lines: list[bytes] = []
         stopped = ""
         if self._broken is not None:
@@ -227,7 +230,7 @@ class Worker:
         return AnsweredBlock(number, b"".join(lines), stopped)
 
     def _answer(self, rows: Sequence[Sequence[Any]], lines: list[bytes]) -> str:
-        """Answer lent rows; return the reason for an early end, or an empty text."""
+        """Answer rows lent by the ledger; return the reason for an early end, or an empty text."""
         examples = [Example(input=text, answer=answer, context=context) for _, text, answer, context in rows]
 
         def deliver(place: int, prediction: Prediction) -> None:

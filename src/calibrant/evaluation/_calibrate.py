@@ -271,7 +271,7 @@ def calibrate_predictions(
 
 
 def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], list[int]]:
-    """Return the positions of two random halves of the rows; rows of one name stay together."""
+    """Return the positions of two random halves of the rows; rows with the same text stay together."""
     groups: dict[str, list[int]] = {}
     for row, name in enumerate(names):
         groups.setdefault(name, []).append(row)
@@ -287,7 +287,7 @@ def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], 
 
 
 def _usable(found: SavedPredictions) -> tuple[NDArray[np.intp], LeftOutRows]:
-    """Return the positions of the rows with confidence and true label, and the counts of the others."""
+    """Return the positions of rows with a confidence and a true label, and counts of the other rows."""
     unlabelled = (found.correct == UNKNOWN) & ~found.failed
     unsure = np.isnan(found.confidence) & ~unlabelled & ~found.failed
     kept = np.flatnonzero(~(found.failed | unlabelled | unsure))
@@ -314,7 +314,7 @@ def _thresholds(p: _Floats, y: _Floats) -> ThresholdSuggestion | str:
 
 
 def _measures(before: _Floats, after: _Floats, y: _Floats, rng: np.random.Generator) -> HeldOutMeasures:
-    """Return calibration error and Brier score before and after, with paired differences and intervals."""
+    """Return calibration error and Brier score before and after calibration, with intervals."""
     squares = [(p - y) ** 2 for p in (before, after)]
     n_resamples = int(np.clip(_DRAWS // len(y), *_RESAMPLES))
     brier = [bootstrap_interval(values, _LEVEL, n_resamples=n_resamples, rng=rng) for values in squares]

@@ -1,4 +1,4 @@
-"""Paired comparison of several runs with the first, on the rows they share."""
+"""Paired comparison of several runs with the first run, on the same rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ComparedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDifference:
-    """Paired difference of one run from the first.
+    """Paired difference between a run and the first run.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class RunDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class RunComparison:
-    """Several runs on the same rows.
+    """Comparison of several runs on the same rows.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class RunComparison:
 
 
 def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95) -> RunComparison:
-    """Compare runs with the first of them, row by row.
+    """Compare each run with the first run, row by row.
 
     A row that failed with a transport error in either run of a pair is left out of that pair and counted. A refusal or
     an answer that cannot be read is a wrong answer.
@@ -171,7 +171,7 @@ def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95
 
 
 def _order(first: SavedPredictions, other: SavedPredictions) -> NDArray[np.int64]:
-    """Return the positions in `other` of the rows of `first`.
+    """Return the position in `other` of each row of `first`.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def _order(first: SavedPredictions, other: SavedPredictions) -> NDArray[np.int64
 
 
 def _difference(first: SavedPredictions, other: SavedPredictions, level: float) -> RunDifference:
-    """Compare a run with the first one, without correction of its p-value."""
+    """Compare a run with the first one; the p-value is not adjusted for several comparisons."""
     order = _order(first, other)
     theirs = other.correct[order]
     failed = first.failed | other.failed[order]

@@ -1,4 +1,4 @@
-"""Streamed labelled rows, and their inspection before the first call."""
+"""Labelled rows read one by one, and their check before the first call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calibrant.core._task import check_answer
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Labelled rows of a file, streamed again on every iteration.
+    """Labelled rows of a file, read anew on every iteration.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """Number and digest of the rows, from a first pass.
+    """Number of rows and digest of their content.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Inspection:
 
 
 def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
-    """Yield the examples with canonical answers.
+    """Yield the examples with answers spelled as in the label set; raise for unknown answers.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
 
 
 def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
-    """Read all rows once before the first call, to count them and refuse invalid ones.
+    """Count, check and hash all rows, before the first call.
 
     Raises
     ------

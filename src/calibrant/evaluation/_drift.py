@@ -13,7 +13,7 @@ _CHUNK = 1 << 18  # elements permuted at once: they stay in the processor's cach
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Distance of values from earlier ones, and its p-value.
+    """Distance between new and earlier values, with its p-value.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ def measure_drift(
 
 
 def _distances(new: NDArray[np.bool_], last: NDArray[np.intp]) -> NDArray[np.int32]:
-    """Return n m times the distance for each row of the mask `new` over sorted values.
+    """Return the distance times n times m, for each row of the mask `new` over sorted values.
 
     With c of the first k values new, the functions differ by c / n - (k - c) / m.
     """

@@ -180,7 +180,7 @@ class RunAccount:
         about: Mapping[str, Any],
         predictions: Sequence[Prediction] = (),
     ) -> EvaluationResult:
-        """Return the metrics; write them with the entries of `about` into the directory, if there is one."""
+        """Return the result; write the metrics and the entries of `about` into a directory, if given."""
         metrics = self.tally.metrics(
             expected=self.expected,
             stopped=self.stopped,

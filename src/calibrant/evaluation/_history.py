@@ -201,7 +201,7 @@ class EvaluationHistory:
         profile_name: str,
         family: str | None = None,
     ) -> int:
-        """Record several results in one transaction, otherwise like `record` for each.
+        """Record several results in one transaction; see `record`.
 
         Parameters
         ----------
@@ -392,7 +392,7 @@ def _finite(value: Any, *, name: str) -> float:  # noqa: ANN401 (whatever it is,
 
 
 def _finite_values(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
-    """Return the values as finite numbers, shape (n,); refuse other types. `name` has a place for the row."""
+    """Return the values as an array of shape (n,); raise unless all are finite numbers."""
     array = np.asarray(values, dtype=None if hasattr(values, "dtype") else object).ravel()
     if array.dtype.kind not in "biuf":
         listed = array.tolist()
@@ -405,7 +405,7 @@ def _finite_values(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
 def _checked_scores(
     values: ArrayLike, family: str | None, *, name: str = "scores[{}]", spread: bool = False
 ) -> list[Score]:
-    """Return checked scores of results; with `spread`, at most 1,000, evenly spaced."""
+    """Return the results as scores, after a check; with `spread`, at most 1,000, evenly spaced."""
     if family is not None and family not in SCORE_TYPES:
         raise ConfigurationError(
             f"Expected family to be one of {', '.join(sorted(SCORE_TYPES))}, or none, got {family!r}."
@@ -427,7 +427,7 @@ def _checked_scores(
 
 
 def _width_remark(found: Interval, scores: Sequence[Score]) -> str:
-    """Return the reason for an interval of width 0; empty for any other interval."""
+    """Return the reason why an interval has width 0; empty for other intervals."""
     if found.lower < found.upper:
         return ""
     value = scores[0].score_raw

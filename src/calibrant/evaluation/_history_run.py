@@ -41,7 +41,7 @@ _SECONDS_TO_CLOSE: Final = 10.0  # twice the time that a locked database is wait
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryEntry:
-    """A run in the history, with its interval and drift.
+    """Run that was recorded in the history, with its interval and drift.
 
     Attributes
     ----------
@@ -97,7 +97,7 @@ class RunScope:
 
     @classmethod
     def of(cls, classifier: Predictor, *, account_id: str, task: str, profile_name: str | None) -> RunScope:
-        """Return the scope of a classifier; its default profile stands for all that can change a prediction."""
+        """Return the scope of a classifier; the default profile is a digest of its description."""
         if not profile_name:
             described = {**classifier.describe(), "labels": list(classifier.labels.labels)}
             text = json.dumps(described, sort_keys=True, default=repr)
@@ -128,7 +128,7 @@ class RunScope:
 
 
 class AnswerRecorder:
-    """Background thread that records the confidence of every answer in a history.
+    """Background thread that records the confidences of answers in a history.
 
     They are single results (``capture="always"``) of the evaluator ``TASK/confidence``, where `RunScope` records the
     confidences of runs. While the database cannot be written, the latest 10,000 wait, and it is tried again every five
@@ -205,7 +205,7 @@ class AnswerRecorder:
 
 
 def _run_id(path: Path) -> str:
-    """Return the run's name, stored on disk before its first record."""
+    """Return the run's identifier, which is stored on disk before the run is recorded."""
     if path.exists():
         remedy = "delete it; the run is then recorded as a new one"
         record = read_json_object(path, remedy=remedy)
@@ -218,7 +218,7 @@ def _run_id(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-    """Return the correctness of the answered rows, and the confidences."""
+    """Return the correctness of the rows where it is known, and the confidences of answered rows."""
     correct, confidence = array("b"), array("d")
     for _, row in RowFile(path).rows():
         if row.correct != UNKNOWN:

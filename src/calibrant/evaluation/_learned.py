@@ -165,7 +165,7 @@ def learn_head(
 
 
 def _fingerprint(place: Path, saved: SavedPredictions) -> Fingerprint:
-    """Return the fingerprint of uncorrected predictions."""
+    """Return the fingerprint of a run's predictions; refuse those made with a head or a label prior."""
     origin = read_origin(place)
     if origin is not None and origin[0].name == RESULT:
         raise _refusal_error(place, "an evaluation, got a search, which has learned a head already")
@@ -251,7 +251,7 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
 
 
 def _answered_row(line: bytes) -> _DrawnRow | None:
-    """Return the row of a line; None after a transport error."""
+    """Return the row in a line of the file; None if it failed with a transport error."""
     row = read_row(line)
     if row.outcome is Outcome.ERROR or row.input is None or row.answer is None:
         return None
@@ -261,7 +261,7 @@ def _answered_row(line: bytes) -> _DrawnRow | None:
 def _drawn_rows(
     rows: Iterable[_Raw], read: Callable[[_Raw], _DrawnRow | None], *, most: int
 ) -> list[_DrawnRow]:
-    """Sample rows in one pass, in input order, by their smallest random numbers.
+    """Return a random sample of the rows, in input order, read in one pass.
 
     Only rows that may stay are read.
     """

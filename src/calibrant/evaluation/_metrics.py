@@ -135,12 +135,12 @@ class EvaluationMetrics:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows added by this session, per second."""
+        """Rows that this session added, per second."""
         return self.session_rows / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def answered_labels(self) -> AnsweredLabels | None:
-        """Number of answers per label; None without answered rows."""
+        """Numbers of labels ever answered and of true labels; None without answered rows."""
         if self.composite is not None:
             return self.composite.answered_labels
         return AnsweredLabels.of(self.per_label) if self.per_label else None
@@ -230,7 +230,7 @@ class EvaluationProgress:
 
     @property
     def eta_seconds(self) -> float | None:
-        """Seconds until the last row at this rate; None if unknown.
+        """Estimated seconds until the last row; None if unknown.
 
         The rate is that of the calls, as far as they are counted: the first rows of many side by side end late,
         and together. The other rows are taken to need as many calls each as those that are answered.
@@ -257,7 +257,7 @@ def _interval(found: Interval | None, correct: int, rows: int, denominator: str)
 
 
 def _figure(path: str) -> Callable[[EvaluationMetrics], float | None]:
-    """Return a getter of a figure by dotted name; it returns None for a missing part."""
+    """Return a function that looks up a metric by dotted name, and returns None for a missing part."""
 
     def read(found: EvaluationMetrics) -> float | None:
         value: Any = found
@@ -269,7 +269,7 @@ def _figure(path: str) -> Callable[[EvaluationMetrics], float | None]:
 
 
 def _credit(found: EvaluationMetrics) -> float | None:
-    """Return the mean credit, for plain labels the accuracy."""
+    """Return the mean credit; for single labels, the accuracy."""
     for part in ("composite", "structure"):
         if getattr(found, part) is not None:
             return _figure(f"{part}.credit")(found)
@@ -312,7 +312,7 @@ _ONLY_OF: Final[Mapping[str, type[LabelSet]]] = MappingProxyType(
 
 
 def check_gates(names: Iterable[str], labels: LabelSet) -> None:
-    """Refuse metrics of `GATES` that these labels do not have.
+    """Raise ConfigurationError for gates on metrics that these labels do not have.
 
     Parameters
     ----------

@@ -292,7 +292,7 @@ def _opened_job(
 def _new_job(
     classifier: Classifier, method: Decoding, api: BatchApi, rows: Sequence[Example], out: Path
 ) -> BatchJob:
-    """Return a new job; its fingerprint holds digests, as the directory must not repeat the texts."""
+    """Return a new job; its fingerprint holds digests instead of texts."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps([row.input, row.answer]).encode())
@@ -327,7 +327,7 @@ def _digest(value: object) -> str:
 
 
 async def _send(api: BatchApi, job: BatchJob) -> BatchReport:
-    """Create the missing batches; every step is saved to disk before the next."""
+    """Create the batches that do not exist yet; save each step to disk before the next."""
     unsent = [part for part in job.parts if part.batch_id is None]
     for prepared in unsent:
         part = prepared
@@ -368,7 +368,7 @@ async def _fetch(api: BatchApi, job: BatchJob) -> None:
 async def _watch(
     api: BatchApi, job: BatchJob, wait: Polling | None, on_look: Callable[[BatchReport], None] | None
 ) -> None:
-    """Poll batches and fetch answers, once or until every batch has ended."""
+    """Poll batches and fetch answers: once, or until every batch has ended or the time is over."""
     start, failures = time.monotonic(), 0
     pause = 0.0 if wait is None else min(wait.seconds, wait.maximum_seconds)
     while True:
@@ -396,7 +396,7 @@ async def _watch(
 
 
 def _join(job: BatchJob, api: BatchApi) -> BatchReport:
-    """Write all rows in input order, atomically."""
+    """Write the predictions of all rows in input order, atomically."""
     answers, finish = BatchAnswers(job, api), finisher(job)
     outcomes: Counter[str] = Counter()
     tokens: Counter[str] = Counter()

@@ -91,7 +91,7 @@ class BatchAnswers:
         return self._read(json.loads(file.readline()))
 
     def _why_missing(self, part: BatchPart) -> str:
-        """Return the reason for a row without a line."""
+        """Return the reason why a row has no line in the provider's files."""
         if part.status == "failed":
             return f"the batch failed: {'; '.join(part.errors[:3]) or 'the provider does not say why'}"
         if part.status in {"expired", "cancelled"}:
@@ -124,7 +124,7 @@ class BatchAnswers:
                 offset += len(line)
 
     def _row(self, line: bytes, asked: NDArray[np.bool_]) -> int | None:
-        """Return the row of a line; None for a discarded line."""
+        """Return the row number of an answer's line; None if the line is discarded."""
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
@@ -167,7 +167,7 @@ class BatchAnswers:
 
 
 def finisher(job: BatchJob) -> Callable[[Prediction, str], Prediction]:
-    """Return the function that completes a prediction as a live call would.
+    """Return a function that applies the job's label prior and head to a prediction.
 
     Raises
     ------

@@ -92,7 +92,7 @@ class Polling:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPart:
-    """One request file and its batch.
+    """One request file and the batch created from it.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ class BatchReport:
 
     @property
     def predictions(self) -> Path | None:
-        """The file with all rows, if this call wrote it."""
+        """Path of ``predictions.jsonl`` if this call wrote the file, else None."""
         return self.path / PREDICTIONS if self.outcomes else None
 
 
@@ -187,14 +187,14 @@ def custom_id(row: int) -> str:
 
 
 def row_of(name: object) -> int | None:
-    """Return the row of a ``custom_id``; None for a foreign one."""
+    """Return the row number in a ``custom_id``; None if the id is not one of `custom_id`."""
     digits = name.removeprefix(_NAME) if isinstance(name, str) else ""
     return int(digits) if digits.isascii() and digits.isdigit() and name == custom_id(int(digits)) else None
 
 
 @dataclass(kw_only=True)
 class BatchJob:
-    """A job in its directory; ``batch.json`` holds all but the path, and no credentials.
+    """Job in a directory; ``batch.json`` holds all but the path, and no credentials.
 
     Attributes
     ----------
@@ -230,7 +230,7 @@ class BatchJob:
 
     @classmethod
     def load(cls, path: Path) -> BatchJob | None:
-        """Return the job in a directory; None in an empty one.
+        """Return the job in a directory; None if there is none yet.
 
         Raises
         ------
@@ -256,7 +256,7 @@ class BatchJob:
             ) from error
 
     def save(self) -> None:
-        """Replace ``batch.json``.
+        """Write the job to ``batch.json``.
 
         Raises
         ------
@@ -275,7 +275,7 @@ class BatchJob:
         return changed
 
     def report(self, **figures: Any) -> BatchReport:  # noqa: ANN401
-        """Return the state of the job for the user, with further fields of the report."""
+        """Return the state of the job; `figures` are further fields of the report."""
         return BatchReport(path=self.path, rows=self.rows, parts=self.parts, **figures)
 
     def file(self, kind: str, part: BatchPart) -> Path:
@@ -425,7 +425,7 @@ def locked_job(path: Path, *, create: bool = False) -> Iterator[None]:
 
 
 def _check_foreign(path: Path) -> None:
-    """Refuse foreign files; leftovers of an interrupted start are overwritten."""
+    """Raise StateError if the directory holds more than leftovers of an interrupted start."""
     ours = ["batch-requests-", f".{BATCH}."]
     if (path / _ROWS).exists():  # which is written first
         ours += [_ROWS, HEAD, LABEL_PRIOR, f".{HEAD}.", f".{LABEL_PRIOR}."]
@@ -438,7 +438,7 @@ def _check_foreign(path: Path) -> None:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Convert errors of a missing or damaged file of calibrant's into StateError."""
+    """Raise StateError in place of the errors of a missing or damaged file."""
     try:
         yield
     except (OSError, KeyError, TypeError, ValueError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""Running counts of evaluation rows, nine bytes of memory a row."""
+"""Running counts of evaluation rows, in nine bytes of memory per row."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class Tally:
 
 
 def error_kind(reason: str) -> str:
-    """Return the kind of a failure: its reason without the model's name and most numbers."""
+    """Return a failure's reason without the model's name and most numbers, to count similar failures."""
     _, colon, rest = reason.partition(": ")
     text = rest if colon and rest else reason
     status = _STATUS.search(text)

@@ -1,4 +1,7 @@
-"""Run directories: folders, manifests, locks, row records, resume and rescue. Decodes rows and JSON, nothing else."""
+"""Run directories: manifests, locks, rows, resume and rescue.
+
+The package decodes rows and JSON, nothing else.
+"""
 
 from typing import TYPE_CHECKING
 

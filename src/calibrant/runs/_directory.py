@@ -35,7 +35,7 @@ BATCH: Final = "batch.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunDirectory:
-    """The files of an evaluation.
+    """Directory of a run, and the paths of its files.
 
     Attributes
     ----------
@@ -53,32 +53,32 @@ class RunDirectory:
 
     @property
     def predictions(self) -> Path:
-        """One JSON object a row, in the order of the input."""
+        """File of the predictions: one JSON object per row, in input order."""
         return self.path / PREDICTIONS
 
     @property
     def parquet(self) -> Path:
-        """The same rows in columns, where they are wanted; see `write_parquet`."""
+        """File of the same rows in columns, if requested; see `write_parquet`."""
         return self.path / "predictions.parquet"
 
     @property
     def shards(self) -> Path:
-        """One file for each block of rows, where several machines evaluate."""
+        """Folder with one file per block of rows, in a run with several workers."""
         return self.path / "shards"
 
     @property
     def metrics(self) -> Path:
-        """The numbers, as JSON values."""
+        """File of the metrics, as JSON."""
         return self.path / METRICS
 
     @property
     def run(self) -> Path:
-        """The manifest: all that the predictions depend on."""
+        """File of the manifest: all that the predictions depend on."""
         return self.path / MANIFEST
 
     @property
     def journal(self) -> Path:
-        """Answers that are not written yet, where there is no cache."""
+        """File of answers that are not written yet, in a run without a cache."""
         return self.path / "journal.sqlite"
 
     @classmethod
@@ -144,7 +144,7 @@ class RunDirectory:
         return held and self.run.exists()
 
     def rescued(self) -> RunDirectory:
-        """Return a replacement for this directory, which was moved or removed.
+        """Create and return a directory that replaces this one, which was moved or removed.
 
         It holds ``run.json``: with its predictions beside it, it is an earlier part of the same run.
 
@@ -171,7 +171,7 @@ class RunDirectory:
 
 
 def read_origin(directory: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Return the manifest of a run and its record; None without one.
+    """Return the path and the content of a run's manifest or result; None without such a file.
 
     A search leaves ``result.json`` beside ``run.json``: the result counts, as it holds the prompt that was chosen.
 
@@ -248,7 +248,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """Write a JSON file of a run, whole or not at all.
+    """Write a JSON file of a run atomically.
 
     Raises
     ------
@@ -370,7 +370,7 @@ def _differences(changed: list[str], stored: Mapping[str, Any], now: Mapping[str
 
 @contextlib.contextmanager
 def rescue_if_lost(in_place: Callable[[], bool], rescued: Callable[[], CalibrantError]) -> Iterator[None]:
-    """Raise `rescued()` at the end of the block, or instead of its error, if the files are not `in_place` any more."""
+    """Raise `rescued()` when the block ends or fails, if the files are no longer `in_place`."""
     try:
         yield
     except BaseException as error:  # a file that cannot be written is how the loss shows first

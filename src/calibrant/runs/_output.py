@@ -24,7 +24,7 @@ _SECONDS: Final = 0.2  # between writes
 
 
 class PredictionsFile:
-    """The rows of an evaluation on disk.
+    """Writer of ``predictions.jsonl``, which also continues the file of an earlier session.
 
     Rows that failed in an earlier session are answered again. As a file cannot change in its middle, a
     new one is then written beside it, and takes its place at the end.
@@ -53,7 +53,7 @@ class PredictionsFile:
         self.failed = array("q")
 
     def recover(self, examples: Iterable[Example]) -> None:
-        """Count the stored rows: sets `rows`, and `failed` to the rows to retry.
+        """Read the stored rows; set `rows` to their number and `failed` to those to retry.
 
         Parameters
         ----------
@@ -106,14 +106,14 @@ class PredictionsFile:
         self.rows += 1
 
     def is_finished(self, index: int) -> bool:
-        """Return True if the row at `index` needs no answer any more."""
+        """Return True if the row at `index` has its final answer."""
         if index >= self.rows:
             return False
         place = bisect_left(self.failed, index)
         return place == len(self.failed) or self.failed[place] != index
 
     def open(self) -> None:
-        """Begin to write.
+        """Open the file for writing.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class PredictionsFile:
             raise unwritable(self._path, error) from error
 
     def add(self, index: int, example: Example, prediction: Prediction) -> None:
-        """Write a row soon: with the next batch.
+        """Queue a row, to be written with the next batch.
 
         Raises
         ------
@@ -157,12 +157,12 @@ class PredictionsFile:
             self.flush_when_due()
 
     def flush_when_due(self) -> None:
-        """Write the waiting rows, if they have waited long enough."""
+        """Write the queued rows if they have waited long enough."""
         if self._lines and time.monotonic() - self._written >= _SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write the waiting rows."""
+        """Write the queued rows."""
         self._written = time.monotonic()
         lines, self._lines = self._lines, []
         self._write(b"".join(lines))
@@ -178,7 +178,7 @@ class PredictionsFile:
             raise self._failure from error
 
     def _copy(self, until: int) -> None:
-        """Copy the old lines before row `until`, failed rows included."""
+        """Copy the lines before row `until` from the old file, failed rows included."""
         if self._old is None:
             return
         while self._copied < min(until, self.rows):
@@ -191,7 +191,7 @@ class PredictionsFile:
                 self.flush()
 
     def close(self) -> None:
-        """Write the pending rows, move a new file into place, and close. Closing again does nothing.
+        """Write the queued rows, move a new file into place, and close. Closing again does nothing.
 
         Raises
         ------
@@ -222,7 +222,7 @@ class PredictionsFile:
                     opened.close()
 
     def _rescued(self, file: IO[bytes]) -> CalibrantError:
-        """Copy the rows of a removed but open file; return the error to raise."""
+        """Copy the rows of a removed but open file to a rescue directory; return the error to raise."""
         rescue = self._directory.rescued()
         file.seek(0)
         with rescue.predictions.open("xb") as copy:

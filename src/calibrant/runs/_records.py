@@ -1,4 +1,4 @@
-"""``predictions.jsonl``: its lines, written and read, and rows in order in little memory."""
+"""Lines of ``predictions.jsonl``: their format, and how they are written and read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CountRow: TypeAlias = Callable[[Mapping[str, Any]], None]
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRow:
-    """Stored line of an earlier session, with today's input row at its position.
+    """Line of an earlier session, compared with the input row at its position.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class StoredRow:
 
     @classmethod
     def read(cls, line: bytes, example: Example | None) -> StoredRow:
-        """Read a line.
+        """Read a line and compare it with an input row.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ def record_line(record: Mapping[str, Any]) -> bytes:
 
 
 class RowFile:
-    """The rows of a run on disk.
+    """Reader of the rows in a ``predictions.jsonl`` file.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class RowFile:
         self._finished = finished
 
     def lines(self) -> Iterator[bytes]:
-        """Yield the lines, unread.
+        """Yield the lines as bytes, without decoding them.
 
         Raises
         ------
@@ -207,7 +207,7 @@ class RowFile:
             offset += len(line)
 
     def records_at(self, offsets: Iterable[int]) -> Iterator[dict[str, Any]]:
-        """Yield the records at these byte offsets, in order."""
+        """Yield the records at these byte offsets, in the given order."""
         with self.path.open("rb") as file:
             for offset in offsets:
                 file.seek(offset)

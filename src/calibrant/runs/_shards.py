@@ -1,4 +1,4 @@
-"""Shards: one file for each block of rows, whole or not there; together they are a run."""
+"""Shards: one file per block of rows, written atomically; together they hold the rows of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FinishedRows: TypeAlias = dict[int, Collection[int]]
 
 
 class Shards:
-    """The rows of a run on disk, by block.
+    """Rows of a run on disk, in one file per block.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class Shards:
         self._block_rows = block_rows
 
     def recover(self, examples: Iterable[Example], count: CountRow) -> FinishedRows:
-        """Count the finished rows and return their positions.
+        """Count the finished rows and return their positions, by block.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class Shards:
         return whole
 
     def split(self, path: Path) -> None:
-        """Write the rows of a finished run to a file for each block again.
+        """Split the merged rows of a finished run into one file per block again.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class Shards:
                 self.add(number, lines)
 
     def remove(self) -> None:
-        """Rename and remove the shard folder, so that no partial run can remain."""
+        """Rename, then delete the shard folder, so that an interruption leaves no partial run."""
         gone = self._folder.with_name(f".{self._folder.name}.old")
         for folder in (gone, self._folder):
             if folder.exists():
@@ -125,7 +125,7 @@ class Shards:
             raise unwritable(path, error) from error
 
     def lines(self) -> Iterator[bytes]:
-        """Yield all rows in the order of the input."""
+        """Yield the lines of all rows in input order."""
         for path in sorted(self._folder.glob("*.jsonl")):
             yield from self._lines(path).values()
 
@@ -177,7 +177,7 @@ def _count_if_finished(
 
 
 def blocks_of(examples: Iterable[Example], size: int) -> Iterator[tuple[int, list[tuple[int, Example]]]]:
-    """Yield the number and rows of each block, every row with its input position."""
+    """Yield the number and the rows of each block, every row with its position in the input."""
     rows = iter(enumerate(examples))
     number = 0
     while block := list(itertools.islice(rows, size)):

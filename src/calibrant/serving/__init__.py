@@ -34,7 +34,7 @@ _find, __dir__ = lazy_names(
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first used: the extra may be missing, and takes its time."""
+    """Import a public name on first use, as its extra may be missing and is slow to import."""
     try:
         return _find(name)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The bodies that ``POST /v1/classify`` takes and returns."""
+"""Request and response bodies of ``POST /v1/classify``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _SeveralTexts(BaseModel):
 
 
 class AnswerPart(BaseModel):
-    """One label of an answer that holds several."""
+    """One label of an answer that has several."""
 
     name: str = Field(description="The field; or, where any number of labels may be answered, one of them.")
     label: str = Field(description="The field's label; yes or no in the other case.")
@@ -99,7 +99,7 @@ class Failure(Refusal):
 
 
 def decision_name(decision: Decision) -> str | None:
-    """Return ``accepted``, ``review`` or None."""
+    """Return the decision's name: ``accepted``, ``review``, or None if no rule applies."""
     return None if decision.accepted is None else "accepted" if decision.accepted else "review"
 
 
@@ -122,7 +122,7 @@ def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
 
 
 def _label_fields(answer: Prediction | Part) -> dict[str, Any]:
-    """Return label, probabilities and confidence."""
+    """Return the JSON fields of label, probabilities and confidence."""
     found = answer.distribution
     probabilities = found and dict(zip(found.labels, found.probabilities.tolist(), strict=True))
     return {"label": answer.label, "probabilities": probabilities, "confidence": answer.confidence}
@@ -136,7 +136,7 @@ def request_schema(most_texts: int) -> dict[str, Any]:
 
 
 def parse_request(body: bytes, most_texts: int) -> list[str]:
-    """Return a body's texts.
+    """Return the texts in a request's body.
 
     Raises
     ------

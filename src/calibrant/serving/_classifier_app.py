@@ -243,7 +243,7 @@ class _Service:
         return JSONResponse({"error": _ALL_FAILED, "results": results}, 503, {"Retry-After": "1"})
 
     async def _probe(self) -> bool:
-        """Return whether the model answers a short text; neither counted nor logged as one of a request."""
+        """Return whether the model answers a short text; the call does not count as a request."""
         try:
             return _is_answered(await self._answer(_PROBE_TEXT))
         except CalibrantError as error:
@@ -260,7 +260,7 @@ class _Service:
             )
 
     async def _predict(self, texts: list[str]) -> list[Prediction]:
-        """Return predictions; rows of all requests share the classifier's limits."""
+        """Return the predictions of texts; the rows of all requests share the classifier's limits."""
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._answer(text)) for text in texts]
@@ -274,7 +274,7 @@ class _Service:
         return [task.result() for task in tasks]
 
     def _error_fields(self, error: CalibrantError) -> dict[str, Any]:
-        """Return the loggable fields of an error; its message only if texts may be logged, as it may quote one."""
+        """Return an error's fields for the log; its message only if texts may be logged."""
         details = {name: getattr(error, name, None) for name in ("provider", "status", "hint")}
         words = str(error) if self._settings.log_texts else None
         return {"error": type(error).__name__, **details, "words": words}
@@ -344,13 +344,13 @@ class _Readiness:
 
     @property
     def status(self) -> str:
-        """``ready``, ``model failing`` or ``stopping``."""
+        """Status of the service: ``ready``, ``model failing`` or ``stopping``."""
         if self._stopping.is_set():
             return "stopping"
         return "ready" if self._failures < _FAILURES_IN_A_ROW else "model failing"
 
     def note(self, *, answered: bool) -> None:
-        """Record a request that the model answered, or that failed because of the model."""
+        """Count a request that failed because of the model, or reset the count after an answer."""
         before = self.status
         self._failures = 0 if answered else self._failures + 1
         if self.status == before:
@@ -370,7 +370,7 @@ class _Readiness:
         return self.status
 
     async def _run_probe(self) -> None:
-        """Probe the model once and schedule the next probe; the end of the event loop cancels it."""
+        """Probe the model once and set the earliest time of the next probe."""
         answered = False
         try:
             with contextlib.suppress(TimeoutError):
@@ -383,14 +383,14 @@ class _Readiness:
 
 
 class _Watch:
-    """Middleware that numbers, times and logs requests, and closes connections during shutdown."""
+    """Middleware that identifies, measures and logs requests, and closes connections during shutdown."""
 
     def __init__(self, app: ASGIApp, service: _Service) -> None:
         self._app = app
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request: give it an identifier, measure its time and log it."""
         if scope["type"] != "http":  # other servers ask for a lifespan
             await self._app(scope, receive, send)
             return
@@ -430,7 +430,7 @@ class _Watch:
 
 
 def _is_answered(prediction: Prediction) -> bool:
-    """Return whether the model answered, with a label or otherwise."""
+    """Return whether the model answered, even if its answer is not a label."""
     return prediction.outcome is not Outcome.ERROR
 
 

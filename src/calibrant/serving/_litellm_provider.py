@@ -1,4 +1,4 @@
-"""Bundles as models of litellm: ``calibrant/NAME`` in its library, its Router and its proxy."""
+"""Provider for litellm that serves bundles as models named ``calibrant/NAME``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROVIDER: Final = "calibrant"
 
 
 class BundleProvider(CustomLLM):  # type: ignore[misc]
-    """Answers litellm's calls of ``calibrant/NAME`` with the bundle of that name.
+    """Provider that answers litellm's calls of ``calibrant/NAME`` with the bundle of that name.
 
     The last user message is classified; the bundle's own prompt is used, and other messages are not. The answer's
     content is the JSON object that the service gives for a text: ``label``, ``probabilities``, ``confidence``,
@@ -111,7 +111,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         self._closing.close()
 
     def completion(self, model: str, messages: Sequence[Mapping[str, Any]], **call: Any) -> ModelResponse:  # noqa: ANN401
-        """Answer a call; the parameters are litellm's."""
+        """Answer a call; the parameters are those of litellm."""
         return run_sync(self.acompletion(model, messages, **call))
 
     async def acompletion(
@@ -123,7 +123,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         timeout: Any = None,  # noqa: ANN401, ASYNC109 (litellm's: seconds, or httpx's own)
         **_: object,
     ) -> ModelResponse:
-        """Answer a call inside an event loop; the parameters are litellm's."""
+        """Answer a call inside an event loop; the parameters are those of litellm."""
         prediction, content = await self._predict_json(model, messages, timeout)
         model_response.model = model
         model_response.choices[0].message.content = content
@@ -132,7 +132,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         return model_response
 
     def streaming(self, model: str, messages: Sequence[Mapping[str, Any]], **call: Any) -> Iterator[Any]:  # noqa: ANN401
-        """Answer a call in one piece; the parameters are litellm's."""
+        """Answer a streaming call in one piece; the parameters are those of litellm."""
         prediction, content = run_sync(self._predict_json(model, messages, call.get("timeout")))
         yield _piece(prediction, content)
 
@@ -142,7 +142,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
         messages: Sequence[Mapping[str, Any]],
         **call: Any,  # noqa: ANN401
     ) -> AsyncIterator[Any]:
-        """Answer a call in one piece inside an event loop; the parameters are litellm's."""
+        """Answer a streaming call in one piece inside an event loop; the parameters are those of litellm."""
         prediction, content = await self._predict_json(model, messages, call.get("timeout"))
         yield _piece(prediction, content)
 
@@ -172,7 +172,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
 
 
 def _last_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return the last user message, which may come in parts."""
+    """Return the text of the last user message, which may be a list of parts."""
     content = next((own.get("content") for own in reversed(messages) if own.get("role") == "user"), None)
     if isinstance(content, list):
         parts = [str(part.get("text")) for part in content if part.get("type") == "text"]
@@ -194,7 +194,7 @@ def _usage(prediction: Prediction) -> dict[str, int]:
 
 
 def _piece(prediction: Prediction, content: str) -> dict[str, Any]:
-    """Return litellm's ``GenericStreamingChunk``."""
+    """Return a whole answer as litellm's ``GenericStreamingChunk``."""
     return {
         "text": content,
         "tool_use": None,

@@ -15,7 +15,7 @@ _LOGGERS = ("calibrant", "uvicorn", "asyncio")
 
 
 class _JsonLines(logging.Formatter):
-    """Formatter of records as JSON objects, with class and place of an exception, whose message may quote a text."""
+    """Formatter of log records as JSON lines, without exception messages, which may quote texts."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as one line of JSON."""
@@ -35,7 +35,7 @@ class _JsonLines(logging.Formatter):
 
 @contextlib.contextmanager
 def json_logs(stream: TextIO | None = None) -> Iterator[None]:
-    """Write the service's logs to `stream`, standard error by default, as JSON lines, while the block runs."""
+    """Write the service's logs as JSON lines to `stream` (default: standard error) during the block."""
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(_JsonLines())
     loggers = [logging.getLogger(name) for name in _LOGGERS]

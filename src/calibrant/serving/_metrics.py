@@ -94,7 +94,7 @@ class ServiceMetrics:
             self.steps.labels(step.model, step.verdict.value).inc()
 
     def drift(self) -> float:
-        """Return the Kolmogorov-Smirnov distance of the latest confidences from the history, in [0, 1], or NaN."""
+        """Return the Kolmogorov-Smirnov distance of recent confidences from the run's; NaN with few values."""
         with self._lock:
             values = np.sort(np.asarray(self._window, dtype=np.float64))
         if len(values) < _LEAST or not len(self._history):

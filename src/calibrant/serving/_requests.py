@@ -1,4 +1,4 @@
-"""Parts of both services: refusals, request bodies of bounded size, work cancelled when its client disconnects."""
+"""Request handling of both services: refusals, body limits, cancellation when a client disconnects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 
 def prepare_app(app: FastAPI, connections: ConnectionLimits, *, routes: str) -> threading.Event:
-    """Give an application the state that `serve_app` needs, and refusals as ``{"error": ...}``.
+    """Set up the state that `serve_app` needs, and errors as JSON, ``{"error": ...}``.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def prepare_app(app: FastAPI, connections: ConnectionLimits, *, routes: str) -> 
 
 
 async def bounded_body(request: Request, most_bytes: int, *, seconds: float) -> bytes:
-    """Return the body of a request, bounded in size and time.
+    """Return the body of a request; refuse one that is too large or too slow.
 
     Parameters
     ----------

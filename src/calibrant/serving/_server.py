@@ -85,7 +85,7 @@ def serve_app(
 
 
 async def _refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer 503 once the body is here: to close with unread bytes would reset the connection, answer included."""
+    """Read the body, then answer 503: closing with unread bytes would reset the connection."""
     unread, more = 0, True
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_SECONDS_TO_DRAIN):
@@ -97,12 +97,12 @@ async def _refuse_connection(scope: Scope, receive: Receive, send: Send) -> None
 
 
 class _StrictConnection(h11.Connection):
-    """HTTP parser that rejects bodies in very many tiny chunks, which would block others, or of ambiguous length."""
+    """HTTP parser that rejects bodies in very many small chunks or of ambiguous length."""
 
     _pieces = _bytes = 0
 
     def next_event(self) -> Any:  # noqa: ANN401 (h11's)
-        """Return the next event; raise for a body in too many pieces or of ambiguous length."""
+        """Return the next HTTP event; raise for a body in too many chunks or of ambiguous length."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._pieces = self._bytes = 0
@@ -120,7 +120,7 @@ class _StrictConnection(h11.Connection):
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP protocol that disconnects clients past a deadline, for which uvicorn would wait for ever.
+    """HTTP protocol with deadlines for slow clients, for which uvicorn would wait for ever.
 
     A connection is closed if the headers of the next request are late, if the client does not read its answer, or if
     it keeps sending a body after the answer. The body has a deadline of its own, see `bounded_body`. Beyond the
@@ -205,7 +205,7 @@ class PatientProtocol(H11Protocol):
             self.transport.abort()
 
     def rank(self) -> tuple[bool, float]:
-        """Return whether a request is in progress, and the time since which the connection is idle."""
+        """Return whether a request is in progress, and the time at which the connection became idle."""
         cycle = self.cycle
         return cycle is not None and not (cycle.response_complete or cycle.more_body), self._since
 
@@ -281,7 +281,7 @@ class AppServer(uvicorn.Server):
             self._on_ready(_address(self._listening))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Announce the shutdown, accept requests a while longer, and finish those in progress."""
+        """Announce the shutdown, accept requests a while longer, and finish requests in progress."""
         self._stopping.set()
         await self._wait(self._notice_seconds)
         if self._accepting is not None:
@@ -313,7 +313,7 @@ class AppServer(uvicorn.Server):
                 await asyncio.sleep(1.0 if error.errno in _EXHAUSTED else 0.0)
 
     async def _room(self) -> None:
-        """Wait until connections are below the limit; idle ones are closed meanwhile."""
+        """Wait until there are fewer connections than the limit; close idle ones meanwhile."""
         connections = self.server_state.connections
         while len(connections) >= _CROWD * self._limits.most_connections:
             if not drop_idle(connections):

@@ -120,5 +120,5 @@ class ServiceSettings:
 
     @property
     def finish_seconds(self) -> int:
-        """Longest duration of a request in progress, in whole seconds."""
+        """Longest time to finish a request in progress, in seconds, rounded up."""
         return math.ceil(self.connections.seconds_for_body + self.deadline_seconds)

@@ -1,4 +1,4 @@
-"""Finished predictions in a SQL database, so that no call is paid for twice."""
+"""Cache of finished predictions in a SQL database."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class PredictionCache(WriteBehind):
         return found
 
     def put(self, key: str, prediction: Prediction) -> None:
-        """Upsert `prediction` under `key`; reads see it at once, the database soon after.
+        """Store `prediction` under `key`; reads see it at once, the database soon after.
 
         A prediction whose outcome is ``error`` is not stored: a transport error may be gone next time.
 
@@ -259,7 +259,7 @@ class PredictionCache(WriteBehind):
                 self._warn_once("evict", f"Old predictions cannot be removed: {self._place.reason(error)}")
 
     def _limit_size(self, size: int, max_bytes: int) -> None:
-        """Evict old rows when the size is due for a check.
+        """Delete old rows if the table's size is due for a check.
 
         The table is counted after every twentieth of the cap that this process wrote, and whenever its own sum
         passes the cap, so several processes exceed it by a twentieth each at most.
@@ -309,7 +309,7 @@ class PredictionCache(WriteBehind):
 
 
 class _PredictionTable(Database):
-    """Records of predictions under their keys, with their size and the time they were written.
+    """Table of predictions by key, with their size and the time they were written.
 
     Methods raise the errors of SQLAlchemy; only opening translates them.
     """
@@ -351,12 +351,12 @@ class _PredictionTable(Database):
         return sum(row[2] for row in rows)
 
     def total_bytes(self) -> int:
-        """Return the bytes of all keys and records, read from the index alone."""
+        """Return the total size of keys and records, in bytes, from the index alone."""
         with self._reading() as connection:
             return int(connection.scalar(sa.select(sa.func.sum(_PREDICTIONS.c.bytes))) or 0)
 
     def evict(self, max_bytes: int) -> int:
-        """Delete the rows written first from a table larger than `max_bytes`, down to 90 % of it.
+        """Delete the oldest rows of a table larger than `max_bytes`, down to 90 % of that size.
 
         Returns
         -------
@@ -415,7 +415,7 @@ class _PredictionTable(Database):
 
 
 def _blocks(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...]]]:
-    """Cut `rows` into powers of two, so that few different statements are prepared."""
+    """Yield `rows` in blocks of powers of two, so that few different statements are prepared."""
     start = 0
     while start < len(rows):
         size = min(_WRITE_BLOCK, 1 << ((len(rows) - start).bit_length() - 1))
@@ -424,7 +424,10 @@ def _blocks(rows: Sequence[tuple[Any, ...]]) -> Iterator[Sequence[tuple[Any, ...
 
 
 def _upsert(connection: sa.Connection, rows: Sequence[tuple[Any, ...]], *, mark: str) -> None:
-    """Write `rows`, many per statement: Python's driver releases the interpreter lock for each."""
+    """Insert or update `rows`, many per statement.
+
+    Python's driver releases the interpreter lock for each statement.
+    """
     values = f"({', '.join([mark] * len(_PREDICTIONS.c))})"
     for block in _blocks(rows):
         statement = (
@@ -436,7 +439,7 @@ def _upsert(connection: sa.Connection, rows: Sequence[tuple[Any, ...]], *, mark:
 
 
 def _replace(connection: sa.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Write `rows` in SQL that every database supports."""
+    """Delete and insert `rows`, in SQL that every database supports."""
     names = _PREDICTIONS.c.keys()
     for start in range(0, len(rows), _READ_BLOCK):
         block = [dict(zip(names, row, strict=True)) for row in rows[start : start + _READ_BLOCK]]

@@ -31,7 +31,10 @@ _VERSIONS = sa.Table(
 
 
 class _ForkGate:
-    """Lock between forks and the use of connections: SQLite would attribute an inherited one's locks to the child."""
+    """Lock that delays a fork while a connection is in use.
+
+    SQLite would attribute the locks of an inherited connection to the child.
+    """
 
     def __init__(self) -> None:
         self.condition = threading.Condition(threading.Lock())
@@ -45,7 +48,7 @@ _OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
 
 @contextlib.contextmanager
 def in_use() -> Iterator[None]:
-    """Hold off forks of other threads until the block ends."""
+    """Delay forks of other threads until the block ends."""
     gate, thread = _GATE, threading.get_ident()
     with gate.condition:
         while gate.forking and thread not in gate.users:
@@ -212,7 +215,7 @@ class Database:
 
     @contextlib.contextmanager
     def _writing(self, lock: int = _LOCK) -> Iterator[sa.Connection]:
-        """Begin an exclusive transaction; in PostgreSQL, exclusive per advisory `lock`."""
+        """Open a write transaction, exclusive in SQLite, and in PostgreSQL per advisory `lock`."""
         with self._transaction() as connection:
             if self._location.path is not None:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -231,7 +234,7 @@ class Database:
 
     @contextlib.contextmanager
     def _ready(self, what: str) -> Iterator[None]:
-        """Open or reopen the database, one thread at a time; raise StateError where `what` cannot be done."""
+        """Open or reopen the database for one thread at a time; raise StateError if `what` fails."""
         try:
             with self._thread_lock:
                 self._recover_file()
@@ -269,7 +272,7 @@ class Database:
                 return
 
     def _found_version(self, connection: sa.Connection) -> int | None:
-        """Return the version of the existing table, or None; raise for a version newer than ours."""
+        """Return the schema version of the existing table, or None; raise StateError for a newer one."""
         if not sa.inspect(connection).has_table(_VERSIONS.name):
             return None
         found = connection.scalar(sa.select(_VERSIONS.c.version).where(_VERSIONS.c.name == self.name))
@@ -281,7 +284,7 @@ class Database:
         return found
 
     def _recover_file(self) -> bool:
-        """Open the database, if it is not open yet or its file was deleted or replaced since.
+        """Open the database if it is not open; reopen it if its file was deleted or replaced.
 
         Writes into a deleted file would seem to succeed.
 

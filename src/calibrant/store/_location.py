@@ -67,7 +67,7 @@ class Location:
         return cls(url=url.set(database=str(path)), path=path)
 
     def __str__(self) -> str:
-        """Name the database without user, password and options."""
+        """Return the database's name without user, password and options."""
         if self.path is not None:
             return str(self.path)
         shown = URL.create(

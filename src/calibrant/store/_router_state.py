@@ -102,7 +102,7 @@ class RouterState(Database):
         return f"{type(self).__name__}({self.location!r}, scope={self._scope!r})"
 
     def read(self, strategy: str) -> dict[str, Any] | None:
-        """Return a strategy's record; None where there is none.
+        """Return a strategy's record; None if there is none.
 
         Raises
         ------
@@ -142,7 +142,7 @@ class RouterState(Database):
         return record
 
     def reset(self, strategy: str | None = None) -> list[str]:
-        """Delete the record of one or all strategies; return the names of deleted ones.
+        """Delete the record of one strategy or of all; return the strategies that had one.
 
         Raises
         ------
@@ -200,7 +200,7 @@ class RouterState(Database):
         return not files or any(map(os.path.lexists, files))
 
     def _where(self, strategy: str | None = None) -> list[sa.ColumnElement[bool]]:
-        """Return the conditions of a strategy's record, or of all records of the scope."""
+        """Return the SQL conditions for a strategy's record, or for all records of the scope."""
         whole = [_STATE.c.scope == self._scope]
         return whole if strategy is None else [*whole, _STATE.c.strategy == strategy]
 
@@ -223,7 +223,7 @@ class RouterState(Database):
             ) from error
 
     def _changed(self, connection: sa.Connection, strategy: str, change: _Change) -> dict[str, Any]:
-        """Return the record after `change`, which gets None if the record is missing, damaged or refused."""
+        """Return the result of `change`, which gets None if the record is missing, damaged or refused."""
         text = self._text(connection, strategy, lock=True)
         if text is not None:
             try:
@@ -288,7 +288,7 @@ def _checked_name(name: str, *, what: str, longest: int) -> str:
 
 
 def _json_rows(path: Path) -> list[dict[str, str]]:
-    """Return scope, strategy and record of every entry in a JSON file of earlier versions; empty without a file."""
+    """Return the scope, strategy and record of each entry in a JSON file of earlier versions."""
     try:
         return _read_json(path) if path.is_file() else []
     except OSError as error:
@@ -320,7 +320,7 @@ def _read_json(path: Path) -> list[dict[str, str]]:
 
 
 def _parse(text: str | bytes) -> object:
-    """Return the JSON value in a text; raise ValueError for numbers that are not finite, too."""
+    """Return the JSON value in a text; raise ValueError for bad JSON and numbers that are not finite."""
     try:
         return json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (TypeError, RecursionError) as error:  # a database may hold anything

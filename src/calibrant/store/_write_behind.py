@@ -18,7 +18,7 @@ _SHORTEST_RETRY, _LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts after a 
 
 
 class WriteBehind(abc.ABC):
-    """Object that queues data and writes it in a background thread, so that callers never wait for the disk.
+    """Object that writes queued data in a background thread, so that callers need not wait.
 
     The program's exit closes it, except in children of multiprocessing. A forked child starts with an empty
     queue: the parent writes the data that were queued.
@@ -46,7 +46,7 @@ class WriteBehind(abc.ABC):
         _OPEN.add(self)
 
     def _reset(self) -> None:
-        """Reset the locks, the queue and the thread, none of which a forked child may share."""
+        """Create new locks, queue and thread, as a forked child may not share its parent's."""
         self._lock = threading.Lock()  # held for moments only, never during a write
         self._write_lock = threading.Lock()  # held while reading and writing the database
         self._failing = False
@@ -75,7 +75,7 @@ class WriteBehind(abc.ABC):
             _LOG.warning("%s", error)  # the error under way matters more
 
     def _wake_up(self, *, hurry: bool = False) -> None:
-        """Have the queue written after the pause, or at once."""
+        """Tell the thread to write the queue, after the pause or at once."""
         if self._thread is None:
             with self._lock:
                 if self._thread is None and not self._closed:

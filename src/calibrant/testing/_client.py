@@ -155,7 +155,7 @@ class FakeClient:
         )
 
     def _planned_answer(self, request: CompletionRequest, number: int) -> object:
-        """Return the rule's answer to this call; raise the failure planned for it."""
+        """Return the rule's answer to a call; raise the failure planned for the call."""
         if number in self._failures:
             raise self._failures[number]
         return self._rule(_last(request, "user"), _last(request, "system"))
@@ -166,7 +166,7 @@ def _last(request: CompletionRequest, role: str) -> str:
 
 
 class Rule:
-    """Maps a text to the fake model's answer; thread-safe.
+    """Function from a text to the fake model's answer; thread-safe.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ class Rule:
         self._turns: Counter[str] = Counter()
 
     def __call__(self, text: str, prompt: str) -> object:
-        """Return the answer to this call; raise it if it is an exception."""
+        """Return the answer to a text; raise the answer if it is an exception."""
         answer: object = self._look_up(text, prompt)
         if isinstance(answer, list):
             with self._lock:
@@ -211,7 +211,7 @@ class Rule:
 
 
 def distribution_of(answer: object, labels: Sequence[str]) -> tuple[str, Mapping[str, float]]:
-    """Return the label an answer emits, and the weights of the labels it knows."""
+    """Return the label that the fake model writes, and the weights of labels."""
     if isinstance(answer, str):
         return answer, {answer: 1.0}
     if isinstance(answer, tuple):
@@ -231,7 +231,7 @@ def distribution_of(answer: object, labels: Sequence[str]) -> tuple[str, Mapping
 
 @contextlib.contextmanager
 def fake_model(name: str, model: Client | Opener) -> Iterator[str]:
-    """Let a model's name open a fake until the block ends.
+    """Register a name that opens a fake model, until the block ends.
 
     The name works wherever a model is named: in task files, bundles, `Classifier` and on the command line.
     A program that is started in the block knows nothing of it.

@@ -1,4 +1,4 @@
-"""A fake model that gives its next tokens."""
+"""Fake model that returns the next tokens after the beginning of an answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calibrant.testing._response import ranked, shares_at, weights_of, with_ille
 
 
 class FakeContinuingClient(FakeClient):
-    """A fake model that also gives its next tokens after any beginning of an answer.
+    """Fake model that also returns the next tokens after any beginning of an answer.
 
     It satisfies `ContinuingClient`, as embedded engines do. `complete` answers as `FakeClient` does;
     `continuing` follows the same rule. The answer a label leads to is a row of tokens: the JSON before
@@ -95,7 +95,7 @@ class FakeContinuingClient(FakeClient):
         self._unscorable = frozenset(unscorable)
 
     async def check_labels(self, labels: Sequence[str]) -> None:
-        """Record the labels; refuse those of the test's choice.
+        """Record the labels; raise ConfigurationError for those that the test forbids.
 
         Raises
         ------
@@ -160,7 +160,7 @@ class FakeContinuingClient(FakeClient):
 
 @dataclass
 class _FakeRow:
-    """A row of a `FakeContinuingClient`."""
+    """Session of one row at a `FakeContinuingClient`."""
 
     client: FakeContinuingClient
     request: CompletionRequest

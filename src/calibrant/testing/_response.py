@@ -1,4 +1,4 @@
-"""Answers of fake models: their tokens and the probabilities of these."""
+"""Answers of fake models: their tokens and token probabilities."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def weights_of(
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """An answer as a row of tokens.
+    """Answer as a sequence of tokens.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ class Written:
 
 
 def written(answer: str, labels: Sequence[str] | None, *, field: str, tokens: Split) -> Written:
-    """Return the tokens of an answer: a label, or the JSON of one with several, in the order it gives them.
+    """Return an answer's tokens: a label, or JSON with several labels in the order of the answer.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def written(answer: str, labels: Sequence[str] | None, *, field: str, tokens: Sp
 
 
 def neighbours(answer: str, labels: CompositeLabels) -> Iterator[str]:
-    """Yield the answers that differ from one in a single part.
+    """Yield the answers that differ from a given answer in a single part.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def neighbours(answer: str, labels: CompositeLabels) -> Iterator[str]:
 
 
 def _composed(answer: str, labels: Sequence[str] | None, field: str) -> tuple[list[str], list[str]]:
-    """Return the structure before, between and behind an answer's labels, and the labels as the answer spells them."""
+    """Return the JSON text around an answer's labels, and the labels in the document's order."""
     found: Any = None
     if isinstance(labels, CompositeLabels):
         with contextlib.suppress(ValueError):
@@ -263,7 +263,7 @@ def _pieces_of(label: str, tokens: Split) -> tuple[bytes, ...]:
 
 
 def shares_at(text: bytes, rivals: _Rivals) -> dict[bytes, float]:
-    """Return the probability of each next token, given the text before it, however it was cut into tokens."""
+    """Return the probability of each next token after a text, however the text was cut into tokens."""
     pieces = [(_piece_after(text, tokens), weight) for tokens, weight in rivals]
     found = [(piece, weight) for piece, weight in pieces if piece is not None]
     whole = [(data, weight) for (data, is_rest), weight in found if not is_rest]
@@ -271,7 +271,7 @@ def shares_at(text: bytes, rivals: _Rivals) -> dict[bytes, float]:
 
 
 def _scaled(weights: Iterable[tuple[bytes, float]]) -> dict[bytes, float]:
-    """Return the share of each token in all weights."""
+    """Return each token's share of the sum of all weights."""
     shares: dict[bytes, float] = {}
     for data, weight in weights:
         shares[data] = shares.get(data, 0.0) + weight
@@ -280,7 +280,7 @@ def _scaled(weights: Iterable[tuple[bytes, float]]) -> dict[bytes, float]:
 
 
 def _piece_after(text: bytes, pieces: Sequence[bytes]) -> tuple[bytes, bool] | None:
-    """Return the next piece after `text`, and True if it is the rest of a token; None if `pieces` differ from it."""
+    """Return the next token after `text`, True if only its rest; None if `pieces` differ from `text`."""
     for piece in pieces:
         if not text:
             return piece, False
@@ -291,7 +291,7 @@ def _piece_after(text: bytes, pieces: Sequence[bytes]) -> tuple[bytes, bool] | N
 
 
 def with_illegal(shares: Mapping[bytes, float], illegal_mass: float) -> dict[bytes, float]:
-    """Return the shares with `illegal_mass` taken from them, for a token that leads to no label."""
+    """Return the shares with `illegal_mass` moved to a token that leads to no label."""
     if not 0.0 <= illegal_mass < 1.0:
         msg = f"illegal_mass must be in [0, 1), got {illegal_mass}."
         raise ConfigurationError(msg)
