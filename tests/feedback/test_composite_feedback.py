@@ -1,4 +1,4 @@
-"""Feedback on answers that hold several labels."""
+"""Tests of feedback on answers that hold several labels."""
 
 from __future__ import annotations
 

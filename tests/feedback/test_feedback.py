@@ -1,4 +1,4 @@
-"""Severity of the feedback on one row."""
+"""Tests of the severity of the feedback on one row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feedback on labels with a structure, where an answer can be nearly right."""
+"""Tests of feedback on labels with a structure, where an answer can be nearly right."""
 
 from __future__ import annotations
 

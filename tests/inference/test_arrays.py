@@ -1,4 +1,4 @@
-"""Exact scoring of label arrays, compared with brute force in engines whose every token is known."""
+"""Tests of exact scoring of label arrays, compared with brute force."""
 
 from __future__ import annotations
 

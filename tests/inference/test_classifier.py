@@ -1,4 +1,4 @@
-"""Classifier: order of predictions, concurrency, requests, event loops, copies and closing."""
+"""Tests of `Classifier`: order of predictions, concurrency, requests, loops, copies and closing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retrieved demonstrations: prompts show the labelled texts nearest to a text."""
+"""Tests of retrieved demonstrations: prompts show the labelled texts nearest to a text."""
 
 from __future__ import annotations
 

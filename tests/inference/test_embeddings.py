@@ -1,4 +1,4 @@
-"""Embedders by name: hashing, model2vec, functions and litellm; and the cache around them."""
+"""Tests of embedders by name, and of the cache around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact scoring through the classifier: choice, calls, predictions and refusals."""
+"""Tests of exact scoring in the classifier: choice, calls, predictions and refusals."""
 
 from __future__ import annotations
 

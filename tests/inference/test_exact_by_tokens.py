@@ -1,4 +1,4 @@
-"""Exact scoring in an engine that reports all tokens: results and number of calls."""
+"""Tests of exact scoring in an engine that reports all tokens: results and number of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The concurrent runner: order, memory, merged calls, failures and stops."""
+"""Tests of the concurrent runner: order, memory, merged calls, failures and stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads on a classifier, learned from labelled texts."""
+"""Tests of heads on a classifier, learned from labelled texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal of finished predictions: stored rows make no calls, and errors are not stored."""
+"""Tests of the journal of finished predictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate of calls: concurrency, rates, budgets and deadlines."""
+"""Tests of the gate of calls: concurrency, rates, budgets and deadlines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients opened by a model's name, and the options of models."""
+"""Tests of clients opened by a model's name, and of the options of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes of rows: faults of the model, of the server, and of every call."""
+"""Tests of outcomes of rows: faults of the model, of the server, and of every call."""
 
 from __future__ import annotations
 

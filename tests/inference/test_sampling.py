@@ -1,4 +1,4 @@
-"""Sampling: several answers to one query, and their agreement as confidence."""
+"""Tests of sampling: several answers to one query, and their agreement as confidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers with several labels, from the model's response to the prediction."""
+"""Tests of answers with several labels, from the model's response to the prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routers that share what they learn between processes."""
+"""Tests of routers that share learned state between processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bandit strategy: what it learns from, how it orders, and its stored state."""
+"""Tests of the bandit strategy: learning, order and stored state."""
 
 from __future__ import annotations
 

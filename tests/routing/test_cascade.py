@@ -1,4 +1,4 @@
-"""The cascade: cheap providers first, dear ones after degenerate answers."""
+"""Tests of the cascade strategy: cheap providers first, dear ones after degenerate answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving averages of success and latency."""
+"""Tests of moving averages of success and latency."""
 
 from __future__ import annotations
 

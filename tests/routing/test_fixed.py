@@ -1,4 +1,4 @@
-"""Declared orders, and the table from task to provider."""
+"""Tests of declared orders, and of the table from task to provider."""
 
 from __future__ import annotations
 

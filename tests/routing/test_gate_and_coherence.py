@@ -1,4 +1,4 @@
-"""Checks of answers by their embeddings: the quality gate and the coherence monitor."""
+"""Tests of the quality gate and the coherence monitor, which compare embeddings."""
 
 from __future__ import annotations
 

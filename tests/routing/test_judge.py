@@ -1,4 +1,4 @@
-"""Messages for a judge, and the grades in its replies."""
+"""Tests of messages to a judge, and of the grades in a judge's replies."""
 
 from __future__ import annotations
 

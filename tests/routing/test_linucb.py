@@ -1,4 +1,4 @@
-"""LinUCB against the closed form of its recursion, solved from all records at once."""
+"""Tests of LinUCB against the closed form of its recursion, solved from all records at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol of strategies: providers, observations, state and the ladder of one request."""
+"""Tests of the protocol of strategies: providers, observations, state and ladders."""
 
 from __future__ import annotations
 

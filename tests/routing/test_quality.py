@@ -1,4 +1,4 @@
-"""Heuristic quality of answers, from their text alone."""
+"""Tests of the heuristic quality of answers."""
 
 from __future__ import annotations
 

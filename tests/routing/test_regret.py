@@ -1,4 +1,4 @@
-"""Regret of strategies on simulated providers, and their baselines."""
+"""Tests of the regret of strategies on simulated providers, and of the baselines."""
 
 from __future__ import annotations
 

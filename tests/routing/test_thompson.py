@@ -1,4 +1,4 @@
-"""Thompson sampling beside integrals, scipy and closed forms."""
+"""Tests of Thompson sampling against integrals, scipy and closed forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triage: requests go to the provider of their tier if its window holds them."""
+"""Tests of triage: requests go to the provider of their tier if its window holds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three strategies that score the predicted label's probability."""
+"""Tests of the three strategies that score the predicted label's probability."""
 
 # ruff: noqa: FBT003 - is_correct is positional in the protocol
 

@@ -1,4 +1,4 @@
-"""Brier and log scores of the whole distribution."""
+"""Tests of the Brier and log scores of the whole distribution."""
 
 # ruff: noqa: FBT003 - is_correct is positional in the protocol
 
