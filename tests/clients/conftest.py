@@ -1,4 +1,4 @@
-"""Loopback servers: one of scripted chat completions, one of a small language model."""
+"""Fixtures: a server of scripted chat completions, and one of a small language model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ChatServer(LoopbackServer):
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        """Bodies of the requests."""
+        """Return the bodies of the requests."""
         return [body for _, body, _ in self.asked]
 
     def routed(self) -> web.Application:
@@ -277,12 +277,12 @@ def serve() -> Iterator[Callable[..., ToyServer]]:
 
 
 async def no_wait(_seconds: float) -> None:
-    """Replace sleeping."""
+    """Replace sleeping by returning at once."""
 
 
 @pytest.fixture
 def classify() -> Iterator[Callable[..., Classifier]]:
-    """Return a function that makes a classifier on a server, which visits every node."""
+    """Return a function that makes a classifier on a server, with tolerance 0."""
     made: list[Classifier] = []
 
     def build(server: Any, **options: Any) -> Classifier:

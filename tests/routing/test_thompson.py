@@ -37,7 +37,7 @@ def stored(**pairs: tuple[Any, Any]) -> dict[str, Any]:
 
 
 def test_outcomes_add_what_they_should() -> None:
-    """A success adds 1 to alpha; a failure adds 1, a rate limit 2 and a penalty itself to beta."""
+    """A success adds 1 to alpha. To beta a failure adds 1, a rate limit 2, and a penalty its own value."""
     router = ThompsonRouter(NAMES)
     for one in (
         seen("a"),
@@ -94,7 +94,7 @@ def test_parameters_are_discounted_sums(outcomes: list[tuple[int, str]], decay: 
 
 
 def test_decay_tries_idle_providers_again() -> None:
-    """A bad record fades while another provider answers."""
+    """With decay, a provider with a bad record gets requests again while another one answers."""
     found = {}
     for decay in (1.0, 0.98):
         router = ThompsonRouter(["good", "bad"], decay=decay, rng=3)
