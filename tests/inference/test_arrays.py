@@ -100,7 +100,7 @@ def classify(engine: Engine, field: str = "topics", **options: Any) -> Predictio
 
 
 def inside(found: Prediction) -> dict[str, float]:
-    """Return the probability of each label to be in the answer."""
+    """Return the probability that each label is in the answer."""
     assert {distribution_of(part).space for part in found.parts} == {LogprobSpace.EXACT}
     return {part.name: distribution_of(part).probability("yes") for part in found.parts}
 
@@ -230,7 +230,7 @@ def test_confidence_sums_equal_orders(model: Model) -> None:
 
 
 def test_repeated_label_counts_as_end() -> None:
-    """A repeated label adds nothing, so its probability counts for the array's end."""
+    """The probability of a repeated label counts for the array's end."""
     steps = fixed({LABELS[0]: 0.9, END: 0.1}, {LABELS[0]: 0.9, LABELS[1]: 0.1})
     found = classify(Writer(steps, field="topics", vocabulary=CHARACTERS))
     assert found.text == written(LABELS[:1], "topics")
@@ -247,7 +247,7 @@ def test_full_array_ends_without_query() -> None:
 
 
 def test_error_bound_holds_for_every_label() -> None:
-    """Probabilities differ from those at tolerance 0 by at most the error bound, which is sometimes large."""
+    """Probabilities differ from those at tolerance 0 by at most the error bound."""
     bounds = []
     for seed, tolerance in itertools.product(range(20), (0.1, 0.5, 0.9)):
         wide, full = (
@@ -276,7 +276,7 @@ def test_error_bound_holds_for_every_label() -> None:
     ],
 )
 def test_bounded_schema_is_decoded(schema: Any, reason: str | None) -> None:
-    """Schemas that limit the array or open its elements are decoded; scoring="exact" raises with the reason."""
+    """Limited or open schemas are decoded, and scoring="exact" raises ConfigurationError."""
     array = {"type": "array", "items": {"type": "string", "enum": list(LABELS)}, **schema}
     options: dict[str, Any] = {
         "labels": TOPICS,

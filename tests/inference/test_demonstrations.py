@@ -116,7 +116,7 @@ def test_equal_rows_count_once() -> None:
 
 
 def test_order_is_equal_for_equal_texts() -> None:
-    """The order is random over texts, the same for equal texts, and changes with the seed."""
+    """The order of demonstrations depends on the text and the seed, and is the same for equal texts."""
     index = index_of()
     texts = [f"the kitten sleeps {number}" for number in range(40)]
     settings = DemonstrationSettings(k=3)

@@ -178,7 +178,7 @@ class TestCallable:
             embed(CallableEmbedder(wrapped(lambda texts: [*lengths(texts), [0.0, 0.0]])), "abc")
 
     def test_exceptions_of_functions_pass(self) -> None:
-        """Exceptions of a function pass unchanged; StopIteration becomes RuntimeError."""
+        """A function's exception keeps its type, except that StopIteration becomes RuntimeError."""
         for error, kind in ((OSError("gone"), OSError), (StopIteration(), RuntimeError)):
 
             def raises(texts: list[str], error: Exception = error) -> list[list[float]]:
@@ -202,7 +202,7 @@ def wrapped(function: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
 
 class TestOpen:
     def test_names_open_embedders(self) -> None:
-        """Hashing is the default, and other names are litellm's."""
+        """An embedder opens by its name: hashing by default, and other names through litellm."""
         assert open_embedder().dimension == 64
         assert open_embedder("hashing", dim=16).dimension == 16
         remote = open_embedder("vectors", options={"api_base": "http://127.0.0.1:9/v1", "timeout": 3})
@@ -250,7 +250,7 @@ class Scripted:
         return answer
 
     def close(self) -> None:
-        """Note the call."""
+        """Record that the embedder was closed."""
         self.closed = True
 
 

@@ -39,7 +39,7 @@ class Holding(FakeClient):
 
 
 def begun(made: Classifier, texts: Iterable[str], delivered: list[int], **options: Any) -> asyncio.Task[str]:
-    """Begin to classify texts, and record the rows that are delivered."""
+    """Begin to classify texts, and record the delivered rows."""
     return asyncio.create_task(
         made.feed(map(made.query, texts), lambda index, _: delivered.append(index), **options)
     )
@@ -258,7 +258,7 @@ def test_stop_at_once_cancels_rows(at_once: bool) -> None:
 
 
 class _Limited(FakeClient):
-    """Model that answers rows 0 to 2, holds row 3, and refuses the others for these seconds in turn."""
+    """Model that answers rows 0 to 2, holds row 3, and gives the others these rate limits in turn."""
 
     def __init__(self, *seconds: float, held_is_refused: bool = False) -> None:
         super().__init__(LABELS, {}, default="cat")
@@ -303,7 +303,7 @@ async def _stopped_while_rows_wait(client: _Limited, *, until_given_up: bool = T
 @pytest.mark.parametrize("held_is_refused", [False, True])
 @pytest.mark.parametrize("seconds", [(30.0, 30.0), (0.02, 30.0, 30.0)], ids=["at first", "again"])
 def test_stop_waits_cancels_waiting_rows(seconds: tuple[float, ...], held_is_refused: bool) -> None:
-    """`waits` cancels rows that wait for a rate limit; a call in flight is finished, not repeated."""
+    """`Stop.waits` cancels rows that wait for a rate limit; a call in flight ends and is not repeated."""
 
     async def run() -> list[int]:
         return await _stopped_while_rows_wait(_Limited(*seconds, held_is_refused=held_is_refused))
@@ -312,7 +312,7 @@ def test_stop_waits_cancels_waiting_rows(seconds: tuple[float, ...], held_is_ref
 
 
 def test_stop_waits_finishes_short_waits() -> None:
-    """Rows that wait only a moment are finished."""
+    """`Stop.waits` lets rows finish that wait only a moment."""
 
     async def run() -> list[int]:
         return await _stopped_while_rows_wait(_Limited(0.02), until_given_up=False)
@@ -321,7 +321,7 @@ def test_stop_waits_finishes_short_waits() -> None:
 
 
 def test_stop_ends_rows_behind_a_cancelled_one() -> None:
-    """A full window behind a cancelled row does not keep the run from ending."""
+    """A stop ends the run even if a full window waits behind a cancelled row."""
     stop, delivered = Stop(), []
     answered = 0
 

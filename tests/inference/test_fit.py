@@ -38,7 +38,7 @@ OTHERS = [f"number {n}" for n in range(100, 120)]
 
 
 def place(text: str) -> int:
-    """Return the position of the true label, which no word of the text reveals."""
+    """Return the position of the true label, which depends on no word of the text."""
     return hashlib.sha256(text.encode()).digest()[0] % 2
 
 
@@ -244,7 +244,7 @@ def test_head_of_other_labels_is_refused(labels: tuple[str, ...]) -> None:
 
 
 class Telling(Engine):
-    """Engine that knows nothing of the labels, while tokens that begin none reveal the answer."""
+    """Engine whose label tokens reveal nothing, while its other tokens reveal the answer."""
 
     def row(self, text: str) -> Row:
         """Return the row of a text."""
@@ -313,7 +313,7 @@ def test_head_needs_an_engine_with_features() -> None:
 
 
 def texts_asked(engine: Engine) -> int:
-    """Return the number of rows with a text; each prompt also has one without."""
+    """Return the number of rows with a text, without the one row per prompt that has none."""
     return sum(bool(row.text) for row in engine.rows)
 
 
@@ -352,7 +352,7 @@ def test_limits_keep_features() -> None:
 
 
 def of_one_mind(_: str) -> dict[str, float]:
-    """Return even odds."""
+    """Return probability one half for each label."""
     return {"cat": 0.5, "dog": 0.5}
 
 

@@ -80,7 +80,7 @@ def test_key_ignores_how_calls_are_made() -> None:
 
 
 def test_errors_are_never_stored() -> None:
-    """A failed row is called again by the next run."""
+    """A failed row is not stored, and is called again by the next run."""
     memory = MemoryJournal()
     failed, _ = ask(memory, answer=FAULT)
     assert (failed.outcome, len(memory)) == (Outcome.ERROR, 0)

@@ -172,7 +172,7 @@ def test_at_least_one_call_is_always_allowed() -> None:
 
 
 def test_retry_after_holds_for_every_call() -> None:
-    """A Retry-After delays the other calls as well."""
+    """A Retry-After delays all calls, not only the repeated one."""
     clock = Time()
     shared = gate(clock, concurrency=4)
 
@@ -337,7 +337,7 @@ def test_cost_budget_waits_for_a_price() -> None:
 
 
 def test_sufficient_budget_ends_nothing() -> None:
-    """A sufficient budget answers all rows."""
+    """With a sufficient budget all rows are answered."""
     client = _Priced(LABELS, {}, default="cat")
     limits = Limits(max_requests=11, max_tokens=1000, max_cost=10.0, run_seconds=60)
     assert len(classifier(client, limits=limits).classify_many([str(n) for n in range(10)])) == 10

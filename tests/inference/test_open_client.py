@@ -155,7 +155,7 @@ def test_missing_engine_names_the_command(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def any_model(messages: list[dict[str, str]]) -> object:
-    """Serve as a callable model."""
+    """Answer as a callable model."""
     return messages
 
 

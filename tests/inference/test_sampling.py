@@ -185,7 +185,7 @@ def test_fewer_than_half_fail_the_row(answers: list[Any]) -> None:
 
 
 def test_bad_key_ends_the_run() -> None:
-    """A bad key raises ProviderError."""
+    """A bad key ends the run with ProviderError."""
     denied = ProviderError("bad key", provider="fake", status=401)
     with pytest.raises(ProviderError, match="bad key"):
         sample(denied, denied, denied)

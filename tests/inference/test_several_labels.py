@@ -215,7 +215,7 @@ def test_journal_returns_parts(labels: Any, said: Any) -> None:
 
 
 def test_records_without_parts_are_read() -> None:
-    """Records of single labels hold no parts and are read as before."""
+    """A record of a single label has no `parts`, and reads back with none."""
     record = prediction_to_record(Prediction(label="Food"))
     assert "parts" not in record
     assert prediction_from_record(record).parts == ()

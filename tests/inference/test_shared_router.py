@@ -139,13 +139,13 @@ Share = Callable[..., SharedRouter]
 
 
 def execute(path: Path, statement: str) -> list[Any]:
-    """Change or read a SQLite file beside the state."""
+    """Execute a statement in the SQLite file beside the state."""
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         return connection.execute(statement).fetchall()
 
 
 def set_aside(path: Path) -> list[str]:
-    """Return the records that were set aside."""
+    """Return the records that were set aside as unreadable."""
     return [row[0] for row in execute(path, "SELECT record FROM calibrant_router_set_aside")]
 
 
@@ -153,7 +153,7 @@ NEVER = {"flush_seconds": 3600.0}  # but by flush and close
 
 
 def seen(provider: str = "a", latency: float = 1.0, **options: Any) -> Observation:
-    """Return a successful call."""
+    """Return the observation of a successful call."""
     return Observation(provider=provider, success=True, latency_seconds=latency, **options)
 
 
@@ -578,7 +578,7 @@ def record(count):
 
 
 def run(code: str, place: Path, flush_seconds: float) -> int:
-    """Run `code` in another interpreter; return its status."""
+    """Run `code` in another interpreter, and return its exit status."""
     return subprocess.run(  # noqa: S603 (our own code)
         [sys.executable, "-c", HEAD + code, str(place), str(flush_seconds)],
         timeout=60,
