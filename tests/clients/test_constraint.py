@@ -145,7 +145,7 @@ def test_too_large_label_sets_raise_an_error() -> None:
 
 
 def test_other_schemas_are_written_on_one_line() -> None:
-    """The grammar allows answers on one line only, and the caller's schema stays as it was."""
+    """The grammar fixes the separators and allows no other white space; the caller's schema is unchanged."""
     given = as_format({"properties": {"a": {"type": "string"}}})
     before = json.dumps(given)
     header, schema = json_grammar(given).split("start: %json ")

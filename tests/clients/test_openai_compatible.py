@@ -315,7 +315,7 @@ class TestOpening:
         assert "scoring='decode'" in str(caught.value)
 
     def test_settings_are_part_of_cache_keys(self) -> None:
-        """Another chat template changes the cache key."""
+        """Another chat template or number of tokens changes the described settings, and so the cache key."""
         address = {"api_base": "http://localhost:1"}
         methods = [
             Classifier(model="openai/x", labels=LABELS, scoring="exact", options={**address, **more})

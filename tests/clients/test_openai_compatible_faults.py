@@ -220,7 +220,7 @@ class TestConstruction:
         ],
     )
     def test_failing_templates_raise(self, serve: Start, make: Make, template: str, reason: str) -> None:
-        """A template that fails or is unsafe raises ConfigurationError."""
+        """A template that fails raises ConfigurationError with the reason."""
         client = make(serve("vllm"), chat_template=template)
         assert reason in str(failure(client, ConfigurationError))
 

@@ -239,7 +239,7 @@ def test_repeated_label_counts_as_end() -> None:
 
 
 def test_full_array_ends_without_query() -> None:
-    """An array of all labels is complete: the engine is queried twice per label and not once more."""
+    """For an array of all labels the engine is queried exactly twice per label."""
     steps = [{label: 1.0} for label in LABELS]
     found = classify(Writer(fixed(*steps), field="topics", vocabulary=CHARACTERS), scoring="exact")
     assert (found.label, found.confidence) == (json.dumps(list(LABELS)), pytest.approx(1.0))

@@ -48,7 +48,7 @@ def sent(client: FakeClient) -> list[tuple[str, str]]:
 
 
 def test_a_text_becomes_a_prediction(animals: FakeClient) -> None:
-    """In masked space the confidence is the joint probability of the label's tokens."""
+    """In masked space a prediction's confidence is the joint probability of the label's tokens."""
     prediction = make(animals).classify("it goes meow")
     assert (prediction.label, prediction.outcome, prediction.reason) == ("cat", Outcome.OK, "")
     assert prediction.confidence == pytest.approx(0.9)
@@ -176,7 +176,7 @@ def test_given_schema_is_sent(animals: FakeClient) -> None:
 def test_the_template_shapes_the_user_message(
     animals: FakeClient, template: str | None, text: str, user: str
 ) -> None:
-    """Every {input} becomes the text; other braces, and those of the text, stay as they are."""
+    """Every {input} in the template becomes the text, and all other braces stay."""
     make(animals, user_template=template).classify(text)
     assert sent(animals) == [("Which animal?", user)]
 
@@ -236,7 +236,7 @@ def test_an_unknown_space_is_refused(animals: FakeClient) -> None:
 
 
 def test_space_none_gives_no_confidence() -> None:
-    """Log-probabilities of a client with space ``none`` are not read."""
+    """With the space "none" a prediction has a label, but neither confidence nor distribution."""
     client = FakeClient(LABELS, {"meow": ("cat", 0.9)}, space="none")
     prediction = make(client).classify("meow")
     assert (prediction.label, prediction.outcome) == ("cat", Outcome.OK)

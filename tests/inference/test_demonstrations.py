@@ -84,7 +84,7 @@ def test_nearest_texts_follow_the_instruction() -> None:
 
 
 def test_balanced_takes_each_label_in_turn() -> None:
-    """``nearest`` shows three kittens; ``balanced`` shows the nearest text of each label in turn."""
+    """``nearest`` shows the three nearest texts, and ``balanced`` the nearest text of each label."""
     index = index_of()
     kittens = {text for text, label in ROWS.items() if label == "cat"}
     assert set(shown(index, KITTEN, k=3)) == kittens
@@ -129,7 +129,7 @@ def test_order_is_equal_for_equal_texts() -> None:
 
 @pytest.mark.parametrize("text", ["", "  ", "?!", "\ud800", "völlig anders"])
 def test_unknown_words_still_show_demonstrations(text: str) -> None:
-    """Texts without a known word get as many demonstrations as any other."""
+    """A text without a known word gets as many demonstrations as any other text."""
     assert len(shown(index_of(), text, k=2)) == 2
     assert len(shown(index_of({"!": "cat", "?": "dog"}), text, k=1)) == 1
 
@@ -198,7 +198,7 @@ def test_journal_answers_equal_prompts() -> None:
 
 
 def test_distant_rows_change_no_prompt() -> None:
-    """Stored answers stay valid when rows are added that no prompt shows."""
+    """A stored answer stays valid if a row is added that its prompt does not show."""
     client, journal = FakeClient(LABELS, majority), MemoryJournal()
     make(client, journal=journal).with_demonstrations(index_of(), k=1).classify("the kitten sleeps!")
     more = index_of({**ROWS, "quite another thing": "cow"})
@@ -345,7 +345,7 @@ def test_cascade_takes_no_demonstrations() -> None:
 
 
 def test_from_text_reads_only_an_index() -> None:
-    """`from_text` reads the output of `to_text` and refuses other text."""
+    """`from_text` reads the text of `to_text`; other text raises ConfigurationError."""
     index = index_of()
     assert DemonstrationIndex.from_text(index.to_text(), labels=LabelSet(LABELS)).rows == index.rows
     for text in ("{", "[]\n", '{"input": 1, "answer": "cat"}\n', '{"answer": "cat"}\n'):

@@ -280,7 +280,7 @@ class TestCache:
 
     @pytest.mark.parametrize(("size", "texts", "embedded"), [(2, "abacab", "abcb"), (0, "aa", "aa")])
     def test_least_recent_text_is_forgotten(self, size: int, texts: str, embedded: str) -> None:
-        """The cache forgets the text that was used longest ago; one of size 0 remembers nothing."""
+        """The cache forgets the least recently used text, and with size 0 it stores nothing."""
         embedder = Scripted(GOOD)
         cached = CachedEmbedder(embedder, cache_size=size)
         for text in texts:

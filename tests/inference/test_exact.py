@@ -84,7 +84,7 @@ def test_union_of_literals_is_scored() -> None:
 
 
 def test_fallback_to_decoding_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    """One warning gives the reason where a model that could score decodes by default."""
+    """A model that could score exactly, but decodes, logs one warning with the reason."""
     made = classifier(fake(name="said once"), field="results[].category")
     made.with_tokens()
     classifier(fake(name="said once"), field="results[].category")
@@ -236,7 +236,7 @@ def test_serial_engine_visits_neighbours_first(tolerance: Any) -> None:
 
 
 def test_short_listing_is_extended_where_needed() -> None:
-    """A short listing is repeated in full where it lacks a label at the root or any elsewhere."""
+    """A short list of next tokens is requested in full only where a label is missing."""
     client = _Prattling(
         ["Food", "Bills"], {}, default={"Food": 0.7, "Bills": 0.3}, tokens="characters", few=1
     )
@@ -259,7 +259,7 @@ class _Prattling(FakeContinuingClient):
 
 
 def test_exact_tolerance_takes_whole_listings() -> None:
-    """The tolerance "exact" requests whole listings, so no label is missing."""
+    """The tolerance "exact" requests full lists at once, so no text is requested twice."""
     client = fake(few=1)
     prediction = classifier(client, tolerance="exact").classify("t")
     assert prediction.attempts == len(set(client.beginnings))

@@ -71,7 +71,7 @@ def test_a_query_is_two_messages() -> None:
 
 
 def test_texts_are_read_as_rows_are_begun() -> None:
-    """Texts are read as rows begin; a slow first row stops reading after 1,024."""
+    """Texts are read only as rows begin: while the first row is held, 1,024 texts are read."""
     read = answered = 0
 
     def texts() -> Iterator[str]:
@@ -158,7 +158,7 @@ def test_finished_rows_repeat_without_journal() -> None:
 
 
 def test_journal_answers_a_repeated_row() -> None:
-    """A journal answers a repeated row that was looked up before its twin was stored."""
+    """The second of two equal rows is answered from the journal, with 0 attempts."""
     client, memory = FakeClient(LABELS, {}, default="dog"), MemoryJournal()
     found = classifier(client, concurrency=1, journal=memory).classify_many(["same", "same"])
     assert len(client.requests) == 1
@@ -239,7 +239,7 @@ class _Forgetful(FakeClient):
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_stop_at_once_cancels_rows(at_once: bool) -> None:
-    """`at_once` cancels the rows in flight; without it they are finished."""
+    """A stop with `at_once` cancels the rows in flight; without it they are finished."""
     client, stop = Holding(*range(3, 9)), Stop()
     delivered: list[int] = []
 

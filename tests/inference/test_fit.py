@@ -79,7 +79,7 @@ def confidences(predictions: Sequence[Prediction]) -> list[tuple[str | None, flo
 
 
 def test_fit_repairs_a_biased_model() -> None:
-    """Half of the other rows are right before `fit`, and all of them after it."""
+    """Before `fit` half of the unseen rows are right, and after it all of them."""
     classifier = make()
     assert labels_of(classifier.classify_many(OTHERS)) == ["cat"] * len(OTHERS)
     assert classifier.fit(TAUGHT, truth(TAUGHT)) is classifier
@@ -269,7 +269,7 @@ def features_of(classifier: Classifier, texts: Sequence[str]) -> list[np.ndarray
 
 
 def test_features_survive_a_journal() -> None:
-    """Features are kept in half precision on request and survive a JSON record."""
+    """Features are kept in half precision on request, and are equal after a JSON record."""
     classifier = make(Telling())
     assert classifier.classify(OTHERS[0]).features is None
     (found,) = classifier.with_features().classify_many(OTHERS[:1])
@@ -357,7 +357,7 @@ def of_one_mind(_: str) -> dict[str, float]:
 
 
 def learned(monkeypatch: pytest.MonkeyPatch, embeddings: str = "model2vec:here") -> Classifier:
-    """Return a classifier that learned from texts with embeddings."""
+    """Return a classifier with a head that was fitted with embeddings."""
     install_model2vec(monkeypatch, {"here": 0, "there": 0, "other": 1})
     return make(FakeClient(LABELS, of_one_mind)).fit(*KNOWN, embeddings=embeddings)
 

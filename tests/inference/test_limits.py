@@ -32,7 +32,7 @@ BUSY = RateLimitError("slow down", provider="p", status=429, retryable=True)
 
 
 class Time:
-    """Clock that moves when someone sleeps."""
+    """Clock that moves only while something sleeps on it."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -186,7 +186,7 @@ def test_retry_after_holds_for_every_call() -> None:
 
 
 def test_exhausted_allowance_delays_calls() -> None:
-    """Calls wait until an exhausted allowance resets, at most a minute."""
+    """Calls wait until a used-up allowance resets, but at most a minute."""
     clock = Time()
     shared = gate(clock, concurrency=4)
 
@@ -226,7 +226,7 @@ def test_rate_headers_reach_the_gate() -> None:
 
 @given(per_minute=st.integers(30, 3000), calls=st.integers(2, 60))
 def test_rate_holds_over_every_interval(per_minute: int, calls: int) -> None:
-    """No interval has more calls than the rate allows beyond the first second's worth."""
+    """In any interval the calls exceed the rate by at most one second's number of calls."""
     clock = Time()
     shared = gate(clock, concurrency=100, requests_per_minute=per_minute)
 
@@ -319,7 +319,7 @@ def test_run_deadline_ends_the_run() -> None:
     ],
 )
 def test_budget_ends_the_run_in_time(budget: dict[str, Any], message: str) -> None:
-    """A run ends near its budget, with the expected cost of rows in flight counted."""
+    """A budget ends the run with LimitReachedError after 3 to 8 of 100 rows."""
     client = _Priced(LABELS, {}, default="cat", latency=0.001)
     made = classifier(client, limits=Limits(concurrency=2, **budget))
     with pytest.raises(LimitReachedError, match=message):

@@ -101,7 +101,7 @@ def test_ties_go_to_the_first_label(answers: list[str]) -> None:
 
 
 def test_text_is_the_first_with_the_label() -> None:
-    """The prediction's text is the first answer with its label."""
+    """The prediction's text is the first answer with the predicted label."""
     assert sample("dog", "cat", "cat").text == '{"category": "cat"}'
 
 
@@ -123,7 +123,7 @@ def test_sampled_prediction_survives_a_record() -> None:
 
 
 def test_unlabelled_answers_lower_the_label_mass() -> None:
-    """A refusal and an unknown label leave two of four answers: 3/6, and half of the label mass."""
+    """With a refusal and an unknown label in four samples, the probability is 3/6 and the mass 1/2."""
     prediction = sample("cat", refusal(), "whale", "cat")
     found = distribution_of(prediction)
     assert (prediction.label, prediction.outcome, prediction.reason) == ("cat", Outcome.OK, "")
@@ -225,7 +225,7 @@ def test_cost_adds_known_costs(costs: list[float | None], total: float | None) -
 
 
 def test_model_is_the_first_named() -> None:
-    """The prediction names the first model that an answer names."""
+    """The prediction's model is the first one that an answer names, or None."""
     unnamed = {key: value for key, value in priced("cat", None).items() if key != "model"}
     assert sample(unnamed, {**priced("dog", None), "model": "m-1"}, priced("cat", None)).model == "m-1"
     assert sample(unnamed, unnamed).model is None
@@ -403,7 +403,7 @@ def test_task_file_mistakes_name_their_line(tmp_path: Path, model: str, message:
 
 
 def test_search_scores_agreement() -> None:
-    """With eight of nine right answers, score and feedback use the probability 9/13."""
+    """With eight of nine equal samples, `logprob_score` and feedback use the probability 9/13."""
     client = FakeClient(LABELS, {"text": ["cat", *["dog"] * 8]})
     adapter = ConfidenceAdapter.from_classifier(make(client, samples=9))
     batch = adapter.evaluate(

@@ -364,7 +364,7 @@ def test_samples_agree_on_fields() -> None:
 
 
 def test_samples_agree_on_sets() -> None:
-    """Sets in another order are equal, and unparsed answers count in no part."""
+    """Sets of equal labels in any order are one answer; an unparsed answer counts in no part."""
     said = ['["Food", "Bills"]', '["Bills", "Food"]', '["Food"]', '["Taxi"]']
     fake = FakeClient(TOPICS, {"text": list(said)}, field="topics", space="none")
     found = Classifier(
@@ -404,7 +404,7 @@ def test_openai_server_answers_with_a_set() -> None:
 
 
 def test_fake_needs_whole_answers() -> None:
-    """A fake refuses answers that are no JSON of the right kind, or illegal ones with a probability."""
+    """A fake raises ConfigurationError for an answer of the wrong kind or an illegal label."""
     for labels, said in ((TOPICS, "Food"), (TOPICS, "{}"), (BOTH, "[]"), (BOTH, "Food")):
         with pytest.raises(ConfigurationError, match="whole answer"):
             fake_response(said, labels)

@@ -382,7 +382,7 @@ def test_empty_answers_use_the_closing_quote() -> None:
 
 
 def test_empty_evidence_gives_a_uniform_distribution() -> None:
-    """An illegal answer the model was certain of leaves every label equally unlikely."""
+    """An illegal answer of probability 1 gives every label the same probability, unmeasured."""
     value = [("Xyz", 1.0, {"Xyz": 1.0}), *sure('"}')]
     found = category(value, '{"category": "Xyz"}')
     check(found, *[0.25] * 4, mass=0.0, measured=[False] * 4)

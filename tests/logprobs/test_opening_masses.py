@@ -140,7 +140,7 @@ def test_googles_tokens_are_read_too(snake: bool) -> None:
 
 
 def test_tokens_agree_with_the_checked_reading() -> None:
-    """`reported_tokens` agrees with `read_completion` on usable evidence."""
+    """`reported_tokens` returns the tokens of an answer, and raises DataError for an unknown shape."""
     response = fake_response("Food", LABELS, [0.5, 0.3, 0.2], tokens="bytes")
     completion = Completion(text="x", tokens=(Token(b"x", -1.0),))
     assert b"".join(token.data for token in reported_tokens(response)) == b'{"category": "Food"}'

@@ -334,7 +334,7 @@ def test_long_names_and_refusals_are_cut() -> None:
 
 
 def test_the_text_keeps_its_layout() -> None:
-    """The text keeps its white space, and its control characters become U+FFFD."""
+    """The text keeps its white space, and its invalid characters become U+FFFD."""
     body = openai(message={"content": '{\n\t"category": "\x1b[31m\ud800é"}\r\n'})
     assert read_completion(body).text == '{\n\t"category": "\ufffd[31m\ufffdé"}\r\n'
     assert read_completion("\x00\ud800").text == "\ufffd\ufffd"
@@ -352,7 +352,7 @@ def test_completions_of_clients_are_cleaned() -> None:
     "response", [{"error": "\x1b[2J" + "x" * 10**6}, {"response": None, "error": "\x1b[2J" + "x" * 10**6}]
 )
 def test_a_long_error_is_cut(response: Any) -> None:
-    """A server's long error message is cut to one short line."""
+    """A server's long error message is cut below 1,200 characters, without escapes."""
     with pytest.raises(DataError) as caught:
         read_completion(response)
     assert len(str(caught.value)) < 1_200

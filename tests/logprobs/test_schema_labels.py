@@ -242,5 +242,5 @@ def test_contradicting_field_paths_raise_an_error(paths: tuple[str, ...]) -> Non
     ],
 )
 def test_label_sets_are_arrays_of_enums(path: str, wanted: Any) -> None:
-    """The schema has neither unique items nor a number of them, as strict modes differ."""
+    """The schema of a label set is an array of enums, without unique items or a limit."""
     assert shape(schema_of(MultiLabels(["A", "B"]), path)) == wanted

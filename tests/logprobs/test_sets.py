@@ -337,7 +337,7 @@ def test_a_repeated_label_counts_once() -> None:
     ],
 )
 def test_the_last_brackets_mean_all_elements(text: str, field: str) -> None:
-    """The path's last brackets stand for all elements: at the root, nested, or in objects and arrays."""
+    """The array of labels is read at the root, nested, and with labels in objects or arrays."""
     answer = Completion(text=text, tokens=tuple(Token(c.encode(), 0.0, ((c.encode(), 0.0),)) for c in text))
     found = extract_set(answer, ("Bills", "Food"), field)
     assert found.held.tolist() == [False, True]
@@ -434,7 +434,7 @@ def test_scored_places_report_the_least_mass() -> None:
 
 
 def test_repeated_shares_are_unmeasured() -> None:
-    """The unmeasured share of a repeated label counts for the end."""
+    """The unmeasured share of a repeated label is reported as `assumed`."""
     second = scored(("Bills",), 0.1, (0.8, 0.15, 0.05))
     loose = LabelDistribution(**{**vars(second.labels), "measured": np.array([False, True, True])})
     places = [

@@ -292,7 +292,7 @@ def test_later_calls_count_more_in_the_means() -> None:
 class TestBadInput:
     @pytest.mark.parametrize("context", [[1.0], [[1.0, 2.0]], [1.0, np.inf], ["a", "b"]], ids=str)
     def test_embeddings_of_the_wrong_size_or_not_finite(self, context: Any) -> None:
-        """A bad embedding raises ConfigurationError in `order` and `record`, and the state stays as it was."""
+        """A bad embedding raises ConfigurationError in `order` and `record`, and the state is unchanged."""
         router = bandit()
         with pytest.raises(ConfigurationError, match="embedding"):
             asked(router, context)

@@ -102,7 +102,7 @@ class TestFaults:
         assert "within 0.3 seconds" in str(error)
 
     def test_a_flood_is_not_kept_in_memory(self, server: Any, make: Make) -> None:
-        """A body above the size limit raises an error before all of it is read, also if compressed."""
+        """A body above the size limit raises an error, and is never in memory as a whole."""
         client = make()
         ask(client)
         for fault in ("declared flood", "compressed flood"):
