@@ -37,7 +37,7 @@ Model = Callable[[Given], dict[str, float]]
 
 
 def any_model(seed: int) -> Model:
-    """Return a model that gives random probabilities to every label and the end; it ends after four labels."""
+    """Return a model with random probabilities for every label and the end, and at most four labels."""
 
     def model(before: Given) -> dict[str, float]:
         if len(before) == 4:
@@ -174,7 +174,7 @@ def random_model(row: Row, field: str) -> Model:
 
 @pytest.mark.parametrize("field", ["topics", "results[].topic"])
 def test_illegal_text_is_left_out(field: str) -> None:
-    """Labels are compared with each other and the array's end only; a blank counts for either side."""
+    """Probabilities are shares among the labels and the array's end; illegal text is left out."""
     for seed in range(10):
         engine = Engine()
         engine.row = lambda text, engine=engine, seed=seed: Row(engine, f"{seed}/{text}")  # type: ignore[method-assign]
@@ -221,7 +221,7 @@ def in_any_order(chance: float) -> Model:
     ],
 )
 def test_confidence_sums_equal_orders(model: Model) -> None:
-    """The confidence equals the sum over all orders of the set where orders are alike or only one exists."""
+    """The confidence sums all orders of a set if they are equally probable or only one exists."""
     found = classify(Writer(model, field="topics", vocabulary=MERGED))
     given = json.loads(found.text)["topics"]
     assert found.label == TOPICS.answer_with(given)

@@ -355,7 +355,7 @@ def test_a_task_describes_its_classifier(
 def test_given_model_ignores_the_tasks_model(
     opened: list[tuple[object, Mapping[str, Any]]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another model takes no setting of the task's model; a warning says that its address is not used."""
+    """A given model ignores the settings of the task's model, and logs a warning about its address."""
     own = ModelSettings(name="openai/x", api_base="http://h/v1", space="raw", concurrency=3, options={"a": 1})
     described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
     classifier = Classifier.from_task(described, model="other")

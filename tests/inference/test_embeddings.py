@@ -173,7 +173,7 @@ class TestCallable:
         np.testing.assert_array_equal(asyncio.run(both()), [[3.0, 1.0]])
 
     def test_one_vector_per_text_or_an_error(self) -> None:
-        """Another number of vectors than texts raises ProviderError with the function's name."""
+        """A wrong number of vectors raises ProviderError with the function's name."""
         with pytest.raises(ProviderError, match=r"lengths: .*shape \(1, d\)"):
             embed(CallableEmbedder(wrapped(lambda texts: [*lengths(texts), [0.0, 0.0]])), "abc")
 

@@ -147,7 +147,7 @@ def test_head_belongs_to_its_prompt() -> None:
 
 
 def test_head_is_set_and_removed() -> None:
-    """The constructor takes a head; None removes it."""
+    """A head is given at construction, and setting None removes it."""
     head = make().fit(TAUGHT, truth(TAUGHT)).head
     classifier = make(head=head)
     assert labels_of(classifier.classify_many(OTHERS)) == truth(OTHERS)

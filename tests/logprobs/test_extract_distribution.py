@@ -354,7 +354,7 @@ def test_a_repeated_key_is_no_evidence() -> None:
 
 
 def test_empty_brackets_read_the_first_element() -> None:
-    """`[]` means the first element, also at the root."""
+    """The path `[].x` reads the first element of an array at the root."""
     tokens = [*sure('[{"x": "'), ("A", 0.6, {"A": 0.6, "B": 0.4}), *sure('"}, {"x": "B"}]')]
     found = extract_distribution(answer('[{"x": "A"}, {"x": "B"}]', tokens), ("A", "B"), "[].x")
     assert found.probabilities == pytest.approx([0.6, 0.4])
@@ -484,7 +484,7 @@ NESTED = ("Bills", "Bills/Gas", "Food")
 def test_masked_confidence_includes_the_label_end(
     value: list[Spec], emitted: str, joint: float, confidence: float
 ) -> None:
-    """The confidence includes the end of a label, and `joint_logprob` stays the sum over its tokens."""
+    """In masked space `confidence` includes the end of a label, and `joint_logprob` does not."""
     found = category(value, f'{{"category": "{emitted}"}}', NESTED)
     assert found.joint_logprob == pytest.approx(math.log(joint))
     assert found.confidence(emitted) == pytest.approx(confidence)

@@ -92,7 +92,7 @@ def test_missing_evidence_raises_an_error(response: object) -> None:
 
 
 def test_reported_tokens_are_unchecked() -> None:
-    """`reported_tokens` returns unusable values unchanged."""
+    """`reported_tokens` returns values out of range unchanged, and unreadable ones as NaN."""
     body = {
         "choices": [
             {

@@ -114,7 +114,7 @@ class TestClosedForm:
         np.testing.assert_allclose(thetas(model), solved(matrices, vectors), rtol=0, atol=1e-9)
 
     def test_whole_ridge_decays_towards_the_identity(self) -> None:
-        """A <- I + d (A - I) + x x', b <- d b + r x holds after every second record, when the ridge is restored."""
+        """After every second record, A = I + d (A - I) + x x' and b = d b + r x hold."""
         decay = 0.6  # below 1/2 after two
         model = LinUCB(arms=1, dim=4, alpha=1.0, decay=decay)
         a, b = np.eye(4), np.zeros(4)

@@ -116,7 +116,7 @@ def assert_same(name: str, found: Prediction, expected: Prediction) -> None:
 
 
 def test_predictions_are_the_same_field_by_field(server: Any, clients: Any) -> None:
-    """Both clients give equal labels, distributions, outcomes, reasons, tokens, costs and models."""
+    """The direct client and litellm's give predictions that are equal in every field."""
     server.answers = ANSWERS
     expected, found = (classified(client, list(ANSWERS)) for client in clients)
     # litellm takes an answer that does not say what it took for one that took nothing.
@@ -136,7 +136,7 @@ def test_predictions_are_the_same_field_by_field(server: Any, clients: Any) -> N
 
 
 def test_bodies_are_the_same(server: Any, clients: Any) -> None:
-    """Both clients send the same body."""
+    """The direct client and litellm's send the same body."""
     for client in clients:
         classified(client, ["plain"])
     theirs, ours = server.bodies
@@ -176,7 +176,7 @@ def test_options_mean_the_same(server: Any, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", STATUSES)
 def test_errors_are_the_same(server: Any, clients: Any, name: str) -> None:
-    """Both clients raise errors of the same type, status, retryability, wait and scope."""
+    """The direct client and litellm's raise errors of the same type, status, retryability and wait."""
     server.answers = STATUSES
     request = CompletionRequest(messages=({"role": "user", "content": name},))
     seen = []
@@ -194,7 +194,7 @@ def test_errors_are_the_same(server: Any, clients: Any, name: str) -> None:
 
 
 def test_rate_limits_are_the_same(server: Any, clients: Any) -> None:
-    """Both clients read the same rate limits from the headers."""
+    """The direct client and litellm's read the same rate limits from the headers."""
     headers = {
         "x-ratelimit-remaining-requests": "99",
         "x-ratelimit-reset-requests": "6m0s",

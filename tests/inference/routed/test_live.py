@@ -207,7 +207,7 @@ class TestAnOutage:
         ids=["ema", "thompson"],
     )
     def test_it_is_dropped_and_taken_back(self, kind: Any, options: dict[str, Any]) -> None:
-        """A stopped provider gets few calls, and many after its restart."""
+        """A stopped provider answers nothing and gets few calls, and most requests after its restart."""
         flaky: dict[str, Any] = {
             "latency": 0.005,
             "faults": lambda number, _: (None, None, "503")[number % 3],
@@ -268,7 +268,7 @@ class TestThroughAClassifier:
     """Tests of routed clients in a classifier: concurrency, the cache and stored state."""
 
     def test_labels_survive_faults_and_concurrency(self) -> None:
-        """No provider has more calls in flight than its limit."""
+        """Despite faults every row gets its label, and no server has more than 3 calls in flight."""
         unruly = ({"faults": {"503": 0.3, "truncated": 0.1}}, {"faults": {"rate_limit:0.01": 0.2}}, {})
         profiles: list[dict[str, Any]] = [
             {"latency": 0.003, "seed": number, **profile} for number, profile in enumerate(unruly)
@@ -285,7 +285,7 @@ class TestThroughAClassifier:
             assert all(found.in_flight == 0 for found in client.stats().values())
 
     def test_a_cache_answers_the_second_run(self, tmp_path: Path) -> None:
-        """Cached answers do not depend on the provider or the learned state."""
+        """A second client of the same providers answers all rows from the cache without a call."""
         place = f"sqlite:///{tmp_path / 'cache.sqlite'}"
         with serving({"faults": {"503": 0.5}}, {}, {}) as servers:
             first = []

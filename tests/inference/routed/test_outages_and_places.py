@@ -231,7 +231,7 @@ class TestConcurrency:
         assert (a.calls, b.calls) == (2, 6)
 
     def test_cancelled_requests_free_their_places(self) -> None:
-        """Both running and waiting requests release their places."""
+        """Cancelled requests free their places, whether they were running or waiting."""
         a = Scripted(hang, hang, "free")
         client, router = routed(Provider("a", a, concurrency=2), kind="declared")
 

@@ -190,7 +190,7 @@ def answers(client: RoutedClient, **options: Any) -> Any:
 
 
 def test_equal_spaces_keep_the_response() -> None:
-    """Equal spaces, and requests with tools, keep the provider's response."""
+    """If all spaces are equal, or a request has tools, the provider's response is returned."""
     masked, raw = fakes()
     alike, _ = routed(Provider("a", masked, space="raw"), raw)
     assert (alike.space, type(answers(alike))) == (RAW, dict)

@@ -62,7 +62,7 @@ class TestWhereverAClientIs:
         assert len(dead.requests) < 20
 
     def test_stored_predictions_stay_valid(self, pair: Any) -> None:
-        """The cache key depends on the providers, not on the learned state."""
+        """Another routed client of the same providers gets the stored predictions without a call."""
         client, _, alive = pair()
         journal = MemoryJournal()
         options: dict[str, Any] = {"labels": self.LABELS, "field": "category", "journal": journal}
