@@ -141,7 +141,7 @@ class ToyModel:
         return [mass / math.fsum(masses) for mass in masses]
 
     def tokenize(self, text: str, *, special: bool = True) -> list[int]:
-        """Return token numbers; a character without a token is its code point behind 1,000."""
+        """Return token numbers; a character without a token becomes 1,000 plus its code point."""
         known = sorted((token for token in VOCABULARY if special or token != SPECIAL), key=len, reverse=True)
         found = []
         while text:

@@ -68,7 +68,7 @@ def test_labels_survive_json_and_grammar_escapes(label: Any) -> None:
 
 
 def test_pydantic_enums_and_literals_are_followed() -> None:
-    """References into $defs lead to the enum."""
+    """The enum of a nested Pydantic model is found through $defs."""
     kind = enum.StrEnum("Kind", {"FOOD": "Food", "RENT": "Rent"})
     inner = pydantic.create_model("Inner", name=(kind, ...))
     outer = pydantic.create_model("Outer", classification=(inner, ...))

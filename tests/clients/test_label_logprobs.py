@@ -121,7 +121,7 @@ class TestDistribution:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_150_labels_are_scored_exactly(self, serve: Start, classify: Classify, kind: str) -> None:
-        """150 labels take two concurrent requests, whatever number of tokens the server lists."""
+        """150 labels are scored exactly in two requests, although the server lists only 20 tokens."""
         labels = [f"Label {number} {'Bill' * (number % 3)}" for number in range(150)]
         server = serve(kind)
         assert server.echoing.max_logprobs == 20
@@ -133,7 +133,7 @@ class TestDistribution:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_fields_are_scored_in_sequence(self, serve: Start, classify: Classify, kind: str) -> None:
-        """Each field takes one request behind the label of the field before it."""
+        """Each field takes one request, which holds the label of the field before."""
         team, urgent = ("Spa", "Bill"), ("yes", "no")
         fields = FieldLabels(
             [Field(name="team", labels=list(team)), Field(name="urgent", labels=list(urgent))]
@@ -226,7 +226,7 @@ class TestAbility:
         assert len(server.bodies(ROUTE)) == 1
 
     def test_transient_first_faults_are_retried(self, serve: Start, classify: Classify) -> None:
-        """A transient fault of the first call does not mark the server as unable."""
+        """After two transient faults of the first call the row is repeated and gets a label."""
         server = serve("vllm")
         server.faults[ROUTE] = [(503, {"error": "busy"}, {}), lambda answer: {**answer, "choices": []}]
         assert classify(server).classify("x").label
@@ -362,7 +362,7 @@ class TestDoctor:
         assert found.finding("exact").detail == expected
 
     def test_the_doctor_warns_of_missing_echo(self, serve: Start) -> None:
-        """The doctor warns about a server without echo, and the default is decoding."""
+        """The doctor warns about a server without echo, and does not recommend exact scoring."""
         server = serve("vllm")
         server.echoing.echo = False
         found = examine("openai/toy", api_base=server.root, options={"api_key": KEY})

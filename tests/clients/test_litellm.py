@@ -107,7 +107,7 @@ class TestFailures:
         assert "plainword123" not in str(caught.value)
 
     def test_cancelling_is_not_a_provider_error(self, server: Any, request_for_label: Any) -> None:
-        """Cancellation raises CancelledError."""
+        """A cancelled call raises CancelledError, not ProviderError."""
         server.delay = 20.0
 
         async def cancelled() -> None:

@@ -56,7 +56,7 @@ def test_parameters_out_of_range_raise_an_error(path: Path, setting: str) -> Non
 
 
 def test_too_many_parallel_rows_raise_an_error(path: Path) -> None:
-    """More rows than llama.cpp has sequences for raise ConfigurationError."""
+    """More than 64 rows at a time raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="n_parallel must be at most 64"):
         LlamaCppClient(path, n_parallel=65)
 
@@ -116,7 +116,7 @@ def test_a_missing_system_library_is_named(monkeypatch: pytest.MonkeyPatch, path
 
 
 def test_collected_clients_never_wait_for_loading(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that is garbage-collected while the same thread loads a model takes no lock."""
+    """A client that is garbage-collected while its thread loads a model does not block the thread."""
     woken = []
 
     class Loading:

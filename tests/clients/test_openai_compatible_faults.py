@@ -107,7 +107,7 @@ DENIED = (401, {"error": {"message": "no such key"}}, {})
 def test_systemic_faults_cost_one_call(
     serve: Start, classify: Any, kind: str, route: str, answered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault in detecting, checking labels, rendering or scoring costs one call."""
+    """A systemic fault in any kind of request is raised after one such request."""
     monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
     server = serve(kind, slots=64, delay=0.05)
     server.faults[route] = [None] * answered + [DENIED] * 1000

@@ -126,7 +126,7 @@ def test_prompts_without_room_raise_an_error(prompt: Tokens) -> None:
 
 
 def test_texts_without_room_raise_an_error() -> None:
-    """A text without room raises TooLongError, and the row goes on."""
+    """A text without room raises TooLongError, and the next text is computed."""
     place, memory = EnginePlace.of(0, 1, n_ctx=10), Memory()
     ask(place, memory, [[1, 2]])
     with pytest.raises(TooLongError, match="11"):

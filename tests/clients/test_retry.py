@@ -70,7 +70,7 @@ def test_jitter_halves_the_wait_at_most() -> None:
 
 
 def test_the_last_error_counts_the_attempts() -> None:
-    """The final error itself is raised, with the number of calls."""
+    """The last error itself is raised, with the number of calls as `attempts`."""
     error, _, calls = run([SLOW])
     assert error is SLOW
     assert error.attempts == calls == 6

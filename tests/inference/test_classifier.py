@@ -191,7 +191,7 @@ def test_template_without_input_is_unparsed(animals: FakeClient) -> None:
 
 @pytest.mark.parametrize("field", ["label", "classification.name", "results[].category"])
 def test_label_is_read_at_any_path(field: str) -> None:
-    """The label is read from nested objects and arrays, and the schema follows the path."""
+    """The label is read from nested objects and arrays."""
     client = FakeClient(LABELS, {"meow": ("cat", 0.7)}, field=field)
     prediction = make(client, field=field).classify("meow")
     assert (prediction.label, prediction.confidence) == ("cat", pytest.approx(0.7))
@@ -229,7 +229,7 @@ def test_given_space_overrides_the_clients() -> None:
 
 
 def test_an_unknown_space_is_refused(animals: FakeClient) -> None:
-    """An unknown space raises ConfigurationError before any call, whatever the model is."""
+    """An unknown space raises ConfigurationError before any call, with any model."""
     for model in (animals, animals.as_callable(), "openai/x"):
         with pytest.raises(ConfigurationError, match="'cooked': expected one of masked, raw"):
             make(model, space="cooked")
@@ -256,7 +256,7 @@ def test_sync_calls_work_inside_a_loop(animals: FakeClient) -> None:
 
 
 def test_async_calls_run_on_the_callers_loop(animals: FakeClient) -> None:
-    """Asynchronous calls run on the caller's loop and do not block it."""
+    """`aclassify` and `aclassify_many` run on the caller's event loop."""
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def model(messages: list[dict[str, str]]) -> object:

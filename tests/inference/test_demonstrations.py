@@ -97,7 +97,7 @@ def test_balanced_takes_each_label_in_turn() -> None:
 
 @pytest.mark.parametrize("text", ["the kitten sleeps", "  The  KITTEN\n sleeps "])
 def test_a_text_never_sees_itself(text: str) -> None:
-    """A text is not shown to itself, up to case and white space."""
+    """A text is not shown to itself, also in another case or with other white space."""
     found = shown(index_of(), text, k=6)
     assert sorted(found) == sorted(set(ROWS) - {"the kitten sleeps"})
 
@@ -159,7 +159,7 @@ def test_format_writes_answers_at_any_path(labels: Any, field: str, label: str, 
 
 
 def test_model2vec_retrieves_synonyms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model2vec retriever shows the nearest embedding, and names the missing extra."""
+    """The model2vec retriever shows the nearest embedding; a missing extra raises ConfigurationError."""
     install_model2vec(monkeypatch, {"minishlab/potion-base-8M": 0})
     index = index_of({"purring": "cat", "barking": "dog", "grazing": "cow"})
     assert shown(index, "a hound", k=1, retriever="model2vec") == ["barking"]
@@ -173,7 +173,7 @@ def test_model2vec_retrieves_synonyms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fit_queries_rows_without_themselves() -> None:
-    """`fit` queries every labelled row without its own demonstration."""
+    """`fit` sends every labelled row once, without the row's own demonstration."""
     client = FakeClient(LABELS, majority)
     classifier = make(client).with_demonstrations(index_of(), k=5)
     classifier.fit(list(ROWS), list(ROWS.values()))
@@ -207,7 +207,7 @@ def test_distant_rows_change_no_prompt() -> None:
 
 
 def test_request_shows_the_same_demonstrations() -> None:
-    """`request` renders the demonstrations that a call sends, and refuses more than the index has."""
+    """`request` shows the demonstrations of a call, and a k above the index raises ConfigurationError."""
     client = FakeClient(LABELS, majority)
     classifier = make(client).with_demonstrations(index_of(), k=2)
     classifier.classify(KITTEN)
@@ -277,7 +277,7 @@ def test_task_classifiers_show_training_rows() -> None:
 
 
 def test_unread_rows_are_read_from_files(write_task: Callable[..., Path]) -> None:
-    """Splits that were not read, held-out ones included, are read from the task's files."""
+    """Splits that were not read are read from the task's files, and held-out rows are left out."""
     rows = [{"input": text, "answer": answer} for text, answer in ROWS.items() if answer != "cow"]
     path = write_task(extra="[demonstrations]\nk = 2\n", train=rows, test=rows[:1])
     task = Task.from_file(path, splits=())

@@ -49,7 +49,7 @@ def topic(request: CompletionRequest) -> str | None:
 
 
 class Model:
-    """A model that is well, unless it is told what ails it.
+    """A model without faults, unless its arguments set some.
 
     ``share``: probability of the expected label. ``illegal``, ``illegal_off_topic``: probability of texts
     that are no label. ``limit``: most alternatives it lists. ``spell``: shapes the label it answers.

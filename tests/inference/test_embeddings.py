@@ -336,7 +336,7 @@ class TestCache:
 class TestNeverFails:
     @pytest.mark.parametrize("text", ["", " \n\t"])
     def test_an_empty_text_has_no_vector(self, text: str, caplog: pytest.LogCaptureFixture) -> None:
-        """An empty text has no vector, makes no call and logs nothing."""
+        """For an empty text the cache gives None, makes no call and logs nothing."""
         embedder = Scripted(GOOD)
         assert one(CachedEmbedder(embedder), text) is None
         assert not embedder.texts
@@ -357,7 +357,7 @@ class TestNeverFails:
     def test_failures_give_no_vector_and_one_warning(
         self, answer: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Failures return None and log one warning; the next text may succeed."""
+        """A failed embedding gives None and logs one warning, and the next text may succeed."""
         embedder = Scripted(answer, answer, GOOD, dimension=2)
         cached = CachedEmbedder(embedder, dim=2)
         with caplog.at_level(logging.WARNING, logger="calibrant"):
@@ -368,13 +368,13 @@ class TestNeverFails:
         assert "without an embedding" in caplog.text
 
     def test_vector_of_another_length_is_refused(self) -> None:
-        """A vector of another length than the first one returns None."""
+        """For a vector of another length than the first one the cache gives None."""
         cached = CachedEmbedder(Scripted(GOOD, [[1.0, 2.0, 3.0]]))
         assert one(cached, "a") is not None
         assert one(cached, "b") is None
 
     def test_slow_embedder_times_out(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Coroutines and blocking functions that take too long return None."""
+        """A coroutine or blocking function that takes too long gives None."""
         release = threading.Event()
 
         def blocks(texts: list[str]) -> list[list[float]]:

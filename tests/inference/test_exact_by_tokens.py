@@ -119,7 +119,7 @@ def test_many_labels_skip_expectations() -> None:
 
 
 def test_thousand_labels_visit_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A confident model is scored with a few nodes of a thousand labels, within the error bound."""
+    """A thousand labels are scored in fewer than 100 nodes, within the error bound."""
     after = Row.after
     monkeypatch.setattr(Row, "after", lambda row, text: 5.0 * after(row, text))
     labels = [f"{n:03}" for n in range(1000)]

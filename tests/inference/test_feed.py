@@ -46,7 +46,7 @@ def begun(made: Classifier, texts: Iterable[str], delivered: list[int], **option
 
 
 def test_queries_of_several_prompts_run_together() -> None:
-    """Queries with different prompts and templates run in one batch."""
+    """Queries with several prompts and templates run together, and each gets its own answer."""
     client = FakeClient(LABELS, lambda _text, prompt: prompt.removesuffix("!"))
     queries = [
         Query(prompt="cat", text="a"),
@@ -321,7 +321,7 @@ def test_stop_waits_finishes_short_waits() -> None:
 
 
 def test_stop_ends_rows_behind_a_cancelled_one() -> None:
-    """A stop ends the run even if a full window waits behind a cancelled row."""
+    """A stop with `waits` ends the run even if 1,023 answered rows wait for a cancelled one."""
     stop, delivered = Stop(), []
     answered = 0
 

@@ -88,7 +88,7 @@ def test_fit_repairs_a_biased_model() -> None:
 
 
 def test_final_distribution_is_consistent() -> None:
-    """The final distribution sums to 1 and agrees with label and confidence; the text is unchanged."""
+    """With a head the distribution sums to 1 and agrees with label and confidence."""
     classifier = make().fit(TAUGHT, truth(TAUGHT))
     for found in classifier.classify_many(OTHERS):
         probabilities = distribution_of(found).probabilities
@@ -99,7 +99,7 @@ def test_final_distribution_is_consistent() -> None:
 
 
 def test_every_way_to_classify_agrees() -> None:
-    """Every way to classify applies the head once."""
+    """`classify`, `classify_many` and `feed` give equal predictions, with the head applied once."""
     classifier = make().fit(TAUGHT, truth(TAUGHT))
     raw = np.array([distribution_of(found).logprobs for found in make().classify_many(OTHERS)])
     once = head_of(classifier).transform(raw, OTHERS)
@@ -156,7 +156,7 @@ def test_head_is_set_and_removed() -> None:
 
 
 def test_description_holds_the_head() -> None:
-    """`describe` holds the digest of the head, which differs for other rows."""
+    """`describe` holds the digest of the head, which changes with the fitted rows."""
     classifier = make()
     plain = classifier.describe()
     assert "head" not in plain
@@ -166,7 +166,7 @@ def test_description_holds_the_head() -> None:
 
 
 def test_failed_rows_stay_failures() -> None:
-    """Failed rows teach nothing and get no label; other rows are repaired."""
+    """A failed row adds nothing to the head and gets no label; the other rows get the right one."""
 
     def flaky(text: str) -> Any:
         if text.endswith("5"):

@@ -141,7 +141,7 @@ def test_leaving_mass_does_not_mislead_the_walk() -> None:
 
 
 def test_open_nodes_are_shared_among_labels() -> None:
-    """Labels behind an unvisited node share its mass, which counts as unresolved."""
+    """Labels after an unvisited token share its mass, which counts as unresolved."""
     walk = LabelWalk(["cat", "cow", "dog"], tolerance=1.0)
     walk.visit("", [(b"c", math.log(0.4)), (b'dog"', math.log(0.2)), (b"?", math.log(0.4))])
     found = walk.distribution()
@@ -222,7 +222,7 @@ def test_unlisted_tokens_have_the_least_bound() -> None:
 
 
 def test_open_nodes_count_by_survival() -> None:
-    """An unvisited node's mass counts by the share of label mass behind the visited nodes."""
+    """An unvisited node's mass counts by the share that became labels at the visited nodes."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.5)
     walk.visit("", [(b"c", math.log(0.6)), (b"d", math.log(0.2)), (b"?", math.log(0.2))])
     walk.visit("c", [(b'at"', math.log(0.5)), (b"!", math.log(0.5))])

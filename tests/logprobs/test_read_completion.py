@@ -277,7 +277,7 @@ def test_rounding_above_zero_becomes_zero() -> None:
 @pytest.mark.parametrize("place", [0, 1, 3])
 @pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
 def test_impossible_emitted_tokens_drop_evidence(place: int, wrap: Any) -> None:
-    """A log-probability of -inf drops the evidence wherever it stands; -9999 does not."""
+    """A log-probability of -inf at any emitted token drops the evidence; -9999 does not."""
     body = openai_body()
     tokens_of(body)[place]["logprob"] = -math.inf
     found = read_completion(wrap(body))

@@ -267,7 +267,7 @@ def test_unread_continuations_are_shared_and_unmeasured() -> None:
 
 
 def test_bounds_are_limited_by_path_mass() -> None:
-    """The bound behind a quote of probability 0.5 is at most that share of the unlisted mass."""
+    """After a quote of probability 0.5 the bound is at most that share of the unlisted mass."""
     found = read(
         OPENING, FOOD, ('"', 0.5, {'"': 0.5, '"]': 0.3}), ("]", 0.6, {"]": 0.6, "!": 0.2}), ("}", 1.0, {})
     )

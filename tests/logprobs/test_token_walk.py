@@ -129,7 +129,7 @@ def test_chains_of_nodes_are_pending_together() -> None:
 
 
 def test_unvisited_shared_mass_is_unresolved() -> None:
-    """The mass of two labels behind one unvisited token is unresolved."""
+    """The mass of two labels after one unvisited token is unresolved."""
     trie = TokenTrie([(A, B, END), (A, C, END), (D, END)], VOCABULARY)
     walk = TokenWalk(trie, tolerance=1.0)
     logits = np.full(len(PIECES), -np.inf, dtype=np.float32)

@@ -182,7 +182,7 @@ class TestCalls:
         assert len(set(map(id, errors))) == 64
 
     def test_max_concurrency_replaces_the_default(self, server: Any, make: Make, caplog: Any) -> None:
-        """The option raises or lowers the default of 256 concurrent calls, without a warning."""
+        """`max_concurrency` raises or lowers the default of 256 concurrent calls."""
 
         async def many(client: OpenAIChatClient, count: int) -> int:
             await client.complete(request())  # which goes ahead

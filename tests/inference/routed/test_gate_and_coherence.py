@@ -122,7 +122,7 @@ class TestCoherence:
         return whole, watched.seen
 
     def test_the_penalty_comes_with_the_next_observation(self) -> None:
-        """A penalty counts once, and never for the drifting answer itself."""
+        """The penalty of a drifting answer is part of the next observation, and only of that one."""
         table = {"usual": [1.0, 0.0], "odd": [0.0, 1.0]}
         client, seen = self.build(vectors(table), "usual", "usual", "odd", "usual", DOWN)
 

@@ -144,7 +144,7 @@ class TestEveryStrategyFindsTheRightOne:
             assert answerers(again, texts(5)) == ["c"] * 5
 
     def test_thompson_finds_the_reliable_one(self) -> None:
-        """Thompson sampling prefers the reliable provider but goes on exploring."""
+        """Thompson sampling sends most of the last requests to the reliable provider."""
         with serving(*UNEQUAL) as servers:
             client = servers.routed(ThompsonRouter(NAMES, rng=3), cooldown_seconds=0.02)
             assert share(answerers(client, texts(120)), "c", 40) >= 0.7

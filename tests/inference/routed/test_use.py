@@ -27,7 +27,7 @@ from routed_answers import Scripted, ask, down, providers, routed
 
 
 class TestWhereverAClientIs:
-    """Tests of routed clients wherever a client may stand."""
+    """Tests of routed clients in classifiers, caches and cascades."""
 
     LABELS = ("cat", "dog")
 
