@@ -29,7 +29,7 @@ class TestHealthyAnswers:
         assert found.json["usage"] == {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}
 
     def test_cached_answers_count_prompt_tokens(self, serve: Any, ask: Any) -> None:
-        """Equal answers to texts of different lengths count their own prompt tokens."""
+        """`usage` counts the tokens of the request's own prompt, also where answers are equal."""
         server = serve(default="Food", answers={})
         used = [ask(server, "x" * length).json["usage"] for length in (4, 400)]
         assert used[1]["prompt_tokens"] - used[0]["prompt_tokens"] == 99
@@ -77,7 +77,7 @@ class TestHealthyAnswers:
         assert ask(serve(lambda _: response)).json == response
 
     def test_the_default_rule_finds_labels_in_texts(self, serve: Any, ask: Any) -> None:
-        """The default rule answers with a label in the text, or else with a fixed one."""
+        """The default rule answers with the label in the text; other texts get one that stays the same."""
         server = serve()
         assert "Sports" in ask(server, "News about Sports").content
         texts = [f"row {number}" for number in range(30)]

@@ -81,7 +81,7 @@ def test_missed_and_added_labels_show_probabilities() -> None:
 
 
 def test_a_sure_mistake_demands_a_rule() -> None:
-    """A sure mistake in either direction is written in capitals."""
+    """A sure mistake is written in capitals and demands a rule, for missed and added labels."""
     lines = on_topics(topics({"Travel": SURE}, {"Travel"}, None), "Food")
     assert lines[0] == "Wrong set of labels (unknown confidence). Expected 'Food', got 'Travel'."
     assert lines[1].startswith("MISSED 'Food' (0.1% probability), and the model is sure of it: ")
@@ -110,7 +110,7 @@ def test_a_right_set_may_be_uncertain() -> None:
 
 
 def test_without_probabilities_labels_are_named_alone() -> None:
-    """Models without log-probabilities have no confidence to show."""
+    """Without probabilities the lines name only the missed and added labels."""
     given = Prediction(
         label='["Travel"]', parts=tuple(Part(name=n, label="yes" if n == "Travel" else "no") for n in TOPICS)
     )

@@ -126,7 +126,7 @@ def test_try_enter_never_waits() -> None:
 
 
 def test_overload_halves_the_calls() -> None:
-    """An overload halves the calls once; each successful round then adds one, up to the limit."""
+    """An overload halves the allowed calls once; each successful round adds one, up to the limit."""
     shared = gate(concurrency=8)
 
     async def run() -> list[float]:
@@ -430,7 +430,7 @@ def test_engine_in_process_runs_four_rows(settings: dict[str, Any], most: int) -
 
 
 def test_on_pause_reports_the_wait() -> None:
-    """`on_pause` is called for Retry-After and exhausted allowances; the wait ends with its time."""
+    """`on_pause` is called for a Retry-After and a used-up allowance, and the waits end in time."""
     clock, told = Time(), []
     found = Gate(provider="p", clock=clock, sleep=clock.sleep)
     found.on_pause = lambda: told.append(rate_limit_waits([found]))

@@ -131,7 +131,7 @@ def test_unlabelled_answers_lower_the_label_mass() -> None:
 
 
 def test_one_label_among_refusals_counts() -> None:
-    """One label among refusals is the answer, with a small label mass."""
+    """One label among three refusals is the answer, with a label mass of 1/4."""
     prediction = sample(refusal(), refusal(), refusal(), "dog")
     assert (prediction.label, prediction.confidence) == ("dog", pytest.approx(2 / 5))
     assert distribution_of(prediction).label_mass == 0.25
@@ -151,7 +151,7 @@ def test_one_label_among_refusals_counts() -> None:
     ],
 )
 def test_most_frequent_outcome_wins(answers: list[Any], outcome: Outcome, reason: str) -> None:
-    """Without any label the most frequent outcome wins, the first one of equals."""
+    """Without any label the most frequent outcome wins, or the first of equally frequent ones."""
     prediction = sample(*answers)
     assert (prediction.outcome, prediction.reason) == (outcome, reason)
     assert (prediction.label, prediction.confidence, prediction.distribution) == (None, None, None)

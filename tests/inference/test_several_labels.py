@@ -158,7 +158,7 @@ def test_invalid_list_is_unparsed(text: str, reason: str) -> None:
 
 
 def test_element_without_key_is_named() -> None:
-    """An element without its key is named by its place."""
+    """The reason names the place of a list's element without its key."""
     found = reader(TOPICS, "results[].topic").read('{"results": [{"topic": "Food"}, {}]}')
     assert "results[1].topic" in found.reason
 
@@ -182,7 +182,7 @@ def test_answer_field_is_refused(labels: Any) -> None:
 
 
 def test_key_covers_kind_and_paths() -> None:
-    """Plain labels, fields, sets and moved fields have different keys."""
+    """Plain labels, fields, sets and moved fields have different descriptions, and so different keys."""
     plain = ["category=Bills", "category=Food", "category=Rent", "urgency=low", "urgency=high"]
     moved = FieldLabels(
         [Field(name=one.name, labels=one.labels, path=f"x.{one.name}") for one in BOTH.fields]
@@ -297,7 +297,7 @@ def test_unlikely_field_is_named() -> None:
 
 
 def test_exact_sets_need_an_engine() -> None:
-    """Sets without an engine and open schemas are decoded; scoring="exact" raises with the reason."""
+    """Sets without an engine, and open schemas, raise ConfigurationError for exact scoring."""
     topics = continuing(TOPICS, '["Food"]', field="topics")
     assert Classifier(model=topics, labels=TOPICS, field="topics").classify("text").label == '["Food"]'
     with pytest.raises(ConfigurationError, match="how many labels an answer holds"):

@@ -397,7 +397,7 @@ def test_outage_logs_one_warning(share: Share, caplog: pytest.LogCaptureFixture)
 
 
 def test_unreadable_state_stops_nothing(share: Share, caplog: pytest.LogCaptureFixture) -> None:
-    """A state that cannot be read at the start does not stop the router."""
+    """A state that cannot be read at first logs one warning, and observations are stored later."""
     state = MemoryState()
     state.error = StateError("server gone")
     shared = share(state, **NEVER)
@@ -447,7 +447,7 @@ def test_close_logs_lost_observations(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_close_stores_observations(caplog: pytest.LogCaptureFixture) -> None:
-    """`close` stores all observations; later ones change the order only."""
+    """`close` stores all observations, and later ones change only the order."""
     state = MemoryState()
     with SharedRouter(AveragingRouter(), state, flush_seconds=3600) as shared:
         for _ in range(3):
@@ -530,7 +530,7 @@ def test_restore_replaces_the_shared_state(share: Share) -> None:
 
 
 def test_threads_share_a_router(share: Share, tmp_path: Path) -> None:
-    """Threads share a router while its thread writes."""
+    """Eight threads share a router, and no observation is lost."""
     state = open_router_state(tmp_path / "router.db")
     shared = share(state, flush_seconds=0.001)
     context = np.ones(64)
@@ -643,7 +643,7 @@ def test_kill_loses_only_unwritten_observations(tmp_path: Path) -> None:
 
 
 def test_damaged_record_is_set_aside(share: Share, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A record that is damaged in use is set aside with the next write."""
+    """After damage to its record a router logs one warning and keeps only new observations."""
     path = tmp_path / "router.db"
     shared = share(open_router_state(path), **NEVER)
     shared.record(seen("a"))

@@ -109,7 +109,7 @@ def test_decay_tries_idle_providers_again() -> None:
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (46.0, 4.0), (0.5, 0.5), (1e9, 0.5), (3.5, 200.0)])
 def test_the_credible_interval_is_that_of_the_distribution(alpha: float, beta: float) -> None:
-    """Mean and both quantiles equal those of scipy's distribution."""
+    """`mean`, `lower` and `upper` equal the mean and the quantiles of scipy's beta distribution."""
     router = ThompsonRouter(["a"])
     router.restore(stored(a=(alpha, beta)))
     found = router.standings()[0].values
