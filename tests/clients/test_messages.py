@@ -138,7 +138,7 @@ def test_status_is_read_from_the_usual_places(attributes: Any, status: Any) -> N
 
 
 def test_messages_are_short_and_on_one_line() -> None:
-    """HTML pages and tracebacks are cut to one short line."""
+    """The message of a translated error is short, on one line and without a traceback."""
     error = translate(ValueError("a\n" * 1000 + "Traceback (most recent call last): ..."), provider="p")
     assert "\n" not in str(error)
     assert len(str(error)) < 600

@@ -225,7 +225,7 @@ class TestConstruction:
         assert reason in str(failure(client, ConfigurationError))
 
     def test_templates_write_json_and_take_variables(self, serve: Start, make: Make) -> None:
-        """A template may use the JSON filter and the variables of tokenizer_config.json."""
+        """A template may use the JSON filter and the variables of `chat_template_kwargs`."""
         server = serve("llama.cpp")
         client = make(server, chat_template="{{ messages[0] | tojson }}{{ mood }}")
 

@@ -598,7 +598,7 @@ def test_vanishing_alternatives_end_the_search() -> None:
 
 @pytest.mark.parametrize(("jitter", "verdict"), [(0.0, "ok"), (0.004, "ok"), (0.1, "warning")])
 def test_the_largest_difference_is_reported(jitter: float, verdict: str) -> None:
-    """The finding "determinism" reports the largest difference between two equal requests."""
+    """The finding "determinism" reports the largest difference between equal requests."""
 
     def ail(response: Response, number: int) -> object:
         return values(lambda value: value - jitter * number if value < -0.01 else value)(response, 0)
@@ -609,7 +609,7 @@ def test_the_largest_difference_is_reported(jitter: float, verdict: str) -> None
 
 
 def test_noise_far_below_is_not_compared() -> None:
-    """The finding "determinism" ignores alternatives below a log-probability of about -20."""
+    """The finding "determinism" ignores improbable alternatives, here of -20 and -9999."""
 
     def ail(response: Response, number: int) -> object:
         for token in response["choices"][0]["logprobs"]["content"]:
@@ -627,7 +627,7 @@ def test_noise_far_below_is_not_compared() -> None:
 
 @pytest.mark.parametrize(("illegal", "verdict"), [(0.49, "ok"), (0.51, "warning")])
 def test_low_label_mass_is_a_warning(illegal: float, verdict: str) -> None:
-    """A label mass below 0.5 comes with a remedy."""
+    """A label mass below 0.5 makes its finding a warning with a remedy."""
     found = examine(Model(space="raw", illegal=illegal))
     finding = found.finding("label_mass")
     assert (finding.verdict, bool(finding.remedy)) == (verdict, verdict == "warning")
@@ -747,7 +747,7 @@ def test_a_begun_answer_is_continued_or_given_anew(continued: str, verdict: str)
 
 
 def test_a_seed_that_is_refused_leaves_it_unknown() -> None:
-    """A refused seed costs one call."""
+    """A refused seed costs one call and leaves the finding "seed" unknown."""
     model = Model(refuse=refusing("no seed", when=lambda request: "seed" in request.options))
     found = examine(model)
     finding = found.finding("seed")

@@ -339,7 +339,7 @@ def test_other_setups_are_not_refused(setup: dict[str, Any], opened: list[Any]) 
 
 
 def test_exact_scoring_is_not_refused(use_model: Callable[..., Any]) -> None:
-    """If exact scoring is found, only decoding in masked space raises ConfigurationError."""
+    """If exact scoring is the default, decoding in masked space raises ConfigurationError."""
     save_examination(examined("local/x"))
     use_model(lambda *_, **__: Continuing(LABELS, {}), "local/x")
     Classifier(model="local/x", labels=LABELS)

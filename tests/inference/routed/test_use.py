@@ -170,7 +170,7 @@ class TestPuttingItTogether:
             make()
 
     def test_provider_order_may_differ(self) -> None:
-        """A router may name the providers in another order; other names raise ConfigurationError."""
+        """A router may name the providers in another order; a repeated one raises ConfigurationError."""
         RoutedClient(providers("an answer", "an answer"), router=FixedRouter(["b", "a"]))
         twice = [Provider("a", Scripted()), Provider("a", Scripted())]
         with pytest.raises(ConfigurationError, match="a more than once"):
