@@ -108,6 +108,6 @@ class TestSettings:
 
 @pytest.mark.parametrize("rows", [None, [1.0, 2.0], [["a"]], [[1.0], [1.0, 2.0]], [[1.0], [2.0]], "text", {}])
 def test_malformed_embeddings_raise_an_error(rows: Any) -> None:
-    """An answer of any other shape raises ProviderError."""
+    """Rows that are no matrix of vectors raise ProviderError with the provider's name."""
     with pytest.raises(ProviderError, match=r"who: .*vector"):
         embedding_matrix(rows, count=1, provider="who")

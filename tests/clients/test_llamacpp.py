@@ -39,7 +39,7 @@ def _no_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_no_library")
 def test_satisfies_the_client_protocols(path: Path) -> None:
-    """LlamaCppClient satisfies both protocols, with raw log-probabilities."""
+    """LlamaCppClient satisfies Client and ContinuingClient, with raw log-probabilities."""
     client = LlamaCppClient(path, name="mine")
     assert isinstance(client, Client)
     assert isinstance(client, ContinuingClient)

@@ -265,7 +265,7 @@ class TestLabels:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_unspellable_labels_raise_an_error(self, serve: Start, make: Make, kind: str) -> None:
-        """Characters that the tokens do not spell raise ConfigurationError."""
+        """A label that the server's tokens do not spell raises ConfigurationError."""
         with pytest.raises(ConfigurationError, match="do not spell the label 'λ'"):
             asyncio.run(make(serve(kind)).check_labels(["Spa", "λ"]))
 

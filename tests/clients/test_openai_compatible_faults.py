@@ -186,7 +186,7 @@ class TestKey:
 
 class TestConstruction:
     def test_satisfies_the_protocols(self, serve: Start, make: Make) -> None:
-        """The client satisfies both protocols."""
+        """OpenAICompatibleClient satisfies Client and ContinuingClient."""
         client = make(serve("vllm"), space="raw")
         assert isinstance(client, Client)
         assert isinstance(client, ContinuingClient)
@@ -205,7 +205,7 @@ class TestConstruction:
         ],
     )
     def test_wrong_settings_raise_an_error(self, settings: dict[str, Any], message: str) -> None:
-        """Wrong settings raise ConfigurationError before any call."""
+        """Wrong settings and a name without a model raise ConfigurationError at construction."""
         with pytest.raises(ConfigurationError, match=message):
             OpenAICompatibleClient("openai/x", **{"api_base": "http://localhost:1", **settings})
         with pytest.raises(ConfigurationError, match="a model's name behind 'openai/'"):
