@@ -1,4 +1,4 @@
-"""Loopback servers: one of scripted chat completions, one of a small language model."""
+"""Fixtures: a server of scripted chat completions, and one of a small language model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ChatServer(LoopbackServer):
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        """Bodies of the requests."""
+        """Return the bodies of the requests."""
         return [body for _, body, _ in self.asked]
 
     def routed(self) -> web.Application:
@@ -141,7 +141,7 @@ class ToyModel:
         return [mass / math.fsum(masses) for mass in masses]
 
     def tokenize(self, text: str, *, special: bool = True) -> list[int]:
-        """Return token numbers; a character without a token is its code point behind 1,000."""
+        """Return token numbers; a character without a token becomes 1,000 plus its code point."""
         known = sorted((token for token in VOCABULARY if special or token != SPECIAL), key=len, reverse=True)
         found = []
         while text:
@@ -277,12 +277,12 @@ def serve() -> Iterator[Callable[..., ToyServer]]:
 
 
 async def no_wait(_seconds: float) -> None:
-    """Replace sleeping."""
+    """Replace sleeping by returning at once."""
 
 
 @pytest.fixture
 def classify() -> Iterator[Callable[..., Classifier]]:
-    """Return a function that makes a classifier on a server, which visits every node."""
+    """Return a function that makes a classifier on a server, with tolerance 0."""
     made: list[Classifier] = []
 
     def build(server: Any, **options: Any) -> Classifier:

@@ -1,4 +1,4 @@
-"""CallableClient: the user's own function as a client."""
+"""Tests of CallableClient: the user's own function as a client."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class HttpError(Exception):
 
 
 class APITimeoutError(Exception):
-    """Named as SDKs name it, without being a TimeoutError."""
+    """Has the name of an SDK's timeout error, without being a TimeoutError."""
 
 
 class ConnectError(Exception):
-    """Named as httpx names it."""
+    """Has the name of httpx's connection error."""
 
 
 def test_satisfies_the_client_protocol() -> None:
@@ -71,7 +71,7 @@ def test_returns_the_response_unread() -> None:
 
 
 def test_the_function_cannot_change_the_request() -> None:
-    """The function receives copies of the messages."""
+    """A function that changes its messages does not change the request."""
 
     def vandal(messages: Any) -> None:
         messages[0]["content"] = "changed"
@@ -107,7 +107,7 @@ def test_coroutines_are_awaited(function: Any) -> None:
 
 
 def test_ordinary_functions_run_side_by_side() -> None:
-    """Four calls that wait for each other finish."""
+    """Ordinary functions run at the same time: four calls that wait for each other finish."""
     barrier = threading.Barrier(4, timeout=10)
 
     def meet(_messages: Any) -> Any:
@@ -140,7 +140,7 @@ def test_max_workers_bounds_the_calls() -> None:
 
 
 def test_context_variables_reach_the_thread() -> None:
-    """Context variables of the caller are visible in the thread, so tracing libraries keep their span."""
+    """Context variables of the caller are visible in the function's thread."""
     variable = contextvars.ContextVar("variable", default="lost")
 
     async def run() -> Any:
@@ -168,7 +168,7 @@ def test_context_variables_reach_the_thread() -> None:
 def test_exceptions_become_provider_errors(
     error: Any, kind: Any, status: Any, retryable: Any, kind_of_function: Any
 ) -> None:
-    """Only transient exceptions are retryable, and the original one is the cause."""
+    """An exception becomes a ProviderError with its cause, which is retryable if it is transient."""
     if kind_of_function == "async" and isinstance(error, StopIteration):
         pytest.skip("a coroutine cannot raise StopIteration")
 
@@ -189,7 +189,7 @@ def test_exceptions_become_provider_errors(
 
 
 def test_our_own_errors_pass_unchanged() -> None:
-    """A function may raise ProviderError or ConfigurationError itself."""
+    """A ProviderError or ConfigurationError of the function passes unchanged."""
     for error in (RateLimitError("slow down", provider="x", retryable=True), ConfigurationError("wrong")):
 
         def raising(_messages: Any, error: Any = error) -> None:
@@ -215,6 +215,6 @@ def test_keyboard_interrupt_passes() -> None:
     ("function", "options"), [("text", {}), (len, {"max_workers": 0}), (len, {"space": "logits"})]
 )
 def test_parameters_out_of_range_raise_an_error(function: Any, options: Any) -> None:
-    """A wrong parameter is named before any call."""
+    """A parameter out of its range raises ConfigurationError before any call."""
     with pytest.raises(ConfigurationError):
         CallableClient(function, **options)

@@ -1,4 +1,4 @@
-"""From a JSON schema to a fixed beginning and a small grammar."""
+"""Tests of constraints: from a JSON schema to a fixed beginning and a small grammar."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from calibrant.logprobs._schema import as_response_format
 
 
 def as_format(schema: Any) -> Any:
-    """Wrap a schema as OpenAI does."""
+    """Wrap a schema in OpenAI's response format."""
     return {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
 
 
@@ -45,12 +45,12 @@ def arr(items: Any, **keywords: Any) -> dict[str, Any]:
 
 
 def answers(constraint: Any) -> Any:
-    """Parse every answer a constraint allows."""
+    """Return every answer that a constraint allows, parsed."""
     return [json.loads(constraint.prefix + value + constraint.suffix) for value in constraint.values]
 
 
 def test_one_enum_field_leaves_one_choice() -> None:
-    """Everything up to the label's opening quote is fixed."""
+    """A schema with one enum fixes all text up to the label's opening quote."""
     found = constraint_for(as_format(enum_object("category", ["Food", "Rent"])))
     assert found == Constraint(prefix='{"category": "', values=("Food", "Rent"), suffix='"}')
 
@@ -59,7 +59,7 @@ def test_one_enum_field_leaves_one_choice() -> None:
     "label", ['6" pipe', "back\\slash", "Müll/日本", "a\nb", "</s>", "a|b", "\u2028", "🎉"]
 )
 def test_labels_survive_json_and_grammar_escapes(label: Any) -> None:
-    """Quotes, backslashes, control and non-ASCII characters survive both escapings."""
+    """Labels with quotes, backslashes, control or non-ASCII characters are equal after JSON."""
     found = constraint_for(as_format(enum_object("category", [label, "x"])))
     assert answers(found) == [{"category": label}, {"category": "x"}]
     terminal = found.grammar().split("VALUE: ")[1].split(" | ")[0] if "|" not in label else None
@@ -68,7 +68,7 @@ def test_labels_survive_json_and_grammar_escapes(label: Any) -> None:
 
 
 def test_pydantic_enums_and_literals_are_followed() -> None:
-    """References into $defs lead to the enum."""
+    """The enum of a nested Pydantic model is found through $defs."""
     kind = enum.StrEnum("Kind", {"FOOD": "Food", "RENT": "Rent"})
     inner = pydantic.create_model("Inner", name=(kind, ...))
     outer = pydantic.create_model("Outer", classification=(inner, ...))
@@ -81,7 +81,7 @@ OTHERS = {"const": "c"}
 
 
 def test_constants_beside_the_choice_are_given() -> None:
-    """The model does not generate the fixed parts of a schema."""
+    """Constants beside the choice are part of the constraint's prefix and suffix."""
     properties = {
         "version": {"const": 2},
         "kind": {"const": 'to"pic'},
@@ -98,7 +98,7 @@ def test_constants_beside_the_choice_are_given() -> None:
 
 
 def test_alternatives_with_one_difference_leave_one_choice() -> None:
-    """Alternatives that differ in two places allow not every combination, so they have no choices."""
+    """Alternatives that differ in one enum make one choice; other alternatives make none."""
     kind = {"const": "topic"}
 
     def either(*objects: Any) -> Any:
@@ -132,12 +132,12 @@ def test_alternatives_with_one_difference_leave_one_choice() -> None:
     ],
 )
 def test_everything_else_is_left_to_the_engine(response_format: Any) -> None:
-    """Schemas with no choice or several give no constraint, and cycles end."""
+    """Schemas with several choices, none, or a cycle have no constraint."""
     assert constraint_for(response_format) is None
 
 
 def test_too_large_label_sets_raise_an_error() -> None:
-    """The message names the limit, what arrived and what to do."""
+    """A too large label set raises ConfigurationError with the limit and the number of labels."""
     big = "x" * 1_000_000
     labels = [f"{index}{big}" for index in range(MAX_ENUM_BYTES // 1_000_000)]
     with pytest.raises(ConfigurationError, match=r"5 labels with 5,000,005 bytes.*5,000,000 bytes.*Shorten"):
@@ -145,7 +145,7 @@ def test_too_large_label_sets_raise_an_error() -> None:
 
 
 def test_other_schemas_are_written_on_one_line() -> None:
-    """The grammar leaves out white space, and the caller's schema does not change."""
+    """The grammar fixes the separators and allows no other white space; the caller's schema is unchanged."""
     given = as_format({"properties": {"a": {"type": "string"}}})
     before = json.dumps(given)
     header, schema = json_grammar(given).split("start: %json ")
@@ -158,7 +158,7 @@ def test_other_schemas_are_written_on_one_line() -> None:
 
 
 def test_several_enums_are_several_choices() -> None:
-    """Everything but the labels is fixed; no single choice is left."""
+    """A schema with several enums has one choice per enum, and no constraint."""
     inner = obj(b={"enum": ["x", 'y"']}, c={"enum": ["z", "w"]})
     schema = as_format(obj(**{"a": {"enum": ["1", "2"]}, "in": inner}))
     found = choices_for(schema)
@@ -188,7 +188,7 @@ def test_several_enums_are_several_choices() -> None:
     ],
 )
 def test_open_schemas_have_no_choices(other: Any) -> None:
-    """One property that is no enum of texts makes the schema open."""
+    """A schema with a property that is no enum of texts has no choices."""
     schema = obj(a={"enum": ["1", "2"]}, b=other)
     assert choices_for(as_format(schema)) is None
 
@@ -208,7 +208,7 @@ LABEL = {"type": "string", "enum": ["A", 'b "c"']}
     ],
 )
 def test_label_arrays_are_written_in_pieces(schema: Any, text: str) -> None:
-    """The pieces are on one line, as in the engine's grammar; it is no single choice."""
+    """An array of labels is written in pieces that join to one line of JSON, and has no choices."""
     found = array_for(as_format(schema))
     assert found is not None
     assert found.beginning(["A", 'b "c"']) + found.behind == text
@@ -219,10 +219,10 @@ def test_label_arrays_are_written_in_pieces(schema: Any, text: str) -> None:
 
 
 def test_model_classes_with_lists_leave_arrays() -> None:
-    """Titles and descriptions of a model class change nothing."""
+    """A model class with a list of labels gives the same array as a plain schema."""
 
     class Topics(pydantic.BaseModel):
-        """Topics."""
+        """A list of topics."""
 
         topics: list[Literal["A", "B"]] = pydantic.Field(description="What it is about.")
 
@@ -248,7 +248,7 @@ def test_model_classes_with_lists_leave_arrays() -> None:
     ],
 )
 def test_other_schemas_have_no_open_array(schema: Any) -> None:
-    """Limits, other elements, a second array or another choice give no open array."""
+    """Arrays with limits, with other elements or beside another choice give no label array."""
     assert array_for(as_format(schema)) is None
 
 

@@ -1,4 +1,4 @@
-"""Drawing tokens: greedy, from a few, penalised, and within a grammar."""
+"""Tests of drawing tokens: greedy, from a few, penalised, and within a grammar."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_zero_temperature_takes_the_best_token() -> None:
 
 
 def test_temperature_1_draws_the_model_distribution() -> None:
-    """The shares of 2,000 draws agree with the probabilities."""
+    """At temperature 1 the shares of 2,000 draws agree with the probabilities."""
     assert list(drawn().values()) == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.035)
 
 
@@ -42,19 +42,19 @@ def test_a_temperature_sharpens() -> None:
 
 
 def test_rare_tokens_are_left_out() -> None:
-    """The most probable tokens that make up a share are kept."""
+    """Only the most probable tokens that make up a given share are drawn."""
     assert set(drawn(top_p=0.75)) == {0, 1}
 
 
 def test_a_seed_repeats_the_draws() -> None:
-    """Another seed draws other tokens."""
+    """An equal seed repeats the draws, and another seed changes them."""
     assert drawn(50, seed=3) == drawn(50, seed=3)
     assert drawn(50, seed=3) != drawn(50, seed=4)
 
 
 @pytest.mark.parametrize("option", [{"temperature": -1}, {"top_p": 2}, {"temperature": True}])
 def test_values_out_of_range_raise_an_error(option: dict[str, Any]) -> None:
-    """The message names the range."""
+    """A value out of range raises an error with the range."""
     with pytest.raises(ConfigurationError, match=f"Expected {next(iter(option))} between"):
         Sampler(option)
 
@@ -67,7 +67,7 @@ def grammars() -> Grammars:
 
 
 def test_a_grammar_allows_what_it_says(grammars: Grammars) -> None:
-    """A grammar of two words masks the tokens of all others, and is over behind a word."""
+    """A grammar allows only the tokens of its two words, and is over after a word."""
     grammar = grammars.compile('%llguidance {}\nstart: "\\"cat\\"" | "\\"dog\\""')
     assert set(np.flatnonzero(grammar.allowed())) == {ord('"'), 128, 129}
     grammar.accept(ord('"'))

@@ -1,4 +1,4 @@
-"""OpenAICompatibleClient against servers that echo prompts with the log-probabilities of their tokens."""
+"""Tests of OpenAICompatibleClient with servers that echo prompts with token log-probabilities."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class TestDistribution:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_its_mass_is_that_of_the_labels(self, serve: Start, classify: Classify, kind: str) -> None:
-        """The two agree unless a token spans the quote before the labels."""
+        """`label_mass` and `joint_logprob` equal the masses of the labels' texts."""
         labels = LABEL_SETS["apart"]
         server = serve(kind)
         found = classify(server, labels=labels, **settings_for(kind)).classify("x").distribution
@@ -107,7 +107,7 @@ class TestDistribution:
         assert found.is_label_mass_low
 
     def test_tokens_across_the_quote_scale_the_mass(self) -> None:
-        """The mass is relative to the tokenisations seen: 0.2 for the quote alone, 0.3 with a label's letter."""
+        """The mass of a label is relative to the opening quote's mass over all tokenisations seen."""
 
         def echoed(*tokens: tuple[str, float]) -> Echoed:
             return Echoed(tuple(text for text, _ in tokens), tuple(math.log(value) for _, value in tokens))
@@ -121,7 +121,7 @@ class TestDistribution:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_150_labels_are_scored_exactly(self, serve: Start, classify: Classify, kind: str) -> None:
-        """150 labels take two concurrent requests, whatever number of tokens the server lists."""
+        """150 labels are scored exactly in two requests, although the server lists only 20 tokens."""
         labels = [f"Label {number} {'Bill' * (number % 3)}" for number in range(150)]
         server = serve(kind)
         assert server.echoing.max_logprobs == 20
@@ -133,7 +133,7 @@ class TestDistribution:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_fields_are_scored_in_sequence(self, serve: Start, classify: Classify, kind: str) -> None:
-        """Each field takes one request behind the label of the field before it."""
+        """Each field takes one request, which holds the label of the field before."""
         team, urgent = ("Spa", "Bill"), ("yes", "no")
         fields = FieldLabels(
             [Field(name="team", labels=list(team)), Field(name="urgent", labels=list(urgent))]
@@ -154,7 +154,7 @@ class TestDistribution:
 class TestRequests:
     @pytest.mark.parametrize("kind", KINDS)
     def test_hold_special_tokens_once(self, serve: Start, classify: Classify, kind: str) -> None:
-        """Special tokens come from the server's template, or are added by the server to the user's."""
+        """Special tokens are in the prompt or added by the server, never both."""
         server = serve(kind)
         classify(server, **settings_for(kind)).classify("x")
         (body,) = scoring_bodies(server)
@@ -164,13 +164,13 @@ class TestRequests:
         assert body["prompt"][0].startswith("<s>") is own
 
     def test_one_token_suits_older_servers(self, serve: Start, classify: Classify) -> None:
-        """Servers that refuse to generate no token are scored, too."""
+        """A server that cannot generate 0 tokens is asked for one, and scores the labels."""
         server = serve("vllm")
         server.echoing.writes_none = False
         assert classify(server).classify("x").label
 
     def test_servers_without_alternatives_get_logprobs_0(self, serve: Start, classify: Classify) -> None:
-        """The first call detects that a server lists no alternatives, and later calls request none."""
+        """After a first call that lists no alternatives, later calls request none."""
         server = serve("vllm")
         server.echoing.max_logprobs = 0
         assert all(found.label for found in classify(server).classify_many(["x", "y"]))
@@ -185,13 +185,13 @@ class TestRequests:
         assert list(map(len, server.batches([short, huge]))) == [1, 1]
 
     def test_sglang_needs_a_chat_template(self, serve: Start, make: Make) -> None:
-        """SGLang tokenises prompts only, so a missing chat_template raises ConfigurationError."""
+        """With SGLang a missing chat_template raises ConfigurationError."""
         message = str(failure(make(serve("sglang")), ConfigurationError))
         assert "Set the model's option chat_template" in message
 
 
 def no_lists(answer: dict[str, Any]) -> dict[str, Any]:
-    """Take the log-probabilities away."""
+    """Remove the listed log-probabilities from an answer."""
     return {**answer, "choices": [{**choice, "logprobs": None} for choice in answer["choices"]]}
 
 
@@ -209,7 +209,7 @@ class TestAbility:
         ],
     )
     def test_missing_echo_is_detected(self, serve: Start, classify: Classify, fault: Any, came: str) -> None:
-        """The error says what was expected, what came and what to do, after one call."""
+        """A missing echo raises ConfigurationError with the remedy, after one call."""
         server = serve("vllm")
         server.echoing.echo = fault is not None
         server.faults[ROUTE] = [fault] * 100
@@ -226,7 +226,7 @@ class TestAbility:
         assert len(server.bodies(ROUTE)) == 1
 
     def test_transient_first_faults_are_retried(self, serve: Start, classify: Classify) -> None:
-        """A transient fault of the first call does not mark the server as unable."""
+        """After two transient faults of the first call the row is repeated and gets a label."""
         server = serve("vllm")
         server.faults[ROUTE] = [(503, {"error": "busy"}, {}), lambda answer: {**answer, "choices": []}]
         assert classify(server).classify("x").label
@@ -243,7 +243,7 @@ def changed(place: int, value: object) -> Callable[[dict[str, Any]], dict[str, A
 
 
 def cut(answer: dict[str, Any]) -> dict[str, Any]:
-    """Take a log-probability away."""
+    """Remove one log-probability from an answer."""
     answer["choices"][0]["logprobs"]["token_logprobs"].pop()
     return answer
 
@@ -272,7 +272,7 @@ BROKEN = {
 class TestFaults:
     @pytest.mark.parametrize("fault", BROKEN.values(), ids=BROKEN)
     def test_broken_answers_are_retryable(self, serve: Start, make: Make, fault: Any) -> None:
-        """The retryable error shows no secret."""
+        """A broken answer raises a retryable error, and the next call succeeds."""
         server = serve("vllm")
         client = make(server, api_key=KEY)
         asyncio.run(ask(client))
@@ -296,7 +296,7 @@ class TestFaults:
         assert (prediction.outcome, prediction.attempts) == (Outcome.ERROR, 3)
 
     def test_one_failed_request_fails_the_row(self, serve: Start, make: Make) -> None:
-        """The row gets the error of that request."""
+        """If one of a row's requests fails, the row gets that request's error."""
         server = serve("vllm")
         client = make(server)
 
@@ -318,7 +318,7 @@ class TestReading:
     def test_generated_tokens_are_cut_off(
         self, serve: Start, kind: str, written: int, *, counted: bool
     ) -> None:
-        """The reported count of prompt tokens, or their text, separates prompts from generated tokens."""
+        """Generated tokens are cut off, by the reported number of prompt tokens or by their text."""
         server = serve(kind)
         server.echoing.counted = counted
         prompts = ["Bill and Spa", "Bill and Sport"]
@@ -331,7 +331,7 @@ class TestReading:
             assert echoed.logprobs == (0.0, *server.echoing.model.logprobs(tokens)[:-1])
 
     def test_uncounted_tokens_must_spell_the_prompt(self, serve: Start) -> None:
-        """An answer without an echo is not taken for one."""
+        """An answer without the prompt's text raises NoEchoError."""
         echoing = serve("vllm").echoing
         echoing.counted = False
         body = {"model": "m", "prompt": ["Bill"], "echo": False, "logprobs": 1, "max_tokens": 1}
@@ -362,7 +362,7 @@ class TestDoctor:
         assert found.finding("exact").detail == expected
 
     def test_the_doctor_warns_of_missing_echo(self, serve: Start) -> None:
-        """The doctor warns about a server without echo, and the default is decoding."""
+        """The doctor warns about a server without echo, and does not recommend exact scoring."""
         server = serve("vllm")
         server.echoing.echo = False
         found = examine("openai/toy", api_base=server.root, options={"api_key": KEY})

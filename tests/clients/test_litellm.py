@@ -1,4 +1,4 @@
-"""LiteLLMClient against a loopback server."""
+"""Tests of LiteLLMClient with a local server."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def make_client(server: Any, **options: Any) -> LiteLLMClient:
 
 
 def ask(client: LiteLLMClient, request: CompletionRequest) -> Any:
-    """Return the response."""
+    """Return the response to a request."""
     return asyncio.run(client.complete(request))
 
 
 def failure(client: LiteLLMClient, request: CompletionRequest) -> ProviderError:
-    """Return the error, which must not show the key."""
+    """Return the error of a call, whose message must not hold the key."""
     with pytest.raises(ProviderError) as caught:
         ask(client, request)
     assert KEY not in str(caught.value)
@@ -50,7 +50,7 @@ def failure(client: LiteLLMClient, request: CompletionRequest) -> ProviderError:
 
 class TestRequest:
     def test_sends_schema_and_logprobs_and_is_greedy(self, server: Any, request_for_label: Any) -> None:
-        """Messages, schema, log-probabilities and temperature 0 reach the wire."""
+        """Messages, schema, log-probabilities and temperature 0 are sent to the server."""
         answer = ask(make_client(server), request_for_label)
         (body,) = server.bodies
         assert body["messages"] == [dict(message) for message in request_for_label.messages]
@@ -59,7 +59,7 @@ class TestRequest:
         assert answer.choices[0].message.content == '{"category": "Food"}'
 
     def test_options_override_the_defaults(self, server: Any, request_for_label: Any) -> None:
-        """The client's options beat the default temperature, the request's beat the client's."""
+        """The client's options override the default temperature, and the request's override the client's."""
         ask(make_client(server, temperature=0.5, seed=3), request_for_label)
         assert (server.bodies[0]["temperature"], server.bodies[0]["seed"]) == (0.5, 3)
         request = CompletionRequest(messages=request_for_label.messages, options={"temperature": None})
@@ -67,7 +67,7 @@ class TestRequest:
         assert "temperature" not in server.bodies[1]
 
     def test_unsupported_parameters_raise_an_error(self, server: Any, request_for_label: Any) -> None:
-        """Log-probabilities that a provider lacks raise an error instead of being dropped."""
+        """Log-probabilities that a provider lacks raise an error and are not silently dropped."""
         client = LiteLLMClient("anthropic/claude-3-haiku-20240307", api_base=server.url, api_key=KEY)
         error = failure(client, request_for_label)
         assert "logprobs" in str(error)
@@ -78,7 +78,7 @@ class TestRequest:
         assert server.bodies == []
 
     def test_limits_calls_in_flight(self, server: Any, request_for_label: Any) -> None:
-        """max_concurrency bounds what the server sees at the same time."""
+        """`max_concurrency` limits the number of requests that the server has at the same time."""
         server.delay = 0.05
         client = make_client(server, max_concurrency=2)
 
@@ -92,14 +92,14 @@ class TestRequest:
 
     @pytest.mark.parametrize("options", [{"timeout": 0}, {"max_concurrency": 0}, {"space": "nonsense"}])
     def test_parameters_out_of_range_raise_an_error(self, options: Any) -> None:
-        """A wrong parameter is named before any call."""
+        """A parameter out of its range raises ConfigurationError before any call."""
         with pytest.raises(ConfigurationError, match=r"Expected|expected one of"):
             LiteLLMClient("openai/fake", **options)
 
 
 class TestFailures:
     def test_a_key_of_any_shape_is_hidden(self, server: Any, request_for_label: Any) -> None:
-        """The client's own key is hidden because it is the key, not because it looks like one."""
+        """The error hides the client's own key, even if it does not look like a key."""
         server.answer(401, {"error": {"message": "plainword123 is wrong", "code": "x"}})
         client = LiteLLMClient("openai/fake", api_base=server.url, api_key="plainword123")
         with pytest.raises(ProviderError) as caught:
@@ -107,7 +107,7 @@ class TestFailures:
         assert "plainword123" not in str(caught.value)
 
     def test_cancelling_is_not_a_provider_error(self, server: Any, request_for_label: Any) -> None:
-        """Cancellation raises CancelledError."""
+        """A cancelled call raises CancelledError, not ProviderError."""
         server.delay = 20.0
 
         async def cancelled() -> None:
@@ -130,7 +130,7 @@ def litellm_exceptions() -> list[type[Exception]]:
 
 
 def build(cls: type[Exception]) -> Exception:
-    """Make an exception of any of litellm's signatures."""
+    """Return an exception of any of litellm's signatures."""
     response = httpx.Response(418, request=httpx.Request("POST", "http://127.0.0.1/"))
     texts = {"message": f"broken {KEY}", "raw_response": "{}", "schema": "{}"}
     numbers = {"status_code": 500, "current_cost": 2.0, "max_budget": 1.0, "status": 500}
@@ -175,7 +175,7 @@ class TestEveryLitellmException:
 
 class TestImport:
     def test_is_lazy_and_fetches_no_price_list(self) -> None:
-        """Building a client does not import litellm; using it sets the switch first."""
+        """A new client does not import litellm; the first use also sets LITELLM_LOCAL_MODEL_COST_MAP."""
         code = (
             "import sys; from calibrant.clients._litellm import LiteLLMClient; LiteLLMClient('openai/x');"
             "assert not {'litellm', 'tenacity', 'xllamacpp'} & set(sys.modules);"
@@ -212,7 +212,7 @@ KEYS = "OPENAI AZURE AZURE_OPENAI ANTHROPIC GEMINI GOOGLE FIREWORKS FIREWORKS_AI
 def test_missing_keys_are_systemic(
     monkeypatch: pytest.MonkeyPatch, request_for_label: Any, model: str
 ) -> None:
-    """A missing key is systemic, although litellm reports some as status 500."""
+    """A missing key raises a systemic error, although litellm reports some as status 500."""
     for name in KEYS.split():
         monkeypatch.delenv(f"{name}_API_KEY", raising=False)
     error = failure(LiteLLMClient(model), replace(request_for_label, top_logprobs=0))
@@ -224,7 +224,7 @@ def test_missing_keys_are_systemic(
     ("status", "words"), [(400, "API key not valid."), (500, "Invalid API key: x"), (401, "no")]
 )
 def test_wrong_keys_are_systemic(server: Any, request_for_label: Any, status: int, words: str) -> None:
-    """A wrong key is systemic with any status."""
+    """A wrong key raises a systemic error with any status."""
     server.answer(status, {"error": {"message": words}})
     error = failure(make_client(server), request_for_label)
     assert error.systemic
@@ -232,7 +232,7 @@ def test_wrong_keys_are_systemic(server: Any, request_for_label: Any, status: in
 
 
 def test_systemic_faults_cost_one_call(monkeypatch: pytest.MonkeyPatch, request_for_label: Any) -> None:
-    """Of concurrent calls only the first is made, and a later call is a first call again."""
+    """Of 64 concurrent calls with a systemic fault only one is sent, and all raise the error."""
     litellm = _litellm()
     calls, made = litellm.acompletion, []
 

@@ -1,4 +1,4 @@
-"""LiteLLMEmbedder against a loopback server."""
+"""Tests of LiteLLMEmbedder with a local server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def embed(server: Any, *texts: str, model: str = "openai/vectors", **options: An
 
 
 def failure(server: Any, **options: Any) -> ProviderError:
-    """Return the error, which must not show the key."""
+    """Return the error of a call, whose message must not hold the key."""
     with pytest.raises(ProviderError) as caught:
         embed(server, "text", **options)
     assert KEY not in str(caught.value)
@@ -53,14 +53,14 @@ class TestAnswers:
 
     @pytest.mark.parametrize("model", ["vectors", "openai/vectors"])
     def test_own_servers_need_no_key(self, server: Any, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
-        """An api_base suffices."""
+        """With an `api_base` no key is needed."""
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
         server.answer(200, body([1.0]))
         np.testing.assert_array_equal(embed(server, "one", model=model, api_key=None), [[1.0]])
         assert server.bodies[0]["model"] == "vectors"
 
     def test_base_url_means_api_base(self, server: Any) -> None:
-        """The option base_url is accepted for api_base."""
+        """The option `base_url` is accepted as another name of `api_base`."""
         server.answer(200, body([1.0]))
         embedder = LiteLLMEmbedder("vectors", base_url=server.url, api_key=KEY)
         assert asyncio.run(embedder.embed(["one"])).shape == (1, 1)
@@ -78,7 +78,7 @@ class TestAnswers:
         ],
     )
     def test_anything_else_is_a_provider_error(self, server: Any, wrong: dict[str, Any]) -> None:
-        """A malformed answer gives no vectors, and is not systemic."""
+        """A malformed answer raises ProviderError, which is not systemic."""
         server.answer(200, wrong)
         assert not failure(server).systemic
 
@@ -95,7 +95,7 @@ class TestFailures:
 class TestSettings:
     @pytest.mark.parametrize("model", ["", "hashing ", "my-model", "no-such-provider/model"])
     def test_unknown_providers_need_an_address(self, model: str) -> None:
-        """A name of no provider raises ConfigurationError at construction."""
+        """A name of an unknown provider raises ConfigurationError at construction."""
         with pytest.raises(ConfigurationError, match="api_base"):
             LiteLLMEmbedder(model)
 
@@ -108,6 +108,6 @@ class TestSettings:
 
 @pytest.mark.parametrize("rows", [None, [1.0, 2.0], [["a"]], [[1.0], [1.0, 2.0]], [[1.0], [2.0]], "text", {}])
 def test_malformed_embeddings_raise_an_error(rows: Any) -> None:
-    """An answer of any other shape raises ProviderError."""
+    """Rows that are no matrix of vectors raise ProviderError with the provider's name."""
     with pytest.raises(ProviderError, match=r"who: .*vector"):
         embedding_matrix(rows, count=1, provider="who")

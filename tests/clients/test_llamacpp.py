@@ -1,4 +1,4 @@
-"""LlamaCppClient before a model is loaded: what it refuses, and how the library is opened."""
+"""Tests of LlamaCppClient before a model is loaded: errors and opening of the library."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have an engine's package without a library."""
+    """Replace the engine's package by one without a library."""
     module = types.ModuleType("xllamacpp")
     module.__file__ = str(Path(__file__))
     monkeypatch.setitem(sys.modules, "xllamacpp", module)
@@ -39,7 +39,7 @@ def _no_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_no_library")
 def test_satisfies_the_client_protocols(path: Path) -> None:
-    """LlamaCppClient satisfies both protocols, with raw log-probabilities."""
+    """LlamaCppClient satisfies Client and ContinuingClient, with raw log-probabilities."""
     client = LlamaCppClient(path, name="mine")
     assert isinstance(client, Client)
     assert isinstance(client, ContinuingClient)
@@ -50,13 +50,13 @@ def test_satisfies_the_client_protocols(path: Path) -> None:
 
 @pytest.mark.parametrize("setting", ["n_ctx", "n_parallel", "n_threads"])
 def test_parameters_out_of_range_raise_an_error(path: Path, setting: str) -> None:
-    """A wrong parameter is named at once."""
+    """A parameter out of its range raises ConfigurationError at construction."""
     with pytest.raises(ConfigurationError, match=f"{setting} must be at least 1"):
         LlamaCppClient(path, **{setting: 0})  # type: ignore[arg-type]
 
 
 def test_too_many_parallel_rows_raise_an_error(path: Path) -> None:
-    """More rows than llama.cpp has sequences for raise ConfigurationError."""
+    """More than 64 rows at a time raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="n_parallel must be at most 64"):
         LlamaCppClient(path, n_parallel=65)
 
@@ -72,7 +72,7 @@ def test_unknown_options_raise_an_error(path: Path, options: dict[str, Any]) -> 
 
 @pytest.mark.usefixtures("_no_library")
 def test_unknown_engine_versions_raise_an_error(path: Path) -> None:
-    """A version with other structures raises ConfigurationError."""
+    """An unknown version of the engine raises ConfigurationError."""
     request = CompletionRequest(messages=({"role": "user", "content": "gas"},))
     with pytest.raises(ConfigurationError, match="Expected a version of the embedded engine"):
         asyncio.run(LlamaCppClient(path).complete(request))
@@ -90,7 +90,7 @@ def test_other_libraries_raise_an_error(tmp_path: Path) -> None:
 
 
 def test_threads_wait_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The switch is set while the library loads, and is gone afterwards."""
+    """GOMP_SPINCOUNT is set only while the library loads, and not against OMP_WAIT_POLICY."""
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
     with _llama._patient_threads():
@@ -102,7 +102,7 @@ def test_threads_wait_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_missing_system_library_is_named(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
-    """Without the GNU OpenMP library the error names its package."""
+    """A missing GNU OpenMP library raises ConfigurationError with the name of its package."""
 
     class Broken:
         def find_spec(self, name: str, *_arguments: object) -> None:
@@ -116,7 +116,7 @@ def test_a_missing_system_library_is_named(monkeypatch: pytest.MonkeyPatch, path
 
 
 def test_collected_clients_never_wait_for_loading(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that is garbage-collected while the same thread loads a model takes no lock."""
+    """A client that is garbage-collected while its thread loads a model does not block the thread."""
     woken = []
 
     class Loading:

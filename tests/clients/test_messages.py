@@ -1,4 +1,4 @@
-"""Redaction and translation of foreign errors."""
+"""Tests of redaction, and of the translation of foreign errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from calibrant.inference import Classifier
     ],
 )
 def test_hides_what_looks_like_a_credential(text: Any, secret: Any) -> None:
-    """Keys, bearer tokens, key parameters and passwords in URLs disappear."""
+    """Keys, bearer tokens, key parameters and passwords in URLs are removed from a message."""
     assert secret in text
     assert secret not in redact(text)
     assert "[redacted]" in redact(text)
@@ -46,7 +46,7 @@ def test_hides_what_looks_like_a_credential(text: Any, secret: Any) -> None:
     ],
 )
 def test_hides_parameters_of_addresses_whatever_their_name(text: str, shown: str) -> None:
-    """Only harmless parameters stay in an address."""
+    """In an address only harmless parameters stay."""
     assert redact(text) == shown
 
 
@@ -66,7 +66,7 @@ def test_hides_parameters_of_addresses_whatever_their_name(text: str, shown: str
 def test_secrets_over_http_warn_once(
     caplog: Any, monkeypatch: pytest.MonkeyPatch, name: str, address: str, key: str, warns: bool
 ) -> None:
-    """A secret sent over http to another machine warns once, without showing it."""
+    """A secret that is sent over http to another machine logs one warning, without the secret."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     address = address.replace("example", f"{name.partition('/')[0]}.example")
     options = {"api_base": address, "api_key": key}
@@ -88,17 +88,17 @@ def test_secrets_over_http_warn_once(
     ],
 )
 def test_leaves_ordinary_messages_alone(text: Any) -> None:
-    """Texts without credentials stay."""
+    """Texts without credentials stay unchanged."""
     assert redact(text) == text
 
 
 def test_hides_known_values_whatever_they_look_like() -> None:
-    """A key of an unknown provider is hidden because it is the key."""
+    """A given secret is redacted, even if it does not look like a key."""
     assert redact("wrong: plainword123", secrets=["plainword123", None, ""]) == "wrong: [redacted]"
 
 
 def test_every_form_of_retry_after_is_read() -> None:
-    """All three forms of the header give seconds, never below 0."""
+    """All three forms of Retry-After give seconds, never below 0."""
     soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     past = format_datetime(datetime.now(UTC) - timedelta(seconds=30), usegmt=True)
     read = {
@@ -131,14 +131,14 @@ def test_every_form_of_retry_after_is_read() -> None:
     ],
 )
 def test_status_is_read_from_the_usual_places(attributes: Any, status: Any) -> None:
-    """Only HTTP failure codes count."""
+    """The status is read from several attributes, and only HTTP failure codes count."""
     error = RuntimeError("x")
     vars(error).update(attributes)
     assert status_of(error) == status
 
 
 def test_messages_are_short_and_on_one_line() -> None:
-    """HTML pages and tracebacks are cut."""
+    """The message of a translated error is short, on one line and without a traceback."""
     error = translate(ValueError("a\n" * 1000 + "Traceback (most recent call last): ..."), provider="p")
     assert "\n" not in str(error)
     assert len(str(error)) < 600
@@ -148,7 +148,7 @@ def test_messages_are_short_and_on_one_line() -> None:
 
 
 def test_a_provider_error_stays_itself() -> None:
-    """A ProviderError is not wrapped again."""
+    """A ProviderError is returned as it is, and not wrapped again."""
     error = ProviderError("x", provider="p")
     assert translate(error, provider="q") is error
 

@@ -1,4 +1,4 @@
-"""Calls at a time fit what the process may open."""
+"""Tests of concurrent calls within the limit of open files."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def classifier(server: FaultServer) -> Classifier:
 
 
 def test_concurrent_calls_fit_the_open_sockets(room_for: Callable[[int], None]) -> None:
-    """Calls wait when no socket is free, so a server that takes seven at a time rejects none."""
+    """Calls wait for a free socket, so a server that takes seven at a time rejects none."""
     texts = [f"{number} cat" for number in range(40)]
     with FaultServer(LABELS, latency=0.02, max_concurrency=7) as server:
         room_for(7)
@@ -64,7 +64,7 @@ def test_concurrent_calls_fit_the_open_sockets(room_for: Callable[[int], None]) 
 
 
 def test_clients_share_what_may_be_open(room_for: Callable[[int], None]) -> None:
-    """The models of a cascade share the limit of open files."""
+    """Two classifiers share the limit of open files, and every row is answered."""
     texts = [f"{number} cat" for number in range(40)]
     with FaultServer(LABELS, latency=0.02, max_concurrency=5) as server:
         room_for(10)
@@ -74,7 +74,7 @@ def test_clients_share_what_may_be_open(room_for: Callable[[int], None]) -> None
 
 
 def test_64_open_files_suffice_for_256_calls(write_task: Callable[..., Path], tmp_path: Path) -> None:
-    """Retries succeed within the limit, as nothing is imported late."""
+    """With 64 open files, 256 concurrent calls with retries answer every row and warn once."""
     rows = [{"input": f"{number} cat", "answer": "cat"} for number in range(300)]
     with FaultServer(LABELS, latency=0.02, faults={"503": 0.1}) as server:
         model = f'[model]\nname = "openai/any"\napi_base = "{server.api_base}"\n[model.options]\napi_key = "none"\n'

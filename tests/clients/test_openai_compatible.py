@@ -1,4 +1,4 @@
-"""OpenAICompatibleClient against a server of a small language model that is known in full."""
+"""Tests of OpenAICompatibleClient with a server of a small language model."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Classify = Callable[..., Classifier]
 
 
 def no_route(server: Any) -> None:
-    """Take the route away."""
+    """Remove a route from the server."""
     server.absent.add("/v1/completions")
 
 
 class TestExactness:
     @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
     def test_agrees_with_brute_force(self, serve: Start, classify: Classify, suffix: str) -> None:
-        """At tolerance 0 with all tokens listed, nothing is left open: the bound is 0."""
+        """At tolerance 0 with all tokens listed, the probabilities equal brute force and the bound is 0."""
         server = serve("llama.cpp")
         classifier = classify(server, api_base=server.root + suffix)
         for text, prediction in zip(
@@ -53,7 +53,7 @@ class TestExactness:
             assert prediction.model == "toy.gguf"
 
     def test_own_templates_replace_the_servers(self, serve: Start, classify: Classify) -> None:
-        """The server's template is not requested, and the server adds the token that begins a text."""
+        """With an own template the server's is not requested, and the server adds the beginning token."""
         server = serve("llama.cpp")
         server.absent.add("/apply-template")
         classifier = classify(server, chat_template=TEMPLATE)
@@ -87,7 +87,7 @@ class TestExactness:
 
 class TestRows:
     def test_rows_keep_slots_of_their_own(self, serve: Start, classify: Classify) -> None:
-        """Rows that run at the same time have slots of their own; the others wait."""
+        """Rows that run at the same time have slots of their own, and other rows wait for one."""
         server = serve("llama.cpp", slots=3)
         texts = [f"text {number}" for number in range(9)]
         classifier = classify(server, concurrency=8)
@@ -123,7 +123,7 @@ class TestRows:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_one_greedy_token_is_requested(self, serve: Start, make: Make, kind: str) -> None:
-        """A request takes the prompt once, cached, or with every label behind it."""
+        """A request for one greedy token has the expected body for each kind of server."""
         server = serve(kind)
         asyncio.run(ask(make(server)))
         prompt = server.model.render(REQUEST.messages) + '{"label": "'
@@ -168,7 +168,7 @@ class TestRows:
 class TestFinding:
     @pytest.mark.parametrize("kind", KINDS)
     def test_is_done_once_for_many_calls(self, serve: Start, make: Make, kind: str) -> None:
-        """Concurrent first calls wait for one detection, and later loops reuse it."""
+        """Concurrent first calls wait for one detection of the server, and later loops reuse it."""
         server = serve(kind, delay=0.01)
         client = make(server)
 
@@ -213,7 +213,7 @@ class TestFinding:
         ],
     )
     def test_servers_without_probabilities_raise(self, serve: Start, make: Make, missing: Any) -> None:
-        """The error names the server and the alternatives."""
+        """A server without probabilities raises an error with its address and the alternatives."""
         server = serve("vllm" if missing is no_route else "llama.cpp")
         missing(server)
         error = failure(make(server, api_key=KEY), ConfigurationError)
@@ -238,7 +238,7 @@ class TestFinding:
 
     @pytest.mark.parametrize(("kind", "routes"), [("llama.cpp", "/apply-template"), ("vllm", "/detokenize")])
     def test_missing_templates_are_named(self, serve: Start, make: Make, kind: str, routes: str) -> None:
-        """The message names the endpoint, what was tried and the remedy."""
+        """A missing template raises an error with the endpoint, the routes tried and the remedy."""
         server = serve(kind)
         server.absent.add(routes)
         message = str(failure(make(server), ConfigurationError))
@@ -248,7 +248,7 @@ class TestFinding:
 
 
 async def checked(client: OpenAICompatibleClient, labels: list[str]) -> ConfigurationError | None:
-    """Return the error of unsuitable labels, None without one."""
+    """Return the error of unsuitable labels, or None."""
     try:
         await client.check_labels(labels)
     except ConfigurationError as refusal:
@@ -265,19 +265,19 @@ class TestLabels:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_unspellable_labels_raise_an_error(self, serve: Start, make: Make, kind: str) -> None:
-        """Characters that the tokens do not spell raise ConfigurationError."""
+        """A label that the server's tokens do not spell raises ConfigurationError."""
         with pytest.raises(ConfigurationError, match="do not spell the label 'λ'"):
             asyncio.run(make(serve(kind)).check_labels(["Spa", "λ"]))
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_labels_longer_than_the_context_raise(self, serve: Start, make: Make, kind: str) -> None:
-        """The message names both lengths."""
+        """A label longer than the context raises an error with both lengths."""
         client = make(serve(kind, context=16))
         with pytest.raises(ConfigurationError, match="has 20 tokens, the context 16"):
             asyncio.run(client.check_labels(["Spa", "x" * 20]))
 
     def test_servers_without_tokenisers_are_trusted(self, serve: Start, make: Make) -> None:
-        """Without /tokenize no label is checked."""
+        """On a server without /tokenize no label is checked."""
         server = serve("vllm")
         server.absent = {"/tokenize", "/detokenize"}
         client = make(server, chat_template=TEMPLATE)
@@ -299,7 +299,7 @@ class TestOpening:
 
     @pytest.mark.parametrize("name", ["chat_template", "next_tokens"])
     def test_its_settings_mean_nothing_elsewhere(self, name: str) -> None:
-        """The settings raise ConfigurationError with other clients, and are never sent."""
+        """The settings of exact scoring raise ConfigurationError with other clients, and are not sent."""
         options = {"api_base": "http://localhost:1", name: 5}
         for model in ("openai/x", "groq/x", "local/smollm2-135m", lambda _messages: {}):
             with pytest.raises(ConfigurationError, match=f"Expected no {name} among the options of"):
@@ -307,7 +307,7 @@ class TestOpening:
         assert call_options(options) == {"api_base": "http://localhost:1"}
 
     def test_exact_scoring_needs_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The message names the forms of names that work."""
+        """Exact scoring without an address raises an error with the forms of names that work."""
         monkeypatch.setenv("OPENAI_API_KEY", "any")
         with pytest.raises(ConfigurationError, match="with the option api_base") as caught:
             Classifier(model="openai/gpt", labels=LABELS, scoring="exact")
@@ -315,7 +315,7 @@ class TestOpening:
         assert "scoring='decode'" in str(caught.value)
 
     def test_settings_are_part_of_cache_keys(self) -> None:
-        """Another chat template is another cache key."""
+        """Another chat template or number of tokens changes the described settings, and so the cache key."""
         address = {"api_base": "http://localhost:1"}
         methods = [
             Classifier(model="openai/x", labels=LABELS, scoring="exact", options={**address, **more})
@@ -329,7 +329,7 @@ class TestOpening:
 
 
 def test_slots_are_first_come_first_served(serve: Start) -> None:
-    """A worker that ends a row and begins the next one does not overtake waiting rows."""
+    """A free slot goes to the row that waits longest, not to the next row of the same worker."""
     server = serve("llama.cpp")
     server.slots = 1
     order: list[int] = []

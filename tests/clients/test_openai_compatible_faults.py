@@ -1,4 +1,4 @@
-"""OpenAICompatibleClient where something goes wrong, is out of range, is secret, or ends."""
+"""Tests of OpenAICompatibleClient: faults, ranges, secrets and closing."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ Make = Callable[..., OpenAICompatibleClient]
 class TestFaults:
     @pytest.fixture
     def found(self, serve: Start, make: Make, kind: str) -> tuple[Any, OpenAICompatibleClient]:
-        """Return a server and a client that knows it."""
+        """Return a server, and a client that has detected the server's kind."""
         server = serve(kind)
         client = make(server, api_key=KEY, timeout=20.0)
         asyncio.run(ask(client))
         return server, client
 
     def test_long_prompts_raise_context_length_errors(self, found: Any) -> None:
-        """Both wordings raise ContextLengthError, and the classifier's row is unparsed."""
+        """A prompt too long raises ContextLengthError, and the classifier's row is unparsed."""
         server, client = found
         server.context = 15
         error = failure(client)
@@ -54,7 +54,7 @@ class TestFaults:
         assert classifier.classify("x" * 99).outcome is Outcome.UNPARSED
 
     def test_cancelling_passes_the_seam(self, serve: Start, make: Make, kind: str) -> None:
-        """A call after the cancelled one works."""
+        """A cancelled call raises CancelledError, and the next call works."""
         server = serve(kind, delay=0.3)
         client = make(server)
 
@@ -71,7 +71,7 @@ class TestFaults:
 
 
 def test_missing_logprobs_are_requested_again(serve: Start, make: Make) -> None:
-    """The request is repeated twice; then the call raises a retryable error."""
+    """A request without log-probabilities is repeated twice, and then raises a retryable error."""
     server = serve("llama.cpp")
     client = make(server)
     asyncio.run(ask(client))
@@ -107,7 +107,7 @@ DENIED = (401, {"error": {"message": "no such key"}}, {})
 def test_systemic_faults_cost_one_call(
     serve: Start, classify: Any, kind: str, route: str, answered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault in detecting, checking labels, rendering or scoring costs one call."""
+    """A systemic fault in any kind of request is raised after one such request."""
     monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
     server = serve(kind, slots=64, delay=0.05)
     server.faults[route] = [None] * answered + [DENIED] * 1000
@@ -119,7 +119,7 @@ def test_systemic_faults_cost_one_call(
 
 @pytest.mark.parametrize(("kind", "calls"), [("llama.cpp", 3), ("vllm", 1)])
 def test_missing_logprobs_are_detected_once(serve: Start, classify: Any, kind: str, calls: int) -> None:
-    """One row's calls detect the fault, as a single answer of llama.cpp's may lack them by accident."""
+    """Missing log-probabilities raise ConfigurationError after the calls of one row."""
     server = serve(kind)
     server.faults[ROUTES[kind]] = [
         lambda answer: {**answer, "completion_probabilities": [], "choices": [{"text": "x"}]}
@@ -138,7 +138,7 @@ def test_labels_are_checked_once_for_all_rows(serve: Start, classify: Any) -> No
 
 class TestNumberOfTokens:
     def test_a_named_maximum_is_obeyed_and_remembered(self, serve: Start, make: Make) -> None:
-        """The client obeys the named maximum from then on."""
+        """The client keeps to the maximum that the server's message names, also in later calls."""
         server = serve("llama.cpp")
         client = make(server)
         server.faults["/completion"] = [(400, {"error": {"message": "n_probs: maximum is 7"}}, {})]
@@ -155,7 +155,7 @@ class TestNumberOfTokens:
         ],
     )
     def test_the_maximum_is_read(self, serve: Start, make: Make, message: str, asked: list[int]) -> None:
-        """Without a number in the message the client requests half as many."""
+        """The maximum is read from the message; without a number the client requests half as many."""
         server = serve("llama.cpp")
         server.faults["/completion"] = [(400, {"error": {"message": message}}, {})]
         asyncio.run(ask(make(server, next_tokens=20)))
@@ -171,7 +171,7 @@ class TestNumberOfTokens:
 
 class TestKey:
     def test_is_never_shown(self, serve: Start, make: Make) -> None:
-        """Neither the client nor the address shows the key."""
+        """The key is neither in the client's repr nor in an error message."""
         server = serve("llama.cpp")
         server.absent.add("/apply-template")
         client = make(server, api_key=KEY)
@@ -186,7 +186,7 @@ class TestKey:
 
 class TestConstruction:
     def test_satisfies_the_protocols(self, serve: Start, make: Make) -> None:
-        """The client satisfies both protocols."""
+        """OpenAICompatibleClient satisfies Client and ContinuingClient."""
         client = make(serve("vllm"), space="raw")
         assert isinstance(client, Client)
         assert isinstance(client, ContinuingClient)
@@ -205,7 +205,7 @@ class TestConstruction:
         ],
     )
     def test_wrong_settings_raise_an_error(self, settings: dict[str, Any], message: str) -> None:
-        """Wrong settings raise ConfigurationError before any call."""
+        """Wrong settings and a name without a model raise ConfigurationError at construction."""
         with pytest.raises(ConfigurationError, match=message):
             OpenAICompatibleClient("openai/x", **{"api_base": "http://localhost:1", **settings})
         with pytest.raises(ConfigurationError, match="a model's name behind 'openai/'"):
@@ -220,12 +220,12 @@ class TestConstruction:
         ],
     )
     def test_failing_templates_raise(self, serve: Start, make: Make, template: str, reason: str) -> None:
-        """A template runs in a sandbox, and its failure raises ConfigurationError."""
+        """A template that fails raises ConfigurationError with the reason."""
         client = make(serve("vllm"), chat_template=template)
         assert reason in str(failure(client, ConfigurationError))
 
     def test_templates_write_json_and_take_variables(self, serve: Start, make: Make) -> None:
-        """The JSON filter and the variables of tokenizer_config.json work."""
+        """A template may use the JSON filter and the variables of `chat_template_kwargs`."""
         server = serve("llama.cpp")
         client = make(server, chat_template="{{ messages[0] | tojson }}{{ mood }}")
 
@@ -309,7 +309,7 @@ class TestClosing:
         asyncio.run(dropped())
 
     def test_unclosed_classifiers_end_without_warnings(self, serve: Start) -> None:
-        """The background loop ends with the process and closes its session."""
+        """A program that never closes its classifier ends without a warning."""
         code = (
             "import sys; from calibrant.inference import Classifier\n"
             "found = Classifier(model='openai/toy', labels=['Spa', 'Bill'], scoring='exact',"
@@ -336,7 +336,7 @@ class TestClosing:
         ],
     )
     def test_loopback_needs_no_proxy(self, monkeypatch: pytest.MonkeyPatch, address: str, own: bool) -> None:
-        """The environment's proxy applies to other addresses only."""
+        """The environment's proxy is used for other addresses only, and NO_PROXY is respected."""
         monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
         monkeypatch.setenv("HTTPS_PROXY", "proxy.example:3128")
         assert _proxy(address) == (None if own else "http://proxy.example:3128")

@@ -1,4 +1,4 @@
-"""Places of an engine: every text is computed behind its own beginning, once, and rows do not mix."""
+"""Tests of places of an engine: each text is computed after its own beginning, once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tokens = list[int]
 
 @dataclass
 class Memory:
-    """Sequences of tokens, as llama.cpp keeps them."""
+    """Holds sequences of tokens, as llama.cpp does."""
 
     held: dict[int, Tokens] = field(default_factory=dict)
     computed: int = 0
@@ -33,7 +33,7 @@ class Memory:
         self.held[sequence] = self.held.get(sequence, [])[:tokens]
 
     def compute(self, segments: Sequence[Segment]) -> None:
-        """Compute a batch; the logits behind a text hold its tokens."""
+        """Compute a batch, whose logits after a text hold that text's tokens."""
         assert 0 < sum(len(segment.tokens) for segment in segments) <= BATCH
         for segment in segments:
             self.computed += len(segment.tokens)
@@ -52,7 +52,7 @@ class Memory:
 def ask(
     place: EnginePlace, memory: Memory, texts: list[Tokens], prompt: Tokens | None = None
 ) -> list[Tokens]:
-    """Return the tokens that the logits behind each text were computed from."""
+    """Return the tokens from which the logits after each text were computed."""
     job = Job(place, prompt or [], [tuple(text) for text in texts])
     job.begin(memory=memory)
     while not job.is_done:
@@ -68,7 +68,7 @@ texts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1
     rows=st.lists(st.lists(st.integers(0, 1), min_size=2, max_size=5)),
 )
 def test_every_text_follows_its_own_beginning(asked: list[list[Tokens]], rows: list[Tokens]) -> None:
-    """Logits follow their own text, whatever was computed before for this row or another."""
+    """The logits after a text follow from its own prompt, in any order of rows and texts."""
     place, memory = EnginePlace.of(0, 32, n_ctx=40), Memory()
     for prompt in rows:
         place.is_begun = False
@@ -78,7 +78,7 @@ def test_every_text_follows_its_own_beginning(asked: list[list[Tokens]], rows: l
 
 
 def test_texts_that_begin_alike_share_their_beginning() -> None:
-    """A longer text goes on where a shorter one ends."""
+    """A longer text reuses the tokens of a shorter one that it begins with."""
     place, memory = EnginePlace.of(0, 1, n_ctx=100), Memory()
     ask(place, memory, [[1, 2, 3]])
     ask(place, memory, [[1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], [1, 2, 3, 7]])
@@ -88,7 +88,7 @@ def test_texts_that_begin_alike_share_their_beginning() -> None:
 
 
 def test_prompt_and_texts_share_a_batch() -> None:
-    """Branches begin with tokens that are computed beside them."""
+    """Prompt and texts with common beginnings are computed in one batch, each token once."""
     place, memory = EnginePlace.of(0, 1, n_ctx=100), Memory()
     job = Job(place, [1, 2, 3], [(), (4,), (4, 5), (4, 5, 6), (4, 7), (8,)])
     job.begin(memory=memory)
@@ -98,7 +98,7 @@ def test_prompt_and_texts_share_a_batch() -> None:
 
 
 def test_rows_reuse_common_prefixes() -> None:
-    """A row reuses the computed tokens of the row before up to the first difference."""
+    """A row reuses the previous row's computed tokens up to the first difference."""
     place, memory = EnginePlace.of(0, 1, n_ctx=1000), Memory()
     rules = list(range(300))
     ask(place, memory, [[]], [*rules, 1, 2])
@@ -111,7 +111,7 @@ def test_rows_reuse_common_prefixes() -> None:
 
 
 def test_many_texts_are_computed_in_turns() -> None:
-    """Ten branches share four sequences."""
+    """Ten texts share four sequences, and each follows the prompt."""
     place, memory = EnginePlace.of(0, 64, n_ctx=100), Memory()
     wanted = [[number] for number in range(10)]
     ask(place, memory, [[]], [1, 2, 3])
@@ -126,7 +126,7 @@ def test_prompts_without_room_raise_an_error(prompt: Tokens) -> None:
 
 
 def test_texts_without_room_raise_an_error() -> None:
-    """A text without room raises TooLongError, and the row goes on."""
+    """A text without room raises TooLongError, and the next text is computed."""
     place, memory = EnginePlace.of(0, 1, n_ctx=10), Memory()
     ask(place, memory, [[1, 2]])
     with pytest.raises(TooLongError, match="11"):

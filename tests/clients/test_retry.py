@@ -1,4 +1,4 @@
-"""with_retries: only what may pass, with growing waits."""
+"""Tests of `with_retries`: retryable errors, waits and numbers of attempts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(answers: Any, *, jitter: Any = 1.0, **options: Any) -> Any:
 
 
 def test_a_first_answer_takes_one_attempt() -> None:
-    """Without a failure there is no wait."""
+    """A first answer takes one attempt and no wait."""
     (response, attempts), waits, calls = run(["Food"])
     assert response["choices"][0]["message"]["content"] == '{"category": "Food"}'
     assert (attempts, waits, calls) == (1, [], 1)
@@ -64,13 +64,13 @@ def test_waits_double_up_to_the_maximum() -> None:
 
 
 def test_jitter_halves_the_wait_at_most() -> None:
-    """Waits lie in the upper half, so that clients that failed together do not return together."""
+    """Random waits lie between half of the wait and the whole wait."""
     _, waits, _ = run([SLOW], jitter=0.0)
     assert waits == [0.25, 0.5, 1.0, 2.0, 4.0]
 
 
 def test_the_last_error_counts_the_attempts() -> None:
-    """The final error itself is raised, with the number of calls."""
+    """The last error itself is raised, with the number of calls as `attempts`."""
     error, _, calls = run([SLOW])
     assert error is SLOW
     assert error.attempts == calls == 6
@@ -83,14 +83,14 @@ def test_a_lasting_fault_is_not_tried_again() -> None:
 
 
 def test_honours_retry_after() -> None:
-    """The server's wait holds where it is longer than ours."""
+    """A Retry-After longer than the policy's wait is used."""
     limit = RateLimitError("slow down", provider="fake", retryable=True, retry_after=7.0)
     _, waits, _ = run([limit, SLOW, "Food"])
     assert waits == [7.0, 1.0]
 
 
 def test_does_not_wait_for_an_hour() -> None:
-    """A Retry-After above the maximum ends the attempts."""
+    """A Retry-After above the maximum raises the error without another attempt."""
     limit = RateLimitError("tomorrow", provider="fake", retryable=True, retry_after=3600.0)
     error, waits, _ = run([limit, "Food"])
     assert error is limit
@@ -106,7 +106,7 @@ def test_other_exceptions_pass_at_once() -> None:
 
 
 def test_the_default_policy_sleeps_for_real() -> None:
-    """Without a policy there are six attempts, half a second first."""
+    """The default policy has six attempts, a first wait of at most 0.5 seconds, and a maximum of 20."""
     policy = RetryPolicy()
     assert (policy.attempts, policy.initial_seconds, policy.maximum_seconds) == (6, 0.5, 20.0)
     assert 0.25 <= policy.wait_seconds(1) <= 0.5
@@ -116,6 +116,6 @@ def test_the_default_policy_sleeps_for_real() -> None:
     "options", [{"attempts": 0}, {"initial_seconds": -1}, {"maximum_seconds": float("nan")}]
 )
 def test_parameters_out_of_range_raise_an_error(options: Any) -> None:
-    """A wrong parameter is named at once."""
+    """A parameter out of its range raises ConfigurationError at construction."""
     with pytest.raises(ConfigurationError, match="must be"):
         RetryPolicy(**options)

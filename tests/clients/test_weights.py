@@ -1,4 +1,4 @@
-"""Finding and verifying the embedded models' weights."""
+"""Tests of finding and verifying the weights of the embedded models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Distribution:
 
 @pytest.fixture
 def site(monkeypatch: Any, tmp_path: Any) -> Any:
-    """A site directory in which the weights package is installed, with other content."""
+    """Return a site directory where the weights package is installed, with other content."""
     file = tmp_path / weights._PACKAGES[NAME].file
     file.parent.mkdir()
     file.write_bytes(b"GGUF tiny")
@@ -49,12 +49,12 @@ def pin(monkeypatch: Any, content: bytes) -> None:
 
 
 def absent(_name: str) -> None:
-    """Behave as if the package were not installed."""
+    """Raise an error as if the package were not installed."""
     raise metadata.PackageNotFoundError(_name)
 
 
 def test_lists_what_is_installed(site: Any, monkeypatch: Any) -> None:
-    """With engine and weights there is nothing left to install."""
+    """With engine and weights installed, `local_models` names no install command."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: object())
     facts: Any = {"size_bytes": 98_362_432, "licence": "Apache-2.0"}
     assert local_models() == [LocalModel(name=NAME, installed=True, path=site, install_command="", **facts)]
@@ -66,7 +66,7 @@ def test_lists_what_is_installed(site: Any, monkeypatch: Any) -> None:
     [(True, False, COMMAND), (False, True, "{engine}"), (False, False, f"{{engine}} && {COMMAND}")],
 )
 def test_lists_what_is_missing(monkeypatch: Any, engine: Any, package: Any, command: Any) -> None:
-    """The command installs exactly what is not there."""
+    """`local_models` gives the command that installs the missing engine or weights."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: object() if engine else None)
     if not package:
         monkeypatch.setattr(metadata, "distribution", absent)
@@ -84,14 +84,14 @@ def test_the_right_file_is_found(site: Any, monkeypatch: Any) -> None:
 
 @pytest.mark.usefixtures("site")
 def test_other_files_raise_an_error() -> None:
-    """The error names both checksums and the repair."""
+    """A file with another checksum raises an error with both checksums and the repair."""
     digest = hashlib.sha256(b"GGUF tiny").hexdigest()
     with pytest.raises(ConfigurationError, match=rf"expected SHA-256 b179.*got {digest}.*--force-reinstall"):
         weights.locate_weights(NAME)
 
 
 def test_files_are_hashed_once_per_change(site: Any, monkeypatch: Any) -> None:
-    """A second client does not pay again; a changed file is noticed."""
+    """Weights are hashed once, and again after the file changes."""
     pin(monkeypatch, b"GGUF tiny")
     calls = []
     original = hashlib.file_digest
@@ -105,7 +105,7 @@ def test_files_are_hashed_once_per_change(site: Any, monkeypatch: Any) -> None:
 
 
 def test_missing_weights_name_the_command(monkeypatch: Any) -> None:
-    """The error holds the install command."""
+    """Missing weights raise an error with the install command."""
     monkeypatch.setattr(metadata, "distribution", absent)
     with pytest.raises(ConfigurationError, match=COMMAND):
         weights.locate_weights(NAME)
@@ -138,7 +138,7 @@ def test_files_that_are_no_models_raise_errors(tmp_path: Any, monkeypatch: Any, 
 
 
 def test_a_missing_engine_names_the_command(tmp_path: Any, monkeypatch: Any) -> None:
-    """The engine is checked before the path."""
+    """A missing engine raises an error with the install command, before the path is checked."""
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(ConfigurationError, match=re.escape(install_command("local"))):
         LlamaCppClient(tmp_path / "model.gguf")

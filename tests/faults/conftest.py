@@ -1,4 +1,4 @@
-"""Ways to ask a fault server without any client of ours."""
+"""Fixtures for asking a fault server without a client of the library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LABELS = ["Food", "Rent", "Sports"]
 
 
 class Answer(NamedTuple):
-    """Response of the server."""
+    """Holds a response of the server."""
 
     status: int
     headers: dict[str, str]
@@ -26,22 +26,22 @@ class Answer(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The body, read."""
+        """Return the parsed body."""
         return json.loads(self.body)
 
     @property
     def choice(self) -> Any:
-        """The first choice."""
+        """Return the first choice."""
         return self.json["choices"][0]
 
     @property
     def content(self) -> Any:
-        """Text of the answer."""
+        """Return the text of the answer."""
         return self.choice["message"]["content"]
 
     @property
     def reported(self) -> list[dict[str, Any]]:
-        """The tokens with log-probabilities."""
+        """Return the tokens with their log-probabilities."""
         found: list[dict[str, Any]] = self.choice["logprobs"]["content"]
         return found
 
@@ -64,7 +64,7 @@ def ask(
     timeout: float = 20.0,
     **fields: Any,
 ) -> Answer:
-    """Send one request on a connection of its own."""
+    """Return the answer to one request on a connection of its own."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=timeout)) as line:
         data = json.dumps(chat(text, **fields)).encode() if raw is None else raw
         line.request(method, path, data if method == "POST" else None, headers or {})
@@ -75,7 +75,7 @@ def ask(
 
 @contextlib.contextmanager
 def raw_call(server: FaultServer, text: str = "lunch") -> Iterator[socket.socket]:
-    """Send a request on a bare socket."""
+    """Send a request on a bare socket, and yield the socket."""
     data = json.dumps(chat(text)).encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as line:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
@@ -85,7 +85,7 @@ def raw_call(server: FaultServer, text: str = "lunch") -> Iterator[socket.socket
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., FaultServer]]:
-    """Return a function that starts a server of three labels; all stop with the test."""
+    """Return a function that starts a server of three labels, stopped at the end of the test."""
     with contextlib.ExitStack() as running:
         yield lambda *arguments, **options: running.enter_context(FaultServer(LABELS, *arguments, **options))
 
@@ -104,7 +104,7 @@ def raw_call_fixture() -> Callable[..., contextlib.AbstractContextManager[socket
 
 @pytest.fixture
 def in_flight() -> Callable[[FaultServer, int], None]:
-    """Return a function that returns once a server is answering so many requests."""
+    """Return a function that waits until a server is answering so many requests."""
 
     def wait(server: FaultServer, count: int) -> None:
         deadline = time.monotonic() + 10

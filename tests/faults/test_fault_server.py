@@ -1,4 +1,4 @@
-"""FaultServer without faults: healthy answers, limits, records, starting and stopping."""
+"""Tests of FaultServer without faults: answers, limits, records, starting and stopping."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LABELS = ["Food", "Rent", "Sports"]
 
 class TestHealthyAnswers:
     def test_an_answer_has_the_shape_of_openai(self, serve: Any, ask: Any) -> None:
-        """The answer repeats the model, counts tokens and has the rule's log-probabilities."""
+        """A healthy answer repeats the model, counts tokens and has the rule's log-probabilities."""
         found = ask(serve({"lunch": ("Food", 0.8)}), "lunch with Ana", model="gpt-x")
         assert (found.status, found.headers["content-type"]) == (200, "application/json")
         assert (found.json["object"], found.json["model"]) == ("chat.completion", "gpt-x")
@@ -29,7 +29,7 @@ class TestHealthyAnswers:
         assert found.json["usage"] == {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}
 
     def test_cached_answers_count_prompt_tokens(self, serve: Any, ask: Any) -> None:
-        """Equal answers to texts of different lengths count their own prompt tokens."""
+        """`usage` counts the tokens of the request's own prompt, also where answers are equal."""
         server = serve(default="Food", answers={})
         used = [ask(server, "x" * length).json["usage"] for length in (4, 400)]
         assert used[1]["prompt_tokens"] - used[0]["prompt_tokens"] == 99
@@ -66,7 +66,7 @@ class TestHealthyAnswers:
         assert math.exp(found.reported[1]["logprob"]) == pytest.approx(probability)
 
     def test_lists_answer_successive_requests(self, serve: Any, ask: Any) -> None:
-        """An error answer takes no turn."""
+        """A list of labels answers successive requests in turn, and an error answer takes no turn."""
         server = serve({"lunch": ["Food", "Rent"]}, faults=["500"])
         assert ask(server).status == 500
         assert ["Food" in ask(server).content for _ in range(3)] == [True, False, False]
@@ -77,7 +77,7 @@ class TestHealthyAnswers:
         assert ask(serve(lambda _: response)).json == response
 
     def test_the_default_rule_finds_labels_in_texts(self, serve: Any, ask: Any) -> None:
-        """Texts without a label get a fixed one, with varying probabilities."""
+        """The default rule answers with the label in the text; other texts get one that stays the same."""
         server = serve()
         assert "Sports" in ask(server, "News about Sports").content
         texts = [f"row {number}" for number in range(30)]
@@ -87,13 +87,13 @@ class TestHealthyAnswers:
         assert len({choice["logprobs"]["content"][1]["logprob"] for choice in first}) > 3
 
     def test_field_and_tokens_shape_the_answer(self, serve: Any, ask: Any) -> None:
-        """Field and tokens are passed on to fake_response."""
+        """The arguments `field` and `tokens` shape the answer."""
         found = ask(serve({"lunch": "Food"}, field="out.kind", tokens="characters"))
         assert json.loads(found.content) == {"out": {"kind": "Food"}}
         assert [token["token"] for token in found.reported[1:6]] == ["F", "o", "o", "d", '"']
 
     def test_text_may_come_in_parts(self, serve: Any, ask: Any) -> None:
-        """A message's text may come in parts."""
+        """A message whose text comes in parts is answered like one text."""
         server = serve({"lunch": "Food"})
         parts = [{"type": "text", "text": "lu"}, {"type": "text", "text": "nch"}]
         assert "Food" in ask(server, messages=[{"role": "user", "content": parts}]).content
@@ -102,7 +102,7 @@ class TestHealthyAnswers:
 
 class TestRefusals:
     def test_a_missing_or_wrong_key_is_401(self, serve: Any, ask: Any) -> None:
-        """The key appears in no answer and in no record."""
+        """A missing or wrong key is answered with 401, and no record holds the key."""
         server = serve(api_key="plain-key")
         wrong: list[dict[str, Any]] = [{}, {"headers": {"Authorization": "Bearer other-key"}}]
         answers = [ask(server, **call) for call in (*wrong, {"path": "/v1/models", "method": "GET"})]
@@ -128,18 +128,18 @@ class TestRefusals:
         [b"{", b"\xff", b'{"model": "m"}', b'{"model": "m", "messages": []}'],
     )
     def test_invalid_chat_requests_get_400(self, serve: Any, ask: Any, raw: bytes) -> None:
-        """The error says what was expected, and the request is not counted."""
+        """An invalid request gets 400 with what was expected, and is not counted."""
         server = serve()
         found = ask(server, raw=raw)
         assert (found.status, server.refused, server.requests) == (400, {400: 1}, [])
         assert "messages" in found.json["error"]["message"]
 
     def test_streams_are_refused(self, serve: Any, ask: Any) -> None:
-        """A request for a stream gets an error that names it."""
+        """A request for a stream gets an error that names the option."""
         assert "stream" in ask(serve(), stream=True).json["error"]["message"]
 
     def test_other_routes_get_404(self, serve: Any, ask: Any) -> None:
-        """Other routes are not counted as requests, and /health answers 200."""
+        """Other routes get 404 and are not counted, and /health answers 200."""
         server = serve()
         assert ask(server, path="/health", method="GET").status == 200
         assert ask(server, path="/v1/chat/completions", method="GET").status == 404
@@ -147,7 +147,7 @@ class TestRefusals:
         assert server.stats["requests"] == 0
 
     def test_failing_rules_return_400(self, serve: Any, ask: Any) -> None:
-        """A failing rule answers 400, which no client retries."""
+        """A rule that raises an exception is answered with status 400."""
         found = ask(serve({"dinner": "Food"}), "lunch")
         assert (found.status, found.json["error"]["type"]) == (400, "test_error")
         assert "no answer to 'lunch'" in found.json["error"]["message"]
@@ -181,7 +181,7 @@ class TestLimits:
         assert ask(server).headers["retry-after"] == "2"
 
     def test_tokens_are_limited_too(self, serve: Any, ask: Any) -> None:
-        """A long prompt uses up the tokens, but passes once even above the limit."""
+        """A long prompt uses up the token limit, but passes once even above it."""
         server = serve(tokens_per_second=50)
         assert [ask(server, "x" * 4000).status for _ in range(2)] == [200, 429]
         assert int(ask(server, "x").headers["retry-after"]) > 15
@@ -197,7 +197,7 @@ class TestLimits:
     def test_too_many_requests_at_once_are_429(
         self, serve: Any, ask: Any, raw_call: Any, in_flight: Any
     ) -> None:
-        """Requests above max_concurrency get 429 until another one ends."""
+        """Requests above `max_concurrency` get 429 until another one ends."""
         server = serve(max_concurrency=2, faults=["hang", "hang"])
         with raw_call(server):
             with raw_call(server):
@@ -245,7 +245,7 @@ class TestRecords:
         assert all(list(column) == sorted(column) for column in zip(*seen, strict=True))
 
     def test_kept_requests_may_be_limited(self, serve: Any, ask: Any) -> None:
-        """Counts stay complete where fewer requests are kept."""
+        """With a limit on kept requests the counts stay complete."""
         server = serve(keep_requests=2)
         for number in range(5):
             ask(server, f"row {number}")

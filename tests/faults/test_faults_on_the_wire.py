@@ -1,4 +1,4 @@
-"""Every fault looks as it says to somebody who reads bytes."""
+"""Tests of every fault in the bytes that a server sends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fault_server import Fault
 
 
 def head_and_body(data: bytes) -> tuple[bytes, bytes]:
-    """Split an HTTP answer."""
+    """Return head and body of an HTTP answer."""
     head, _, body = data.partition(b"\r\n\r\n")
     return head, body
 
@@ -33,7 +33,7 @@ class TestErrorAnswers:
     def test_a_status_comes_with_an_error_object(
         self, serve: Any, ask: Any, status: int, code: str | None
     ) -> None:
-        """A status comes with OpenAI's error object, whose message may be set."""
+        """A status fault sends OpenAI's error object, whose message can be set."""
         server = serve(faults=[str(status), Fault(str(status), message="of one's own")])
         found = ask(server)
         assert found.status == status
@@ -49,14 +49,14 @@ class TestErrorAnswers:
         assert (found.status, found.headers["retry-after"]) == (429, sent)
 
     def test_a_prompt_too_long_has_its_code(self, serve: Any, ask: Any) -> None:
-        """The error has the code and the words that clients look for."""
+        """The error for a long prompt has OpenAI's code and words."""
         found = ask(serve(faults=["context_length"]))
         assert (found.status, found.json["error"]["code"]) == (400, "context_length_exceeded")
         assert "maximum context length" in found.json["error"]["message"]
 
     @pytest.mark.parametrize(("status", "sent"), [(None, 502), (200, 200)])
     def test_a_proxy_answers_in_html(self, serve: Any, ask: Any, status: int | None, sent: int) -> None:
-        """A proxy's page may have any status."""
+        """The fault "html" sends an HTML page with the given status."""
         found = ask(serve(faults=[Fault("html", status=status)]))
         assert (found.status, found.headers["content-type"]) == (sent, "text/html; charset=utf-8")
         assert found.body.startswith(b"<!DOCTYPE html>")
@@ -140,7 +140,7 @@ class TestBodies:
             json.loads(broken.body)
 
     def test_parts_of_an_answer_may_be_missing(self, serve: Any, ask: Any) -> None:
-        """Choices or log-probabilities are missing, and the rest is there."""
+        """An answer without choices or log-probabilities keeps its other parts."""
         server = serve({"lunch": "Food"}, faults=["empty_choices", "no_logprobs"])
         empty, bare = ask(server), ask(server)
         assert (empty.status, empty.json["choices"], empty.json["model"]) == (200, [], "m")
@@ -157,7 +157,7 @@ class TestBodies:
     @pytest.mark.parametrize("tokens", ["label", "characters"])
     @pytest.mark.parametrize("fields", [{}, {"logprobs": None}])
     def test_answers_are_cut_by_length(self, serve: Any, ask: Any, tokens: str, fields: Any) -> None:
-        """The answer ends between two tokens, and text, tokens and usage agree."""
+        """A cut answer ends between two tokens, and its text, tokens and usage agree."""
         found = ask(serve({"lunch": "Food"}, faults=["length"], tokens=tokens), **fields)
         assert found.choice["finish_reason"] == "length"
         assert found.content == ('{"category": "' if tokens == "label" else '{"category": "Fo')
@@ -177,7 +177,7 @@ class TestBodies:
         ("kind", "wrong"), [("nan_logprobs", math.isnan), ("positive_logprobs", lambda value: value > 0)]
     )
     def test_logprobs_may_be_none_at_all(self, serve: Any, ask: Any, kind: str, wrong: Any) -> None:
-        """The log-probabilities of tokens and alternatives are invalid alike."""
+        """Invalid log-probabilities replace those of tokens and alternatives alike."""
         found = ask(serve(lambda _: ("Food", 0.8), faults=[kind]))
         values = [
             reported["logprob"] for token in found.reported for reported in (token, *token["top_logprobs"])
@@ -186,7 +186,7 @@ class TestBodies:
         assert all(wrong(value) for value in values)
 
     def test_a_ready_response_can_be_broken_too(self, serve: Any, ask: Any) -> None:
-        """A broken response leaves the original unchanged."""
+        """A fault changes a copy of a ready response, and the next answer is the original."""
         response = {"choices": [{"message": {"content": "abcd", "refusal": None}, "finish_reason": "stop"}]}
         server = serve(lambda _: response, faults=["length", "nan_logprobs"])
         assert (ask(server).content, ask(server).content) == ("ab", "abcd")

@@ -1,4 +1,4 @@
-"""Which request meets which fault."""
+"""Tests of scripts: which request gets which fault."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TestFault:
         ],
     )
     def test_a_text_stands_for_a_fault(self, text: str, fault: Fault) -> None:
-        """A text includes the defaults, so it is the same key as its fault."""
+        """A text is parsed to its fault with all defaults, equal to the fault itself."""
         assert Fault.parse(text) == fault
         assert {fault: 1}[Fault.parse(text)] == 1
 
@@ -43,7 +43,7 @@ class TestFault:
         ],
     )
     def test_invalid_texts_raise_an_error(self, text: str, message: str) -> None:
-        """The error names the text, or what is wrong with it."""
+        """An invalid text raises an error with the text or the mistake."""
         with pytest.raises(ConfigurationError, match=message):
             Fault.parse(text)
 
@@ -56,26 +56,26 @@ class TestFault:
         ],
     )
     def test_wrong_options_raise_an_error(self, kind: str, options: Any, message: str) -> None:
-        """The message names the option."""
+        """A wrong option raises an error with the option's name."""
         with pytest.raises(ConfigurationError, match=message):
             Fault(kind, **options)
 
 
 class TestScripts:
     def test_a_sequence_goes_by_number(self, serve: Any, ask: Any) -> None:
-        """None and requests beyond the end are healthy."""
+        """A sequence gives each request its fault by number; None and later requests are healthy."""
         server = serve(faults=["500", None, Fault("503")])
         assert [ask(server).status for _ in range(5)] == [500, 200, 503, 200, 200]
         assert server.faults_sent == {"500": 1, "503": 1}
 
     def test_refused_requests_do_not_count(self, serve: Any, ask: Any) -> None:
-        """Requests with a wrong key take no turn of the script."""
+        """A request with a wrong key takes no turn of the script."""
         server = serve(faults=["500"], api_key="k")
         right = {"Authorization": "Bearer k"}
         assert [ask(server).status, ask(server, headers=right).status] == [401, 500]
 
     def test_shares_are_met(self) -> None:
-        """The shares of faults over 20,000 requests agree with the script."""
+        """The shares of faults in 20,000 requests agree with the script."""
         script = script_of({"500": 0.1, Fault("hang"): 0.04}, 3)
         found = Counter(fault and fault.kind for fault in (script(number, {}) for number in range(20_000)))
         assert found["500"] / 20_000 == pytest.approx(0.1, abs=0.01)
@@ -83,7 +83,7 @@ class TestScripts:
         assert found[None] / 20_000 == pytest.approx(0.86, abs=0.01)
 
     def test_a_seed_fixes_the_faults(self, serve: Any, ask: Any) -> None:
-        """Another seed gives other faults, and the global random state is not used."""
+        """Equal seeds give equal faults and another seed others, whatever the global random state is."""
 
         def statuses(seed: int) -> list[int]:
             server = serve(faults={"500": 0.5, "503": 0.2}, seed=seed)
@@ -96,7 +96,7 @@ class TestScripts:
         assert first != statuses(2)
 
     def test_shares_of_1_and_0_hold(self) -> None:
-        """Shares of 1 and 0 give every request a fault or none, and ten tenths add up to 1."""
+        """A share of 1 gives every request a fault and one of 0 none; ten shares of 0.1 add up to 1."""
         names = [str(status) for status in range(500, 510)]
         always = script_of(dict.fromkeys(names, 0.1), 0)
         assert all(always(number, {}) for number in range(2000))
@@ -110,7 +110,7 @@ class TestScripts:
             FaultServer(LABELS, faults=shares)
 
     def test_functions_bind_texts_to_faults(self, serve: Any, ask: Any) -> None:
-        """A text meets its fault at every request."""
+        """A function gives a text its fault at every request."""
         server = serve(
             faults=lambda _number, body: "refusal" if "bomb" in body["messages"][-1]["content"] else None
         )
@@ -121,7 +121,7 @@ class TestScripts:
         ]
 
     def test_functions_may_let_retries_pass(self, serve: Any, ask: Any) -> None:
-        """A function may count earlier requests of a text."""
+        """A function can count earlier requests, so that only a text's first request fails."""
         servers: list[FaultServer] = []
 
         def first_fails(_number: int, body: dict[str, Any]) -> str | None:
@@ -132,7 +132,7 @@ class TestScripts:
         assert found == [500, 500, 200, 200]
 
     def test_failing_scripts_return_400(self, serve: Any, ask: Any) -> None:
-        """A failing script answers 400 with its exception."""
+        """A script that raises an exception is answered with 400 and the exception."""
         found = ask(serve(faults=lambda number, _body: ["oops"][number]))
         assert (found.status, found.json["error"]["type"]) == (400, "test_error")
         assert "oops" in found.json["error"]["message"]
@@ -143,7 +143,7 @@ class TestScripts:
     [(0, "0ms"), (0.0196, "20ms"), (0.9999, "1s"), (360, "6m0s"), (3723.25, "1h2m3.25s")],
 )
 def test_times_are_spelled_as_openai_does(seconds: float, spelled: str) -> None:
-    """Times below one second are milliseconds, rounded up."""
+    """Times are written as OpenAI does: below one second in milliseconds, rounded up."""
     assert spell_seconds(seconds) == spelled
 
 

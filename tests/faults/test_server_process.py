@@ -1,4 +1,4 @@
-"""The fault server as a process of its own."""
+"""Tests of the fault server as a process of its own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ask(api_base: str, text: str) -> int:
 
 
 def stats(api_base: str) -> Any:
-    """Return the counts."""
+    """Return the server's counts."""
     with urllib.request.urlopen(f"{api_base.removesuffix('/v1')}/stats", timeout=20) as found:  # noqa: S310
         return json.load(found)
 

@@ -1,4 +1,4 @@
-"""Feedback on answers that hold several labels."""
+"""Tests of feedback on answers that hold several labels."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def on_fields(prediction: Prediction, category: str, urgency: str) -> list[str]:
 
 
 def test_sure_right_parts_take_one_word() -> None:
-    """Parts of unknown confidence count as sure."""
+    """A sure right answer gets only "Correct.", also where a part's confidence is unknown."""
     assert on_topics(topics({"Bills": SURE}, {"Bills"}), "Bills", context="note") == ["Correct."]
     assert on_fields(fields(("Food", 0.95), ("low", None)), "Food", "low") == ["Correct."]
     assert on_topics(topics({}, set()), context="note") == ["Correct."]
 
 
 def test_missed_and_added_labels_show_probabilities() -> None:
-    """Missed labels come first, and right ones last in one line."""
+    """Missed and added labels have a line each with their probability; right labels share the last line."""
     given = topics({"Bills": SURE, "Food": 0.12, "Travel": 0.81}, {"Bills", "Travel"})
     assert on_topics(given, "Bills", "Food", context="seen on a bill") == [
         "Wrong set of labels (31% probability). Expected 'Bills', 'Food', got 'Bills', 'Travel'.",
@@ -81,7 +81,7 @@ def test_missed_and_added_labels_show_probabilities() -> None:
 
 
 def test_a_sure_mistake_demands_a_rule() -> None:
-    """A sure mistake in either direction is written in capitals."""
+    """A sure mistake is written in capitals and demands a rule, for missed and added labels."""
     lines = on_topics(topics({"Travel": SURE}, {"Travel"}, None), "Food")
     assert lines[0] == "Wrong set of labels (unknown confidence). Expected 'Food', got 'Travel'."
     assert lines[1].startswith("MISSED 'Food' (0.1% probability), and the model is sure of it: ")
@@ -91,13 +91,13 @@ def test_a_sure_mistake_demands_a_rule() -> None:
 
 
 def test_an_empty_set_is_called_so() -> None:
-    """It may be the expected or the predicted set."""
+    """An empty set is called "no label", whether it is expected or predicted."""
     assert on_topics(topics({}, set()), "Food")[0].endswith("Expected 'Food', got no label.")
     assert on_topics(topics({"Food": SURE}, {"Food"}))[0].endswith("Expected no label, got 'Food'.")
 
 
 def test_a_right_set_may_be_uncertain() -> None:
-    """At most three labels that were nearly added are shown, the nearest first."""
+    """An uncertain right set shows the uncertain labels and the three most probable left-out ones."""
     inside = {"Bills": 0.6, "Food": 0.2, "Travel": 0.4, "Sport": 0.3, "News": 0.25}
     assert on_topics(topics(inside, {"Bills"}), "Bills", context="note") == [
         "Correct but uncertain (31% probability).",
@@ -110,7 +110,7 @@ def test_a_right_set_may_be_uncertain() -> None:
 
 
 def test_without_probabilities_labels_are_named_alone() -> None:
-    """Models without log-probabilities have no confidence to show."""
+    """Without probabilities the lines name only the missed and added labels."""
     given = Prediction(
         label='["Travel"]', parts=tuple(Part(name=n, label="yes" if n == "Travel" else "no") for n in TOPICS)
     )
@@ -121,7 +121,7 @@ def test_without_probabilities_labels_are_named_alone() -> None:
 
 
 def test_wrong_and_unsure_fields_have_own_lines() -> None:
-    """Its text is that of a single label; the other fields share one line."""
+    """Wrong and uncertain fields have a line each, and the other fields share one."""
     lines = on_fields(fields(("Bills", SURE), ("high", 0.7)), "Food", "high")
     assert lines[0] == "Wrong: 1 of 2 fields right (50% probability)."
     assert lines[1].startswith("category: WRONG with 99.9% certainty. Expected 'Food', got 'Bills'.")
@@ -135,7 +135,7 @@ def test_wrong_and_unsure_fields_have_own_lines() -> None:
 
 
 def test_alternatives_of_a_field_are_shown() -> None:
-    """The part's own distribution is used."""
+    """A field's line shows the alternatives of the field's own distribution."""
     known = exact(("Bills", "Food"), [0.7, 0.3])
     parts = (
         Part(name="category", label="Bills", confidence=0.7, distribution=known),
@@ -150,7 +150,7 @@ def test_alternatives_of_a_field_are_shown() -> None:
     [(TOPICS, "a list of labels, which may be empty,"), (FIELDS, "one label for every field")],
 )
 def test_unreadable_answers_name_the_wanted_form(labels: MultiLabels | FieldLabels, wanted: str) -> None:
-    """A failed call says nothing about the prompt."""
+    """Feedback on an unparsed answer shows the wanted form; a failed call is not the prompt's fault."""
     answer = (
         TOPICS.answer_with(["Food"])
         if labels is TOPICS
@@ -163,6 +163,6 @@ def test_unreadable_answers_name_the_wanted_form(labels: MultiLabels | FieldLabe
 
 
 def test_thresholds_out_of_range_are_refused() -> None:
-    """Thresholds are checked as for single labels."""
+    """Thresholds with low above high raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="thresholds"):
         build_composite_feedback(topics({}, set()), "[]", labels=TOPICS, high=0.5, low=0.9)

@@ -1,4 +1,4 @@
-"""Severity of the feedback on one row."""
+"""Tests of the severity of the feedback on one row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def feedback(confidence: float | None, *, correct: bool = False, **changes: Any)
 
 @pytest.mark.parametrize("confidence", [1.0, 0.999, 0.99, math.exp(math.log(0.99)), 0.99 - 1e-14, None])
 def test_a_sure_right_answer_is_only_correct(confidence: float | None) -> None:
-    """A sure right answer, and one of unknown confidence, is one word."""
+    """A right answer of high or unknown confidence gets only "Correct."."""
     known = distribution({GAS: 0.9, POWER: 0.1})
     text = feedback(confidence, correct=True, distribution=known, additional_context={"note": "x"})
     assert text == "Correct."
@@ -47,7 +47,7 @@ def test_a_sure_right_answer_is_only_correct(confidence: float | None) -> None:
 
 @pytest.mark.parametrize("confidence", [0.90, 0.95, 0.9899, 0.90 - 1e-14])
 def test_a_right_answer_in_between_shows_alternatives(confidence: float) -> None:
-    """The confidence is in [low, high)."""
+    """A right answer with a confidence in [low, high) shows the probability and the alternatives."""
     text = feedback(
         confidence, correct=True, distribution=distribution({GAS: 0.95, POWER: 0.049, RENT: 0.001})
     )
@@ -59,7 +59,7 @@ def test_a_right_answer_in_between_shows_alternatives(confidence: float) -> None
 
 
 def test_an_unsure_right_answer_names_its_rivals() -> None:
-    """The confidence is below low."""
+    """A right answer below `low` is called uncertain, and its rivals are listed."""
     text = feedback(0.73, correct=True, distribution=distribution({GAS: 0.73, POWER: 0.24, RENT: 0.03}))
     assert text.startswith("Correct but uncertain (73% probability).")
     assert "'Bills/Electricity' (24%), 'Rent' (3%)" in text
@@ -68,7 +68,7 @@ def test_an_unsure_right_answer_names_its_rivals() -> None:
 
 @pytest.mark.parametrize("known", [None, {GAS: 0.996, POWER: 0.004}])
 def test_an_unsure_right_answer_without_rivals_says_it_too(known: Mapping[str, float] | None) -> None:
-    """The text mentions the uncertainty without any rival to name."""
+    """A right answer below `low` is called uncertain also where no rival is known."""
     text = feedback(0.73, correct=True, distribution=None if known is None else distribution(known))
     assert text == (
         f"Correct but uncertain (73% probability). The prompt does not separate '{GAS}' from the other labels."
@@ -91,7 +91,7 @@ def test_an_unsure_right_answer_without_rivals_says_it_too(known: Mapping[str, f
 def test_confidence_never_rounds_up_to_a_threshold(
     confidence: float, limits: dict[str, float], shown: str, correct: bool
 ) -> None:
-    """A confidence below 90% is not shown as 90%."""
+    """A confidence just below a threshold is shown with the digits that keep it below."""
     text = feedback(confidence, correct=correct, **limits)
     assert text == "Correct." or f" {shown} " in text or f"({shown} " in text
 
@@ -105,7 +105,7 @@ def test_confidence_never_rounds_up_to_a_threshold(
     ],
 )
 def test_an_unsure_wrong_answer_demands_guidance(confidence: float | None, start: str) -> None:
-    """The confidence is below low or unknown."""
+    """A wrong answer of low or unknown confidence demands guidance, without capitals."""
     text = feedback(confidence)
     assert text.startswith(start)
     assert f"Expected '{GAS}', got '{POWER}'" in text
@@ -115,7 +115,7 @@ def test_an_unsure_wrong_answer_demands_guidance(confidence: float | None, start
 
 @pytest.mark.parametrize("confidence", [0.90, 0.95, 0.98])
 def test_a_wrong_answer_in_between_shows_the_alternatives(confidence: float) -> None:
-    """The confidence is in [low, high)."""
+    """A wrong answer with a confidence in [low, high) shows the alternatives without the predicted label."""
     text = feedback(confidence, distribution=distribution({GAS: 0.04, POWER: 0.95, RENT: 0.01}))
     assert text.startswith(f"Wrong ({round(confidence * 100)}% probability).")
     assert f"Expected '{GAS}', got '{POWER}'" in text
@@ -125,7 +125,7 @@ def test_a_wrong_answer_in_between_shows_the_alternatives(confidence: float) -> 
 
 
 def test_a_wrong_answer_shows_three_alternatives_at_most() -> None:
-    """The alternatives shown are the most probable ones."""
+    """A wrong answer shows the three most probable alternatives."""
     shares = {"A": 0.5, "B": 0.2, "C": 0.12, "D": 0.1, "E": 0.08}
     text = feedback(0.5, expected="E", got="A", distribution=distribution(shares))
     assert text.endswith("could fix it.")
@@ -134,7 +134,7 @@ def test_a_wrong_answer_shows_three_alternatives_at_most() -> None:
 
 
 def test_a_sure_wrong_answer_shows_what_else_was_considered() -> None:
-    """The true label is left out, as the text names its probability already."""
+    """A sure wrong answer lists the alternatives without the true label, which has its own sentence."""
     text = feedback(0.86, high=0.85, low=0.6, distribution=distribution({GAS: 0.05, POWER: 0.86, RENT: 0.09}))
     assert "own probability is 5%. Other alternatives: 'Rent' (9%)." in text
     assert text.count("'Bills/Gas & Oil' (5%)") == 0
@@ -142,7 +142,7 @@ def test_a_sure_wrong_answer_shows_what_else_was_considered() -> None:
 
 @pytest.mark.parametrize("confidence", [0.99, 0.996, 1.0, math.exp(math.log(0.99))])
 def test_a_sure_wrong_answer_demands_a_rule(confidence: float) -> None:
-    """The text has the strongest words and the true label's own probability."""
+    """A sure wrong answer begins with "WRONG" and demands a rule that separates the two labels."""
     text = feedback(confidence, distribution=distribution({GAS: 0.03, POWER: 0.97}))
     assert text.startswith("WRONG")
     assert f"Expected '{GAS}', got '{POWER}'" in text
@@ -152,7 +152,7 @@ def test_a_sure_wrong_answer_demands_a_rule(confidence: float) -> None:
 
 
 def test_an_unmeasured_true_label_is_called_an_estimate() -> None:
-    """A bound is not presented as a measurement, and no distribution means no number."""
+    """An unmeasured true label's probability is called an estimate; without a distribution none is shown."""
     sure = distribution({GAS: 0.003, POWER: 0.997}, unmeasured=(GAS,))
     text = feedback(0.997, distribution=sure)
     assert "99.7% certainty" in text
@@ -194,7 +194,7 @@ def test_three_measured_alternatives_best_first() -> None:
 
 
 def test_the_predicted_label_is_never_its_own_alternative() -> None:
-    """Another case of its spelling does not matter."""
+    """The predicted label is not among the alternatives, in whatever case it was written."""
     text = feedback(
         0.7, correct=True, got="bills/gas & oil ", distribution=distribution({GAS: 0.7, POWER: 0.3})
     )
@@ -235,7 +235,7 @@ def test_percentages_never_round_to_certainty(confidence: float, shown: str) -> 
 )
 @pytest.mark.parametrize("confidence", [None, 0.5, 0.95, 0.999])
 def test_wrong_rows_append_the_additional_context(context: Any, tail: str, confidence: float | None) -> None:
-    """The context is appended as ``key: value`` lines, at every severity."""
+    """The additional context of a wrong row is appended, at every severity."""
     assert feedback(confidence, additional_context=context) == feedback(confidence) + tail
 
 
@@ -243,7 +243,7 @@ def test_wrong_rows_append_the_additional_context(context: Any, tail: str, confi
     ("outcome", "said"), [(Outcome.UNPARSED, "no answer that can be read"), (Outcome.REFUSAL, "declined")]
 )
 def test_an_answer_without_label_is_the_prompts_business(outcome: Outcome, said: str) -> None:
-    """The text holds the action, its reason and the expected label, and demands one label."""
+    """Feedback on an answer without a label holds the reason and the expected label."""
     text = feedback(
         None, outcome=outcome, got=None, reason="cut off by length.", additional_context={"merchant": "LIGHT"}
     )
@@ -256,7 +256,7 @@ def test_an_answer_without_label_is_the_prompts_business(outcome: Outcome, said:
 
 
 def test_what_the_model_wrote_instead_is_quoted_and_cut() -> None:
-    """Long raw text does not swamp the reflection."""
+    """The model's raw text is quoted in the feedback, and cut to 80 characters."""
     text = feedback(None, outcome=Outcome.UNPARSED, got="I think\n" + "x" * 500, reason="not JSON.")
     written = "I think " + "x" * 71 + "…"
     assert len(written) == 80
@@ -284,7 +284,7 @@ def test_what_the_model_wrote_instead_is_quoted_and_cut() -> None:
     ],
 )
 def test_what_the_reason_shows_already_is_not_shown_again(got: str, reason: str) -> None:
-    """A refusal is its own reason, and a parser's complaint quotes the text."""
+    """The raw text is not quoted where the reason already shows it."""
     assert feedback(0.999, got=None).startswith("No label")
     for outcome in (Outcome.UNPARSED, Outcome.REFUSAL):
         assert "It wrote" not in feedback(None, outcome=outcome, got=got, reason=reason)
@@ -294,7 +294,7 @@ def test_what_the_reason_shows_already_is_not_shown_again(got: str, reason: str)
 @pytest.mark.parametrize("correct", [True, False])
 @pytest.mark.parametrize("got", [None, POWER])
 def test_a_failed_call_says_nothing_about_the_prompt(correct: bool, got: str | None) -> None:
-    """The row is never presented as wrong, whatever else it holds."""
+    """A failed call's feedback says nothing about the prompt and never calls the row wrong."""
     text = feedback(0.999, correct=correct, got=got, outcome=Outcome.ERROR, reason="HTTP 503.")
     assert "(HTTP 503)" in text
     assert "nothing about the prompt" in text
@@ -307,20 +307,20 @@ def test_a_failed_call_says_nothing_about_the_prompt(correct: bool, got: str | N
     [{"low": 0.99, "high": 0.9}, {"high": 1.5}, {"low": -0.1}, {"low": math.nan}, {"low": 0.0, "high": 0.0}],
 )
 def test_disordered_thresholds_are_errors(changes: dict[str, Any]) -> None:
-    """Thresholds satisfy 0 <= low <= high <= 1."""
+    """Thresholds that break 0 <= low <= high <= 1 raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="thresholds"):
         feedback(0.5, **changes)
 
 
 @pytest.mark.parametrize("confidence", [math.nan, -0.1, 1.1])
 def test_an_impossible_confidence_is_an_error(confidence: float) -> None:
-    """It is refused, not silently graded."""
+    """An impossible confidence raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="confidence"):
         feedback(confidence)
 
 
 def test_the_thresholds_are_the_callers() -> None:
-    """The same confidence is graded by the thresholds passed."""
+    """The thresholds passed by the caller decide the severity of one confidence."""
     assert feedback(0.8, high=0.8, low=0.6).startswith("WRONG")
     assert feedback(0.7, high=0.8, low=0.6, correct=True) == "Correct (70% probability)."
     assert feedback(0.5, high=0.8, low=0.6, correct=True).startswith("Correct but uncertain")

@@ -1,4 +1,4 @@
-"""Feedback on labels with a structure, where an answer can be nearly right."""
+"""Tests of feedback on labels with a structure, where an answer can be nearly right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MONEY = HierarchicalLabels(["Bills", "Bills/Gas", "Bills/Power", "Food/Out/Bar",
 def feedback(
     labels: LabelSet, got: str | None, expected: str, shares: Sequence[float] | None, **changes: Any
 ) -> str:
-    """Return the feedback on a row; its confidence is its probability."""
+    """Return the feedback on a row whose confidence is the predicted label's probability."""
     distribution = None if shares is None else exact(labels, shares)
     arguments: dict[str, Any] = {
         "is_correct": got == expected,
@@ -35,7 +35,7 @@ def feedback(
 
 
 def added(labels: LabelSet, got: str, expected: str, shares: Sequence[float] | None, **changes: Any) -> str:
-    """Return what the structure adds to the text of plain labels, which stays as it is."""
+    """Return the text that a structure adds to the feedback for plain labels."""
     plain = feedback(LabelSet(labels), got, expected, shares, **changes)
     text = feedback(labels, got, expected, shares, **changes)
     assert text.startswith(plain)
@@ -69,7 +69,7 @@ def added(labels: LabelSet, got: str, expected: str, shares: Sequence[float] | N
 def test_scales_show_distance_and_probability(
     got: str, expected: str, shares: Sequence[float] | None, says: str
 ) -> None:
-    """Sides below one percent are left out, like other alternatives."""
+    """On a scale the feedback holds the distance and the probability of each side above one percent."""
     assert added(STARS, got, expected, shares) == says
 
 
@@ -118,7 +118,7 @@ def test_trees_show_the_right_levels(
 
 @pytest.mark.parametrize(("labels", "label"), [(STARS, "3 stars"), (MONEY, "Bills/Gas")])
 def test_a_sure_right_answer_is_still_one_word(labels: LabelSet, label: str) -> None:
-    """A right answer of unknown confidence is one word, too."""
+    """A right answer of high or unknown confidence gets only "Correct.", whatever the structure is."""
     shares = np.full(len(labels), 0.001)
     shares[labels.index(label)] = 0.996
     assert feedback(labels, label, label, shares.tolist()) == "Correct."
@@ -128,7 +128,7 @@ def test_a_sure_right_answer_is_still_one_word(labels: LabelSet, label: str) -> 
 @pytest.mark.parametrize("labels", [STARS, MONEY])
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.REFUSAL, Outcome.UNPARSED])
 def test_without_a_label_there_is_no_distance(labels: LabelSet, outcome: Outcome) -> None:
-    """An answer without a label has no place among the labels."""
+    """Without a label the structure adds nothing to the feedback."""
     for got in (None, "moo"):
         changes: dict[str, Any] = {"outcome": outcome, "confidence": None}
         text = feedback(labels, got, labels[0], None, **changes)
@@ -136,6 +136,6 @@ def test_without_a_label_there_is_no_distance(labels: LabelSet, outcome: Outcome
 
 
 def test_additional_context_stays_last() -> None:
-    """It follows the sentence about levels."""
+    """The additional context follows the sentence about levels."""
     text = feedback(MONEY, "Bills/Gas", "Food/In", None, additional_context={"note": "x"})
     assert text.endswith("and is 'Bills'.\nnote: x")

@@ -1,4 +1,4 @@
-"""Exact scoring of label arrays, compared with brute force in engines whose every token is known."""
+"""Tests of exact scoring of label arrays, compared with brute force."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Model = Callable[[Given], dict[str, float]]
 
 
 def any_model(seed: int) -> Model:
-    """Return a model that gives random probabilities to every label and the end; it ends after four labels."""
+    """Return a model with random probabilities for every label and the end, and at most four labels."""
 
     def model(before: Given) -> dict[str, float]:
         if len(before) == 4:
@@ -100,7 +100,7 @@ def classify(engine: Engine, field: str = "topics", **options: Any) -> Predictio
 
 
 def inside(found: Prediction) -> dict[str, float]:
-    """Return the probability of each label to be in the answer."""
+    """Return the probability that each label is in the answer."""
     assert {distribution_of(part).space for part in found.parts} == {LogprobSpace.EXACT}
     return {part.name: distribution_of(part).probability("yes") for part in found.parts}
 
@@ -174,7 +174,7 @@ def random_model(row: Row, field: str) -> Model:
 
 @pytest.mark.parametrize("field", ["topics", "results[].topic"])
 def test_illegal_text_is_left_out(field: str) -> None:
-    """Labels are compared with each other and the array's end only; a blank counts for either side."""
+    """Probabilities are shares among the labels and the array's end; illegal text is left out."""
     for seed in range(10):
         engine = Engine()
         engine.row = lambda text, engine=engine, seed=seed: Row(engine, f"{seed}/{text}")  # type: ignore[method-assign]
@@ -221,7 +221,7 @@ def in_any_order(chance: float) -> Model:
     ],
 )
 def test_confidence_sums_equal_orders(model: Model) -> None:
-    """The confidence equals the sum over all orders of the set where orders are alike or only one exists."""
+    """The confidence sums all orders of a set if they are equally probable or only one exists."""
     found = classify(Writer(model, field="topics", vocabulary=MERGED))
     given = json.loads(found.text)["topics"]
     assert found.label == TOPICS.answer_with(given)
@@ -230,7 +230,7 @@ def test_confidence_sums_equal_orders(model: Model) -> None:
 
 
 def test_repeated_label_counts_as_end() -> None:
-    """A repeated label adds nothing, so its probability counts for the array's end."""
+    """The probability of a repeated label counts for the array's end."""
     steps = fixed({LABELS[0]: 0.9, END: 0.1}, {LABELS[0]: 0.9, LABELS[1]: 0.1})
     found = classify(Writer(steps, field="topics", vocabulary=CHARACTERS))
     assert found.text == written(LABELS[:1], "topics")
@@ -239,7 +239,7 @@ def test_repeated_label_counts_as_end() -> None:
 
 
 def test_full_array_ends_without_query() -> None:
-    """An array of all labels is complete: the engine is queried twice per label and not once more."""
+    """For an array of all labels the engine is queried exactly twice per label."""
     steps = [{label: 1.0} for label in LABELS]
     found = classify(Writer(fixed(*steps), field="topics", vocabulary=CHARACTERS), scoring="exact")
     assert (found.label, found.confidence) == (json.dumps(list(LABELS)), pytest.approx(1.0))
@@ -247,7 +247,7 @@ def test_full_array_ends_without_query() -> None:
 
 
 def test_error_bound_holds_for_every_label() -> None:
-    """Probabilities differ from those at tolerance 0 by at most the error bound, which is sometimes large."""
+    """Probabilities differ from those at tolerance 0 by at most the error bound."""
     bounds = []
     for seed, tolerance in itertools.product(range(20), (0.1, 0.5, 0.9)):
         wide, full = (
@@ -276,7 +276,7 @@ def test_error_bound_holds_for_every_label() -> None:
     ],
 )
 def test_bounded_schema_is_decoded(schema: Any, reason: str | None) -> None:
-    """Schemas that limit the array or open its elements are decoded; scoring="exact" raises with the reason."""
+    """Limited or open schemas are decoded, and scoring="exact" raises ConfigurationError."""
     array = {"type": "array", "items": {"type": "string", "enum": list(LABELS)}, **schema}
     options: dict[str, Any] = {
         "labels": TOPICS,

@@ -1,4 +1,4 @@
-"""Coroutines run from synchronous code, and their end by Ctrl-C."""
+"""Tests of `run_sync`: coroutines run from synchronous code, and their end by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_run_sync_raises_the_same_error() -> None:
 
 
 def test_all_calls_share_one_loop() -> None:
-    """Every call runs on the same loop, because connection pools belong to one loop."""
+    """Every call of `run_sync` runs on the same event loop."""
 
     async def current() -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
@@ -120,12 +120,12 @@ class Endless:
         return None
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing, as the model holds no resource."""
 
 
 @pytest.fixture
 def pressed() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt; whoever runs the tests may ignore it."""
+    """Let Ctrl-C raise KeyboardInterrupt, even if the test process ignores the signal."""
     if not hasattr(signal, "pthread_kill"):
         pytest.skip("needs POSIX signals")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -153,7 +153,7 @@ def test_ctrl_c_stops_every_call_first() -> None:
 
 @pytest.mark.usefixtures("pressed")
 def test_ctrl_c_in_another_thread_is_raised() -> None:
-    """A signal that reaches another thread ends the main thread's wait within a tenth of a second."""
+    """A signal that arrives in another thread raises KeyboardInterrupt in the waiting main thread."""
     finished: list[bool] = []
 
     async def work() -> None:

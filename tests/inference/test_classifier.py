@@ -1,4 +1,4 @@
-"""Classifier: order of predictions, concurrency, requests, event loops, copies and closing."""
+"""Tests of `Classifier`: order of predictions, concurrency, requests, loops, copies and closing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sent(client: FakeClient) -> list[tuple[str, str]]:
 
 
 def test_a_text_becomes_a_prediction(animals: FakeClient) -> None:
-    """In masked space the confidence is the joint probability of the label's tokens."""
+    """In masked space a prediction's confidence is the joint probability of the label's tokens."""
     prediction = make(animals).classify("it goes meow")
     assert (prediction.label, prediction.outcome, prediction.reason) == ("cat", Outcome.OK, "")
     assert prediction.confidence == pytest.approx(0.9)
@@ -176,7 +176,7 @@ def test_given_schema_is_sent(animals: FakeClient) -> None:
 def test_the_template_shapes_the_user_message(
     animals: FakeClient, template: str | None, text: str, user: str
 ) -> None:
-    """Every {input} becomes the text; other braces, and those of the text, stay as they are."""
+    """Every {input} in the template becomes the text, and all other braces stay."""
     make(animals, user_template=template).classify(text)
     assert sent(animals) == [("Which animal?", user)]
 
@@ -191,7 +191,7 @@ def test_template_without_input_is_unparsed(animals: FakeClient) -> None:
 
 @pytest.mark.parametrize("field", ["label", "classification.name", "results[].category"])
 def test_label_is_read_at_any_path(field: str) -> None:
-    """The label is read from nested objects and arrays, and the schema follows the path."""
+    """The label is read from nested objects and arrays."""
     client = FakeClient(LABELS, {"meow": ("cat", 0.7)}, field=field)
     prediction = make(client, field=field).classify("meow")
     assert (prediction.label, prediction.confidence) == ("cat", pytest.approx(0.7))
@@ -229,14 +229,14 @@ def test_given_space_overrides_the_clients() -> None:
 
 
 def test_an_unknown_space_is_refused(animals: FakeClient) -> None:
-    """An unknown space raises ConfigurationError before any call, whatever the model is."""
+    """An unknown space raises ConfigurationError before any call, with any model."""
     for model in (animals, animals.as_callable(), "openai/x"):
         with pytest.raises(ConfigurationError, match="'cooked': expected one of masked, raw"):
             make(model, space="cooked")
 
 
 def test_space_none_gives_no_confidence() -> None:
-    """Log-probabilities of a client with space ``none`` are not read."""
+    """With the space "none" a prediction has a label, but neither confidence nor distribution."""
     client = FakeClient(LABELS, {"meow": ("cat", 0.9)}, space="none")
     prediction = make(client).classify("meow")
     assert (prediction.label, prediction.outcome) == ("cat", Outcome.OK)
@@ -256,7 +256,7 @@ def test_sync_calls_work_inside_a_loop(animals: FakeClient) -> None:
 
 
 def test_async_calls_run_on_the_callers_loop(animals: FakeClient) -> None:
-    """Asynchronous calls run on the caller's loop and do not block it."""
+    """`aclassify` and `aclassify_many` run on the caller's event loop."""
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def model(messages: list[dict[str, str]]) -> object:
@@ -355,7 +355,7 @@ def test_a_task_describes_its_classifier(
 def test_given_model_ignores_the_tasks_model(
     opened: list[tuple[object, Mapping[str, Any]]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another model takes no setting of the task's model; a warning says that its address is not used."""
+    """A given model ignores the settings of the task's model, and logs a warning about its address."""
     own = ModelSettings(name="openai/x", api_base="http://h/v1", space="raw", concurrency=3, options={"a": 1})
     described = Task(name="n", labels=LabelSet(LABELS), prompt="p", model=own)
     classifier = Classifier.from_task(described, model="other")

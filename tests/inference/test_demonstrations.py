@@ -1,4 +1,4 @@
-"""Retrieved demonstrations: prompts show the labelled texts nearest to a text."""
+"""Tests of retrieved demonstrations: prompts show the labelled texts nearest to a text."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_nearest_texts_follow_the_instruction() -> None:
 
 
 def test_balanced_takes_each_label_in_turn() -> None:
-    """``nearest`` shows three kittens; ``balanced`` shows the nearest text of each label in turn."""
+    """``nearest`` shows the three nearest texts, and ``balanced`` the nearest text of each label."""
     index = index_of()
     kittens = {text for text, label in ROWS.items() if label == "cat"}
     assert set(shown(index, KITTEN, k=3)) == kittens
@@ -97,7 +97,7 @@ def test_balanced_takes_each_label_in_turn() -> None:
 
 @pytest.mark.parametrize("text", ["the kitten sleeps", "  The  KITTEN\n sleeps "])
 def test_a_text_never_sees_itself(text: str) -> None:
-    """A text is not shown to itself, up to case and white space."""
+    """A text is not shown to itself, also in another case or with other white space."""
     found = shown(index_of(), text, k=6)
     assert sorted(found) == sorted(set(ROWS) - {"the kitten sleeps"})
 
@@ -116,7 +116,7 @@ def test_equal_rows_count_once() -> None:
 
 
 def test_order_is_equal_for_equal_texts() -> None:
-    """The order is random over texts, the same for equal texts, and changes with the seed."""
+    """The order of demonstrations depends on the text and the seed, and is the same for equal texts."""
     index = index_of()
     texts = [f"the kitten sleeps {number}" for number in range(40)]
     settings = DemonstrationSettings(k=3)
@@ -129,7 +129,7 @@ def test_order_is_equal_for_equal_texts() -> None:
 
 @pytest.mark.parametrize("text", ["", "  ", "?!", "\ud800", "völlig anders"])
 def test_unknown_words_still_show_demonstrations(text: str) -> None:
-    """Texts without a known word get as many demonstrations as any other."""
+    """A text without a known word gets as many demonstrations as any other text."""
     assert len(shown(index_of(), text, k=2)) == 2
     assert len(shown(index_of({"!": "cat", "?": "dog"}), text, k=1)) == 1
 
@@ -159,7 +159,7 @@ def test_format_writes_answers_at_any_path(labels: Any, field: str, label: str, 
 
 
 def test_model2vec_retrieves_synonyms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model2vec retriever shows the nearest embedding, and names the missing extra."""
+    """The model2vec retriever shows the nearest embedding; a missing extra raises ConfigurationError."""
     install_model2vec(monkeypatch, {"minishlab/potion-base-8M": 0})
     index = index_of({"purring": "cat", "barking": "dog", "grazing": "cow"})
     assert shown(index, "a hound", k=1, retriever="model2vec") == ["barking"]
@@ -173,7 +173,7 @@ def test_model2vec_retrieves_synonyms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fit_queries_rows_without_themselves() -> None:
-    """`fit` queries every labelled row without its own demonstration."""
+    """`fit` sends every labelled row once, without the row's own demonstration."""
     client = FakeClient(LABELS, majority)
     classifier = make(client).with_demonstrations(index_of(), k=5)
     classifier.fit(list(ROWS), list(ROWS.values()))
@@ -198,7 +198,7 @@ def test_journal_answers_equal_prompts() -> None:
 
 
 def test_distant_rows_change_no_prompt() -> None:
-    """Stored answers stay valid when rows are added that no prompt shows."""
+    """A stored answer stays valid if a row is added that its prompt does not show."""
     client, journal = FakeClient(LABELS, majority), MemoryJournal()
     make(client, journal=journal).with_demonstrations(index_of(), k=1).classify("the kitten sleeps!")
     more = index_of({**ROWS, "quite another thing": "cow"})
@@ -207,7 +207,7 @@ def test_distant_rows_change_no_prompt() -> None:
 
 
 def test_request_shows_the_same_demonstrations() -> None:
-    """`request` renders the demonstrations that a call sends, and refuses more than the index has."""
+    """`request` shows the demonstrations of a call, and a k above the index raises ConfigurationError."""
     client = FakeClient(LABELS, majority)
     classifier = make(client).with_demonstrations(index_of(), k=2)
     classifier.classify(KITTEN)
@@ -277,7 +277,7 @@ def test_task_classifiers_show_training_rows() -> None:
 
 
 def test_unread_rows_are_read_from_files(write_task: Callable[..., Path]) -> None:
-    """Splits that were not read, held-out ones included, are read from the task's files."""
+    """Splits that were not read are read from the task's files, and held-out rows are left out."""
     rows = [{"input": text, "answer": answer} for text, answer in ROWS.items() if answer != "cow"]
     path = write_task(extra="[demonstrations]\nk = 2\n", train=rows, test=rows[:1])
     task = Task.from_file(path, splits=())
@@ -345,7 +345,7 @@ def test_cascade_takes_no_demonstrations() -> None:
 
 
 def test_from_text_reads_only_an_index() -> None:
-    """`from_text` reads the output of `to_text` and refuses other text."""
+    """`from_text` reads the text of `to_text`; other text raises ConfigurationError."""
     index = index_of()
     assert DemonstrationIndex.from_text(index.to_text(), labels=LabelSet(LABELS)).rows == index.rows
     for text in ("{", "[]\n", '{"input": 1, "answer": "cat"}\n', '{"answer": "cat"}\n'):

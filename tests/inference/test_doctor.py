@@ -1,4 +1,4 @@
-"""Findings of an examination in healthy and in ailing models."""
+"""Tests of the findings of an examination, in good models and in faulty ones."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ Response = dict[str, Any]
 
 
 def sure(label: str, share: float = 0.97) -> dict[str, float]:
-    """Return a distribution that is sure of one label."""
+    """Return a distribution with nearly all probability on one label."""
     return dict.fromkeys(LABELS, (1.0 - share) / 3) | {label: share}
 
 
 def topic(request: CompletionRequest) -> str | None:
-    """Return what a text of the built-in task is about; None for the question off the topic."""
+    """Return the topic of one of the built-in task's texts, or None for the question off the topic."""
     text = request.messages[1]["content"]
     return next((label for word, label in WORDS.items() if word in text), None)
 
 
 class Model:
-    """A model that is well, unless it is told what ails it.
+    """A model without faults, unless its arguments set some.
 
     ``share``: probability of the expected label. ``illegal``, ``illegal_off_topic``: probability of texts
     that are no label. ``limit``: most alternatives it lists. ``spell``: shapes the label it answers.
@@ -90,7 +90,7 @@ class Model:
         self._asked = itertools.count()
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Answer as it is told."""
+        """Answer as the model's settings say."""
         self.requests.append(request)
         error = self._refuse(request)
         if error is not None:
@@ -114,12 +114,12 @@ class Model:
         return self._ail(response, next(self._asked))
 
     def close(self) -> None:
-        """Note that it was closed."""
+        """Record that the model was closed."""
         self.closed = True
 
 
 class Continuing(Model):
-    """A model with next-token probabilities; ``next_logprob`` shapes them."""
+    """A model with next-token probabilities, which `next_logprob` changes."""
 
     def __init__(
         self, *, next_logprob: Callable[[float], float] = math.log, label_mass: float = 0.8, **ailments: Any
@@ -133,7 +133,7 @@ class Continuing(Model):
         self.prefixes: list[str] = []
 
     async def check_labels(self, labels: Sequence[str]) -> None:
-        """Note that labels were checked."""
+        """Record that labels were checked."""
         self.checked.append(labels)
 
     @asynccontextmanager
@@ -163,7 +163,7 @@ class Continuing(Model):
 def refusing(
     message: str, *, when: Callable[[CompletionRequest], bool], status: int | None = 400
 ) -> Callable[[CompletionRequest], Exception | None]:
-    """Return a function that returns an error for some requests."""
+    """Return a function that raises an error for some requests."""
 
     def refuse(request: CompletionRequest) -> Exception | None:
         return ProviderError(message, provider="patient", status=status) if when(request) else None
@@ -172,7 +172,7 @@ def refusing(
 
 
 def values(change: Callable[[float], Any]) -> Callable[[Response, int], Response]:
-    """Return an ailment that changes every reported log-probability."""
+    """Return a fault that changes every reported log-probability."""
 
     def ail(response: Response, _: int) -> Response:
         for token in response["choices"][0]["logprobs"]["content"]:
@@ -184,7 +184,7 @@ def values(change: Callable[[float], Any]) -> Callable[[Response, int], Response
 
 
 def saying(text: str) -> Callable[[Response, int], Response]:
-    """Return an ailment that answers another text."""
+    """Return a fault that answers another text."""
 
     def ail(response: Response, _: int) -> Response:
         response["choices"][0]["message"]["content"] = text
@@ -200,7 +200,7 @@ def without_logprobs(response: Response, _: int) -> Response:
 
 
 def verdicts(found: Examination) -> dict[str, str]:
-    """Return the verdict of every probe."""
+    """Return the verdict of every finding by its feature."""
     return {finding.feature: finding.verdict.value for finding in found.findings}
 
 
@@ -214,7 +214,7 @@ FEATURES = [
 
 
 def spelling(text: str, *tokens: str | bytes) -> Callable[[Response, int], Response]:
-    """Return an ailment that answers `text` in these tokens, each with probability one half."""
+    """Return a fault that answers `text` in these tokens, each with probability one half."""
 
     def ail(response: Response, _: int) -> Response:
         choice = response["choices"][0]
@@ -230,7 +230,7 @@ def spelling(text: str, *tokens: str | bytes) -> Callable[[Response, int], Respo
 
 
 def test_both_readers_agree_on_plain_answers() -> None:
-    """The joint log-probability of all eight answers is the same."""
+    """The finding "alignment" reports the same joint log-probability in 8 of 8 answers."""
     detail = examine(Model()).finding("alignment").detail
     assert detail.endswith("reads the same label, tokens and joint log-probability in 8 of 8 answers.")
 
@@ -271,7 +271,7 @@ def test_both_readers_agree_on_plain_answers() -> None:
     ],
 )
 def test_readers_differ_for_known_reasons(ail: Callable[[Response, int], Response], found: list[str]) -> None:
-    """Known defects of the library are warnings."""
+    """A known reason for different readings makes the finding "alignment" a warning with its detail."""
     finding = examine(Model(ail=ail)).finding("alignment")
     assert finding.verdict is FindingVerdict.WARNING
     for part in found:
@@ -283,7 +283,7 @@ def test_readers_differ_for_known_reasons(ail: Callable[[Response, int], Respons
 
 
 def sometimes(ail: Any, *, number: int) -> Callable[[Response, int], Response]:
-    """Return an ailment of one answer."""
+    """Return a fault that affects one answer only."""
     return lambda response, now: ail(response, 0) if now == number else response
 
 
@@ -324,7 +324,7 @@ LABELS_IN_TURN = itertools.cycle(["Food", "Music"])
     ],
 )
 def test_findings_name_the_ailment(model: Model, found: str, detail: str) -> None:
-    """Every problem comes with a remedy."""
+    """Each fault gives its finding the right verdict and detail, and every problem has a remedy."""
     feature, verdict = found.split()
     finding = examine(model).finding(feature)
     assert finding.verdict == verdict
@@ -336,7 +336,7 @@ def test_findings_name_the_ailment(model: Model, found: str, detail: str) -> Non
 
 
 def test_a_masked_model_that_is_well() -> None:
-    """Findings without evidence are unknown."""
+    """A good masked model has no problems, and "label_mass" is unknown."""
     model = Model()
     found = examine(model)
     assert list(verdicts(found)) == FEATURES
@@ -351,7 +351,7 @@ def test_a_masked_model_that_is_well() -> None:
 
 
 def test_an_embedded_model_that_is_well() -> None:
-    """The texts are scored exactly."""
+    """A good embedded model has only findings that are ok, and the scoring "exact"."""
     model = Continuing(space="raw", illegal=0.3, limit=10_000)
     assert isinstance(model, ContinuingClient)
     found = examine(model)
@@ -381,7 +381,7 @@ def test_requests_of_an_examination() -> None:
 
 
 def test_a_model_without_a_temperature_is_sent_none() -> None:
-    """Some reasoning models reject the parameter."""
+    """The temperature None among the options is passed on in the request."""
     model = Model()
     examine(model, options={"temperature": None})
     assert model.requests[0].options["temperature"] is None
@@ -419,7 +419,7 @@ def test_progress_is_reported_call_by_call() -> None:
 
 
 def test_raw_claimed_as_masked_is_a_problem() -> None:
-    """The remedy is one line of the setup."""
+    """A raw model with the default space is a problem whose remedy sets space = "raw"."""
     set_right = examine(Model(illegal=0.4), space="raw")
     assert (set_right.finding("space").verdict, set_right.problems) == (FindingVerdict.OK, ())
     found = examine(Model(illegal=0.4))
@@ -432,7 +432,7 @@ def test_raw_claimed_as_masked_is_a_problem() -> None:
 
 
 def test_off_topic_question_shows_raw_space() -> None:
-    """A sure model looks masked on plain texts."""
+    """A question off the topic shows that a model is raw, although plain texts look masked."""
     found = examine(Model(illegal=0.0, illegal_off_topic=0.9))
     assert (found.finding("space").verdict, found.space) == (FindingVerdict.PROBLEM, LogprobSpace.RAW)
     assert found.label_mass == pytest.approx(1.0)
@@ -440,7 +440,7 @@ def test_off_topic_question_shows_raw_space() -> None:
 
 @pytest.mark.parametrize("illegal", [0.0, 0.2])
 def test_one_alternative_tells_nothing_about_the_space(illegal: float) -> None:
-    """The emitted token alone is legal in either space."""
+    """With one alternative the finding "space" is unknown, and the model is read as masked."""
     found = examine(Model(limit=1, illegal=illegal))
     finding = found.finding("space")
     assert finding.verdict is FindingVerdict.UNKNOWN
@@ -453,7 +453,7 @@ def test_one_alternative_tells_nothing_about_the_space(illegal: float) -> None:
 @pytest.mark.parametrize("tokens", ["label", "characters", "bytes"])
 @pytest.mark.parametrize(("illegal", "space"), [(0.0, "masked"), (0.4, "raw")])
 def test_the_space_does_not_depend_on_the_tokeniser(tokens: str, illegal: float, space: str) -> None:
-    """Labels may be one token or one token a byte."""
+    """The detected space is the same for labels of one token and of one token per byte."""
     assert examine(Model(tokens=tokens, illegal=illegal)).space == space
 
 
@@ -461,7 +461,7 @@ def test_the_space_does_not_depend_on_the_tokeniser(tokens: str, illegal: float,
 
 
 def test_no_logprobs_is_a_problem() -> None:
-    """Dependent findings are unknown, and sampling is recommended."""
+    """A model without log-probabilities is a problem, and the recommended scoring is "sampled"."""
     found = examine(Model(ail=without_logprobs))
     assert found.finding("logprobs").verdict is FindingVerdict.PROBLEM
     assert 'scoring = "sampled"' in found.finding("logprobs").remedy
@@ -474,7 +474,7 @@ def test_no_logprobs_is_a_problem() -> None:
 
 
 def test_logprobs_that_are_refused_are_done_without() -> None:
-    """Other probes still run, and only one call is lost."""
+    """Refused log-probabilities are a problem, and the other probes still run."""
     model = Model(refuse=refusing("logprobs are not supported", when=lambda r: r.top_logprobs > 0))
     found = examine(model)
     assert verdicts(found)["enum"] == "ok"
@@ -485,14 +485,14 @@ def test_logprobs_that_are_refused_are_done_without() -> None:
 
 
 def test_without_logprobs_exact_scoring_may_still_be_possible() -> None:
-    """With exact scores missing log-probabilities are a warning."""
+    """Missing log-probabilities are only a warning where exact scoring works."""
     found = examine(Continuing(ail=without_logprobs))
     assert found.finding("logprobs").verdict is FindingVerdict.WARNING
     assert (found.problems, found.scoring) == ((), "exact")
 
 
 def test_tokens_must_spell_the_answer() -> None:
-    """Log-probabilities of other texts are a problem."""
+    """Tokens that do not spell the answer are a problem, and the recommended scoring is "sampled"."""
 
     def ail(response: Response, _: int) -> Response:
         for token in response["choices"][0]["logprobs"]["content"]:
@@ -506,7 +506,7 @@ def test_tokens_must_spell_the_answer() -> None:
 
 
 def test_a_schema_that_is_refused_is_a_problem() -> None:
-    """Probes without a schema still run."""
+    """A refused schema is a problem, and the probes without a schema still run."""
     model = Continuing(refuse=refusing("no json_schema here", when=lambda r: r.response_format is not None))
     found = examine(model)
     finding = found.finding("enum")
@@ -523,7 +523,7 @@ def test_a_schema_that_is_refused_is_a_problem() -> None:
 
 
 def listing(limit: int) -> Callable[[Response, int], Response]:
-    """Return an ailment that lists up to `limit` alternatives more, of no weight."""
+    """Return a fault that lists up to `limit` more alternatives, each with almost no probability."""
 
     def ail(response: Response, _: int) -> Response:
         for token in response["choices"][0]["logprobs"]["content"]:
@@ -537,10 +537,10 @@ def listing(limit: int) -> Callable[[Response, int], Response]:
 
 
 class Listing(Model):
-    """A model that lists as many alternatives as it is asked for, up to a limit."""
+    """A model that lists as many alternatives as the request wants, up to a limit."""
 
     async def complete(self, request: CompletionRequest) -> object:
-        """List what is asked for."""
+        """Answer with as many alternatives as the request wants."""
         self._ail = listing(min(request.top_logprobs, self._limit))
         return await super().complete(request)
 
@@ -549,7 +549,7 @@ class Listing(Model):
     ("limit", "asked"), [(5, [20]), (20, [20, 100]), (50, [20, 100]), (1000, [20, 100, 1000])]
 )
 def test_the_largest_number_of_alternatives_is_found(limit: int, asked: list[int]) -> None:
-    """The number grows while all alternatives come; other questions request a hundred at most."""
+    """`top_logprobs` is the largest number that came back; other requests want 100 at most."""
     model = Listing(limit=limit)
     found = examine(model)
     assert found.top_logprobs == limit
@@ -560,7 +560,7 @@ def test_the_largest_number_of_alternatives_is_found(limit: int, asked: list[int
 
 @pytest.mark.parametrize(("most", "came"), [(5, 5), (20, 20)])
 def test_a_number_that_is_refused_is_no_failure(most: int, came: int) -> None:
-    """The next smaller number is used."""
+    """After a refused number of alternatives the next smaller one is used, without a problem."""
     model = Listing(
         limit=1000, refuse=refusing(f"at most {most}", when=lambda request: request.top_logprobs > most)
     )
@@ -574,14 +574,14 @@ def test_a_number_that_is_refused_is_no_failure(most: int, came: int) -> None:
 
 
 def test_more_alternatives_than_requested_skip_steps() -> None:
-    """Numbers that came already are not requested."""
+    """A model that lists 100 alternatives at first is next asked for 1000."""
     model = Model(ail=listing(100))
     assert examine(model).top_logprobs == 100
     assert [request.top_logprobs for request in model.requests][3] == 1000
 
 
 def test_vanishing_alternatives_end_the_search() -> None:
-    """Some servers drop log-probabilities silently instead of refusing."""
+    """If a larger request returns no log-probabilities, the last number that came back is reported."""
 
     class Dropping(Model):
         async def complete(self, request: CompletionRequest) -> object:
@@ -598,7 +598,7 @@ def test_vanishing_alternatives_end_the_search() -> None:
 
 @pytest.mark.parametrize(("jitter", "verdict"), [(0.0, "ok"), (0.004, "ok"), (0.1, "warning")])
 def test_the_largest_difference_is_reported(jitter: float, verdict: str) -> None:
-    """Emitted tokens and probable alternatives are compared."""
+    """The finding "determinism" reports the largest difference between equal requests."""
 
     def ail(response: Response, number: int) -> object:
         return values(lambda value: value - jitter * number if value < -0.01 else value)(response, 0)
@@ -609,7 +609,7 @@ def test_the_largest_difference_is_reported(jitter: float, verdict: str) -> None
 
 
 def test_noise_far_below_is_not_compared() -> None:
-    """Improbable alternatives and -9999 are ignored."""
+    """The finding "determinism" ignores improbable alternatives, here of -20 and -9999."""
 
     def ail(response: Response, number: int) -> object:
         for token in response["choices"][0]["logprobs"]["content"]:
@@ -627,7 +627,7 @@ def test_noise_far_below_is_not_compared() -> None:
 
 @pytest.mark.parametrize(("illegal", "verdict"), [(0.49, "ok"), (0.51, "warning")])
 def test_low_label_mass_is_a_warning(illegal: float, verdict: str) -> None:
-    """A label mass below 0.5 comes with a remedy."""
+    """A label mass below 0.5 makes its finding a warning with a remedy."""
     found = examine(Model(space="raw", illegal=illegal))
     finding = found.finding("label_mass")
     assert (finding.verdict, bool(finding.remedy)) == (verdict, verdict == "warning")
@@ -651,7 +651,7 @@ def test_low_label_mass_is_a_warning(illegal: float, verdict: str) -> None:
     ],
 )
 def test_numbers_that_are_no_logprobs_are_a_problem(change: Callable[[float], Any], detail: str) -> None:
-    """The finding names the unit, and the numbers are no evidence."""
+    """Numbers that are no log-probabilities are a problem, and the recommended scoring is "sampled"."""
     found = examine(Model(ail=values(change)))
     finding = found.finding("units")
     assert finding.verdict is FindingVerdict.PROBLEM
@@ -662,7 +662,7 @@ def test_numbers_that_are_no_logprobs_are_a_problem(change: Callable[[float], An
 
 
 def test_values_for_impossible_are_fine() -> None:
-    """Values of -9999 and minus infinity are read as impossible."""
+    """Log-probabilities of -9999 and minus infinity count as impossible, and "units" is ok."""
     found = examine(Model(ail=listing(7)))
     finding = found.finding("units")
     assert finding.verdict is FindingVerdict.OK
@@ -671,7 +671,7 @@ def test_values_for_impossible_are_fine() -> None:
 
 
 def test_tokens_listed_twice_count_once() -> None:
-    """Some servers add the emitted token to the alternatives."""
+    """An emitted token that is also listed as an alternative leaves the finding "units" ok."""
 
     def ail(response: Response, _: int) -> object:
         for token in response["choices"][0]["logprobs"]["content"]:
@@ -695,7 +695,7 @@ def test_tokens_listed_twice_count_once() -> None:
     ],
 )
 def test_next_tokens_are_checked_like_any_other_numbers(ailment: dict[str, Any], detail: str | None) -> None:
-    """A fault of exact scoring is a problem where it is the default."""
+    """A fault in the next tokens' numbers is a problem where exact scoring is the default."""
     found = examine(Continuing(**ailment, illegal=0.4))
     finding = found.finding("exact")
     assert ('scoring = "exact"' in found.finding("space").remedy) is (detail is None)
@@ -709,7 +709,7 @@ def test_next_tokens_are_checked_like_any_other_numbers(ailment: dict[str, Any],
 
 
 def test_missing_label_tokens_cannot_be_scored() -> None:
-    """Next tokens without a label are a problem."""
+    """If no label is among the next tokens, the finding "exact" is a problem."""
     model = Continuing()
     model.next_top = ((b"The", -0.1),)
     finding = examine(model).finding("exact")
@@ -723,7 +723,7 @@ def test_missing_label_tokens_cannot_be_scored() -> None:
     [ProviderError("no such route", provider="patient", status=501), ConfigurationError("special token")],
 )
 def test_failing_exact_scoring_is_a_problem(error: Exception) -> None:
-    """One failure skips the other texts."""
+    """A failure of exact scoring is a problem after one text, and the scoring becomes "decode"."""
     model = Continuing()
     model.next_failure = error
     found = examine(model)
@@ -744,12 +744,12 @@ def test_failing_exact_scoring_is_a_problem(error: Exception) -> None:
     ],
 )
 def test_a_begun_answer_is_continued_or_given_anew(continued: str, verdict: str) -> None:
-    """Some servers repeat the beginning before they go on."""
+    """The finding "prefill" accepts an answer that is continued, or repeated from its beginning."""
     assert examine(Model(continued=continued)).finding("prefill").verdict == verdict
 
 
 def test_a_seed_that_is_refused_leaves_it_unknown() -> None:
-    """A refused seed costs one call."""
+    """A refused seed costs one call and leaves the finding "seed" unknown."""
     model = Model(refuse=refusing("no seed", when=lambda request: "seed" in request.options))
     found = examine(model)
     finding = found.finding("seed")
@@ -774,7 +774,7 @@ def test_a_seed_that_is_refused_leaves_it_unknown() -> None:
     ],
 )
 def test_lasting_faults_end_the_examination(error: ProviderError) -> None:
-    """Such a fault is raised after one call."""
+    """A lasting fault is raised after one call, as the same exception."""
     model = Continuing(refuse=lambda _: error)
     with pytest.raises(ProviderError) as caught:
         examine(model)
@@ -783,7 +783,7 @@ def test_lasting_faults_end_the_examination(error: ProviderError) -> None:
 
 
 def test_first_failure_is_raised_without_answers() -> None:
-    """Some servers report a bad key as a bad request."""
+    """If no answer comes at all, the first failure is raised."""
     model = Model(refuse=refusing("API key not valid", when=lambda _: True))
     with pytest.raises(ProviderError, match="patient: API key not valid"):
         examine(model)
@@ -791,7 +791,7 @@ def test_first_failure_is_raised_without_answers() -> None:
 
 
 def test_later_failures_are_findings() -> None:
-    """After one answer even a 401 is a finding."""
+    """After one answer, later failures become findings, even with status 401."""
     model = Continuing()
     model._refuse = lambda _: (
         ProviderError("quota", provider="patient", status=401) if len(model.requests) > 1 else None
@@ -806,7 +806,7 @@ def test_later_failures_are_findings() -> None:
 
 @pytest.mark.parametrize("body", [None, {"choices": []}])
 def test_a_broken_body_is_a_finding(body: object) -> None:
-    """A broken body is no evidence."""
+    """A broken body makes "enum" and "logprobs" problems, and "determinism" unknown."""
     found = examine(Model(ail=lambda _, __: body))
     assert found.finding("enum").verdict is FindingVerdict.PROBLEM
     assert "broken response" in found.finding("enum").detail
@@ -828,7 +828,7 @@ def exit_error() -> Exception:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_opened_clients_are_closed(use_model: Callable[..., Any], *, fails: bool) -> None:
-    """A client that was given stays open."""
+    """`examine` closes clients that it opened, and leaves a given client open."""
     error = ProviderError("bad key", provider="patient", status=401)
     model = Model(refuse=lambda _: error if fails else None)
     use_model(lambda *_, **__: model, "openai/x")
@@ -840,7 +840,7 @@ def test_opened_clients_are_closed(use_model: Callable[..., Any], *, fails: bool
 
 @pytest.fixture
 def opened(use_model: Callable[..., Any]) -> list[tuple[object, Mapping[str, Any]]]:
-    """Record models opened by name, which are healthy."""
+    """Record models opened by name, all without faults."""
     calls: list[tuple[object, Mapping[str, Any]]] = []
 
     def open_well(model: str, **options: Any) -> Any:
@@ -852,7 +852,7 @@ def opened(use_model: Callable[..., Any]) -> list[tuple[object, Mapping[str, Any
 
 
 def test_names_open_as_in_a_classifier(opened: list[tuple[object, Mapping[str, Any]]]) -> None:
-    """Space, address and options reach the client."""
+    """Models opened by name get the address and the options, and are read in the given space."""
     found = examine("openai/x", api_base="http://h/v1", options={"n_ctx": 512}, space="raw")
     ((name, settings),) = opened
     assert (name, settings["space"]) == ("openai/x", "raw")
@@ -870,7 +870,7 @@ def test_names_open_as_in_a_classifier(opened: list[tuple[object, Mapping[str, A
     ],
 )
 def test_wrong_arguments_are_refused_before_any_call(arguments: dict[str, Any], message: str) -> None:
-    """A wrong argument raises ConfigurationError."""
+    """A wrong argument raises ConfigurationError before any call."""
     model = Model()
     with pytest.raises(ConfigurationError, match=message):
         examine(model, **arguments)
@@ -891,7 +891,7 @@ PATHOLOGIES: dict[str, Callable[[], Model]] = {
 
 @pytest.mark.parametrize("name", PATHOLOGIES)
 def test_at_most_seventeen_calls_are_made(name: str) -> None:
-    """Every examination survives JSON."""
+    """An examination takes at most 17 calls, has every finding, and is equal after JSON."""
     model = PATHOLOGIES[name]()
     found = examine(model, now=NOON)
     assert found.calls == len(model.requests) <= 17
@@ -924,7 +924,7 @@ def test_at_most_seventeen_calls_are_made(name: str) -> None:
 def test_thresholds_follow_the_confidence_in_plain_texts(
     space: str, confidences: list[float], high: float, low: float
 ) -> None:
-    """The strictest family that half of the texts reach is chosen."""
+    """`recommended_thresholds` returns the strictest pair that half of the confidences reach."""
     assert recommended_thresholds(confidences, LogprobSpace(space)) == Thresholds(high=high, low=low)
 
 
@@ -941,5 +941,5 @@ def test_thresholds_follow_the_confidence_in_plain_texts(
     ],
 )
 def test_an_examination_recommends_thresholds(model: Model, high: float) -> None:
-    """The confidence is that of the recommended settings."""
+    """An examination recommends thresholds for the scoring and space that it recommends."""
     assert examine(model).thresholds.high == high

@@ -1,4 +1,4 @@
-"""Stored examinations, and the setups that they forbid."""
+"""Tests of stored examinations, and of the setups that they forbid."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRET = "s3cr3t-value"  # noqa: S105 (made up)
 
 
 def model(name: str = "patient", *, illegal: float = 0.0) -> FakeClient:
-    """Return a model that is fairly sure of everything."""
+    """Return a model that gives every label a high probability."""
     return FakeClient(LABELS, {}, default=("Food", 0.97), field="topic", illegal_mass=illegal, name=name)
 
 
@@ -73,7 +73,7 @@ def opened(use_model: Callable[..., Any]) -> list[object]:
 
 
 def examined(model: str = "openai/x", *, space: str = "raw", **changes: Any) -> Examination:
-    """Return an examination as it would be stored."""
+    """Return an examination with some of its fields replaced."""
     fields: dict[str, Any] = {
         "api_base": None,
         "parameters": {},
@@ -96,7 +96,7 @@ def examined(model: str = "openai/x", *, space: str = "raw", **changes: Any) -> 
 
 
 def test_a_record_is_json_with_a_version() -> None:
-    """The record holds every field."""
+    """The record holds every field and a version, and reads back as an equal examination."""
     record = examined().to_record()
     assert json.loads(json.dumps(record)) == {
         "version": 1,
@@ -154,7 +154,7 @@ def test_a_record_with_a_hole_is_refused(missing: str) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_ignored(calibrant_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file may be a folder, its folder a file, and the home missing."""
+    """`load_examination` returns None for an unreadable file; saving raises StateError."""
     path = save_examination(examined())
     path.unlink()
     path.mkdir()
@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_read_is_ignored(calibrant_home: Path, monkeypatch
 
 
 def test_a_record_under_anothers_name_is_ignored() -> None:
-    """A copied file must not speak for another model."""
+    """A record copied to another model's file is not returned for that model."""
     path = save_examination(examined())
     other = _records.record_path(("openai/y", None, {}))
     other.write_bytes(path.read_bytes())
@@ -185,7 +185,7 @@ def test_a_record_under_anothers_name_is_ignored() -> None:
 
 
 def test_records_differ_by_model_endpoint_options() -> None:
-    """Two servers may serve different things under one name."""
+    """Records are kept apart by model, endpoint and options."""
     found = [
         examined(),
         examined("openai/y"),
@@ -209,7 +209,7 @@ def test_records_differ_by_model_endpoint_options() -> None:
 
 @pytest.mark.usefixtures("opened")
 def test_credentials_and_timeouts_are_not_stored() -> None:
-    """A setup with another key has the same record."""
+    """The record holds no credentials or timeouts, so other credentials find the same record."""
     options = {
         "api_key": SECRET,
         "aws_secret_access_key": SECRET,
@@ -247,7 +247,7 @@ def test_credentials_and_timeouts_are_not_stored() -> None:
 
 
 def test_details_are_redacted_and_any_text() -> None:
-    """A detail may repeat a key, or hold half a surrogate pair from a model's answer."""
+    """A stored detail holds no key, and half a surrogate pair reads back unchanged."""
     key = Finding(feature="seed", verdict=FindingVerdict.UNKNOWN, detail=f"got api_key={SECRET}")
     half = Finding(feature="prefill", verdict=FindingVerdict.UNKNOWN, detail="came '\ud83d'")
     assert SECRET not in save_examination(examined(findings=(key, half))).read_text()
@@ -286,7 +286,7 @@ def test_where_records_lie(
 @pytest.mark.parametrize("space", [None, "masked"])
 @pytest.mark.parametrize("scoring", [None, "decode"])
 def test_a_raw_model_is_not_read_as_masked(space: str | None, scoring: Any) -> None:
-    """The message holds the finding, its date, the remedy and the command."""
+    """A raw model read as masked raises ConfigurationError with finding, date, remedy and command."""
     save_examination(examined())
     with pytest.raises(ConfigurationError) as caught:
         Classifier(model="openai/x", labels=LABELS, space=space, scoring=scoring)
@@ -298,7 +298,7 @@ def test_a_raw_model_is_not_read_as_masked(space: str | None, scoring: Any) -> N
 
 @pytest.mark.usefixtures("opened")
 def test_right_findings_refuse_the_wrong_space() -> None:
-    """A finding without a remedy forbids the other space, too."""
+    """A finding that a model is raw forbids the masked space, also without a remedy."""
     fine = Finding(feature="space", verdict=FindingVerdict.OK, detail="Raw: fine.")
     save_examination(examined(findings=(fine,), examined=None))
     with pytest.raises(
@@ -309,7 +309,7 @@ def test_right_findings_refuse_the_wrong_space() -> None:
 
 @pytest.mark.usefixtures("opened")
 def test_the_command_names_endpoint_and_options() -> None:
-    """The command can be copied."""
+    """The error ends with a `calibrant doctor` command that holds endpoint and options, but no key."""
     options = {"api_base": "http://h/v1?a=1&b=2", "seed": 7, "user": "a b", "api_key": SECRET}
     save_examination(
         examined(api_base=options["api_base"], parameters={"seed": 7, "user": "a b"})  # type: ignore[arg-type]
@@ -332,14 +332,14 @@ def test_the_command_names_endpoint_and_options() -> None:
     ],
 )
 def test_other_setups_are_not_refused(setup: dict[str, Any], opened: list[Any]) -> None:
-    """Another space, model, endpoint or option is accepted."""
+    """A setup with another space, model, endpoint or option is accepted."""
     save_examination(examined())
     Classifier(**{"model": "openai/x", "labels": LABELS, **setup})
     assert len(opened) == 1
 
 
 def test_exact_scoring_is_not_refused(use_model: Callable[..., Any]) -> None:
-    """Decoding the same model in masked space raises ConfigurationError."""
+    """If exact scoring is the default, decoding in masked space raises ConfigurationError."""
     save_examination(examined("local/x"))
     use_model(lambda *_, **__: Continuing(LABELS, {}), "local/x")
     Classifier(model="local/x", labels=LABELS)
@@ -350,7 +350,7 @@ def test_exact_scoring_is_not_refused(use_model: Callable[..., Any]) -> None:
 @pytest.mark.usefixtures("opened")
 @pytest.mark.parametrize("space", ["raw", "masked"])
 def test_numbers_that_are_no_logprobs_are_not_decoded(space: str) -> None:
-    """No space makes such numbers usable."""
+    """Invalid log-probabilities forbid every space except "none"."""
     bad = Finding(feature="units", verdict=FindingVerdict.PROBLEM, detail="Probabilities.", remedy="Sample.")
     save_examination(examined(findings=(bad,), space="none"))
     with pytest.raises(ConfigurationError, match=r"found: Probabilities\. Sample\."):
@@ -362,7 +362,7 @@ def test_numbers_that_are_no_logprobs_are_not_decoded(space: str) -> None:
     ("verdict", "space"), [("unknown", "raw"), ("ok", "masked"), ("warning", "masked"), ("problem", "masked")]
 )
 def test_what_does_not_mislead_is_not_refused(verdict: str, space: str, opened: list[Any]) -> None:
-    """An unknown or a masked space is accepted."""
+    """A finding that does not contradict the setup is accepted."""
     finding = Finding(feature="space", verdict=FindingVerdict(verdict), detail="d", remedy="r")
     doubtful = Finding(feature="units", verdict=FindingVerdict.WARNING, detail="d", remedy="r")
     save_examination(examined(findings=(finding, doubtful), space=space))

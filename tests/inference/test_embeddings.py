@@ -1,4 +1,4 @@
-"""Embedders by name: hashing, model2vec, functions and litellm; and the cache around them."""
+"""Tests of embedders by name, and of the cache around them."""
 
 from __future__ import annotations
 
@@ -173,12 +173,12 @@ class TestCallable:
         np.testing.assert_array_equal(asyncio.run(both()), [[3.0, 1.0]])
 
     def test_one_vector_per_text_or_an_error(self) -> None:
-        """Another number of vectors than texts raises ProviderError with the function's name."""
+        """A wrong number of vectors raises ProviderError with the function's name."""
         with pytest.raises(ProviderError, match=r"lengths: .*shape \(1, d\)"):
             embed(CallableEmbedder(wrapped(lambda texts: [*lengths(texts), [0.0, 0.0]])), "abc")
 
     def test_exceptions_of_functions_pass(self) -> None:
-        """Exceptions of a function pass unchanged; StopIteration becomes RuntimeError."""
+        """A function's exception keeps its type, except that StopIteration becomes RuntimeError."""
         for error, kind in ((OSError("gone"), OSError), (StopIteration(), RuntimeError)):
 
             def raises(texts: list[str], error: Exception = error) -> list[list[float]]:
@@ -202,7 +202,7 @@ def wrapped(function: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
 
 class TestOpen:
     def test_names_open_embedders(self) -> None:
-        """Hashing is the default, and other names are litellm's."""
+        """An embedder opens by its name: hashing by default, and other names through litellm."""
         assert open_embedder().dimension == 64
         assert open_embedder("hashing", dim=16).dimension == 16
         remote = open_embedder("vectors", options={"api_base": "http://127.0.0.1:9/v1", "timeout": 3})
@@ -250,7 +250,7 @@ class Scripted:
         return answer
 
     def close(self) -> None:
-        """Note the call."""
+        """Record that the embedder was closed."""
         self.closed = True
 
 
@@ -280,7 +280,7 @@ class TestCache:
 
     @pytest.mark.parametrize(("size", "texts", "embedded"), [(2, "abacab", "abcb"), (0, "aa", "aa")])
     def test_least_recent_text_is_forgotten(self, size: int, texts: str, embedded: str) -> None:
-        """The cache forgets the text that was used longest ago; one of size 0 remembers nothing."""
+        """The cache forgets the least recently used text, and with size 0 it stores nothing."""
         embedder = Scripted(GOOD)
         cached = CachedEmbedder(embedder, cache_size=size)
         for text in texts:
@@ -336,7 +336,7 @@ class TestCache:
 class TestNeverFails:
     @pytest.mark.parametrize("text", ["", " \n\t"])
     def test_an_empty_text_has_no_vector(self, text: str, caplog: pytest.LogCaptureFixture) -> None:
-        """An empty text has no vector, makes no call and logs nothing."""
+        """For an empty text the cache gives None, makes no call and logs nothing."""
         embedder = Scripted(GOOD)
         assert one(CachedEmbedder(embedder), text) is None
         assert not embedder.texts
@@ -357,7 +357,7 @@ class TestNeverFails:
     def test_failures_give_no_vector_and_one_warning(
         self, answer: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Failures return None and log one warning; the next text may succeed."""
+        """A failed embedding gives None and logs one warning, and the next text may succeed."""
         embedder = Scripted(answer, answer, GOOD, dimension=2)
         cached = CachedEmbedder(embedder, dim=2)
         with caplog.at_level(logging.WARNING, logger="calibrant"):
@@ -368,13 +368,13 @@ class TestNeverFails:
         assert "without an embedding" in caplog.text
 
     def test_vector_of_another_length_is_refused(self) -> None:
-        """A vector of another length than the first one returns None."""
+        """For a vector of another length than the first one the cache gives None."""
         cached = CachedEmbedder(Scripted(GOOD, [[1.0, 2.0, 3.0]]))
         assert one(cached, "a") is not None
         assert one(cached, "b") is None
 
     def test_slow_embedder_times_out(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Coroutines and blocking functions that take too long return None."""
+        """A coroutine or blocking function that takes too long gives None."""
         release = threading.Event()
 
         def blocks(texts: list[str]) -> list[list[float]]:

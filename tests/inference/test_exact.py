@@ -1,4 +1,4 @@
-"""Exact scoring through the classifier: choice, calls, predictions and refusals."""
+"""Tests of exact scoring in the classifier: choice, calls, predictions and refusals."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def classifier(client: Any, **options: Any) -> Classifier:
 
 
 def test_empty_client_settings_change_no_key() -> None:
-    """A client with empty settings shares cached answers with one without; other settings do not."""
+    """Empty settings of a client leave the description unchanged; other settings change it."""
     described = []
     for settings in (None, {}, {"slots": 4}, ["slots"]):
         client = fake()
@@ -74,7 +74,7 @@ def test_exact_is_the_default_where_possible() -> None:
 
 
 def test_union_of_literals_is_scored() -> None:
-    """The labels of a Pydantic model may stand in several literals."""
+    """Labels in several literals of a Pydantic model are scored exactly."""
     topic = Literal["Bills/Electricity"] | Literal["Bills/Gas & Oil", "Food"]  # noqa: PYI030 (as it may be written)
     adapter = ConfidenceAdapter(fake(), "category", create_model("Answer", category=(topic, ...)))
     assert isinstance(adapter.classifier.method, ExactScoring)
@@ -84,7 +84,7 @@ def test_union_of_literals_is_scored() -> None:
 
 
 def test_fallback_to_decoding_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    """One warning gives the reason where a model that could score decodes by default."""
+    """A model that could score exactly, but decodes, logs one warning with the reason."""
     made = classifier(fake(name="said once"), field="results[].category")
     made.with_tokens()
     classifier(fake(name="said once"), field="results[].category")
@@ -125,7 +125,7 @@ def test_invalid_tolerance_is_refused(tolerance: Any) -> None:
 
 
 def test_larger_tolerance_makes_fewer_calls() -> None:
-    """Fewer nodes are visited at a larger tolerance, and every call is counted."""
+    """A larger tolerance takes fewer calls, and `attempts` counts every call."""
     asked = {}
     for tolerance in (1.0, 0.25, "exact", 0.0):
         client = fake()
@@ -161,7 +161,7 @@ def test_labels_are_checked_once() -> None:
 
 
 def test_retry_repeats_one_call() -> None:
-    """A passing fault repeats its own call only, and `attempts` counts every call."""
+    """A passing fault repeats only the failed call, and `attempts` counts it."""
     client = fake(failures={1: ProviderError("slow down", provider="fake", retryable=True)})
     prediction = classifier(client, tolerance=0.3).classify("t")
     assert (prediction.outcome, len(client.requests)) == (Outcome.OK, prediction.attempts)
@@ -179,7 +179,7 @@ def test_lasting_fault_is_a_row_error() -> None:
 
 
 def test_systemic_fault_stops_the_batch() -> None:
-    """A bad key raises ProviderError once for the whole batch."""
+    """A bad key raises ProviderError after at most two calls, and leaves no session open."""
     denied = ProviderError("bad key", provider="fake", status=401)
     client = FakeContinuingClient(LABELS, lambda _text: denied)
     with pytest.raises(ProviderError, match="bad key"):
@@ -223,7 +223,7 @@ def test_nodes_of_a_level_run_together() -> None:
 
 @pytest.mark.parametrize("tolerance", [0.25, "exact", 0.0])
 def test_serial_engine_visits_neighbours_first(tolerance: Any) -> None:
-    """A serial engine gets one call at a time, each near the last text, with the same result."""
+    """A serial engine gets one call at a time, branch by branch, with the same result."""
     wide, deep = fake(latency=0.001), fake(latency=0.001, serial=True)
     one = classifier(wide, tolerance=tolerance, concurrency=1).classify("t")
     other = classifier(deep, tolerance=tolerance, concurrency=1).classify("t")
@@ -236,7 +236,7 @@ def test_serial_engine_visits_neighbours_first(tolerance: Any) -> None:
 
 
 def test_short_listing_is_extended_where_needed() -> None:
-    """A short listing is repeated in full where it lacks a label at the root or any elsewhere."""
+    """A short list of next tokens is requested in full only where a label is missing."""
     client = _Prattling(
         ["Food", "Bills"], {}, default={"Food": 0.7, "Bills": 0.3}, tokens="characters", few=1
     )
@@ -259,7 +259,7 @@ class _Prattling(FakeContinuingClient):
 
 
 def test_exact_tolerance_takes_whole_listings() -> None:
-    """The tolerance "exact" requests whole listings, so no label is missing."""
+    """The tolerance "exact" requests full lists at once, so no text is requested twice."""
     client = fake(few=1)
     prediction = classifier(client, tolerance="exact").classify("t")
     assert prediction.attempts == len(set(client.beginnings))

@@ -1,4 +1,4 @@
-"""Exact scoring in an engine that reports all tokens: results and number of calls."""
+"""Tests of exact scoring in an engine that reports all tokens: results and number of calls."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_expectations_are_requested_once() -> None:
 
 
 def test_each_prompt_has_its_own_expectations() -> None:
-    """Every prompt and every template has expectations of its own, requested once."""
+    """Every pair of prompt and template is requested once without a text."""
     engine = Engine()
     with Classifier(model=engine, labels=LABELS, prompt="one", scoring="exact") as one:
         for prompt, template in [("one", None), ("two", None), ("two", "Say: {input}"), ("one", None)]:
@@ -94,7 +94,7 @@ def test_rows_keep_their_order() -> None:
 
 
 def test_unvisited_nodes_use_expectations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that answers all texts alike is scored exactly by its first tokens."""
+    """With tolerance 1, a model that ignores the text is scored exactly in one batch."""
     engine = Engine()
     after = Row.after
     monkeypatch.setattr(Row, "after", lambda _, text: after(Row(engine, ""), text))
@@ -119,7 +119,7 @@ def test_many_labels_skip_expectations() -> None:
 
 
 def test_thousand_labels_visit_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A confident model is scored with a few nodes of a thousand labels, within the error bound."""
+    """A thousand labels are scored in fewer than 100 nodes, within the error bound."""
     after = Row.after
     monkeypatch.setattr(Row, "after", lambda row, text: 5.0 * after(row, text))
     labels = [f"{n:03}" for n in range(1000)]

@@ -1,4 +1,4 @@
-"""The concurrent runner: order, memory, merged calls, failures and stops."""
+"""Tests of the concurrent runner: order, memory, merged calls, failures and stops."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Holding(FakeClient):
 
 
 def begun(made: Classifier, texts: Iterable[str], delivered: list[int], **options: Any) -> asyncio.Task[str]:
-    """Begin to classify texts, and record the rows that are delivered."""
+    """Begin to classify texts, and record the delivered rows."""
     return asyncio.create_task(
         made.feed(map(made.query, texts), lambda index, _: delivered.append(index), **options)
     )
 
 
 def test_queries_of_several_prompts_run_together() -> None:
-    """Queries with different prompts and templates run in one batch."""
+    """Queries with several prompts and templates run together, and each gets its own answer."""
     client = FakeClient(LABELS, lambda _text, prompt: prompt.removesuffix("!"))
     queries = [
         Query(prompt="cat", text="a"),
@@ -71,7 +71,7 @@ def test_a_query_is_two_messages() -> None:
 
 
 def test_texts_are_read_as_rows_are_begun() -> None:
-    """Texts are read as rows begin; a slow first row stops reading after 1,024."""
+    """Texts are read only as rows begin: while the first row is held, 1,024 texts are read."""
     read = answered = 0
 
     def texts() -> Iterator[str]:
@@ -158,7 +158,7 @@ def test_finished_rows_repeat_without_journal() -> None:
 
 
 def test_journal_answers_a_repeated_row() -> None:
-    """A journal answers a repeated row that was looked up before its twin was stored."""
+    """The second of two equal rows is answered from the journal, with 0 attempts."""
     client, memory = FakeClient(LABELS, {}, default="dog"), MemoryJournal()
     found = classifier(client, concurrency=1, journal=memory).classify_many(["same", "same"])
     assert len(client.requests) == 1
@@ -239,7 +239,7 @@ class _Forgetful(FakeClient):
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_stop_at_once_cancels_rows(at_once: bool) -> None:
-    """`at_once` cancels the rows in flight; without it they are finished."""
+    """A stop with `at_once` cancels the rows in flight; without it they are finished."""
     client, stop = Holding(*range(3, 9)), Stop()
     delivered: list[int] = []
 
@@ -258,7 +258,7 @@ def test_stop_at_once_cancels_rows(at_once: bool) -> None:
 
 
 class _Limited(FakeClient):
-    """Model that answers rows 0 to 2, holds row 3, and refuses the others for these seconds in turn."""
+    """Model that answers rows 0 to 2, holds row 3, and gives the others these rate limits in turn."""
 
     def __init__(self, *seconds: float, held_is_refused: bool = False) -> None:
         super().__init__(LABELS, {}, default="cat")
@@ -303,7 +303,7 @@ async def _stopped_while_rows_wait(client: _Limited, *, until_given_up: bool = T
 @pytest.mark.parametrize("held_is_refused", [False, True])
 @pytest.mark.parametrize("seconds", [(30.0, 30.0), (0.02, 30.0, 30.0)], ids=["at first", "again"])
 def test_stop_waits_cancels_waiting_rows(seconds: tuple[float, ...], held_is_refused: bool) -> None:
-    """`waits` cancels rows that wait for a rate limit; a call in flight is finished, not repeated."""
+    """`Stop.waits` cancels rows that wait for a rate limit; a call in flight ends and is not repeated."""
 
     async def run() -> list[int]:
         return await _stopped_while_rows_wait(_Limited(*seconds, held_is_refused=held_is_refused))
@@ -312,7 +312,7 @@ def test_stop_waits_cancels_waiting_rows(seconds: tuple[float, ...], held_is_ref
 
 
 def test_stop_waits_finishes_short_waits() -> None:
-    """Rows that wait only a moment are finished."""
+    """`Stop.waits` lets rows finish that wait only a moment."""
 
     async def run() -> list[int]:
         return await _stopped_while_rows_wait(_Limited(0.02), until_given_up=False)
@@ -321,7 +321,7 @@ def test_stop_waits_finishes_short_waits() -> None:
 
 
 def test_stop_ends_rows_behind_a_cancelled_one() -> None:
-    """A full window behind a cancelled row does not keep the run from ending."""
+    """A stop with `waits` ends the run even if 1,023 answered rows wait for a cancelled one."""
     stop, delivered = Stop(), []
     answered = 0
 

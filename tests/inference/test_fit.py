@@ -1,4 +1,4 @@
-"""Heads on a classifier, learned from labelled texts."""
+"""Tests of heads on a classifier, learned from labelled texts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OTHERS = [f"number {n}" for n in range(100, 120)]
 
 
 def place(text: str) -> int:
-    """Return the position of the true label, which no word of the text reveals."""
+    """Return the position of the true label, which depends on no word of the text."""
     return hashlib.sha256(text.encode()).digest()[0] % 2
 
 
@@ -79,7 +79,7 @@ def confidences(predictions: Sequence[Prediction]) -> list[tuple[str | None, flo
 
 
 def test_fit_repairs_a_biased_model() -> None:
-    """Half of the other rows are right before `fit`, and all of them after it."""
+    """Before `fit` half of the unseen rows are right, and after it all of them."""
     classifier = make()
     assert labels_of(classifier.classify_many(OTHERS)) == ["cat"] * len(OTHERS)
     assert classifier.fit(TAUGHT, truth(TAUGHT)) is classifier
@@ -88,7 +88,7 @@ def test_fit_repairs_a_biased_model() -> None:
 
 
 def test_final_distribution_is_consistent() -> None:
-    """The final distribution sums to 1 and agrees with label and confidence; the text is unchanged."""
+    """With a head the distribution sums to 1 and agrees with label and confidence."""
     classifier = make().fit(TAUGHT, truth(TAUGHT))
     for found in classifier.classify_many(OTHERS):
         probabilities = distribution_of(found).probabilities
@@ -99,7 +99,7 @@ def test_final_distribution_is_consistent() -> None:
 
 
 def test_every_way_to_classify_agrees() -> None:
-    """Every way to classify applies the head once."""
+    """`classify`, `classify_many` and `feed` give equal predictions, with the head applied once."""
     classifier = make().fit(TAUGHT, truth(TAUGHT))
     raw = np.array([distribution_of(found).logprobs for found in make().classify_many(OTHERS)])
     once = head_of(classifier).transform(raw, OTHERS)
@@ -147,7 +147,7 @@ def test_head_belongs_to_its_prompt() -> None:
 
 
 def test_head_is_set_and_removed() -> None:
-    """The constructor takes a head; None removes it."""
+    """A head is given at construction, and setting None removes it."""
     head = make().fit(TAUGHT, truth(TAUGHT)).head
     classifier = make(head=head)
     assert labels_of(classifier.classify_many(OTHERS)) == truth(OTHERS)
@@ -156,7 +156,7 @@ def test_head_is_set_and_removed() -> None:
 
 
 def test_description_holds_the_head() -> None:
-    """`describe` holds the digest of the head, which differs for other rows."""
+    """`describe` holds the digest of the head, which changes with the fitted rows."""
     classifier = make()
     plain = classifier.describe()
     assert "head" not in plain
@@ -166,7 +166,7 @@ def test_description_holds_the_head() -> None:
 
 
 def test_failed_rows_stay_failures() -> None:
-    """Failed rows teach nothing and get no label; other rows are repaired."""
+    """A failed row adds nothing to the head and gets no label; the other rows get the right one."""
 
     def flaky(text: str) -> Any:
         if text.endswith("5"):
@@ -244,7 +244,7 @@ def test_head_of_other_labels_is_refused(labels: tuple[str, ...]) -> None:
 
 
 class Telling(Engine):
-    """Engine that knows nothing of the labels, while tokens that begin none reveal the answer."""
+    """Engine whose label tokens reveal nothing, while its other tokens reveal the answer."""
 
     def row(self, text: str) -> Row:
         """Return the row of a text."""
@@ -269,7 +269,7 @@ def features_of(classifier: Classifier, texts: Sequence[str]) -> list[np.ndarray
 
 
 def test_features_survive_a_journal() -> None:
-    """Features are kept in half precision on request and survive a JSON record."""
+    """Features are kept in half precision on request, and are equal after a JSON record."""
     classifier = make(Telling())
     assert classifier.classify(OTHERS[0]).features is None
     (found,) = classifier.with_features().classify_many(OTHERS[:1])
@@ -313,7 +313,7 @@ def test_head_needs_an_engine_with_features() -> None:
 
 
 def texts_asked(engine: Engine) -> int:
-    """Return the number of rows with a text; each prompt also has one without."""
+    """Return the number of rows with a text, without the one row per prompt that has none."""
     return sum(bool(row.text) for row in engine.rows)
 
 
@@ -352,12 +352,12 @@ def test_limits_keep_features() -> None:
 
 
 def of_one_mind(_: str) -> dict[str, float]:
-    """Return even odds."""
+    """Return probability one half for each label."""
     return {"cat": 0.5, "dog": 0.5}
 
 
 def learned(monkeypatch: pytest.MonkeyPatch, embeddings: str = "model2vec:here") -> Classifier:
-    """Return a classifier that learned from texts with embeddings."""
+    """Return a classifier with a head that was fitted with embeddings."""
     install_model2vec(monkeypatch, {"here": 0, "there": 0, "other": 1})
     return make(FakeClient(LABELS, of_one_mind)).fit(*KNOWN, embeddings=embeddings)
 

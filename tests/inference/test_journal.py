@@ -1,4 +1,4 @@
-"""The journal of finished predictions: stored rows make no calls, and errors are not stored."""
+"""Tests of the journal of finished predictions."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_key_covers_labels_without_enum() -> None:
 
 
 def test_key_ignores_how_calls_are_made() -> None:
-    """Concurrency, the key, the timeout and the order of options do not change the key."""
+    """Concurrency, API key, timeout and the order of options do not change the journal's key."""
     memory = MemoryJournal()
     ask(memory, options={"a": 1, "b": 2})
     _, calls = ask(memory, options={"b": 2, "a": 1, "api_key": "k", "timeout": 9}, concurrency=3)
@@ -80,7 +80,7 @@ def test_key_ignores_how_calls_are_made() -> None:
 
 
 def test_errors_are_never_stored() -> None:
-    """A failed row is called again by the next run."""
+    """A failed row is not stored, and is called again by the next run."""
     memory = MemoryJournal()
     failed, _ = ask(memory, answer=FAULT)
     assert (failed.outcome, len(memory)) == (Outcome.ERROR, 0)
@@ -98,7 +98,7 @@ def test_unparsed_answers_are_stored() -> None:
 
 
 def test_rows_are_stored_as_they_are_answered() -> None:
-    """A run that fails later keeps the rows it had."""
+    """Rows are stored as they are answered, so a run that fails later keeps them."""
     memory = MemoryJournal()
     client = FakeClient(LABELS, {"meow": "cat"})
     classifier = Classifier(model=client, labels=LABELS, field="category", journal=memory, concurrency=1)
@@ -108,7 +108,7 @@ def test_rows_are_stored_as_they_are_answered() -> None:
 
 
 def test_another_prompt_shares_the_journal() -> None:
-    """Copies with another prompt share the journal."""
+    """A copy with another prompt uses the same journal, under keys of its own."""
     memory = MemoryJournal()
     client = FakeClient(LABELS, {}, default="cat")
     first = Classifier(model=client, labels=LABELS, field="category", prompt="a", journal=memory)

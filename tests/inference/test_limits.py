@@ -1,4 +1,4 @@
-"""The gate of calls: concurrency, rates, budgets and deadlines."""
+"""Tests of the gate of calls: concurrency, rates, budgets and deadlines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BUSY = RateLimitError("slow down", provider="p", status=429, retryable=True)
 
 
 class Time:
-    """Clock that moves when someone sleeps."""
+    """Clock that moves only while something sleeps on it."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -126,7 +126,7 @@ def test_try_enter_never_waits() -> None:
 
 
 def test_overload_halves_the_calls() -> None:
-    """An overload halves the calls once; each successful round then adds one, up to the limit."""
+    """An overload halves the allowed calls once; each successful round adds one, up to the limit."""
     shared = gate(concurrency=8)
 
     async def run() -> list[float]:
@@ -172,7 +172,7 @@ def test_at_least_one_call_is_always_allowed() -> None:
 
 
 def test_retry_after_holds_for_every_call() -> None:
-    """A Retry-After delays the other calls as well."""
+    """A Retry-After delays all calls, not only the repeated one."""
     clock = Time()
     shared = gate(clock, concurrency=4)
 
@@ -186,7 +186,7 @@ def test_retry_after_holds_for_every_call() -> None:
 
 
 def test_exhausted_allowance_delays_calls() -> None:
-    """Calls wait until an exhausted allowance resets, at most a minute."""
+    """Calls wait until a used-up allowance resets, but at most a minute."""
     clock = Time()
     shared = gate(clock, concurrency=4)
 
@@ -226,7 +226,7 @@ def test_rate_headers_reach_the_gate() -> None:
 
 @given(per_minute=st.integers(30, 3000), calls=st.integers(2, 60))
 def test_rate_holds_over_every_interval(per_minute: int, calls: int) -> None:
-    """No interval has more calls than the rate allows beyond the first second's worth."""
+    """In any interval the calls exceed the rate by at most one second's number of calls."""
     clock = Time()
     shared = gate(clock, concurrency=100, requests_per_minute=per_minute)
 
@@ -319,7 +319,7 @@ def test_run_deadline_ends_the_run() -> None:
     ],
 )
 def test_budget_ends_the_run_in_time(budget: dict[str, Any], message: str) -> None:
-    """A run ends near its budget, with the expected cost of rows in flight counted."""
+    """A budget ends the run with LimitReachedError after 3 to 8 of 100 rows."""
     client = _Priced(LABELS, {}, default="cat", latency=0.001)
     made = classifier(client, limits=Limits(concurrency=2, **budget))
     with pytest.raises(LimitReachedError, match=message):
@@ -337,7 +337,7 @@ def test_cost_budget_waits_for_a_price() -> None:
 
 
 def test_sufficient_budget_ends_nothing() -> None:
-    """A sufficient budget answers all rows."""
+    """With a sufficient budget all rows are answered."""
     client = _Priced(LABELS, {}, default="cat")
     limits = Limits(max_requests=11, max_tokens=1000, max_cost=10.0, run_seconds=60)
     assert len(classifier(client, limits=limits).classify_many([str(n) for n in range(10)])) == 10
@@ -430,7 +430,7 @@ def test_engine_in_process_runs_four_rows(settings: dict[str, Any], most: int) -
 
 
 def test_on_pause_reports_the_wait() -> None:
-    """`on_pause` is called for Retry-After and exhausted allowances; the wait ends with its time."""
+    """`on_pause` is called for a Retry-After and a used-up allowance, and the waits end in time."""
     clock, told = Time(), []
     found = Gate(provider="p", clock=clock, sleep=clock.sleep)
     found.on_pause = lambda: told.append(rate_limit_waits([found]))

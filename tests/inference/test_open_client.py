@@ -1,4 +1,4 @@
-"""Clients opened by a model's name, and the options of models."""
+"""Tests of clients opened by a model's name, and of the options of models."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_missing_engine_names_the_command(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def any_model(messages: list[dict[str, str]]) -> object:
-    """Serve as a callable model."""
+    """Answer as a callable model."""
     return messages
 
 
@@ -224,7 +224,7 @@ def test_timeout_is_a_positive_number(value: Any, monkeypatch: pytest.MonkeyPatc
 def test_possible_credentials_are_removed(
     options: dict[str, Any], kept: dict[str, Any] | None, names: tuple[str, ...]
 ) -> None:
-    """Options that may hold a credential are removed and named; the rest is unchanged."""
+    """Options that may hold a credential are removed, and their names are returned."""
     assert _models.without_secrets(options) == (options if kept is None else kept, names)
 
 
@@ -238,5 +238,5 @@ def test_possible_credentials_are_removed(
     ],
 )
 def test_caller_and_address_may_be_withheld(name: str, expected: bool) -> None:
-    """Credentials, addresses and timeouts may be withheld; options of the request may not."""
+    """`may_be_withheld` is True for credentials, addresses and timeouts, and False for other options."""
     assert _models.may_be_withheld(name) is expected

@@ -1,4 +1,4 @@
-"""Outcomes of rows: faults of the model, of the server, and of every call."""
+"""Tests of outcomes of rows: faults of the model, of the server, and of every call."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_retry_after_an_empty_answer() -> None:
 
 
 def test_retry_waits_double() -> None:
-    """Waits double, and a server's own time is used where it names one."""
+    """Waits double, and a Retry-After replaces a wait."""
     patience = Patience(attempts=4)
     faults: list[Answer] = [
         ProviderTimeoutError("late", provider="fake", retryable=True),
@@ -267,7 +267,7 @@ def test_bad_key_stops_calls_in_flight() -> None:
 
 
 def test_auth_fault_after_success_is_a_row_error() -> None:
-    """After a success the fault of a bad key fails its row only."""
+    """After a success, an error with status 401 fails only its own row."""
     fault = ProviderError("no", provider="fake", status=401)
     client = FakeClient(LABELS, {}, default="cat", failures={1: fault, 4: fault})
     classifier = Classifier(model=client, labels=LABELS, field="category", concurrency=1)
@@ -278,7 +278,7 @@ def test_auth_fault_after_success_is_a_row_error() -> None:
 
 
 def test_configuration_error_always_raises() -> None:
-    """A client's ConfigurationError ends the run."""
+    """A ConfigurationError of the client ends the run."""
     client = FakeClient(LABELS, {"a": "cat"})
     classifier = Classifier(model=client, labels=LABELS, field="category", concurrency=1)
     with pytest.raises(ConfigurationError, match="knows no answer to 'b'"):

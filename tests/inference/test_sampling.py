@@ -1,4 +1,4 @@
-"""Sampling: several answers to one query, and their agreement as confidence."""
+"""Tests of sampling: several answers to one query, and their agreement as confidence."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_ties_go_to_the_first_label(answers: list[str]) -> None:
 
 
 def test_text_is_the_first_with_the_label() -> None:
-    """The prediction's text is the first answer with its label."""
+    """The prediction's text is the first answer with the predicted label."""
     assert sample("dog", "cat", "cat").text == '{"category": "cat"}'
 
 
@@ -123,7 +123,7 @@ def test_sampled_prediction_survives_a_record() -> None:
 
 
 def test_unlabelled_answers_lower_the_label_mass() -> None:
-    """A refusal and an unknown label leave two of four answers: 3/6, and half of the label mass."""
+    """With a refusal and an unknown label in four samples, the probability is 3/6 and the mass 1/2."""
     prediction = sample("cat", refusal(), "whale", "cat")
     found = distribution_of(prediction)
     assert (prediction.label, prediction.outcome, prediction.reason) == ("cat", Outcome.OK, "")
@@ -131,7 +131,7 @@ def test_unlabelled_answers_lower_the_label_mass() -> None:
 
 
 def test_one_label_among_refusals_counts() -> None:
-    """One label among refusals is the answer, with a small label mass."""
+    """One label among three refusals is the answer, with a label mass of 1/4."""
     prediction = sample(refusal(), refusal(), refusal(), "dog")
     assert (prediction.label, prediction.confidence) == ("dog", pytest.approx(2 / 5))
     assert distribution_of(prediction).label_mass == 0.25
@@ -151,7 +151,7 @@ def test_one_label_among_refusals_counts() -> None:
     ],
 )
 def test_most_frequent_outcome_wins(answers: list[Any], outcome: Outcome, reason: str) -> None:
-    """Without any label the most frequent outcome wins, the first one of equals."""
+    """Without any label the most frequent outcome wins, or the first of equally frequent ones."""
     prediction = sample(*answers)
     assert (prediction.outcome, prediction.reason) == (outcome, reason)
     assert (prediction.label, prediction.confidence, prediction.distribution) == (None, None, None)
@@ -185,7 +185,7 @@ def test_fewer_than_half_fail_the_row(answers: list[Any]) -> None:
 
 
 def test_bad_key_ends_the_run() -> None:
-    """A bad key raises ProviderError."""
+    """A bad key ends the run with ProviderError."""
     denied = ProviderError("bad key", provider="fake", status=401)
     with pytest.raises(ProviderError, match="bad key"):
         sample(denied, denied, denied)
@@ -225,7 +225,7 @@ def test_cost_adds_known_costs(costs: list[float | None], total: float | None) -
 
 
 def test_model_is_the_first_named() -> None:
-    """The prediction names the first model that an answer names."""
+    """The prediction's model is the first one that an answer names, or None."""
     unnamed = {key: value for key, value in priced("cat", None).items() if key != "model"}
     assert sample(unnamed, {**priced("dog", None), "model": "m-1"}, priced("cat", None)).model == "m-1"
     assert sample(unnamed, unnamed).model is None
@@ -403,7 +403,7 @@ def test_task_file_mistakes_name_their_line(tmp_path: Path, model: str, message:
 
 
 def test_search_scores_agreement() -> None:
-    """With eight of nine right answers, score and feedback use the probability 9/13."""
+    """With eight of nine equal samples, `logprob_score` and feedback use the probability 9/13."""
     client = FakeClient(LABELS, {"text": ["cat", *["dog"] * 8]})
     adapter = ConfidenceAdapter.from_classifier(make(client, samples=9))
     batch = adapter.evaluate(

@@ -1,4 +1,4 @@
-"""Answers with several labels, from the model's response to the prediction."""
+"""Tests of answers with several labels, from the model's response to the prediction."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_invalid_list_is_unparsed(text: str, reason: str) -> None:
 
 
 def test_element_without_key_is_named() -> None:
-    """An element without its key is named by its place."""
+    """The reason names the place of a list's element without its key."""
     found = reader(TOPICS, "results[].topic").read('{"results": [{"topic": "Food"}, {}]}')
     assert "results[1].topic" in found.reason
 
@@ -182,7 +182,7 @@ def test_answer_field_is_refused(labels: Any) -> None:
 
 
 def test_key_covers_kind_and_paths() -> None:
-    """Plain labels, fields, sets and moved fields have different keys."""
+    """Plain labels, fields, sets and moved fields have different descriptions, and so different keys."""
     plain = ["category=Bills", "category=Food", "category=Rent", "urgency=low", "urgency=high"]
     moved = FieldLabels(
         [Field(name=one.name, labels=one.labels, path=f"x.{one.name}") for one in BOTH.fields]
@@ -215,7 +215,7 @@ def test_journal_returns_parts(labels: Any, said: Any) -> None:
 
 
 def test_records_without_parts_are_read() -> None:
-    """Records of single labels hold no parts and are read as before."""
+    """A record of a single label has no `parts`, and reads back with none."""
     record = prediction_to_record(Prediction(label="Food"))
     assert "parts" not in record
     assert prediction_from_record(record).parts == ()
@@ -297,7 +297,7 @@ def test_unlikely_field_is_named() -> None:
 
 
 def test_exact_sets_need_an_engine() -> None:
-    """Sets without an engine and open schemas are decoded; scoring="exact" raises with the reason."""
+    """Sets without an engine, and open schemas, raise ConfigurationError for exact scoring."""
     topics = continuing(TOPICS, '["Food"]', field="topics")
     assert Classifier(model=topics, labels=TOPICS, field="topics").classify("text").label == '["Food"]'
     with pytest.raises(ConfigurationError, match="how many labels an answer holds"):
@@ -364,7 +364,7 @@ def test_samples_agree_on_fields() -> None:
 
 
 def test_samples_agree_on_sets() -> None:
-    """Sets in another order are equal, and unparsed answers count in no part."""
+    """Sets of equal labels in any order are one answer; an unparsed answer counts in no part."""
     said = ['["Food", "Bills"]', '["Bills", "Food"]', '["Food"]', '["Taxi"]']
     fake = FakeClient(TOPICS, {"text": list(said)}, field="topics", space="none")
     found = Classifier(
@@ -404,7 +404,7 @@ def test_openai_server_answers_with_a_set() -> None:
 
 
 def test_fake_needs_whole_answers() -> None:
-    """A fake refuses answers that are no JSON of the right kind, or illegal ones with a probability."""
+    """A fake raises ConfigurationError for an answer of the wrong kind or an illegal label."""
     for labels, said in ((TOPICS, "Food"), (TOPICS, "{}"), (BOTH, "[]"), (BOTH, "Food")):
         with pytest.raises(ConfigurationError, match="whole answer"):
             fake_response(said, labels)

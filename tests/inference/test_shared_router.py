@@ -1,4 +1,4 @@
-"""Routers that share what they learn between processes."""
+"""Tests of routers that share learned state between processes."""
 
 from __future__ import annotations
 
@@ -139,13 +139,13 @@ Share = Callable[..., SharedRouter]
 
 
 def execute(path: Path, statement: str) -> list[Any]:
-    """Change or read a SQLite file beside the state."""
+    """Execute a statement in the SQLite file beside the state."""
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         return connection.execute(statement).fetchall()
 
 
 def set_aside(path: Path) -> list[str]:
-    """Return the records that were set aside."""
+    """Return the records that were set aside as unreadable."""
     return [row[0] for row in execute(path, "SELECT record FROM calibrant_router_set_aside")]
 
 
@@ -153,7 +153,7 @@ NEVER = {"flush_seconds": 3600.0}  # but by flush and close
 
 
 def seen(provider: str = "a", latency: float = 1.0, **options: Any) -> Observation:
-    """Return a successful call."""
+    """Return the observation of a successful call."""
     return Observation(provider=provider, success=True, latency_seconds=latency, **options)
 
 
@@ -397,7 +397,7 @@ def test_outage_logs_one_warning(share: Share, caplog: pytest.LogCaptureFixture)
 
 
 def test_unreadable_state_stops_nothing(share: Share, caplog: pytest.LogCaptureFixture) -> None:
-    """A state that cannot be read at the start does not stop the router."""
+    """A state that cannot be read at first logs one warning, and observations are stored later."""
     state = MemoryState()
     state.error = StateError("server gone")
     shared = share(state, **NEVER)
@@ -447,7 +447,7 @@ def test_close_logs_lost_observations(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_close_stores_observations(caplog: pytest.LogCaptureFixture) -> None:
-    """`close` stores all observations; later ones change the order only."""
+    """`close` stores all observations, and later ones change only the order."""
     state = MemoryState()
     with SharedRouter(AveragingRouter(), state, flush_seconds=3600) as shared:
         for _ in range(3):
@@ -530,7 +530,7 @@ def test_restore_replaces_the_shared_state(share: Share) -> None:
 
 
 def test_threads_share_a_router(share: Share, tmp_path: Path) -> None:
-    """Threads share a router while its thread writes."""
+    """Eight threads share a router, and no observation is lost."""
     state = open_router_state(tmp_path / "router.db")
     shared = share(state, flush_seconds=0.001)
     context = np.ones(64)
@@ -578,7 +578,7 @@ def record(count):
 
 
 def run(code: str, place: Path, flush_seconds: float) -> int:
-    """Run `code` in another interpreter; return its status."""
+    """Run `code` in another interpreter, and return its exit status."""
     return subprocess.run(  # noqa: S603 (our own code)
         [sys.executable, "-c", HEAD + code, str(place), str(flush_seconds)],
         timeout=60,
@@ -643,7 +643,7 @@ def test_kill_loses_only_unwritten_observations(tmp_path: Path) -> None:
 
 
 def test_damaged_record_is_set_aside(share: Share, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A record that is damaged in use is set aside with the next write."""
+    """After damage to its record a router logs one warning and keeps only new observations."""
     path = tmp_path / "router.db"
     shared = share(open_router_state(path), **NEVER)
     shared.record(seen("a"))

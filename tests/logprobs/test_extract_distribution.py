@@ -1,4 +1,4 @@
-"""Hand-computed distributions, one behaviour a test."""
+"""Tests of `extract_distribution` with values computed by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def raw(text: str | bytes) -> bytes:
 
 
 def sure(*texts: str | bytes) -> list[Spec]:
-    """Return tokens the model was certain of."""
+    """Return tokens of probability 1."""
     return [(text, 1.0, {text: 1.0}) for text in texts]
 
 
@@ -39,13 +39,13 @@ def answer(text: str, tokens: list[Spec]) -> Completion:
 
 
 def category(value: list[Spec], text: str, labels: Any = NEWS, **options: Any) -> Any:
-    """Return the distribution of `{"category": "..."}` whose value is spelled by `value`."""
+    """Return the distribution of `{"category": "..."}`, whose value consists of these tokens."""
     tokens = [*sure('{"', "category", '":', ' "'), *value]
     return extract_distribution(answer(text, tokens), labels, "category", **options)
 
 
 def one_token(token: Token, labels: tuple[str, ...] = ("A", "B", "C"), space: str = "masked") -> Any:
-    """Return the distribution of `{"c": "A"}` whose value is spelled by one token."""
+    """Return the distribution of `{"c": "A"}`, whose value is one token."""
     tokens = (Token(b'{"c": "', 0.0), token, Token(b'"}', 0.0))
     return extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), labels, "c", space)
 
@@ -67,7 +67,7 @@ def check(
 
 
 def test_distinct_first_tokens_give_their_own_probabilities() -> None:
-    """With one token per label the reported probabilities are the distribution."""
+    """With one token per label the probabilities are the reported ones."""
     top = {"Sports": 0.6, "World": 0.25, "Business": 0.1, "Sci": 0.05}
     found = category([("Sports", 0.6, top), *sure('"}')], '{"category": "Sports"}')
     check(found, 0.25, 0.6, 0.1, 0.05, mass=1.0, unresolved=0.0, joint=0.6, measured=[True] * 4)
@@ -75,21 +75,21 @@ def test_distinct_first_tokens_give_their_own_probabilities() -> None:
 
 
 def test_shared_prefixes_are_resolved_by_later_tokens() -> None:
-    """A shared first letter is told apart where the answer goes on."""
+    """Labels that begin alike get their probabilities from the tokens where they differ."""
     value = [("S", 0.8, {"S": 0.8, "World": 0.2}), ("ports", 0.75, {"ports": 0.75, "ci": 0.25}), *sure('"}')]
     found = category(value, '{"category": "Sports"}')
     check(found, 0.2, 0.6, 1e-12, 0.2, measured=[True, True, False, True])
 
 
 def test_shared_prefix_alternatives_stay_unresolved() -> None:
-    """An alternative that fits several labels is spread over them and counted as unresolved."""
+    """An alternative that fits several labels is divided among them and counted as unresolved."""
     value = [("World", 0.7, {"World": 0.7, "S": 0.2, "Business": 0.1}), *sure('"}')]
     found = category(value, '{"category": "World"}')
     check(found, 0.7, 0.1, 0.1, 0.1, mass=0.8, unresolved=0.2, measured=[True, False, True, False])
 
 
 def test_closing_quotes_tell_extensions_apart() -> None:
-    """`Bills` ends with a quote; `Bills/Gas` goes on."""
+    """A closing quote counts for `Bills`, and a slash for `Bills/Gas`."""
     value = [*sure("Bills"), ('"}', 0.6, {'"}': 0.6, "/": 0.4})]
     check(category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas")), 0.6, 0.4)
     value = [*sure("Bills"), ("/", 0.4, {'"}': 0.6, "/": 0.4}), *sure("Gas", '"}')]
@@ -97,7 +97,7 @@ def test_closing_quotes_tell_extensions_apart() -> None:
 
 
 def test_a_quote_before_text_ends_no_label() -> None:
-    """`"s` cannot close a JSON string."""
+    """A token of a quote and further text, like `"s`, counts for no label."""
     value = [*sure("Bills"), ('"}', 0.5, {'"}': 0.5, '"s': 0.3, "/": 0.2})]
     found = category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas"), space="raw")
     check(found, 5 / 7, 2 / 7, mass=0.7)
@@ -107,14 +107,14 @@ def test_a_quote_before_text_ends_no_label() -> None:
     "spelled", ['Food \\u0026 Drinks\\/"', 'Food & Drinks/"', 'F\\u006fod & Drinks\\u002F"']
 )
 def test_escapes_are_one_label_however_spelled(spelled: str) -> None:
-    """Alternatives and answers are compared by what their JSON means."""
+    """Answers and alternatives are compared as decoded JSON, however they are escaped."""
     labels = ("Food & Drinks/", "Food & Drinks\\")
     value = [(spelled + "}", 0.7, {spelled + "}": 0.7, 'Food & Drinks\\\\"': 0.3})]
     check(category(value, '{"category": "' + spelled + "}", labels), 0.7, 0.3)
 
 
 def test_cut_surrogate_pairs_are_followed() -> None:
-    """Half a surrogate pair fits every character that begins with it."""
+    """Half a surrogate pair counts for every label whose character begins with it."""
     labels = ("\U0001f600", "\U0001f601", "\U0001f900")
     value = [
         ("\\ud83d", 0.9, {"\\ud83d": 0.9, "\\uD83E": 0.1}),
@@ -126,7 +126,7 @@ def test_cut_surrogate_pairs_are_followed() -> None:
 
 
 def test_cut_characters_are_aligned_by_bytes() -> None:
-    """`é` in two tokens neither shifts the field nor hides the label."""
+    """A character in two tokens does not shift the field, and both tokens count."""
     cut = "é".encode()
     tokens = [
         *sure('{"note": "', cut[:1], cut[1:], '日本", "category": "'),
@@ -140,7 +140,7 @@ def test_cut_characters_are_aligned_by_bytes() -> None:
 
 
 def test_first_token_structure_is_stripped_from_alternatives() -> None:
-    """`":"Wor` is read from its first byte on, and so are its alternatives."""
+    """Structure before the label is removed from the first token and from its alternatives."""
     tokens = [
         *sure('{"category'),
         ('":"Wor', 0.6, {'":"Wor': 0.6, '": "Sp': 0.2, '":"': 0.1, '": ': 0.06, "Sure": 0.04}),
@@ -152,7 +152,7 @@ def test_first_token_structure_is_stripped_from_alternatives() -> None:
 
 
 def test_alternatives_beside_the_quote_count_once() -> None:
-    """`"Bus` listed beside `"` is Business; white space beside it stays out of the label mass."""
+    """An alternative to the opening quote counts for the label in it; white space does not."""
     tokens = [
         *sure('{"category":'),
         (' "', 0.6, {' "': 0.6, ' "Bus': 0.2, " ": 0.15, "\n": 0.05}),
@@ -165,7 +165,7 @@ def test_alternatives_beside_the_quote_count_once() -> None:
 
 
 def test_illegal_alternatives_beside_the_quote_change_nothing() -> None:
-    """Without a label beside it, the token of the opening quote is left alone."""
+    """Alternatives to the opening quote without a label leave `label_mass` at 1."""
     value = [("World", 0.5, {"World": 0.5, "Sports": 0.5}), *sure('"}')]
     tokens = [*sure('{"category":'), (' "', 0.1, {' "': 0.1, ' "Xy': 0.6, " [": 0.3}), *value]
     found = extract_distribution(answer('{"category": "World"}', tokens), ("World", "Sports"), "category")
@@ -173,7 +173,7 @@ def test_illegal_alternatives_beside_the_quote_change_nothing() -> None:
 
 
 def test_raw_space_ignores_forced_tokens() -> None:
-    """Forced tokens behind the deciding one do not shrink the emitted label."""
+    """In raw space forced tokens after the deciding one do not lower the emitted label."""
     value = [
         ("Wor", 1e-5, {"Sure": 0.9, "The": 0.05, "Sports": 2e-5, "Business": 1e-5, "Wor": 1e-5}),
         ("ld", 1e-4, {"k": 0.9, "ld": 1e-4}),
@@ -185,7 +185,7 @@ def test_raw_space_ignores_forced_tokens() -> None:
 
 
 def test_raw_space_survives_probabilities_that_underflow() -> None:
-    """Masses are compared as logarithms: 1e-400 against 1e-400 is one half."""
+    """In raw space two labels of probability 1e-400 get one half each."""
     tokens = (
         *(Token(t, 0.0) for t in (b'{"c": "', b"x")),
         Token(b"y", -920.0, ((b"!", 0.0),)),
@@ -197,7 +197,7 @@ def test_raw_space_survives_probabilities_that_underflow() -> None:
 
 
 def test_unseen_labels_have_the_least_bound() -> None:
-    """Each unseen label gets the least listed probability where the rest allows it."""
+    """Each unseen label gets the least listed probability, as an unmeasured bound."""
     value = [("World", 0.5, {"World": 0.5, "Xy": 0.2, "Sports": 0.01}), *sure('"}')]
     found = category(value, '{"category": "World"}', space="raw")
     total = 0.5 + 0.01 + 2 * 0.01
@@ -207,7 +207,7 @@ def test_unseen_labels_have_the_least_bound() -> None:
 
 
 def test_unlisted_emitted_tokens_keep_the_bound() -> None:
-    """A forced token appended to the list says nothing about the rank of unlisted ones."""
+    """A forced token below the listed ones does not lower the bound of unlisted labels."""
     top = {"Sure": 0.5, "The": 0.1, "Wor": 1e-6}
     found = category([("Wor", 1e-6, top), *sure("ld", '"}')], '{"category": "World"}', space="raw")
     assert found.unresolved_mass == pytest.approx(0.3)
@@ -215,7 +215,7 @@ def test_unlisted_emitted_tokens_keep_the_bound() -> None:
 
 
 def test_missing_alternatives_leave_a_shared_rest() -> None:
-    """The emitted token alone bounds everything else by one minus its probability."""
+    """Without alternatives the other labels share one minus the emitted token's probability."""
     found = category([("World", 0.7, {}), *sure('"}')], '{"category": "World"}')
     check(found, 0.7, 0.1, 0.1, 0.1, measured=[True, False, False, False])
 
@@ -228,7 +228,7 @@ def test_duplicated_alternatives_count_once() -> None:
 
 
 def test_repetitions_do_not_lower_the_bound() -> None:
-    """The least listed probability is that of an alternative, not of one of its repetitions."""
+    """The repetition of an alternative with a lower probability does not lower the bound."""
     log = math.log
     top = ((b"A", log(0.5)), (b"B", log(0.2)), (b"B", log(0.001)))
     found = one_token(Token(b"A", log(0.5), top), space="raw")
@@ -236,7 +236,7 @@ def test_repetitions_do_not_lower_the_bound() -> None:
 
 
 def test_less_evidence_than_doubt_is_not_measured() -> None:
-    """A trace of a label beside the opening quote does not vouch for a bound ten times as large."""
+    """A label is unmeasured if its bound exceeds its listed probability."""
     tokens = [*sure('{"c":'), (' "', 0.99, {' "': 0.99, ' "B': 0.01}), ("A", 0.8, {"A": 0.8}), *sure('"}')]
     found = extract_distribution(answer('{"c": "A"}', tokens), ("A", "B"), "c")
     check(found, 0.792, 0.208, measured=[True, False])
@@ -244,7 +244,7 @@ def test_less_evidence_than_doubt_is_not_measured() -> None:
 
 @pytest.mark.parametrize("impossible", [-math.inf, -9999.0, -1e9])
 def test_impossible_alternatives_stay_finite(impossible: float) -> None:
-    """-inf and -9999 mean zero; the logarithm reported is that of the floor."""
+    """Alternatives of -inf and -9999 get the least probability, and all logarithms are finite."""
     top = ((b"A", math.log(0.75)), (b"B", math.log(0.25)), (b"C", impossible))
     found = one_token(Token(b"A", math.log(0.75), top))
     assert found.probabilities == pytest.approx([0.75, 0.25, 1e-12])
@@ -253,7 +253,7 @@ def test_impossible_alternatives_stay_finite(impossible: float) -> None:
 
 
 def test_unlikely_emitted_tokens_keep_a_finite_joint() -> None:
-    """A token outside the top 20 is reported as -9999 by OpenAI; its joint is that, never -inf."""
+    """An emitted token of -9999 gives the joint -9999 and finite log-probabilities."""
     found = one_token(Token(b"A", -9999.0), ("A", "B"), "raw")
     assert found.joint_logprob == -9999.0
     assert np.isfinite(found.logprobs).all()
@@ -263,27 +263,27 @@ def test_unlikely_emitted_tokens_keep_a_finite_joint() -> None:
     "top", [{"A": 0.6, "B": 0.44}, {"A": 0.6, "B": 0.4}, {"B": 0.4}, {"A": 0.55, "B": 0.45}]
 )
 def test_rounding_above_1_is_evidence(top: dict[str | bytes, float]) -> None:
-    """Servers round; a spelling that is listed with two values counts once."""
+    """Probabilities that add up to slightly more than 1 are accepted."""
     found = category([("A", 0.6, top), *sure('"}')], '{"category": "A"}', ("A", "B"))
     assert found.probability("A") > found.probability("B")
 
 
 def test_tokens_without_bytes_lead_to_no_label() -> None:
-    """An end-of-turn alternative, reported without bytes, leads nowhere."""
+    """An alternative without bytes counts for no label."""
     value = [("World", 0.5, {"World": 0.5, b"": 0.3, "Sports": 0.2}), *sure('"}')]
     found = category(value, '{"category": "World"}', ("World", "Sports"), space="raw")
     check(found, 5 / 7, 2 / 7, mass=0.7)
 
 
 def test_empty_tokens_count_in_the_joint() -> None:
-    """Some servers report a cut character as an empty token first; its probability is real."""
+    """An empty token's probability counts in the joint."""
     value = [(b"", 0.5, {}), ("é", 0.5, {"é": 0.5, "è": 0.5}), *sure('"}')]
     found = category(value, '{"category": "é"}', ("é", "è"))
     assert found.joint_logprob == pytest.approx(math.log(0.25))
 
 
 def test_the_joint_sums_all_content_tokens() -> None:
-    """Tokens that share content and a quote count, the quote's own token does not."""
+    """The joint sums all tokens with content, and leaves out the token of the quote alone."""
     tokens = [*sure('{"category":'), (' "', 0.5, {}), ("Wor", 0.5, {}), ('ld"', 0.5, {}), ("}", 0.5, {})]
     found = extract_distribution(answer('{"category": "World"}', tokens), NEWS, "category")
     assert found.joint_logprob == pytest.approx(math.log(0.25))
@@ -296,14 +296,14 @@ def test_the_joint_sums_all_content_tokens() -> None:
 @pytest.mark.parametrize("bad", [math.nan, 0.1])
 @pytest.mark.parametrize("in_top", [False, True])
 def test_invalid_log_probabilities_raise_an_error(bad: float, in_top: bool) -> None:
-    """A completion built by hand is checked too."""
+    """An invalid log-probability raises an error, also in a completion built by hand."""
     token = Token(b"A", -0.5, ((b"B", bad),)) if in_top else Token(b"A", bad)
     with pytest.raises(LogprobsUnavailableError, match=r"<= 0|add up to 1\.71"):
         one_token(token, ("A", "B"))
 
 
 def test_stripped_code_fences_are_aligned() -> None:
-    """llama.cpp reports the fence, the answer and the end of turn; its text holds the JSON only."""
+    """Tokens of a code fence that the text lacks do not shift the field."""
 
     def forced(*texts: str) -> list[Spec]:
         return [(text, 0.1, {"Sure": 0.6, text: 0.1}) for text in texts]
@@ -323,7 +323,7 @@ def test_stripped_code_fences_are_aligned() -> None:
 
 
 def test_the_last_occurrence_is_read() -> None:
-    """Reasoning may repeat the answer; the tokens of the answer itself count."""
+    """Of two places that match the text the last one is read."""
     rehearsal = [('{"c": "', 1.0, {}), ("A", 0.1, {}), ('"} so ', 1.0, {})]
     tokens = [*rehearsal, ('{"c": "', 1.0, {}), ("A", 0.9, {}), ('"}', 1.0, {})]
     found = extract_distribution(answer('{"c": "A"}', tokens), ("A", "B"), "c")
@@ -331,14 +331,14 @@ def test_the_last_occurrence_is_read() -> None:
 
 
 def test_rewritten_documents_are_found_by_value() -> None:
-    """Other spacing in the text than in the tokens is no obstacle while the value agrees."""
+    """An answer with other spacing in its text than in its tokens is found by its value."""
     tokens = [*sure("so [1] {oops ", '{ "c" :\n "'), ("A", 0.9, {}), *sure('" } <|end|>')]
     found = extract_distribution(answer('{"c":"A"}', tokens), ("A", "B"), "c")
     assert found.joint_logprob == pytest.approx(math.log(0.9))
 
 
 def test_a_pretty_printed_nested_answer_is_aligned() -> None:
-    """Decoy keys, arrays and repeated values do not mislead the alignment."""
+    """A nested, pretty-printed answer is read at its path, despite equal keys and values elsewhere."""
     text = '{\n  "x": {"name": "A", "list": ["}", {"name": "B"}]},\n  "result": [\n    {"name": "B"},\n    {"name"'
     tokens = [*sure(text, ' : "'), ("A", 0.8, {"A": 0.8, "B": 0.2}), *sure('"', "}\n  ]\n}")]
     completion = answer(text + ' : "A"}\n  ]\n}', tokens)
@@ -347,49 +347,49 @@ def test_a_pretty_printed_nested_answer_is_aligned() -> None:
 
 
 def test_a_repeated_key_is_no_evidence() -> None:
-    """The value of a repeated key is undefined."""
+    """A repeated key raises LogprobsUnavailableError with the key."""
     tokens = [*sure('{"c": "A", "c": "'), ("A", 0.5, {}), *sure('"}')]
     with pytest.raises(LogprobsUnavailableError, match="'c' 2 times"):
         extract_distribution(answer('{"c": "A", "c": "A"}', tokens), ("A", "B"), "c")
 
 
 def test_empty_brackets_read_the_first_element() -> None:
-    """`[]` means the first element, also at the root."""
+    """The path `[].x` reads the first element of an array at the root."""
     tokens = [*sure('[{"x": "'), ("A", 0.6, {"A": 0.6, "B": 0.4}), *sure('"}, {"x": "B"}]')]
     found = extract_distribution(answer('[{"x": "A"}, {"x": "B"}]', tokens), ("A", "B"), "[].x")
     assert found.probabilities == pytest.approx([0.6, 0.4])
 
 
 def test_other_case_counts_for_its_label() -> None:
-    """Labels compare without regard to case, and the emitted spelling is one of theirs."""
+    """An answer in another case counts for its label."""
     value = [("world", 0.6, {"world": 0.6, "World": 0.3, "Sports": 0.1}), *sure('"}')]
     found = category(value, '{"category": "world"}', ("World", "Sports"))
     assert found.probabilities == pytest.approx([0.9, 0.1])
 
 
 def test_illegal_answers_leave_mass_on_no_label() -> None:
-    """`Science` begins like `Sci/Tech`; what the model then wrote shows it was not."""
+    """The part of `Sci` that the model continued as `Science` counts for no label."""
     value = [("Sci", 0.6, {"Sci": 0.6, "World": 0.4}), ("ence", 0.75, {"ence": 0.75, "/": 0.25}), *sure('"}')]
     found = category(value, '{"category": "Science"}', ("World", "Sci/Tech"), space="raw")
     check(found, 0.4 / 0.55, 0.15 / 0.55, mass=0.55, joint=0.45)
 
 
 def test_empty_answers_use_the_closing_quote() -> None:
-    """An empty string has no content: its closing quote stands in."""
+    """An empty answer uses the alternatives of the closing quote."""
     tokens = [*sure('{"c": "'), ('"}', 0.3, {'"}': 0.3, "A": 0.5, "B": 0.2})]
     found = extract_distribution(answer('{"c": ""}', tokens), ("A", "B"), "c", "raw")
     check(found, 5 / 7, 2 / 7, joint=0.3)
 
 
 def test_empty_evidence_gives_a_uniform_distribution() -> None:
-    """An illegal answer the model was certain of leaves every label equally unlikely."""
+    """An illegal answer of probability 1 gives every label the same probability, unmeasured."""
     value = [("Xyz", 1.0, {"Xyz": 1.0}), *sure('"}')]
     found = category(value, '{"category": "Xyz"}')
     check(found, *[0.25] * 4, mass=0.0, measured=[False] * 4)
 
 
 def test_arrays_follow_the_order_of_labels() -> None:
-    """A label set and a list give the same arrays."""
+    """A label set and a list of the same labels give the same arrays."""
     value = [("B", 0.6, {"B": 0.6, "A": 0.4}), *sure('"}')]
     given = category(value, '{"category": "B"}', ["B", "A"])
     assert given == category(value, '{"category": "B"}', LabelSet(["B", "A"]))
@@ -397,7 +397,7 @@ def test_arrays_follow_the_order_of_labels() -> None:
 
 
 def test_missing_evidence_is_a_typed_error() -> None:
-    """Text without log-probabilities cannot be read."""
+    """A text without log-probabilities raises LogprobsUnavailableError."""
     with pytest.raises(LogprobsUnavailableError, match="logprobs=True"):
         extract_distribution('{"category": "World"}', NEWS, "category")
 
@@ -432,7 +432,7 @@ def test_unaligned_fields_raise_an_error(text: str, tokens: list[str]) -> None:
     ids=["no text", "no JSON", "no tokens", "an error", "no response"],
 )
 def test_arguments_are_checked_before_the_response(response: object) -> None:
-    """Wrong arguments raise ConfigurationError with any response."""
+    """Wrong arguments raise ConfigurationError, whatever the response is."""
     for labels, path, space, named in (
         (("A", "B"), "c", "exact", "space"),
         (("A", "a"), "c", "masked", "distinct labels"),
@@ -484,14 +484,14 @@ NESTED = ("Bills", "Bills/Gas", "Food")
 def test_masked_confidence_includes_the_label_end(
     value: list[Spec], emitted: str, joint: float, confidence: float
 ) -> None:
-    """The confidence includes the end of a label, and `joint_logprob` stays the sum over its tokens."""
+    """In masked space `confidence` includes the end of a label, and `joint_logprob` does not."""
     found = category(value, f'{{"category": "{emitted}"}}', NESTED)
     assert found.joint_logprob == pytest.approx(math.log(joint))
     assert found.confidence(emitted) == pytest.approx(confidence)
 
 
 def test_nested_confidence_agrees_with_the_distribution() -> None:
-    """The two are equal if all probability is listed."""
+    """`confidence` equals `probability` if all probability is listed."""
     value = [*sure("Bills"), ('"', 0.55, {'"': 0.55, "/": 0.45}), *sure("}")]
     for space in ("masked", "raw"):
         found = category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas"), space=space)
@@ -500,7 +500,7 @@ def test_nested_confidence_agrees_with_the_distribution() -> None:
 
 
 def test_the_joint_of_any_scalar_is_read() -> None:
-    """Numbers, booleans and whole objects have a joint log-probability too."""
+    """The joint log-probability of numbers, booleans and whole objects is read."""
     tokens = [
         *sure('{"n": '),
         ("1e", 0.5, {}),
@@ -519,7 +519,7 @@ def test_the_joint_of_any_scalar_is_read() -> None:
 
 
 def test_shared_prefixes_part_at_the_slash() -> None:
-    """`Bills/...` labels are read where they differ, not at their first token."""
+    """Labels like `Bills/...` get their probabilities from the tokens after the slash."""
     labels = ("Bills/Electricity", "Bills/Gas & Oil", "Food & Drinks/Restaurants")
     value = [
         ("Bills", 0.9, {"Bills": 0.9, "Food": 0.1}),
@@ -531,7 +531,7 @@ def test_shared_prefixes_part_at_the_slash() -> None:
 
 
 def test_an_escape_cut_between_tokens_is_followed() -> None:
-    """A Unicode escape in two tokens is an ampersand, and narrows the labels before it is complete."""
+    """A Unicode escape cut between two tokens counts for the label with that character."""
     labels = ("A&B", "A'B", "A\u00e9")
     value = [
         *sure("A"),
@@ -543,7 +543,7 @@ def test_an_escape_cut_between_tokens_is_followed() -> None:
 
 
 def test_numbers_with_exponents_elsewhere_do_not_matter() -> None:
-    """Numbers with exponents elsewhere in the answer are JSON."""
+    """Numbers with exponents elsewhere in the answer do not disturb the reading."""
     tokens = [*sure('{"amount": 1e5, "rate": -2.5E-3, "category": "'), ("World", 0.5, {}), *sure('"}')]
     completion = answer('{"amount": 1e5, "rate": -2.5E-3, "category": "World"}', tokens)
     found = extract_distribution(completion, ("World", "Sports"), "category")
@@ -568,14 +568,14 @@ def test_unseen_labels_share_the_unlisted_rest() -> None:
 def test_probabilities_above_1_are_no_evidence(
     emitted: float, top: dict[str | bytes, float], mass: float
 ) -> None:
-    """The emitted token counts once, whether it is among the alternatives or not."""
+    """A token and its alternatives above 1 in sum raise LogprobsUnavailableError."""
     with pytest.raises(LogprobsUnavailableError, match=f"add up to {mass:.2f}"):
         category([("A", emitted, top), *sure('"}')], '{"category": "A"}', ("A", "B", "C", "D"))
 
 
 @pytest.mark.parametrize("space", ["masked", "raw"])
 def test_impossible_emitted_tokens_are_no_evidence(space: str) -> None:
-    """An emitted token cannot have been impossible."""
+    """An emitted token of -inf raises LogprobsUnavailableError."""
     with pytest.raises(LogprobsUnavailableError, match="-Infinity"):
         one_token(Token(b"A", -math.inf, ((b"B", -0.1),)), ("A", "B"), space)
 
@@ -588,7 +588,7 @@ def test_impossible_evidence_anywhere_is_rejected() -> None:
 
 
 def test_probabilities_are_divided_by_their_sum() -> None:
-    """The sum is the label mass; the most probable label is the answer."""
+    """The probabilities are divided by their sum, which is `label_mass`."""
     found = whole_label_distribution(["a", "b", "c"], [math.log(0.1), math.log(0.3), math.log(0.2)])
     np.testing.assert_allclose(found.probabilities, [1 / 6, 1 / 2, 1 / 3])
     assert (found.emitted, found.space, found.error_bound) == ("b", LogprobSpace.EXACT, 0.0)
@@ -598,7 +598,7 @@ def test_probabilities_are_divided_by_their_sum() -> None:
 
 
 def test_underflowing_labels_are_told_apart() -> None:
-    """The ratio of two tiny probabilities is kept."""
+    """Labels of tiny probabilities keep their ratio."""
     found = whole_label_distribution(["a", "b"], [-2001.0, -2000.0])
     assert (found.probability("b"), found.label_mass) == (pytest.approx(math.e / (1 + math.e)), 0.0)
     assert whole_label_distribution(["a", "b"], [-9999.0 * 9, -1.0]).probability("a") == pytest.approx(1e-12)

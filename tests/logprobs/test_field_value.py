@@ -1,4 +1,4 @@
-"""Reading a field of the answer's text."""
+"""Tests of reading a field of the answer's text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from calibrant.logprobs._fields import UnparsedError, field_value, field_values
     ],
 )
 def test_the_value_is_read_with_escapes_undone(text: str, path: str, value: Any) -> None:
-    """Spacing, nesting, fences and escapes make no difference."""
+    """The value is read with escapes undone, despite spacing, nesting and code fences."""
     assert field_value(text, path) == value
     assert field_value(Completion(text=text), path) == value
 
@@ -41,7 +41,7 @@ def test_the_value_is_read_with_escapes_undone(text: str, path: str, value: Any)
     "text", ["", "World", '{"c": "Wor', "{'c': 'A'}", '{"c": "A"} and more', "[" * 100_000, '{"c": "a\nb"}']
 )
 def test_invalid_json_raises_not_json(text: str) -> None:
-    """Cut off, unquoted, followed by prose or too deeply nested texts raise UnparsedError."""
+    """A text that is cut off, unquoted, too deep or followed by prose raises UnparsedError."""
     with pytest.raises(UnparsedError, match="JSON") as caught:
         field_value(text, "c")
     assert caught.value.kind == "not_json"
@@ -61,7 +61,7 @@ def test_invalid_json_raises_not_json(text: str) -> None:
     ],
 )
 def test_a_missing_field_is_named(text: str, path: str) -> None:
-    """The error names the missing field."""
+    """A missing field raises UnparsedError of the kind "missing"."""
     with pytest.raises(UnparsedError, match="Expected the field") as caught:
         field_value(text, path)
     assert caught.value.kind == "missing"
@@ -88,13 +88,13 @@ def test_a_key_twice_is_ambiguous(text: str) -> None:
 
 
 def test_cut_off_answers_name_max_tokens() -> None:
-    """The finish reason explains broken JSON."""
+    """Broken JSON with the finish reason "length" raises UnparsedError that names max_tokens."""
     with pytest.raises(UnparsedError, match="max_tokens"):
         field_value(Completion(text='{"c": "Wor', finish_reason="length"), "c")
 
 
 @pytest.mark.parametrize("path", ["", ".", "a.", ".a", "a..b", "a[", "a]b", "a[-1]", "a[b]", "a.[]", "a[0]b"])
 def test_a_malformed_path_is_a_configuration_error(path: str) -> None:
-    """Paths are checked before the answer is."""
+    """A malformed path raises ConfigurationError, even if the answer is no JSON."""
     with pytest.raises(ConfigurationError, match="field path"):
         field_value("no JSON", path)

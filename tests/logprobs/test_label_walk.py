@@ -1,4 +1,4 @@
-"""LabelWalk: what a model would write next, added up to a distribution over the labels."""
+"""Tests of LabelWalk: next tokens added up to a distribution over the labels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NESTED = ("Bills", "Bills/Gas", "Bills/Power", "Food")
 def walked(
     labels: Sequence[str], model: Model, *, tolerance: float = 0.0, top: int | None = None
 ) -> LabelWalk:
-    """Walk to the end on a model that maps a text to the probabilities of the next tokens."""
+    """Return the finished walk on a model that maps a text to the probabilities of the next tokens."""
     walk = LabelWalk(labels, tolerance=tolerance)
     while texts := walk.pending():
         for text in texts:
@@ -71,7 +71,7 @@ def brute_force(labels: Sequence[str], model: Model) -> np.ndarray:
 @pytest.mark.parametrize("labels", [("cat", "dog"), NESTED, ("Sci/Tech", "Sports", "World", "Business")])
 @pytest.mark.parametrize("seed", range(3))
 def test_full_walks_sum_over_tokenisations(labels: tuple[str, ...], seed: int) -> None:
-    """With tolerance 0 the distribution is brute force's, and nothing is left open."""
+    """At tolerance 0 the distribution equals brute force over all tokenisations."""
     model = toy_model(labels, seed)
     found = walked(labels, model).distribution()
     expected = brute_force(labels, model)
@@ -86,7 +86,7 @@ def test_full_walks_sum_over_tokenisations(labels: tuple[str, ...], seed: int) -
 
 @given(seed=st.integers(0, 10**6), tolerance=st.floats(0.0, 1.0), top=st.integers(1, 12))
 def test_the_error_never_exceeds_the_bound(seed: int, tolerance: float, top: int) -> None:
-    """The total variation stays below the bound, whatever is not visited or not listed."""
+    """The total variation to brute force never exceeds `error_bound`."""
     model = toy_model(NESTED, seed)
     found = walked(NESTED, model, tolerance=tolerance, top=top).distribution()
     truth = brute_force(NESTED, model)
@@ -109,7 +109,7 @@ def test_smaller_tolerances_visit_more_nodes(seed: int) -> None:
 
 
 def test_only_branches_above_the_tolerance_are_visited() -> None:
-    """The root is visited, then nodes above the tolerance of the label mass."""
+    """The walk visits the root, and then the nodes above the tolerance's share of the label mass."""
     walk = LabelWalk(["cat", "cow", "dog"], tolerance=0.45)
     assert walk.pending() == [""]
     walk.visit("", [(b"c", math.log(0.30)), (b"dog", math.log(0.12)), (b"?", math.log(0.5))])
@@ -124,7 +124,7 @@ def test_only_branches_above_the_tolerance_are_visited() -> None:
 
 
 def test_leaving_mass_does_not_mislead_the_walk() -> None:
-    """The node that ends as a label is light beside one that only begins like a label."""
+    """A node whose text often becomes a label is visited before heavier nodes that rarely do."""
     labels = ["cat", "dog", *(f"x{number}" for number in range(9))]
     listing = {"": {b"c": 0.02, b"d": 0.01, **{f"x{n}".encode(): 0.1 for n in range(9)}}}
 
@@ -141,7 +141,7 @@ def test_leaving_mass_does_not_mislead_the_walk() -> None:
 
 
 def test_open_nodes_are_shared_among_labels() -> None:
-    """Each label gets half of the branch, and the branch counts as unresolved."""
+    """Labels after an unvisited token share its mass, which counts as unresolved."""
     walk = LabelWalk(["cat", "cow", "dog"], tolerance=1.0)
     walk.visit("", [(b"c", math.log(0.4)), (b'dog"', math.log(0.2)), (b"?", math.log(0.4))])
     found = walk.distribution()
@@ -151,7 +151,7 @@ def test_open_nodes_are_shared_among_labels() -> None:
 
 
 def test_mass_that_arrives_late_runs_on() -> None:
-    """A visited node passes mass that arrives later on to the nodes behind it."""
+    """Mass that reaches a visited node later is passed on to the nodes after it."""
     walk = LabelWalk(["Bus", "Box"], tolerance=0.0)
     walk.visit("", [(b"Bus", math.log(0.2)), (b"B", math.log(0.8))])
     assert walk.pending() == ["B", "Bus"]
@@ -163,7 +163,7 @@ def test_mass_that_arrives_late_runs_on() -> None:
 
 
 def test_closing_quotes_may_include_structure() -> None:
-    """``"}`` ends a label, ``"s`` does not, and several such tokens add up."""
+    """A token like ``"}`` ends a label and one like ``"s`` does not; several ending tokens add up."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.0)
     walk.visit(
         "",
@@ -174,14 +174,14 @@ def test_closing_quotes_may_include_structure() -> None:
 
 
 def test_tokens_with_equal_bytes_add_up() -> None:
-    """Vocabularies hold some bytes twice; both are ways to write the label."""
+    """Two tokens with equal bytes add up."""
     walk = LabelWalk(["a", "b"], tolerance=0.0)
     walk.visit("", [(b'a"', math.log(0.2)), (b'a"', math.log(0.3)), (b'b"', math.log(0.5))])
     np.testing.assert_allclose(walk.distribution().probabilities, [0.5, 0.5])
 
 
 def test_escaped_and_plain_spellings_are_one_label() -> None:
-    r"""``Gas \u0026 Oil`` equals ``Gas & Oil``, and ``\/`` equals ``/``."""
+    r"""Escaped and plain spellings of a label add up."""
     walk = LabelWalk(["Gas & Oil", "Gas/Oil"], tolerance=0.0)
     walk.visit("", [(b"Gas ", math.log(0.5)), (b'Gas\\/Oil"', math.log(0.1)), (b'Gas/Oil"', math.log(0.4))])
     assert walk.pending() == ["Gas "]
@@ -192,7 +192,7 @@ def test_escaped_and_plain_spellings_are_one_label() -> None:
 
 
 def test_cut_characters_stay_open() -> None:
-    """A node inside a character cannot be queried: its mass is shared and bounded."""
+    """A node inside a character is not visited, and its mass is shared and bounded."""
     walk = LabelWalk(["é", "è", "a"], tolerance=0.0)
     walk.visit("", [("é".encode()[:1], math.log(0.6)), (b'a"', math.log(0.4))])
     assert walk.pending() == []
@@ -213,7 +213,7 @@ def test_unreached_labels_get_an_upper_bound() -> None:
 
 
 def test_unlisted_tokens_have_the_least_bound() -> None:
-    """Four tokens could begin a label here; three of them were not listed."""
+    """Each unlisted token that could begin a label gets the least listed probability as its bound."""
     walk = LabelWalk(["a", "b"], tolerance=0.0)
     walk.visit("", [(b'a"', math.log(0.9)), (b"?", math.log(0.01))])
     found = walk.distribution()
@@ -222,7 +222,7 @@ def test_unlisted_tokens_have_the_least_bound() -> None:
 
 
 def test_open_nodes_count_by_survival() -> None:
-    """Half of the mass behind ``c`` became a label, so half of that behind ``d`` is counted."""
+    """An unvisited node's mass counts by the share that became labels at the visited nodes."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.5)
     walk.visit("", [(b"c", math.log(0.6)), (b"d", math.log(0.2)), (b"?", math.log(0.2))])
     walk.visit("c", [(b'at"', math.log(0.5)), (b"!", math.log(0.5))])
@@ -234,7 +234,7 @@ def test_open_nodes_count_by_survival() -> None:
 
 
 def test_dead_ends_claim_nothing() -> None:
-    """The result has no label, no evidence and an error bound of 1."""
+    """A walk without any label mass has no emitted label and an error bound of 1."""
     walk = LabelWalk(["cat", "dog"], tolerance=0.0)
     walk.visit("", [(b"?", math.log(1.0)), (b"", -9999.0)])
     found = walk.distribution()
@@ -251,7 +251,7 @@ def test_invalid_log_probabilities_raise_an_error(logprob: float) -> None:
 
 
 def test_probabilities_above_1_raise_an_error() -> None:
-    """A listing above 1 raises LogprobsUnavailableError, beyond rounding."""
+    """Listed probabilities above 1 in sum, beyond rounding, raise LogprobsUnavailableError."""
     half = math.log(0.55)
     with pytest.raises(LogprobsUnavailableError, match=r"add up to 1\.10"):
         LabelWalk(["a", "b"], tolerance=0.0).visit("", [(b"a", half), (b"b", half)])
@@ -269,7 +269,7 @@ def test_the_order_of_labels_is_irrelevant(seed: int, order: list[int]) -> None:
 
 
 def test_a_thousand_labels_are_walked() -> None:
-    """A thousand labels with common beginnings are walked to the end of the probable one."""
+    """A walk over a thousand labels with common beginnings ends at the probable label."""
     labels = [f"group{i // 100}/item{i:03d}" for i in range(1000)]
     model = toy_model(labels, seed=1)
 

@@ -1,4 +1,4 @@
-"""Masses at the beginning of a label, and unchecked reported tokens."""
+"""Tests of the masses at the beginning of a label, and of unchecked reported tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LABELS = ["Food", "Fuel", "Rent"]
 
 
 def answer(*tokens: tuple[str, dict[str, float]]) -> Completion:
-    """Return an answer made of tokens with their alternatives, as probabilities."""
+    """Return an answer made of tokens with their alternatives, given as probabilities."""
     return Completion(
         text="".join(text for text, _ in tokens),
         tokens=tuple(
@@ -34,7 +34,7 @@ def answer(*tokens: tuple[str, dict[str, float]]) -> Completion:
 @pytest.mark.parametrize("tokens", ["label", "characters", "bytes"])
 @pytest.mark.parametrize("illegal", [0.0, 0.25])
 def test_masses_of_labels_and_of_other_texts(tokens: Any, illegal: float) -> None:
-    """The masses are those of the label's first token in any tokenisation."""
+    """Legal mass counts tokens that begin a label in any tokenisation, and illegal mass the others."""
     response = fake_response(
         "Food", LABELS, [0.5, 0.3, 0.2], field="result.kind", tokens=tokens, illegal_mass=illegal
     )
@@ -44,7 +44,7 @@ def test_masses_of_labels_and_of_other_texts(tokens: Any, illegal: float) -> Non
 
 
 def test_illegal_answers_have_illegal_mass() -> None:
-    """The mass of an answer outside the labels is illegal."""
+    """An answer that is no label counts as illegal mass."""
     found = opening_masses(fake_response("Cars"), LABELS, "category")
     assert (found.legal, found.illegal, found.listed) == (0.0, 1.0, 1)
 
@@ -59,7 +59,7 @@ def test_json_before_the_label_has_no_mass() -> None:
 
 
 def test_special_tokens_and_quotes_are_no_labels() -> None:
-    """An end of turn and an empty text are no labels, and case is compared."""
+    """An end of turn and an empty text count as no label, and case matters."""
     listed = {"Food": 0.5, "": 0.125, '"': 0.125, "food": 0.0625, "Re": 0.125}
     found = opening_masses(
         answer(('{"kind": "', {'{"kind": "': 1.0}), ("Food", listed), ('"}', {'"}': 1.0})), LABELS, "kind"
@@ -68,7 +68,7 @@ def test_special_tokens_and_quotes_are_no_labels() -> None:
 
 
 def test_impossible_alternatives_have_no_mass() -> None:
-    """OpenAI's -9999 has no mass."""
+    """An alternative of -9999 has no mass."""
     response: Any = fake_response("Food", LABELS, [0.6, 0.3, 0.1])
     response["choices"][0]["logprobs"]["content"][1]["top_logprobs"].append(
         {"token": "Cars", "bytes": None, "logprob": -9999.0}
@@ -86,13 +86,13 @@ def test_impossible_alternatives_have_no_mass() -> None:
     ],
 )
 def test_missing_evidence_raises_an_error(response: object) -> None:
-    """Answers without log-probabilities, text or JSON are errors."""
+    """An answer without log-probabilities, text or JSON raises an error."""
     with pytest.raises(LogprobsUnavailableError):
         opening_masses(response, LABELS, "category")
 
 
 def test_reported_tokens_are_unchecked() -> None:
-    """Unusable values are returned unchanged."""
+    """`reported_tokens` returns values out of range unchanged, and unreadable ones as NaN."""
     body = {
         "choices": [
             {
@@ -118,7 +118,7 @@ def test_reported_tokens_are_unchecked() -> None:
 
 @pytest.mark.parametrize("snake", [True, False])
 def test_googles_tokens_are_read_too(snake: bool) -> None:
-    """Objects of its SDK and JSON of its API are read."""
+    """Google's tokens are read from objects of its SDK and from JSON."""
     names = ["logprobs_result", "chosen_candidates", "top_candidates", "log_probability"]
     if not snake:
         names = ["logprobsResult", "chosenCandidates", "topCandidates", "logProbability"]
@@ -140,7 +140,7 @@ def test_googles_tokens_are_read_too(snake: bool) -> None:
 
 
 def test_tokens_agree_with_the_checked_reading() -> None:
-    """Checked and unchecked reading agree on usable evidence."""
+    """`reported_tokens` returns the tokens of an answer, and raises DataError for an unknown shape."""
     response = fake_response("Food", LABELS, [0.5, 0.3, 0.2], tokens="bytes")
     completion = Completion(text="x", tokens=(Token(b"x", -1.0),))
     assert b"".join(token.data for token in reported_tokens(response)) == b'{"category": "Food"}'

@@ -1,4 +1,4 @@
-"""Every provider's answer becomes the same completion."""
+"""Tests of `read_completion`: every provider's answer becomes the same completion."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ OPENAI = Completion(
     ids=["dict", "object", "batch line", "wrapped"],
 )
 def test_every_openai_shape_reads_alike(wrap: Any) -> None:
-    """Dicts, SDK objects and batch lines hold the same answer."""
+    """Dicts, SDK objects and batch lines of OpenAI give equal completions."""
     assert read_completion(wrap(openai_body())) == OPENAI
 
 
@@ -104,12 +104,12 @@ def test_a_completion_is_returned_as_it_is() -> None:
 
 
 def test_plain_text_has_no_tokens() -> None:
-    """A callable may return the answer's text."""
+    """A plain text becomes a completion without tokens."""
     assert read_completion(TEXT) == Completion(text=TEXT)
 
 
 def test_openai_sdk_objects_are_read() -> None:
-    """The SDK's own class reads like its dict."""
+    """An object of OpenAI's SDK gives the same completion as its dict."""
     body = openai_body() | {"id": "1", "created": 1, "object": "chat.completion"}
     body["choices"][0]["index"] = 0
     body["usage"]["total_tokens"] = 16
@@ -120,7 +120,7 @@ def test_openai_sdk_objects_are_read() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_litellm_objects_are_read_with_their_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The price of a call is a hidden parameter of litellm's responses."""
+    """The cost of a litellm response is read from its hidden parameters."""
     monkeypatch.setitem(os.environ, "LITELLM_LOCAL_MODEL_COST_MAP", "True")
     litellm = pytest.importorskip("litellm")
     body = openai_body()
@@ -134,7 +134,7 @@ def test_litellm_objects_are_read_with_their_cost(monkeypatch: pytest.MonkeyPatc
 
 
 class FinishReason(enum.Enum):
-    """Like google-genai's."""
+    """Has the members of google-genai's finish reason."""
 
     STOP = "STOP"
     SAFETY = "SAFETY"
@@ -170,7 +170,7 @@ GOOGLE = Completion(
 
 
 def google_object() -> Any:
-    """Return the answer as google-genai's object: attributes in snake case, the finish reason an enum member."""
+    """Return the answer as google-genai's object, with an enum member as the finish reason."""
     snake = re.sub(r'"\w+":', lambda key: re.sub("[A-Z]", r"_\g<0>", key[0]).lower(), json.dumps(VERTEX))
     found = namespace(json.loads(snake))
     found.candidates[0].finish_reason = FinishReason.STOP
@@ -180,12 +180,12 @@ def google_object() -> Any:
 
 @pytest.mark.parametrize("response", [google_object(), VERTEX, {"response": VERTEX, "status": ""}])
 def test_every_google_shape_reads_alike(response: Any) -> None:
-    """SDK objects and Vertex batch dicts agree; thoughts are no part of the text."""
+    """SDK objects and Vertex batch dicts give equal completions, without the model's thoughts."""
     assert read_completion(response) == GOOGLE
 
 
 def test_google_finish_reasons_get_openai_names() -> None:
-    """`MAX_TOKENS` is `length`, a safety stop is `content_filter` and, without text, a refusal."""
+    """Google's finish reasons become OpenAI's; a safety stop without text becomes a refusal."""
     cut = copy.deepcopy(VERTEX)
     cut["candidates"][0]["finishReason"] = "MAX_TOKENS"
     assert read_completion(cut).finish_reason == "length"
@@ -197,19 +197,19 @@ def test_google_finish_reasons_get_openai_names() -> None:
 
 
 def test_a_refusal_is_kept() -> None:
-    """OpenAI reports refusals beside the content."""
+    """OpenAI's refusal is kept in the completion."""
     found = read_completion(openai(message={"content": None, "refusal": "I cannot do that."}))
     assert (found.refusal, found.text) == ("I cannot do that.", "")
 
 
 def test_content_in_parts_is_joined() -> None:
-    """Some servers send a list of parts instead of text."""
+    """Content in parts is joined to one text."""
     parts = [{"type": "text", "text": TEXT[:5]}, {"text": TEXT[5:]}]
     assert read_completion(openai(message={"content": parts})) == OPENAI
 
 
 def test_without_bytes_the_text_is_encoded() -> None:
-    """Servers that report no bytes are taken at their word."""
+    """A token without bytes gets the UTF-8 of its text."""
     content = [{"token": TEXT, "logprob": -1}, {"token": "\ud83d", "logprob": 0.0}]
     assert read_completion(openai(content=content)).tokens == (
         Token(TEXT.encode(), -1.0),
@@ -227,7 +227,7 @@ def test_invalid_bytes_fall_back_to_text(raw: Any) -> None:
 
 @pytest.mark.parametrize("logprobs", [None, {}, {"content": None}, {"content": []}, {"content": 7}, 7])
 def test_missing_log_probabilities_leave_no_tokens(logprobs: Any) -> None:
-    """The text is still an answer."""
+    """An answer without log-probabilities keeps its text and has no tokens."""
     found = read_completion(openai(logprobs=logprobs))
     assert (found.tokens, found.text) == (None, TEXT)
 
@@ -246,7 +246,7 @@ def test_one_unusable_log_probability_drops_the_evidence(bad: Any, where: str | 
 
 @pytest.mark.parametrize("items", [[None], ["x"], [{"logprob": -1.0}], [{"token": "x"}]])
 def test_tokens_of_unknown_shape_drop_the_evidence(items: Any) -> None:
-    """A token without text, bytes or number is no evidence."""
+    """A token without text, bytes or number drops all tokens."""
     assert read_completion(openai(content=items)).tokens is None
     body = openai_body()
     tokens_of(body)[0]["top_logprobs"] = items
@@ -257,7 +257,7 @@ def test_tokens_of_unknown_shape_drop_the_evidence(items: Any) -> None:
     ("given", "read"), [(-math.inf, -9999.0), (-9999.0, -9999.0), (-1e30, -9999.0), (-(10**400), -9999.0)]
 )
 def test_an_impossible_alternative_is_clipped(given: float, read: float) -> None:
-    """Both -inf and -9999 become -9999."""
+    """An alternative of -inf becomes -9999, like one of -9999."""
     body = openai_body()
     tokens_of(body)[1]["top_logprobs"][1]["logprob"] = given
     tokens = read_completion(body).tokens
@@ -277,7 +277,7 @@ def test_rounding_above_zero_becomes_zero() -> None:
 @pytest.mark.parametrize("place", [0, 1, 3])
 @pytest.mark.parametrize("wrap", [lambda body: body, namespace], ids=["dict", "object"])
 def test_impossible_emitted_tokens_drop_evidence(place: int, wrap: Any) -> None:
-    """A log-probability of -inf drops the evidence wherever it stands; -9999 does not."""
+    """A log-probability of -inf at any emitted token drops the evidence; -9999 does not."""
     body = openai_body()
     tokens_of(body)[place]["logprob"] = -math.inf
     found = read_completion(wrap(body))
@@ -299,7 +299,7 @@ def test_probabilities_beyond_1_drop_the_evidence(wrap: Any) -> None:
 
 
 def test_google_evidence_that_contradicts_itself_is_dropped() -> None:
-    """Contradictory evidence of Google is dropped as OpenAI's is."""
+    """Google's contradictory log-probabilities drop all tokens."""
     impossible, beyond = copy.deepcopy(VERTEX), copy.deepcopy(VERTEX)
     impossible["candidates"][0]["logprobsResult"]["chosenCandidates"][1]["logProbability"] = -math.inf
     assert "-Infinity" in read_completion(impossible).evidence_problem
@@ -313,7 +313,7 @@ UNWRITABLE = "\x1b[2Jmodel\x1b]0;title\x07\ud800\x00\nname"
 
 
 def test_server_texts_are_cleaned() -> None:
-    """Names and refusals are one line without escapes, counts are numbers that can be added."""
+    """Control characters are removed from names and refusals, and invalid counts become usable numbers."""
     body = openai(
         model=UNWRITABLE,
         message={"refusal": UNWRITABLE},
@@ -334,7 +334,7 @@ def test_long_names_and_refusals_are_cut() -> None:
 
 
 def test_the_text_keeps_its_layout() -> None:
-    """An illegal answer does not become a legal one by cleaning."""
+    """The text keeps its white space, and its invalid characters become U+FFFD."""
     body = openai(message={"content": '{\n\t"category": "\x1b[31m\ud800é"}\r\n'})
     assert read_completion(body).text == '{\n\t"category": "\ufffd[31m\ufffdé"}\r\n'
     assert read_completion("\x00\ud800").text == "\ufffd\ufffd"
@@ -352,7 +352,7 @@ def test_completions_of_clients_are_cleaned() -> None:
     "response", [{"error": "\x1b[2J" + "x" * 10**6}, {"response": None, "error": "\x1b[2J" + "x" * 10**6}]
 )
 def test_a_long_error_is_cut(response: Any) -> None:
-    """Error messages are cut and cleaned."""
+    """A server's long error message is cut below 1,200 characters, without escapes."""
     with pytest.raises(DataError) as caught:
         read_completion(response)
     assert len(str(caught.value)) < 1_200
@@ -360,7 +360,7 @@ def test_a_long_error_is_cut(response: Any) -> None:
 
 
 def test_vertex_evidence_with_holes_is_dropped() -> None:
-    """A missing probability is not certainty."""
+    """A missing log-probability in a Vertex answer drops all tokens."""
     holed = copy.deepcopy(VERTEX)
     del holed["candidates"][0]["logprobsResult"]["chosenCandidates"][1]["logProbability"]
     assert read_completion(holed).tokens is None
@@ -387,13 +387,13 @@ def test_vertex_evidence_with_holes_is_dropped() -> None:
     ],
 )
 def test_unknown_answer_shapes_raise_data_errors(response: Any, match: str) -> None:
-    """The error names the unknown shape or the server's own error."""
+    """An unknown answer raises DataError with its shape or the server's own error."""
     with pytest.raises(DataError, match=match):
         read_completion(response)
 
 
 def test_the_reason_for_unusable_evidence_is_kept() -> None:
-    """The problem is empty where there is evidence, or none was reported."""
+    """The completion says why its tokens were dropped, and nothing where none were."""
     body = openai_body()
     assert read_completion(body).evidence_problem == ""
     tokens_of(body)[0]["logprob"] = None
@@ -402,6 +402,6 @@ def test_the_reason_for_unusable_evidence_is_kept() -> None:
 
 
 def test_invalid_usage_counts_as_zero() -> None:
-    """Servers may leave usage out or break it."""
+    """Invalid counts and costs become an empty `Usage`."""
     usage = {"prompt_tokens": None, "completion_tokens": "4"}
     assert read_completion(openai(usage=usage, _hidden_params={"response_cost": True})).usage == Usage()

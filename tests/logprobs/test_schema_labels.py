@@ -1,4 +1,4 @@
-"""Labels from schemas and schemas from labels."""
+"""Tests of labels from schemas, and of schemas from labels."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from calibrant.logprobs._schema import as_response_format, enum_schema
 
 
 class Topic(enum.StrEnum):
-    """Labels as an enumeration."""
+    """Holds the labels as an enumeration."""
 
     WORLD = "World"
     SCI = "Sci/Tech"
 
 
 class Item(pydantic.BaseModel):
-    """One result."""
+    """Has one label."""
 
     category: Topic = pydantic.Field(description="the topic")
     score: float = 0.5
 
 
 class Answer(pydantic.BaseModel):
-    """A nested answer."""
+    """Has a list of items."""
 
     results: list[Item]
     tone: Literal["kind", "rude"]
@@ -38,7 +38,7 @@ class Answer(pydantic.BaseModel):
 
 
 class Tree(pydantic.BaseModel):
-    """A schema that contains itself."""
+    """Contains itself."""
 
     label: Literal["A", "B"]
     child: Tree | None = pydantic.Field(default=None, description="below")
@@ -58,7 +58,7 @@ class Tree(pydantic.BaseModel):
 def test_labels_are_found_through_references_and_arrays(
     wrap: Any, path: str, labels: tuple[str, ...]
 ) -> None:
-    """A class, its schema and its response format say the same."""
+    """A class, its schema and its response format give the same labels at a path."""
     assert labels_from_schema(wrap(Answer), path) == labels
 
 
@@ -76,7 +76,7 @@ def test_labels_are_found_through_references_and_arrays(
     ],
 )
 def test_every_form_of_enum_is_read(field: dict[str, Any], labels: tuple[str, ...]) -> None:
-    """Combinations intersect, choices add up, and null is skipped."""
+    """Labels are read from every form of enum: combinations intersect, choices add up, null is left out."""
     schema = {"type": "object", "properties": {"c": field}, "$defs": {"a/b": {"enum": ["A", "B"]}}}
     before = copy.deepcopy(schema)
     assert sorted(labels_from_schema(schema, "c")) == sorted(labels)
@@ -85,7 +85,7 @@ def test_every_form_of_enum_is_read(field: dict[str, Any], labels: tuple[str, ..
 
 
 def test_properties_of_combined_objects_are_merged() -> None:
-    """`allOf` adds properties."""
+    """The properties of all parts of `allOf` are read, and every place of a tuple."""
     base = {"properties": {"c": {"enum": ["A", "B"]}}}
     schema = {"allOf": [base, {"properties": {"d": {"enum": ["C", "D"]}}}]}
     assert labels_from_schema(schema, "c") == ("A", "B")
@@ -109,13 +109,13 @@ def test_properties_of_combined_objects_are_merged() -> None:
     ],
 )
 def test_schemas_without_labels_raise_an_error(schema: Any, path: str, match: str) -> None:
-    """The message says what is missing."""
+    """A schema without labels at the path raises ConfigurationError with the reason."""
     with pytest.raises(ConfigurationError, match=match):
         labels_from_schema(schema, path)
 
 
 def test_classes_become_strict_response_formats() -> None:
-    """Objects are closed, everything is required, references stand alone."""
+    """A class becomes a strict format: closed objects, required properties, references without siblings."""
     made = as_response_format(Answer)
     schema = made["json_schema"].pop("schema")
     assert made == {"type": "json_schema", "json_schema": {"name": "Answer", "strict": True}}
@@ -129,7 +129,7 @@ def test_classes_become_strict_response_formats() -> None:
 
 
 def test_a_plain_schema_is_copied_not_changed() -> None:
-    """Fields named like keywords, and values that look like schemas, are left alone."""
+    """A plain schema is copied and not changed, also with fields named like keywords."""
     text = {"type": "string"}
     opened = {"type": "object", "additionalProperties": text, "default": {"type": "object"}}
     properties = {"properties": {**text, "enum": ["A", "B"]}, "open": opened}
@@ -146,7 +146,7 @@ def test_a_plain_schema_is_copied_not_changed() -> None:
 
 
 def test_recursive_references_stay_references() -> None:
-    """Replacing a recursive reference by its target would never end."""
+    """A recursive reference stays a reference."""
     schema = {"properties": {"c": {"enum": ["A", "B"]}, "below": {"$ref": "#", "description": "again"}}}
     below = as_response_format(schema)["json_schema"]["schema"]["properties"]["below"]
     assert below["description"] == "again"
@@ -157,7 +157,7 @@ def test_recursive_references_stay_references() -> None:
     "wrapper", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}]
 )
 def test_a_response_format_is_returned_unchanged(wrapper: dict[str, Any]) -> None:
-    """The user's format stays unchanged."""
+    """A complete response format is returned unchanged."""
     assert as_response_format(wrapper) == wrapper
 
 
@@ -165,13 +165,13 @@ def test_a_response_format_is_returned_unchanged(wrapper: dict[str, Any]) -> Non
     "path", ["category", "result.category", "results[].category", "a[1].b[].c", "[].x", "m[][]"]
 )
 def test_schemas_allow_exactly_the_labels(path: str) -> None:
-    """Labels survive a round trip in order."""
+    """Labels read from their own schema are equal and in order."""
     labels = LabelSet(["Sci/Tech", 'a "b"', "é"])
     assert labels_from_schema(enum_schema(labels, path), path) == labels.labels
 
 
 def test_one_field_has_a_minimal_schema() -> None:
-    """The schema is one object with one required field."""
+    """The schema of one field is an object with one required property."""
     properties = {"c": {"type": "string", "enum": ["A", "B"]}}
     schema = {"type": "object", "properties": properties, "required": ["c"], "additionalProperties": False}
     answer = {"name": "answer", "strict": True, "schema": schema}
@@ -189,7 +189,7 @@ def fields(*paths: str) -> FieldLabels:
 
 
 def schema_of(labels: LabelSet, path: str = "label") -> Any:
-    """Return the JSON schema itself."""
+    """Return the JSON schema inside a response format."""
     return enum_schema(labels, path)["json_schema"]["schema"]
 
 
@@ -214,7 +214,7 @@ def shape(node: Any) -> Any:
     ],
 )
 def test_fields_share_the_objects_their_paths_share(paths: tuple[str, ...], wanted: Any) -> None:
-    """Fields share one object, and every field is required."""
+    """Fields whose paths begin alike stand in one object, and every field is required."""
     labels = fields(*paths)
     assert shape(schema_of(labels)) == wanted
     for one in labels.fields:
@@ -242,5 +242,5 @@ def test_contradicting_field_paths_raise_an_error(paths: tuple[str, ...]) -> Non
     ],
 )
 def test_label_sets_are_arrays_of_enums(path: str, wanted: Any) -> None:
-    """The schema has neither unique items nor a number of them, as strict modes differ."""
+    """The schema of a label set is an array of enums, without unique items or a limit."""
     assert shape(schema_of(MultiLabels(["A", "B"]), path)) == wanted

@@ -1,4 +1,4 @@
-"""Sets of labels: what the tokens of an array say, against models whose every answer is known."""
+"""Tests of sets of labels: evidence from an array's tokens, against models that are fully known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ END = ""
 
 
 def any_model(seed: int) -> Model:
-    """Return a model that, after any labels, gives one of the others or ends, all at random."""
+    """Return a random model that, after any labels, gives another label or ends."""
 
     def model(before: Given) -> dict[str, float]:
         rng = random.Random(f"{seed}/{before}")
@@ -48,13 +48,13 @@ def answers(model: Model, before: Given = (), weight: float = 1.0) -> Iterator[t
 
 
 def one_by_one(labels: Given) -> list[str]:
-    """Brackets, quotes, commas and labels are tokens of their own."""
+    """Split an answer into brackets, quotes, commas and labels."""
     inner = [token for n, label in enumerate(labels) for token in ([", "] * (n > 0) + ['"', label, '"'])]
     return ['{"topics": ', "[", *inner, "]", "}"]
 
 
 def joined(labels: Given) -> list[str]:
-    """Quotes, commas and brackets stand in one token."""
+    """Split an answer with quotes, commas and brackets in one token."""
     if not labels:
         return ['{"topics":', " []", "}"]
     inner = [token for n, label in enumerate(labels) for token in ([label] if n == 0 else ['","', label])]
@@ -62,19 +62,19 @@ def joined(labels: Given) -> list[str]:
 
 
 def with_labels(labels: Given) -> list[str]:
-    """A token reaches from one label's end into the next."""
+    """Split an answer with tokens that reach from one label's end into the next label."""
     if not labels:
         return ['{"topics": []}']
     return [f'{{"topics": ["{labels[0]}', *(f'", "{label}' for label in labels[1:]), '"]}']
 
 
 def characters(labels: Given) -> list[str]:
-    """One token for every character."""
+    """Split an answer into its characters."""
     return list(json.dumps({"topics": list(labels)}))
 
 
 def spread(labels: Given) -> list[str]:
-    """An answer on many lines, as some models write JSON."""
+    """Split an answer that is written on many lines."""
     inner = [
         token for n, label in enumerate(labels) for token in ([","] * (n > 0) + ["\n ", '"' + label, '"'])
     ]
@@ -82,7 +82,7 @@ def spread(labels: Given) -> list[str]:
 
 
 def objects(labels: Given) -> list[str]:
-    """Every label stands in an object of its own."""
+    """Split an answer in which every label stands in an object."""
     inner = [
         token
         for n, label in enumerate(labels)
@@ -92,7 +92,7 @@ def objects(labels: Given) -> list[str]:
 
 
 def closed_objects(labels: Given) -> list[str]:
-    """Quote, brace and what follows are one token."""
+    """Split an answer with the quote, the brace and the text after them in one token."""
     if not labels:
         return ['{"results": []}']
     inner = [
@@ -237,12 +237,12 @@ CLOSING = ('"]}', 1.0, {})
 
 
 def read(*tokens: tuple[str, float, dict[str, float]], space: str = "masked") -> Any:
-    """Return the evidence of an answer over two labels."""
+    """Return what `extract_set` reads from an answer over two labels."""
     return extract_set(spelled(*tokens), ("Bills", "Food"), "topics", space)
 
 
 def test_unlisted_ends_get_the_least_probability() -> None:
-    """The bound of an unlisted end counts against the label and is not measured."""
+    """An unlisted end gets the least listed probability, and the label is unmeasured."""
     found = read(
         ARRAY,
         ('"', 0.7, {'"': 0.7, ' "': 0.2}),
@@ -257,7 +257,7 @@ def test_unlisted_ends_get_the_least_probability() -> None:
 
 
 def test_unread_continuations_are_shared_and_unmeasured() -> None:
-    """The labels behind the last one were never read."""
+    """Without continuations the labels share the mass of going on, and are unmeasured."""
     answer = spelled(ARRAY, ("]", 0.6, {"]": 0.6, '"': 0.4}), ("}", 1.0, {}))
     found = extract_set(answer, ("Bills", "Food", "Rent", "Taxi"), "topics")
     assert found.probabilities.tolist() == pytest.approx([0.1] * 4)
@@ -267,7 +267,7 @@ def test_unread_continuations_are_shared_and_unmeasured() -> None:
 
 
 def test_bounds_are_limited_by_path_mass() -> None:
-    """What is unlisted behind a quote of 0.5 has at most its share of that."""
+    """After a quote of probability 0.5 the bound is at most that share of the unlisted mass."""
     found = read(
         OPENING, FOOD, ('"', 0.5, {'"': 0.5, '"]': 0.3}), ("]", 0.6, {"]": 0.6, "!": 0.2}), ("}", 1.0, {})
     )
@@ -277,20 +277,20 @@ def test_bounds_are_limited_by_path_mass() -> None:
 
 
 def test_alternatives_to_closing_quotes_may_decide() -> None:
-    """An alternative that joins the quote and a comma counts as going on."""
+    """An alternative of a quote and a comma in one token counts as going on."""
     found = read(OPENING, FOOD, ('"', 0.6, {'"': 0.6, '",': 0.4}), ("]}", 1.0, {"]}": 1.0}))
     assert (found.confidence, found.probabilities[0]) == (pytest.approx(0.6), pytest.approx(0.4))
     assert found.unresolved[1] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_repeated_labels_leave_the_answer() -> None:
-    """Only new labels, and the label really given, keep the answer possible."""
+    """A repeated label adds nothing to the confidence of the answer that was given."""
     found = read(OPENING, FOOD, ('", "', 1.0, {}), ("Bills", 0.7, {"Bills": 0.7, "Food": 0.3}), CLOSING)
     assert found.confidence == pytest.approx(0.7)
 
 
 def test_label_mass_is_the_least_step() -> None:
-    """Mass on other texts lowers the label mass, whatever the mass of the end."""
+    """`label_mass` is the least mass of all places of the array."""
     found = read(
         ARRAY,
         ('"', 0.5, {'"': 0.5, "]": 0.5}),
@@ -303,14 +303,14 @@ def test_label_mass_is_the_least_step() -> None:
 
 
 def test_labels_below_an_assumed_end_are_unmeasured() -> None:
-    """A label is unmeasured if the unreported end may outweigh it."""
+    """A label is unmeasured if the unreported end may be more probable."""
     found = read(ARRAY, ('"', 0.1, {'"': 0.1, "x": 0.3}), FOOD, CLOSING, space="raw")
     assert (found.probabilities[1], found.unresolved[1]) == (pytest.approx(0.25), pytest.approx(0.75))
     assert not found.measured[1]
 
 
 def test_a_repeated_label_counts_once() -> None:
-    """A repeated label leaves the set as it is."""
+    """A label that the answer holds twice counts once."""
     step = {"Food": 0.5, "Bills": 0.5}
     found = read(
         OPENING,
@@ -337,7 +337,7 @@ def test_a_repeated_label_counts_once() -> None:
     ],
 )
 def test_the_last_brackets_mean_all_elements(text: str, field: str) -> None:
-    """The array may be the root, deep inside, or hold objects or arrays."""
+    """The array of labels is read at the root, nested, and with labels in objects or arrays."""
     answer = Completion(text=text, tokens=tuple(Token(c.encode(), 0.0, ((c.encode(), 0.0),)) for c in text))
     found = extract_set(answer, ("Bills", "Food"), field)
     assert found.held.tolist() == [False, True]
@@ -345,7 +345,7 @@ def test_the_last_brackets_mean_all_elements(text: str, field: str) -> None:
 
 
 def test_a_label_has_a_binary_distribution() -> None:
-    """The distribution is over "not in the answer" and "in the answer"."""
+    """Each label has a distribution over "not in the answer" and "in the answer"."""
     model = any_model(3)
     found = extract_set(written(model, ("Food",), joined), LABELS, "topics", LogprobSpace.RAW)
     one = found.distribution(2, ("no", "yes"))
@@ -366,14 +366,14 @@ def test_a_label_has_a_binary_distribution() -> None:
     ],
 )
 def test_other_fields_are_no_evidence(text: str, field: str, message: str) -> None:
-    """The error names what came instead of an array of labels."""
+    """A field that is no array of labels raises LogprobsUnavailableError."""
     answer = spelled((text, 1.0, {text: 1.0}))
     with pytest.raises(LogprobsUnavailableError, match=message):
         extract_set(answer, ("Bills", "Food"), field)
 
 
 def test_impossible_tokens_decide_nothing() -> None:
-    """Impossible tokens on both sides give even odds, unmeasured."""
+    """Impossible tokens on both sides give probability one half, unmeasured."""
     tokens: Sequence[Token] = (
         Token(b'{"topics": [', 0.0),
         Token(b"]", -9999.0, ((b"]", -9999.0), (b'"', -9999.0))),
@@ -386,7 +386,7 @@ def test_impossible_tokens_decide_nothing() -> None:
 
 
 def scored(given: Given, ends: float, shares: Sequence[float], *, error: float = 0.0) -> ArrayPlace:
-    """Return a place where every label was scored, up to an error."""
+    """Return a place where every label was scored, with a given error bound."""
     labels = LabelDistribution(
         labels=LABELS,
         logprobs=np.log(np.array(shares)),
@@ -403,7 +403,7 @@ def scored(given: Given, ends: float, shares: Sequence[float], *, error: float =
 
 @pytest.mark.parametrize("error", [0.05, 0.15])
 def test_scored_places_stay_within_the_bound(error: float) -> None:
-    """Errors of the labels stay within the bound, and the worst case comes near it."""
+    """The error of each label stays within its bound, and reaches 60% of it in the worst case."""
     places = (((), 0.1, (0.7, 0.2, 0.1)), (("Bills",), 0.6, (0.3, 0.4, 0.3)))
     true = set_of_places(LABELS, [scored(*place) for place in places])
     assert true.held.tolist() == [True, False, False]
@@ -425,7 +425,7 @@ def test_scored_places_stay_within_the_bound(error: float) -> None:
 
 
 def test_scored_places_report_the_least_mass() -> None:
-    """The label mass is the least mass of all places."""
+    """`label_mass` of scored places is the least mass of all places."""
     found = set_of_places(
         LABELS, [scored((), 0.1, (0.7, 0.2, 0.1)), scored(("Bills",), 0.6, (0.3, 0.4, 0.3))]
     )
@@ -434,7 +434,7 @@ def test_scored_places_report_the_least_mass() -> None:
 
 
 def test_repeated_shares_are_unmeasured() -> None:
-    """The unmeasured share of a repeated label is assumed to belong to the end."""
+    """The unmeasured share of a repeated label is reported as `assumed`."""
     second = scored(("Bills",), 0.1, (0.8, 0.15, 0.05))
     loose = LabelDistribution(**{**vars(second.labels), "measured": np.array([False, True, True])})
     places = [
@@ -449,7 +449,7 @@ def test_repeated_shares_are_unmeasured() -> None:
 
 @pytest.mark.parametrize(("given", "more", "ends"), [((), 0.4 + 0.06, 0.2), (("Bills",), 0.3, 0.2 + 0.06)])
 def test_next_tokens_decide_whether_an_array_goes_on(given: Given, more: float, ends: float) -> None:
-    """White space counts as an element at the first place, as the end at later ones."""
+    """White space after an opening bracket counts as an element, and later as the end."""
     vocabulary = Vocabulary([b'"', b', "', b"]", b"\n", b"x"])
     logprobs = TokenLogprobs(vocabulary, np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], dtype=np.float32)))
     labels = scored(given, 0.5, (0.7, 0.2, 0.1)).labels

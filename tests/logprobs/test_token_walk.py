@@ -1,4 +1,4 @@
-"""TokenWalk: the probabilities of labels' tokens, added up to a distribution over the labels."""
+"""Tests of TokenWalk: token probabilities added up to a distribution over the labels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ENDS = {END: (END, END_OBJECT, END_ITEM), C_END: (C_END,)}
 
 
 class Model:
-    """Random next-token probabilities that depend on the tokens before."""
+    """Gives random next-token probabilities, which depend on the tokens before."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -38,7 +38,7 @@ class Model:
         return TokenLogprobs(VOCABULARY, np.array(logits, dtype=np.float32))
 
     def probability(self, path: Sequence[int]) -> float:
-        """Return the probability of a label's tokens, whatever stands behind the quote."""
+        """Return the probability of a label's tokens and any token that begins with the quote."""
         found = 1.0
         for place, token in enumerate(path):
             logits = self.after(tuple(path[:place])).logits.astype(np.float64)
@@ -72,7 +72,7 @@ def variation(walk: TokenWalk, model: Model) -> float:
 
 @given(seed=st.integers(0, 10**6))
 def test_full_walks_multiply_token_probabilities(seed: int) -> None:
-    """Structure behind the closing quote counts, and nothing is left open."""
+    """A full walk gives the products of the token probabilities, with nothing unresolved."""
     model = Model(seed)
     found = walked(model)[0].distribution(LABELS)
     expected = truth(model)
@@ -87,7 +87,7 @@ def test_full_walks_multiply_token_probabilities(seed: int) -> None:
 
 @given(seed=st.integers(0, 10**6), tolerance=st.floats(0.0, 1.0), other=st.none() | st.integers(0, 10**6))
 def test_error_bound_and_tolerance_hold(seed: int, tolerance: float, other: int | None) -> None:
-    """The error stays within the bound and the bound within the tolerance, with any expectations."""
+    """The error stays within the bound, and the bound within the tolerance, for any expectations."""
     model = Model(seed)
     expected = None if other is None else walked(Model(other))[0].shares()
     walk, _ = walked(model, tolerance=tolerance, expected=expected)
@@ -100,7 +100,7 @@ def test_error_bound_and_tolerance_hold(seed: int, tolerance: float, other: int 
 
 @given(seed=st.integers(0, 10**6))
 def test_right_expectations_make_short_walks_exact(seed: int) -> None:
-    """With right expectations the root suffices."""
+    """With right expectations the result is exact after the root alone."""
     model = Model(seed)
     walk, turns = walked(model, tolerance=1.0, expected=walked(model)[0].shares())
     assert turns == [[0]]
@@ -109,7 +109,7 @@ def test_right_expectations_make_short_walks_exact(seed: int) -> None:
 
 @given(seed=st.integers(0, 10**6), tolerance=st.sampled_from([0.05, 0.2, 0.5]))
 def test_needed_nodes_are_queried_in_one_round(seed: int, tolerance: float) -> None:
-    """One round suffices if the expectations are right, with the same result."""
+    """With right expectations one round of queries suffices, with the same result."""
     model = Model(seed)
     full, _ = walked(model)
     needed = full.needed(tolerance)
@@ -121,7 +121,7 @@ def test_needed_nodes_are_queried_in_one_round(seed: int, tolerance: float) -> N
 
 
 def test_chains_of_nodes_are_pending_together() -> None:
-    """A chain of nodes is pending up to where labels part or end."""
+    """The nodes of a chain are pending together, up to where labels differ or end."""
     trie = TokenTrie([(A, B, C, END), (A, B, C, D, END), (D, END)], VOCABULARY)
     walk = TokenWalk(trie, tolerance=0.0)
     walk.visit(walk.pending()[0], Model(1).after(()))
@@ -129,7 +129,7 @@ def test_chains_of_nodes_are_pending_together() -> None:
 
 
 def test_unvisited_shared_mass_is_unresolved() -> None:
-    """The mass of two labels behind one token is unresolved."""
+    """The mass of two labels after one unvisited token is unresolved."""
     trie = TokenTrie([(A, B, END), (A, C, END), (D, END)], VOCABULARY)
     walk = TokenWalk(trie, tolerance=1.0)
     logits = np.full(len(PIECES), -np.inf, dtype=np.float32)

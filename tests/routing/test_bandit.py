@@ -1,4 +1,4 @@
-"""The bandit strategy: what it learns from, how it orders, and its stored state."""
+"""Tests of the bandit strategy: learning, order and stored state."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ EAST, NORTH = np.array([1.0, 0.0]), np.array([0.0, 1.0])
 
 
 def bandit(**settings: Any) -> BanditRouter:
-    """Return a router of two dimensions that ignores cost by default."""
+    """Return a bandit router of two dimensions, whose cost weight is 0 by default."""
     return BanditRouter(NAMES, **{"dim": 2, "cost_weight": 0.0, **settings})
 
 
 def answered(provider: str, quality: float | None, context: Any = EAST, **more: Any) -> Observation:
-    """Return an answer of a quality."""
+    """Return the observation of an answer with this quality."""
     return Observation(
         provider=provider, success=True, latency_seconds=0.1, quality=quality, context=context, **more
     )
 
 
 def failed(provider: str, context: Any = EAST, *, limited: bool = False) -> Observation:
-    """Return a failed call."""
+    """Return the observation of a failed call."""
     return Observation(
         provider=provider, success=False, latency_seconds=0.1, rate_limited=limited, context=context
     )
@@ -52,12 +52,12 @@ def value(router: BanditRouter, provider: str, name: str) -> float:
 
 class TestOrder:
     def test_nothing_learnt_is_the_declared_order(self) -> None:
-        """The declared order holds with an embedding and without one."""
+        """Without observations the declared order holds, with an embedding and without one."""
         assert asked(bandit()) == list(NAMES)
         assert bandit().order() == bandit().order(RoutingRequest()) == list(NAMES)
 
     def test_ties_stay_as_they_were_declared(self) -> None:
-        """Forty providers with equal bounds keep their declared order."""
+        """Providers with equal bounds keep their declared order."""
         names = [f"provider {number}" for number in range(40)]
         router = BanditRouter(names, dim=2)
         assert asked(router) == names
@@ -67,7 +67,7 @@ class TestOrder:
         assert router.order() == [names[7], *rest, names[3]]
 
     def test_tries_every_provider_without_a_warm_up(self) -> None:
-        """The bound of a provider without observations is wider than any other."""
+        """The first requests go to every provider once, even if all answers are equally good."""
         router = bandit()
         seen = []
         for _ in range(3):
@@ -86,7 +86,7 @@ class TestOrder:
         assert (asked(router, EAST)[0], asked(router, NORTH)[0]) == ("cheap", "dear")
 
     def test_longer_embeddings_are_truncated(self) -> None:
-        """Scale and the numbers after the first `dim` make no difference."""
+        """An embedding is cut to `dim` numbers and scaled, so a longer or larger one teaches the same."""
         plain, odd = bandit(), bandit()
         for number in range(30):
             context = np.array([np.cos(number), np.sin(number)])
@@ -102,7 +102,7 @@ class TestOrder:
         assert asked(plain) == asked(odd, [5e-300, 0.0])
 
     def test_orders_by_the_bound_of_embedding_and_constant(self) -> None:
-        """The bound is that of ridge regression on all records; the constant is no part of `dim`."""
+        """The order follows the bound of ridge regression on all records, with a constant beside `dim`."""
         router = bandit(alpha=0.3, decay_factor=1.0)
         rng = np.random.default_rng(3)
         matrices, vectors = {name: np.eye(3) for name in NAMES}, {name: np.zeros(3) for name in NAMES}
@@ -139,7 +139,7 @@ class TestOrder:
         assert router.order() == ["middle", "cheap", "dear"]
 
     def test_a_provider_that_recovers_is_taken_back(self) -> None:
-        """A provider that fails for 300 requests is dropped and comes first again after its recovery."""
+        """A provider is dropped during 300 failures, and comes first again after its recovery."""
         router = bandit()
         worth = {"cheap": 0.9, "middle": 0.6, "dear": 0.5}
         chosen = []
@@ -164,13 +164,13 @@ class TestReward:
         ],
     )
     def test_of_one_call(self, observation: Observation, reward: float) -> None:
-        """A failed call is worse than the worst answer, a rate limit twice as bad."""
+        """The reward is the quality; a failed call gets a lower one, and a rate limit the lowest."""
         router = bandit()
         router.record(observation)
         assert value(router, "cheap", "reward") == reward
 
     def test_cost_is_relative_to_the_dearest(self) -> None:
-        """Cost counts in the dollars that were paid."""
+        """The reward falls with a call's cost, as a share of the dearest provider's mean cost."""
         router = bandit(cost_weight=0.5, decay_factor=1.0)
         router.record(answered("dear", 0.9, cost=0.03))
         router.record(answered("dear", 0.9, cost=0.01))
@@ -181,7 +181,7 @@ class TestReward:
         assert value(router, "dear", "cost") == pytest.approx(0.02)
 
     def test_failures_ignore_cost_and_quality(self) -> None:
-        """Cost and quality of a failed call enter no mean."""
+        """Cost and quality of a failed call do not enter the means."""
         router = bandit(cost_weight=0.5)
         router.record(
             Observation(
@@ -198,7 +198,7 @@ class TestReward:
         assert value(router, "cheap", "reward") == -1.0
 
     def test_unpriced_calls_count_as_the_mean(self) -> None:
-        """Without a mean the declared share counts, and otherwise nothing."""
+        """A call without a cost counts with the provider's mean cost, or else with its declared one."""
         router = bandit(cost_weight=0.5, costs={"dear": 8.0, "middle": 2.0})
         router.record(answered("dear", 1.0))
         router.record(answered("middle", 1.0))
@@ -227,7 +227,7 @@ class TestReward:
         assert chosen[100:].count("cheap") > 150
 
     def test_may_come_later(self) -> None:
-        """An answer without a quality teaches nothing; the same call with one is learnt."""
+        """An answer without a quality is not learnt; the same answer with a quality is."""
         late, prompt = bandit(), bandit()
         late.record(answered("cheap", None))
         assert asked(late) == list(NAMES)
@@ -238,7 +238,7 @@ class TestReward:
 
     @pytest.mark.parametrize("context", [None, [], np.zeros(2), np.zeros(7)])
     def test_unembedded_requests_train_nothing(self, context: Any) -> None:
-        """Such calls are only counted."""
+        """Calls without an embedding are only counted, as `unembedded`."""
         router = bandit()
         for observation in (answered("cheap", 0.9, context, cost=1.0), failed("cheap", context)):
             router.record(observation)
@@ -263,7 +263,7 @@ def test_standings_say_what_is_known() -> None:
 
 
 def test_uncertainty_averages_the_bound() -> None:
-    """Uncertainty is the root mean square of the bound's width over many directions."""
+    """`uncertainty` is the root mean square of the bound's width over all directions."""
     router = bandit(alpha=2.0, decay_factor=1.0)
     known = np.zeros((3, 3))
     for number in range(25):
@@ -305,7 +305,7 @@ class TestBadInput:
         ids=lambda context: f"{context!r:.20}",
     )
     def test_embeddings_of_the_wrong_size_or_not_finite(self, context: Any) -> None:
-        """A bad embedding raises ConfigurationError in `order` and `record`, and teaches nothing."""
+        """A bad embedding raises ConfigurationError in `order` and `record`, and the state is unchanged."""
         router = bandit()
         with pytest.raises(ConfigurationError, match="embedding"):
             asked(router, context)
@@ -315,12 +315,12 @@ class TestBadInput:
 
 
 def numbers(record: Mapping[str, Any], key: str) -> NDArray[np.float64]:
-    """Return what a record holds in base64."""
+    """Return the numbers that a record holds in base64."""
     return np.frombuffer(base64.b64decode(record[key]), dtype="<f8")
 
 
 def packed(values: Any) -> str:
-    """Return numbers in base64."""
+    """Return the numbers as base64."""
     return base64.b64encode(np.asarray(values, dtype="<f8").tobytes()).decode()
 
 
@@ -354,7 +354,7 @@ class TestSnapshot:
         assert len(text) < 8 * (65 * 66 / 2 + 65) * 4 / 3 + 500
 
     def test_another_dim_begins_afresh_with_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
-        """A changed setting raises no error."""
+        """A snapshot with another `dim` logs one warning, and the router begins afresh."""
         router = taught()
         with caplog.at_level(logging.WARNING, logger="calibrant"):
             router.restore(BanditRouter(NAMES, dim=3).snapshot())
@@ -364,7 +364,7 @@ class TestSnapshot:
 
 
 def change(key: str, new: Any) -> Callable[[dict[str, Any]], None]:
-    """Return a change of one value of a provider's record."""
+    """Return a function that changes one value of a provider's record."""
 
     def changed(snapshot: dict[str, Any]) -> None:
         snapshot["providers"]["middle"][key] = new

@@ -1,4 +1,4 @@
-"""The cascade: cheap providers first, dear ones after degenerate answers."""
+"""Tests of the cascade strategy: cheap providers first, dear ones after degenerate answers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TestOrder:
 
 class TestOptions:
     def test_the_edges_are_fine(self) -> None:
-        """With threshold 0 every answer is accepted, with threshold 1 next to none."""
+        """With threshold 0 an answer of quality 0 is accepted, with threshold 1 not even one of 0.99."""
         least = CascadeRouter(
             ["a"], quality_threshold=0, max_escalations=0, max_cascade_tokens=1, window_size=4,
             classifier_mode="judge", rng=np.random.default_rng(0),
@@ -84,7 +84,7 @@ class TestClimbing:
             assert not router.ladder().settles(found.score)
 
     def test_earlier_better_answers_win(self) -> None:
-        """The best answer is returned, not the last one."""
+        """After all escalations the best answer is returned, not the last one."""
         cut = '{"category": "Spo'
         assert climb(CascadeRouter(["a", "b", "c"], max_escalations=9), ["", cut, "..."]) == (cut, 3)
         assert climb(CascadeRouter(["a", "b", "c"], max_escalations=1), [cut, "", "Paris"]) == (cut, 2)

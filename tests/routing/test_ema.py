@@ -1,4 +1,4 @@
-"""Moving averages of success and latency."""
+"""Tests of moving averages of success and latency."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NAMES = ["a", "b", "c"]
 
 
 def seen(provider: str, *, success: bool = True, seconds: float = 0.5, **more: Any) -> Observation:
-    """Return the observation of a call."""
+    """Return the observation of one call."""
     return Observation(provider=provider, success=success, latency_seconds=seconds, **more)
 
 
 def values(router: EMARouter, provider: str) -> dict[str, float]:
-    """Return a provider's numbers."""
+    """Return the numbers in a provider's standing."""
     return dict(next(one.values for one in router.standings() if one.provider == provider))
 
 
@@ -48,7 +48,7 @@ observations = st.lists(
 
 
 def test_unused_providers_keep_their_start() -> None:
-    """Success 1, half a second and no penalty give a score of 0.95, also after a restart."""
+    """A provider without calls has success 1, half a second, no penalty and the score 0.95."""
     start = {"success": 1.0, "latency_seconds": 0.5, "penalty": 0.0, "score": 0.95}
     router = EMARouter(NAMES)
     for _ in range(25):
@@ -60,7 +60,7 @@ def test_unused_providers_keep_their_start() -> None:
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
 def test_averages_weigh_what_came_by_its_age(alpha: float) -> None:
-    """The newest value has weight alpha, every older one (1 - alpha) times less."""
+    """The newest value has weight alpha, and each older one (1 - alpha) times the weight before."""
     rng = np.random.default_rng(1)
     seconds, penalties = rng.uniform(0, 3, 40), rng.uniform(0, 1, 40)
     router = EMARouter(NAMES, alpha=alpha)
@@ -78,7 +78,7 @@ def test_averages_weigh_what_came_by_its_age(alpha: float) -> None:
 
 @pytest.mark.parametrize("limited", [False, True])
 def test_rate_limits_count_as_failures(limited: bool) -> None:
-    """Three of them leave 0.9 to the third power."""
+    """Each of three failures or rate limits multiplies the success by 0.9."""
     router = EMARouter(NAMES)
     for _ in range(3):
         router.record(seen("a", success=False, rate_limited=limited))
@@ -106,7 +106,7 @@ def test_slow_failures_raise_the_latency() -> None:
 
 @given(before=observations, penalty=st.floats(0.01, 1.0), success=st.booleans())
 def test_a_penalty_always_lowers_the_score(before: list[Observation], penalty: float, success: bool) -> None:
-    """A penalty lowers a negative score, too."""
+    """A penalty lowers every score, also a negative one."""
     with_it, without = EMARouter(NAMES), EMARouter(NAMES)
     for one in before:
         with_it.record(one)
@@ -149,7 +149,7 @@ def test_restoring_begins_a_new_interval() -> None:
 
 
 def test_the_first_answer_after_an_outage_starts_afresh() -> None:
-    """A provider that failed slowly and recovered comes first again."""
+    """A provider that failed slowly and recovered comes first again after its first answer."""
     router = EMARouter(NAMES, reorder_interval=1)
     for _ in range(40):
         router.record(seen("a", success=False, seconds=30.0))
@@ -164,7 +164,7 @@ def test_the_first_answer_after_an_outage_starts_afresh() -> None:
 
 
 def test_recovered_providers_keep_their_latency() -> None:
-    """The known latency keeps a fast provider before a slower one."""
+    """A fast provider that recovers keeps its latency and comes before a slower one."""
     router = EMARouter(["a", "b"], reorder_interval=1)
     for _ in range(50):
         router.record(seen("a", seconds=0.01))
@@ -177,7 +177,7 @@ def test_recovered_providers_keep_their_latency() -> None:
 
 
 def test_a_trial_that_failed_is_no_recovery() -> None:
-    """A failed probe changes nothing but the average."""
+    """A failed probe lowers the success like any other failure."""
     router = EMARouter(NAMES)
     for _ in range(10):
         router.record(seen("a", success=False))
@@ -190,7 +190,7 @@ def test_a_trial_that_failed_is_no_recovery() -> None:
     [("success", 1.1), ("latency_seconds", -0.1), ("penalty", -0.1), ("observations", 1.5)],
 )
 def test_stored_averages_have_ranges(field: str, value: float) -> None:
-    """The StateError names the field, and the state stays as it was."""
+    """A stored value out of range raises StateError with its field, and the state stays as it was."""
     router = EMARouter(NAMES)
     router.record(seen("a", success=False))
     before = router.snapshot()

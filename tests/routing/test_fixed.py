@@ -1,4 +1,4 @@
-"""Declared orders, and the table from task to provider."""
+"""Tests of declared orders, and of the table from task to provider."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMES = ["a", "b", "c"]
 
 
 def test_the_declared_order_stays_whatever_happens() -> None:
-    """Failures are counted but change no order."""
+    """Failures are counted, and the declared order stays."""
     router = FixedRouter(NAMES)
     for _ in range(5):
         router.record(Observation(provider="a", success=False, latency_seconds=1.0))
@@ -28,7 +28,7 @@ def test_the_declared_order_stays_whatever_happens() -> None:
     [("t", ["c", "a", "b"]), ("u", ["a", "b", "c"]), ("other", NAMES), ("", NAMES), (None, NAMES)],
 )
 def test_tasks_provider_comes_first(task: str | None, order: list[str]) -> None:
-    """A missing or unknown task keeps the declared order."""
+    """The task's provider comes first; a missing or unknown task keeps the declared order."""
     router = TaskRouter(NAMES, tasks={"t": "c", "u": "a"})
     assert router.order(RoutingRequest(task=task)) == order
     assert router.order() == NAMES

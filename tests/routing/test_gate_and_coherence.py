@@ -1,4 +1,4 @@
-"""Checks of answers by their embeddings: the quality gate and the coherence monitor."""
+"""Tests of the quality gate and the coherence monitor, which compare embeddings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TestGate:
 
     @given(VECTOR, st.sampled_from([1e-300, 1e-160, 1e-9, 1e9, 1e160, 1e300]))
     def test_length_does_not_matter_however_large_or_small(self, vector: np.ndarray, scale: float) -> None:
-        """Very long and very short vectors have the same similarity."""
+        """The similarity does not depend on the length of the vectors."""
         assert QualityGate(0.5).similarity(vector, vector * scale) == pytest.approx(1.0)
         assert QualityGate(0.5).similarity(vector, vector * -scale) == pytest.approx(-1.0)
 
@@ -46,7 +46,7 @@ class TestGate:
         assert QualityGate(0.5).similarity([1.0, 2.0], [1.0, 2.0, 3.0]) is None
 
     def test_most_similar_answer_wins(self) -> None:
-        """Answers may all point away from the question."""
+        """Without an accepted answer the most similar one is best, even if all point away."""
         gate = QualityGate(0.75)
         ladder = gate.ladder()
         answers = [[-1.0, 0.1], [-1.0, 1.0], [-1.0, 0.0]]
@@ -141,6 +141,6 @@ class TestCoherence:
     ],
 )
 def test_bad_options_are_refused(make: Callable[[], object], message: str) -> None:
-    """A number out of its range raises ConfigurationError, which names it."""
+    """A number out of its range raises ConfigurationError with its name."""
     with pytest.raises(ConfigurationError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Messages for a judge, and the grades in its replies."""
+"""Tests of messages to a judge, and of the grades in a judge's replies."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class TestMessages:
         assert answer in user["content"]
 
     def test_codes_in_the_text_are_skipped(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A code that occurs in one of the texts is replaced by the next digest."""
+        """A code that occurs in the question or the answer is replaced by the next digest."""
         digests = iter([b"\1" * 32, b"\2" * 32, b"\3" * 32])
         monkeypatch.setattr(hashlib, "sha256", lambda _: SimpleNamespace(digest=lambda: next(digests)))
         system, _ = judge_messages("01" * 20, "02" * 20)
         assert "code 0303030303030303." in system["content"]
 
     def test_question_and_answer_cannot_trade_places_unnoticed(self) -> None:
-        """The code depends on where one ends and the other begins."""
+        """The system message changes if the boundary between question and answer moves."""
         assert judge_messages("a\0b", "c")[0] != judge_messages("a", "b\0c")[0]
 
     @pytest.mark.parametrize(

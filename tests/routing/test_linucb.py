@@ -1,4 +1,4 @@
-"""LinUCB against the closed form of its recursion, solved from all records at once."""
+"""Tests of LinUCB against the closed form of its recursion, solved from all records at once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Array = NDArray[np.float64]
 
 
 def unit_rows(rng: np.random.Generator, rows: int, dim: int) -> Array:
-    """Return directions with something in common, as embeddings have."""
+    """Return random unit vectors with a common direction, like embeddings."""
     found = rng.normal(size=(rows, dim)) + 1.0
     return np.asarray(found / np.linalg.norm(found, axis=1, keepdims=True))
 
 
 def ridges(arms: list[int], *, count: int, dim: int, decay: float) -> Array:
-    """Return the share of the identity that each arm has left, followed record by record."""
+    """Return each arm's remaining share of the identity, computed record by record."""
     ridge, since = np.ones(count), np.zeros(count)
     for arm in arms:
         ridge = ridge * decay
@@ -35,7 +35,7 @@ def ridges(arms: list[int], *, count: int, dim: int, decay: float) -> Array:
 def closed_form(
     contexts: Array, arms: list[int], rewards: Array, *, count: int, decay: float
 ) -> tuple[Array, Array]:
-    """Return A and b of every arm from all records, without any recursion but the ridge's."""
+    """Return A and b of every arm from all records, with a recursion for the ridge only."""
     g = decay ** (1.0 / count)
     dim = contexts.shape[1]
     ages = np.arange(len(arms))[::-1]
@@ -67,12 +67,12 @@ def played(
 
 
 def matrices_of(model: LinUCB) -> Array:
-    """Return every arm's A, from the state that is stored."""
+    """Return A of every arm, from the stored state."""
     return np.asarray(model.ridge[:, None, None] * (np.eye(model.dim) + model.gram))
 
 
 def thetas(model: LinUCB) -> Array:
-    """Return every arm's coefficients: its scores without a bound, along the axes."""
+    """Return the coefficients of every arm: its scores without a bound, along the axes."""
     return np.einsum("ade,ae->ad", model.inverse, model.response)
 
 
@@ -85,7 +85,7 @@ class TestClosedForm:
     @pytest.mark.parametrize("decay", [0.99, 1.0, 0.9, 0.3])
     @pytest.mark.parametrize(("dim", "count"), [(16, 5), (3, 2), (1, 1)])
     def test_recursion_equals_the_closed_form(self, dim: int, count: int, decay: float) -> None:
-        """After 2,000 records both agree to 1e-8 with numpy.linalg.solve."""
+        """After 2,000 records, A, the coefficients and the scores equal the closed form to 1e-8."""
         model, x, matrices, vectors = played(2_000, dim=dim, count=count, decay=decay, seed=1)
         theta = solved(matrices, vectors)
         widths = np.sqrt([x @ np.linalg.solve(a, x) for a in matrices])
@@ -94,7 +94,7 @@ class TestClosedForm:
         np.testing.assert_allclose(model.scores(x), theta @ x + widths, rtol=0, atol=1e-8)
 
     def test_ten_thousand_records_with_decay(self) -> None:
-        """At the defaults (dim 64, five arms, decay 0.99) the matrix stays well conditioned."""
+        """After 10,000 records at the defaults the coefficients are exact and A is well conditioned."""
         model, _, matrices, vectors = played(10_000, dim=64, count=5, decay=0.99, seed=2)
         np.testing.assert_allclose(thetas(model), solved(matrices, vectors), rtol=0, atol=1e-8)
         most = 1.0 / (1.0 - 0.99**0.2)  # the sum of all weights
@@ -114,7 +114,7 @@ class TestClosedForm:
         np.testing.assert_allclose(thetas(model), solved(matrices, vectors), rtol=0, atol=1e-9)
 
     def test_whole_ridge_decays_towards_the_identity(self) -> None:
-        """A <- I + d (A - I) + x x', b <- d b + r x holds after every second record, when the ridge is restored."""
+        """After every second record, A = I + d (A - I) + x x' and b = d b + r x hold."""
         decay = 0.6  # below 1/2 after two
         model = LinUCB(arms=1, dim=4, alpha=1.0, decay=decay)
         a, b = np.eye(4), np.zeros(4)
@@ -129,7 +129,7 @@ class TestClosedForm:
 
 class TestForgetting:
     def test_never_takes_more_than_half_of_the_ridge(self) -> None:
-        """No direction's variance is overestimated by more than a factor of two."""
+        """The ridge never falls below one half, so no variance is overestimated more than twofold."""
         for decay, arm in itertools.product((0.99, 0.5, 1e-300), (0, 1)):
             model = LinUCB(arms=2, dim=3, alpha=1.0, decay=decay)
             for context in unit_rows(np.random.default_rng(3), 50, 3):
@@ -137,7 +137,7 @@ class TestForgetting:
                 assert np.linalg.eigvalsh(matrices_of(model)).min() >= LEAST_RIDGE - 1e-12
 
     def test_idle_arms_regain_their_first_bound(self) -> None:
-        """An idle arm keeps its coefficients until the ridge is restored, and is tried again."""
+        """An idle arm's score rises, and after 5,000 other records it has its first bound again."""
         model = LinUCB(arms=2, dim=2, alpha=1.0, decay=0.99)
         x = np.array([1.0, 0.0])
         model.learn(0, x, 0.9)
@@ -153,7 +153,7 @@ class TestForgetting:
 
 class TestScores:
     def test_first_scores_are_alpha(self) -> None:
-        """The prior knows no reward, and the width of I is 1."""
+        """Without records, the score and the width of a unit vector are alpha."""
         model = LinUCB(arms=3, dim=5, alpha=0.7, decay=0.99)
         np.testing.assert_allclose(model.scores(unit_rows(np.random.default_rng(0), 1, 5)[0]), 0.7)
         np.testing.assert_allclose(model.widths(np.full(5, 0.2)), 0.7)

@@ -1,4 +1,4 @@
-"""The protocol of strategies: providers, observations, state and the ladder of one request."""
+"""Tests of the protocol of strategies: providers, observations, state and ladders."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def make(strategy: str) -> Callable[..., Any]:
 
 
 def test_every_strategy_keeps_the_protocol(make: Any, strategy: str) -> None:
-    """A strategy takes providers and a generator, orders all providers, learns, and has standings."""
+    """Every strategy orders all providers, learns from observations, and has standings."""
     router = make(providers=["b", "a", "c"], rng=np.random.default_rng(0))
     assert isinstance(router, Router)
     assert router.strategy == strategy
@@ -103,7 +103,7 @@ def test_every_strategy_keeps_the_protocol(make: Any, strategy: str) -> None:
 
 
 def test_equal_randomness_makes_equal_choices(make: Any) -> None:
-    """Seeds and generators are accepted."""
+    """Routers with equal seeds or generators make equal choices."""
     first, second, third = (
         make(["a", "b", "c", "d"], rng=rng) for rng in (5, np.int64(5), np.random.default_rng(5))
     )
@@ -112,7 +112,7 @@ def test_equal_randomness_makes_equal_choices(make: Any) -> None:
 
 
 def test_numpy_numbers_are_stored_as_json(make: Any) -> None:
-    """Single precision, whole numbers and numpy's truth values become plain JSON numbers."""
+    """Numpy's floats, whole numbers and truth values become plain JSON numbers in a snapshot."""
     router, plain = make(["a"]), make(["a"])
     numbers: dict[str, Any] = {"latency_seconds": 1, "cost": np.int32(1), "quality": np.float32(0.5)}
     shared: dict[str, Any] = {"provider": "a", "context": np.ones(64)}
@@ -126,7 +126,7 @@ def test_numpy_numbers_are_stored_as_json(make: Any) -> None:
 @given(first=calls, second=calls)
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_restored_routers_go_on_alike(make: Any, first: list[Any], second: list[Any]) -> None:
-    """A snapshot goes through JSON and keeps every bit."""
+    """A router restored from a snapshot in JSON learns exactly as the original one."""
     one, other = make(["a", "b"], rng=0), make(["a", "b"], rng=0)
     for call in first:
         one.record(call)
@@ -139,7 +139,7 @@ def test_restored_routers_go_on_alike(make: Any, first: list[Any], second: list[
 
 @pytest.mark.parametrize("kind", [EMARouter, ThompsonRouter])
 def test_reliability_ignores_quality_and_cost(kind: Any) -> None:
-    """An escalation for quality changes nothing."""
+    """Strategies that learn reliability ignore quality, cost and embedding of an observation."""
     plain, other = kind(["a"]), kind(["a"])
     plain.record(Observation(**CALL))
     other.record(Observation(**CALL, quality=0.0, cost=9.0, context=np.ones(64)))
@@ -156,7 +156,7 @@ def test_reliability_ignores_quality_and_cost(kind: Any) -> None:
     ids=str,
 )
 def test_foreign_state_is_refused(make: Any, damaged: Any) -> None:
-    """A foreign state raises StateError and changes nothing."""
+    """A state of another strategy raises StateError and changes nothing."""
     router = make(["a", "b"])
     router.record(Observation(**CALL))
     before = router.snapshot()
@@ -174,7 +174,7 @@ def after_a_call(make: Any, providers: list[str]) -> Any:
 
 @pytest.mark.parametrize("value", [None, "x", math.nan, True, "left out"])
 def test_damaged_records_change_nothing(make: Any, value: object) -> None:
-    """Every field is needed, and the error names it."""
+    """A damaged or missing field raises StateError with its name, and the state stays as it was."""
     router = after_a_call(make, ["a", "b"])
     before = router.snapshot()
     for field in before["providers"]["b"]:
@@ -190,7 +190,7 @@ def test_damaged_records_change_nothing(make: Any, value: object) -> None:
 
 
 def test_the_state_follows_the_providers(make: Any) -> None:
-    """Removed providers are left out, even damaged ones; new ones, and all without a snapshot, start fresh."""
+    """Restoring leaves out removed providers, and starts new providers without observations."""
     snapshot = json.loads(json.dumps(after_a_call(make, ["gone", "b"]).snapshot()))
     copied = copy.deepcopy(snapshot)
     snapshot["providers"]["gone"] = "damaged"
@@ -215,7 +215,7 @@ def test_orders_are_copies(make: Any) -> None:
 
 
 def test_a_single_provider_is_first(make: Any) -> None:
-    """A failure of the only provider changes nothing."""
+    """The order of a single provider stays the same after its failure."""
     router = make(["only"])
     router.record(Observation(provider="only", success=False, latency_seconds=9.0))
     assert router.order() == ["only"]
@@ -252,7 +252,7 @@ def test_bad_provider_names_are_refused(make: Any, providers: Any) -> None:
     ids=str,
 )
 def test_bad_options_are_refused(kind: Any, options: dict[str, Any], message: str) -> None:
-    """A wrong option raises ConfigurationError, which names it."""
+    """A wrong option raises ConfigurationError with its name."""
     with pytest.raises(ConfigurationError, match=message):
         kind(["a", "b"], **options)
 
@@ -282,7 +282,7 @@ def test_long_values_are_cut_in_messages(options: dict[str, Any]) -> None:
     ids=str,
 )
 def test_bad_tables_are_refused(kind: Any, options: dict[str, Any]) -> None:
-    """The ConfigurationError names the option or the unknown provider."""
+    """A wrong table raises ConfigurationError with the option or the unknown provider."""
     option = list(options)[-1]
     with pytest.raises(
         ConfigurationError, match=f"^Expected ({option} to (be a table|.*a, b, got cc)|the cost of 'a')"
@@ -291,7 +291,7 @@ def test_bad_tables_are_refused(kind: Any, options: dict[str, Any]) -> None:
 
 
 def test_the_doubled_providers_are_named() -> None:
-    """The message names every repeated provider once."""
+    """Repeated provider names raise ConfigurationError with each name once."""
     with pytest.raises(ConfigurationError, match="got a, b more than once"):
         check_providers(["b", "a", "b", "a", "c", "a"])
 
@@ -314,7 +314,7 @@ GOOD: dict[str, Any] = {"provider": "a", "success": True, "latency_seconds": 0.0
     ids=str,
 )
 def test_an_observation_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
-    """A value that is out of range or no number raises ConfigurationError."""
+    """An observation's value that is out of range or no number raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         Observation(**GOOD | change)
 
@@ -330,13 +330,13 @@ def test_an_observation_that_cannot_be_is_refused(change: dict[str, Any]) -> Non
     ],
 )
 def test_range_ends_are_accepted(change: dict[str, Any]) -> None:
-    """Both ends belong to the ranges, and numpy's numbers are accepted."""
+    """Both ends of every range are accepted in an observation, also as numpy's numbers."""
     made = Observation(**GOOD | change)
     assert {name: getattr(made, name) for name in change} == change
 
 
 def test_an_observation_holds_plain_numbers() -> None:
-    """Numbers become floats, truth values bools, and right or wrong becomes the quality 1 or 0."""
+    """An observation turns numbers into floats, truth values into bools, and a bool quality into 1 or 0."""
     made = Observation(
         provider="a",
         success=NO,  # type: ignore[arg-type]
@@ -369,7 +369,7 @@ answers = st.lists(
 def test_ladders_end_with_the_best_answer(
     answers: list[tuple[float | None, int]], threshold: float, escalations: int | None, tokens: int | None
 ) -> None:
-    """It ends at the first accepted answer, or when escalations or tokens are used up, with the best answer."""
+    """A ladder ends when an answer is accepted or its limits are reached, and keeps the best answer."""
     ladder = Ladder(threshold=threshold, max_escalations=escalations, max_tokens=tokens)
     judged: list[float | None] = []
     used, ended = 0, False
@@ -391,7 +391,7 @@ def test_ladders_end_with_the_best_answer(
 
 
 def test_unused_ladder_has_no_answer() -> None:
-    """A ladder without an answer has no best one."""
+    """A ladder without answers has no best answer."""
     ladder = Ladder(threshold=0.5)
     assert ladder.best is None
     assert not ladder.accepted

@@ -1,4 +1,4 @@
-"""Heuristic quality of answers, from their text alone."""
+"""Tests of the heuristic quality of answers."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class TestQuality:
 
     @pytest.mark.parametrize("text", ["Paris.", "Sports", '{"category": "Sports"}', "7", "体育", LETTER])
     def test_sound_answers_score_nearly_one(self, text: str) -> None:
-        """The shortest answers are worth as much as any other."""
+        """Sound answers score at least 0.97, also very short ones."""
         assert answer_quality(text).score >= 0.97
 
     @pytest.mark.parametrize("reason", ["length", "LENGTH", "max_tokens"])
@@ -180,7 +180,7 @@ class TestQuality:
         assert answer_quality("", finish_reason=reason).score == 1.0
 
     def test_whole_json_is_not_truncated(self) -> None:
-        """Some models append line feeds until they are stopped."""
+        """Whole JSON scores 1, although line feeds follow and the finish reason is "length"."""
         assert answer_quality('{"category": "Sports"}\n\n\n', finish_reason="length").score == 1.0
 
     @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ class TestQuality:
         )
 
     def test_less_degenerate_answers_are_worth_more(self) -> None:
-        """The best of several bad answers can be told."""
+        """An empty answer scores lowest, then a refusal, then a cut answer, then a good one."""
         empty, refused, cut = (
             answer_quality("").score,
             answer_quality("I cannot assist with this.").score,
@@ -258,7 +258,7 @@ class TestRepetitionAndHostileTexts:
         assert answer_quality(sound, window_size=50).score > 0.9
 
     def test_long_texts_take_linear_time(self) -> None:
-        """An algorithm with quadratic time would not end."""
+        """An answer of a million characters is scored in linear time."""
         text = "the same five words again " * 40_000
         assert answer_quality(text, window_size=10_000).score < 0.01
 

@@ -1,4 +1,4 @@
-"""Thompson sampling beside integrals, scipy and closed forms."""
+"""Tests of Thompson sampling against integrals, scipy and closed forms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stored(**pairs: tuple[Any, Any]) -> dict[str, Any]:
 
 
 def test_outcomes_add_what_they_should() -> None:
-    """A success adds 1 to alpha; a failure adds 1, a rate limit 2 and a penalty itself to beta."""
+    """A success adds 1 to alpha. To beta a failure adds 1, a rate limit 2, and a penalty its own value."""
     router = ThompsonRouter(NAMES)
     for one in (
         seen("a"),
@@ -94,7 +94,7 @@ def test_parameters_are_discounted_sums(outcomes: list[tuple[int, str]], decay: 
 
 
 def test_decay_tries_idle_providers_again() -> None:
-    """A bad record fades while another provider answers."""
+    """With decay, a provider with a bad record gets requests again while another one answers."""
     found = {}
     for decay in (1.0, 0.98):
         router = ThompsonRouter(["good", "bad"], decay=decay, rng=3)
@@ -109,7 +109,7 @@ def test_decay_tries_idle_providers_again() -> None:
 
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (46.0, 4.0), (0.5, 0.5), (1e9, 0.5), (3.5, 200.0)])
 def test_the_credible_interval_is_that_of_the_distribution(alpha: float, beta: float) -> None:
-    """Mean and both quantiles equal those of scipy's distribution."""
+    """`mean`, `lower` and `upper` equal the mean and the quantiles of scipy's beta distribution."""
     router = ThompsonRouter(["a"])
     router.restore(stored(a=(alpha, beta)))
     found = router.standings()[0].values

@@ -1,4 +1,4 @@
-"""Triage: requests go to the provider of their tier if its window holds them."""
+"""Tests of triage: requests go to the provider of their tier if its window holds them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ALL = {"simple": "s", "medium": "m", "complex": "c", "expert": "e"}
 
 
 def asked(router: TriageRouter, tier: str | None = None, tokens: int | None = None) -> list[str]:
-    """Return the order for a request."""
+    """Return the order of providers for a request."""
     return router.order(RoutingRequest(tier=tier, tokens=tokens))
 
 
 def observed(provider: str, request: RoutingRequest | None = None) -> Observation:
-    """Return a whole answer."""
+    """Return the observation of a complete answer."""
     return Observation(provider=provider, success=True, latency_seconds=0.1, request=request)
 
 
@@ -43,7 +43,7 @@ class TestOrder:
 
     @pytest.mark.parametrize("request_", [None, RoutingRequest(), RoutingRequest(tier=None, tokens=5)])
     def test_without_a_tier_the_lowest_present_one_serves(self, request_: RoutingRequest | None) -> None:
-        """The triage model may fail, be late, or reply with an unreadable text."""
+        """A request without a usable tier goes to the provider of the lowest tier present."""
         router = TriageRouter(["e", "m", "x"], tiers={"expert": "e", "medium": "m"})
         assert router.order(request_)[0] == "m"
 
@@ -53,7 +53,7 @@ class TestOrder:
         assert asked(router) == ["s", "m", "c", "e", "y", "x"]
 
     def test_one_provider_may_serve_several_tiers(self) -> None:
-        """A provider may have the name of another tier."""
+        """A provider may serve several tiers, also under the name of another tier."""
         router = TriageRouter(["simple", "b"], tiers={"simple": "b", "medium": "b", "expert": "simple"})
         assert asked(router, "medium") == ["b", "simple"]
         assert asked(router, "simple") == ["b", "simple"]

@@ -1,4 +1,4 @@
-"""The three strategies that score the predicted label's probability."""
+"""Tests of the three strategies that score the predicted label's probability."""
 
 # ruff: noqa: FBT003 - is_correct is positional in the protocol
 
@@ -28,14 +28,14 @@ STRATEGIES = [LinearBlendScoring(), LinearBlendScoring(0.99), ThresholdScoring()
     ("probability", "expected"), [(0.999, 1.0), (0.99, 1.0), (0.95, 0.972), (0.80, 0.866), (0.50, 0.654)]
 )
 def test_linear_blend_matches_the_published_table(probability: float, expected: float) -> None:
-    """Threshold 0.99 and floor 0.3 give the reference guide's scores."""
+    """With threshold 0.99 and floor 0.3, `LinearBlendScoring` gives the reference guide's scores."""
     score = LinearBlendScoring(0.99, 0.3).score(True, math.log(probability))
     assert score == pytest.approx(expected, abs=5e-4)
 
 
 @pytest.mark.parametrize(("probability", "expected"), [(0.995, 1.0), (0.99, 1.0), (0.95, 0.0), (0.8, 0.0)])
 def test_threshold_matches_the_published_table(probability: float, expected: float) -> None:
-    """A correct answer earns all or nothing."""
+    """A correct answer scores 1 from the threshold on, and 0 below it."""
     assert ThresholdScoring(0.99).score(True, math.log(probability)) == expected
 
 
@@ -53,13 +53,13 @@ def test_sigmoid_matches_the_logistic_curve(probability: float, expected: float)
 def test_an_incorrect_answer_scores_zero_however_sure(
     strategy: ScoringStrategy, logprob: float | None
 ) -> None:
-    """Confidence never pays for a wrong answer."""
+    """An incorrect answer scores 0 with any log-probability."""
     assert strategy.score(False, logprob) == 0.0
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_correct_answer_without_log_probability_scores_one(strategy: ScoringStrategy) -> None:
-    """Missing evidence falls back to right or wrong."""
+    """A correct answer without a log-probability scores 1."""
     assert strategy.score(True, None) == 1.0
 
 
@@ -71,13 +71,13 @@ def test_a_correct_answer_without_log_probability_scores_one(strategy: ScoringSt
 def test_vanishing_probabilities_earn_the_floor(
     strategy: ScoringStrategy, expected: float, logprob: float
 ) -> None:
-    """Log-probabilities down to -inf cause no underflow, overflow or warning."""
+    """A correct answer with a log-probability down to -inf gets the strategy's lowest score."""
     assert strategy.score(True, logprob) == pytest.approx(expected, abs=1e-15)
 
 
 @pytest.mark.parametrize("threshold", [0.99, 0.7, 0.1, 1.0, 1e-300])
 def test_a_probability_that_equals_the_threshold_reaches_it(threshold: float) -> None:
-    """Rounding does not push a boundary case below, and 1e-9 less does not reach it."""
+    """A probability equal to the threshold, up to rounding, reaches it; one 1e-9 lower does not."""
     parts = [math.log(threshold) / 30] * 30
     for logprob in (math.log(threshold), sum(parts), math.log(threshold) - 3e-13):
         assert ThresholdScoring(threshold).score(True, logprob) == 1.0
@@ -88,7 +88,7 @@ def test_a_probability_that_equals_the_threshold_reaches_it(threshold: float) ->
 
 @pytest.mark.parametrize("steepness", [1e-300, 1e308])
 def test_sigmoid_is_stable_for_extreme_steepness(steepness: float) -> None:
-    """Neither side of the midpoint overflows; the midpoint itself stays one half."""
+    """At any steepness the score at the midpoint is one half, and the others stay in [0, 1]."""
     strategy = SigmoidScoring(0.5, steepness)
     low, middle, high = (strategy.score(True, math.log(p)) for p in (0.1, 0.5, 0.9))
     assert 0.0 <= low <= middle == 0.5 <= high <= 1.0
@@ -102,13 +102,13 @@ def test_sigmoid_is_stable_for_extreme_steepness(steepness: float) -> None:
 def test_nan_and_positive_log_probabilities_are_errors(
     strategy: LinearBlendScoring, is_correct: bool, logprob: float
 ) -> None:
-    """Wrong answers are checked, too."""
+    """A log-probability of NaN or above 0 raises ConfigurationError, also for a wrong answer."""
     with pytest.raises(ConfigurationError, match="log-probability"):
         strategy.score(is_correct, logprob)
 
 
 def test_a_log_probability_barely_above_zero_counts_as_zero() -> None:
-    """Sums of rounded token log-probabilities can end a little above 0."""
+    """A log-probability of 1e-6 scores like one of 0."""
     sharp = SigmoidScoring(0.5, 10)
     assert sharp.score(True, 1e-6) == sharp.score(True, 0.0)
 
@@ -127,20 +127,20 @@ def test_a_log_probability_barely_above_zero_counts_as_zero() -> None:
 def test_parameters_outside_their_range_are_refused(
     strategy: Any, name: str, value: float, interval: str
 ) -> None:
-    """The message names the parameter, its range and the value."""
+    """A parameter out of its range raises ConfigurationError with its name, range and value."""
     with pytest.raises(ConfigurationError, match=re.escape(f"Expected {name} in {interval}, got {value}")):
         strategy(**{name: value})
 
 
 def test_range_ends_that_belong_to_the_range_are_accepted() -> None:
-    """Threshold 1 and floor 0 are legal."""
+    """A threshold of 1 and a floor of 0 are accepted."""
     assert LinearBlendScoring(1, 0).score(True, math.log(0.25)) == pytest.approx(0.25)
     assert ThresholdScoring(1.0).score(True, 0.0) == 1.0
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_fields_are_the_saved_configuration(strategy: ScoringStrategy) -> None:
-    """Fields rebuild an equal strategy, are plain floats, and cannot be changed."""
+    """The fields of a strategy are plain floats, rebuild an equal strategy, and cannot be changed."""
     saved = dataclasses.asdict(strategy)  # type: ignore[call-overload]
     assert type(strategy)(**saved) == strategy
     assert all(type(value) is float for value in saved.values())
@@ -149,12 +149,12 @@ def test_fields_are_the_saved_configuration(strategy: ScoringStrategy) -> None:
 
 
 def test_numpy_parameters_become_plain_floats() -> None:
-    """The saved configuration and the repr do not depend on the number's type."""
+    """Numpy parameters become plain floats in the fields and in the repr."""
     assert repr(ThresholdScoring(np.float64(0.9))) == "ThresholdScoring(threshold=0.9)"
 
 
 def test_defaults_are_the_pinned_ones() -> None:
-    """Positional order and defaults are part of the contract."""
+    """The defaults are 0.5 and 0.3, 0.7, and 0.5 and 10, in the positional order of the parameters."""
     assert LinearBlendScoring() == LinearBlendScoring(0.5, 0.3)
     assert ThresholdScoring() == ThresholdScoring(0.7)
     assert SigmoidScoring() == SigmoidScoring(0.5, 10.0)
@@ -162,7 +162,7 @@ def test_defaults_are_the_pinned_ones() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_descriptions_name_every_parameter_on_one_line(strategy: ScoringStrategy) -> None:
-    """Parameters are shown as floats."""
+    """`describe` shows every parameter as a float, on one line."""
     text = strategy.describe()
     assert "\n" not in text
     for value in dataclasses.asdict(strategy).values():  # type: ignore[call-overload]
@@ -171,7 +171,7 @@ def test_descriptions_name_every_parameter_on_one_line(strategy: ScoringStrategy
 
 
 def test_the_protocol_is_checked_at_run_time() -> None:
-    """Every strategy satisfies it, and so does a user's own class."""
+    """Every strategy and a user's own class satisfy `ScoringStrategy`; a plain object does not."""
 
     class Own:
         def score(self, is_correct: bool, logprob_score: float | None, **_: object) -> float:

@@ -1,4 +1,4 @@
-"""Faults of a server's connections."""
+"""Fixtures: a server whose connections can fail."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _transport(request: web.Request) -> asyncio.Transport:
 
 
 async def reset(request: web.Request) -> web.StreamResponse:
-    """Reset the connection before anything is sent."""
+    """Reset the connection before any byte is sent."""
     _transport(request).abort()
     return web.Response()
 
 
 async def cut(request: web.Request) -> web.StreamResponse:
-    """Reset the connection behind the headers and a part of the body."""
+    """Reset the connection after the headers and a part of the body."""
     response = web.StreamResponse(headers={"Content-Length": "1000"})
     await response.prepare(request)
     await response.write(b'{"choices": [')
@@ -36,13 +36,13 @@ async def cut(request: web.Request) -> web.StreamResponse:
 
 
 async def hang(_request: web.Request) -> web.StreamResponse:
-    """Never answer."""
+    """Keep the connection open without an answer."""
     await asyncio.sleep(60)
     return web.Response()
 
 
 async def drip(request: web.Request) -> web.StreamResponse:
-    """Send a byte now and then, for ever."""
+    """Send single bytes with pauses, without end."""
     response = web.StreamResponse(headers={"Content-Length": "1000"})
     await response.prepare(request)
     for _ in range(600):
@@ -52,7 +52,7 @@ async def drip(request: web.Request) -> web.StreamResponse:
 
 
 async def garbage(request: web.Request) -> web.StreamResponse:
-    """Send what is no HTTP."""
+    """Send bytes that are no HTTP."""
     _transport(request).write(b"220 mail.example ESMTP\r\n\r\n")
     _transport(request).close()
     return web.Response()
@@ -89,7 +89,7 @@ FAULTS: dict[str, Fault] = {
 
 @pytest.fixture
 def server(server: Any) -> Any:
-    """Return a running server that knows the faults of connections."""
+    """Return a running server that can produce the faults of connections."""
     server.faults = FAULTS
     return server
 

@@ -1,4 +1,4 @@
-"""OpenAIChatClient against a loopback server: faults, limits, keys, addresses, prices."""
+"""Tests of OpenAIChatClient with a local server: faults, limits, keys, addresses, prices."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ Make = Callable[..., OpenAIChatClient]
 
 
 def request(text: str = "lunch", **options: Any) -> CompletionRequest:
-    """Return a request about a text."""
+    """Return a request with this text."""
     return CompletionRequest(
         messages=({"role": "system", "content": "Which?"}, {"role": "user", "content": text}), options=options
     )
 
 
 def ask(client: OpenAIChatClient, text: str = "lunch", **options: Any) -> Any:
-    """Return the answer about a text."""
+    """Return the answer to a text."""
     return asyncio.run(client.complete(request(text, **options)))
 
 
 def failure(client: OpenAIChatClient, text: str = "lunch", **options: Any) -> ProviderError:
-    """Return the error, which must not show the key."""
+    """Return the error of a call, whose message must not hold the key."""
     with pytest.raises(ProviderError) as caught:
         ask(client, text, **options)
     assert KEY not in str(caught.value)
@@ -91,7 +91,7 @@ class TestFaults:
     @pytest.mark.parametrize("fault", ["hang", "drip"])
     @pytest.mark.parametrize("where", ["client", "request"])
     def test_the_timeout_covers_the_whole_call(self, server: Any, make: Make, fault: str, where: str) -> None:
-        """Bytes that trickle in do not extend the timeout; a request may have a timeout of its own."""
+        """The timeout covers the whole call, even if bytes still arrive; a request may set its own."""
         server.answers["slow"] = fault
         own, asked = ({"timeout": 0.3}, {}) if where == "client" else ({}, {"timeout": 0.3})
         start = time.perf_counter()
@@ -102,7 +102,7 @@ class TestFaults:
         assert "within 0.3 seconds" in str(error)
 
     def test_a_flood_is_not_kept_in_memory(self, server: Any, make: Make) -> None:
-        """Reading stops at the limit, even where a small body grows by decompression."""
+        """A body above the size limit raises an error, and is never in memory as a whole."""
         client = make()
         ask(client)
         for fault in ("declared flood", "compressed flood"):
@@ -114,7 +114,7 @@ class TestFaults:
             assert peak < 45 * 2**20
 
     def test_a_move_is_not_followed(self, server: Any, make: Make) -> None:
-        """A redirect raises an error, because following it would send the key along."""
+        """A redirect raises an error and is not followed, so the key is not sent along."""
         server.default = (307, {}, {"Location": "http://elsewhere.example/v1?api_key=hidden-123"})
         error = failure(make())
         assert not error.retryable
@@ -154,7 +154,7 @@ class TestFaults:
         assert lowest <= error.retry_after <= highest
 
     def test_unsupported_parameters_come_with_advice(self, server: Any, make: Make) -> None:
-        """The advice is the same as through litellm."""
+        """A refused temperature or log-probability raises an error with the setting to change."""
         server.default = (400, {"error": {"message": "Unsupported value: 'temperature'"}}, {})
         assert "options={'temperature': None}" in str(failure(make()))
         server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
@@ -167,7 +167,7 @@ class TestCalls:
     def test_systemic_faults_cost_one_call(
         self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Concurrent calls wait for the first one, and each gets an error of its own."""
+        """Of concurrent calls with a systemic fault only the first is sent, and each raises its own error."""
         monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
         server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
         client = make()
@@ -182,7 +182,7 @@ class TestCalls:
         assert len(set(map(id, errors))) == 64
 
     def test_max_concurrency_replaces_the_default(self, server: Any, make: Make, caplog: Any) -> None:
-        """The option raises or lowers the default of 256 concurrent calls, without a warning."""
+        """`max_concurrency` raises or lowers the default of 256 concurrent calls."""
 
         async def many(client: OpenAIChatClient, count: int) -> int:
             await client.complete(request())  # which goes ahead
@@ -197,7 +197,7 @@ class TestCalls:
         assert "ulimit" not in caplog.text
 
     def test_schemas_changed_in_place_are_sent_anew(self, server: Any, make: Make) -> None:
-        """The cached schema is compared with the request's."""
+        """A schema that was changed in place is sent with its change."""
         client, schema, options = make(), {"type": "json_schema", "a": [1]}, {"seed": 1}
         asked = CompletionRequest(
             messages=({"role": "user", "content": "x"},), response_format=schema, options=options
@@ -237,7 +237,7 @@ class TestCalls:
     def test_wrong_options_raise_before_calls(
         self, server: Any, make: Make, options: dict[str, Any], message: str
     ) -> None:
-        """Options out of range raise ConfigurationError at construction and with a request."""
+        """An option out of range raises ConfigurationError, at construction and with a request."""
         with pytest.raises(ConfigurationError, match=message):
             make(**options)
         with pytest.raises(ConfigurationError, match=message):
@@ -259,12 +259,12 @@ class TestAddress:
         ],
     )
     def test_is_taken_with_and_without_v1(self, server: Any, make: Make, path: str, asked: list[str]) -> None:
-        """Both spellings of an address work; a query stays."""
+        """An address works with and without /v1, and keeps its query."""
         ask(make(api_base=server.root + path))
         assert [route for route, *_ in server.asked] == asked
 
     def test_the_other_address_is_tried_after_404(self, server: Any, make: Make) -> None:
-        """The other address is tried once; later calls use the address that exists."""
+        """After a 404 the client tries the other form of the address once, and keeps it if it works."""
         server.absent = {"/proxy/chat/completions"}
         client = make(api_base=server.root + "/proxy")
         for _ in range(2):
@@ -275,7 +275,7 @@ class TestAddress:
         assert failure(make(api_base=server.root + "/proxy")).systemic
 
     def test_two_endpoints_have_two_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Different addresses have different endpoints, and credentials are no part of an endpoint."""
+        """Different addresses are different endpoints, and an endpoint holds no credentials."""
         monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
         monkeypatch.delenv("OPENAI_API_BASE", raising=False)
         bases = ("a:1/v1", "me:pw-1@a:1/v1/", "a:1/v1?api_key=hidden", "a:2/v1")
@@ -288,7 +288,7 @@ class TestAddress:
         assert OpenAIChatClient("openai/x").endpoint == "http://b:1/v1"
 
     def test_changed_files_are_other_endpoints(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-        """The endpoint of a file includes its path, size and time of change."""
+        """The endpoint of a model file holds its path and changes with the file."""
         monkeypatch.setattr(_llamacpp, "engine_module", lambda: None)
         path = tmp_path / "model.gguf"
         found = []
@@ -303,7 +303,7 @@ class TestAddress:
 
 class TestKey:
     def test_missing_keys_raise_before_calls(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Only OpenAI's own server requires a key."""
+        """A missing key for OpenAI's server raises ConfigurationError; other addresses need none."""
         for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE"):
             monkeypatch.delenv(name, raising=False)
         with pytest.raises(
@@ -316,7 +316,7 @@ class TestKey:
         assert OpenAIChatClient("openai/x", api_base="http://localhost:1").endpoint == "http://localhost:1"
 
     def test_a_missing_address_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The message names the variable if there is no default."""
+        """A missing address raises ConfigurationError with the environment variable to set."""
         monkeypatch.delenv("HOSTED_VLLM_API_BASE", raising=False)
         with pytest.raises(
             ConfigurationError, match="hosted_vllm/NAME: set the option api_base or HOSTED_VLLM_API_BASE"
@@ -336,7 +336,7 @@ class TestKey:
     def test_comes_from_the_option_or_the_environment(
         self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch, model: str, given: Any, sent: Any
     ) -> None:
-        """Each prefix has its own variables of key and address."""
+        """Each prefix reads key and address from its own options and environment variables."""
         monkeypatch.setenv("OPENAI_API_KEY", "from-openai")
         monkeypatch.setenv("HOSTED_VLLM_API_KEY", "from-vllm")
         ask(make(model, api_key=given))
@@ -344,7 +344,7 @@ class TestKey:
         assert server.bodies[0]["model"] == "toy"
 
     def test_secrets_a_server_echoes_are_hidden(self, server: Any, make: Make) -> None:
-        """The key, the password of the address and headers with credentials appear in no message."""
+        """An error message holds neither the key nor the address's password nor headers with credentials."""
         token = base64.b64encode(b"me:pw-in-url").decode()
         address = server.url.replace("http://", "http://me:pw-in-url@")
         client = make(
@@ -364,7 +364,7 @@ class TestKey:
 
 class TestCost:
     def test_options_set_the_price(self, server: Any, make: Make) -> None:
-        """The request's prices override the client's, and neither reaches the server."""
+        """The request's prices override the client's, and neither is sent to the server."""
         answer = fake_response("Food", ["Food"])
         cached_tokens = {"prompt_tokens_details": {"cached_tokens": 40}}
         answer["usage"] = {"prompt_tokens": 100, "completion_tokens": 10, **cached_tokens}
@@ -380,7 +380,7 @@ class TestCost:
     def test_openais_prices_hold_at_openai_only(
         self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The same model behind another address costs what its owner says."""
+        """The known price of an OpenAI model is used at OpenAI's own address only."""
         answer = fake_response("Food", ["Food"])
         answer["usage"] = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
         server.default = answer
@@ -420,14 +420,14 @@ class TestRates:
         ],
     )
     def test_headers_are_read(self, server: Any, make: Make, headers: dict[str, str], expected: Any) -> None:
-        """Durations, seconds and points in time are read; unreadable resets are None."""
+        """Rate headers are read as durations, seconds or points in time; unreadable resets are None."""
         server.default = (200, fake_response("Food", ["Food"]), headers)
         found = rate_state(ask(make()))
         assert (None if found is None else dataclasses.astuple(found)) == pytest.approx(expected)
 
     @pytest.mark.parametrize("scale", [1, 1000])
     def test_points_in_time_count_from_now(self, server: Any, make: Make, scale: int) -> None:
-        """Resets may be seconds or milliseconds since 1970."""
+        """A reset given as seconds or milliseconds since 1970 becomes the seconds from now."""
         reset = str(int((time.time() + 100) * scale))
         headers = {"x-ratelimit-remaining": "1", "x-ratelimit-reset": reset}
         server.default = (200, fake_response("Food", ["Food"]), headers)

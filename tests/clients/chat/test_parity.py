@@ -1,4 +1,4 @@
-"""The same rows through litellm and without it: the same predictions, field by field."""
+"""Tests of equal predictions, bodies and errors through litellm and without it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = "plain-key-123"
 
 
 def answer(label: str = "Food", **changes: Any) -> dict[str, Any]:
-    """Return an answer, with parts of its choice replaced."""
+    """Return an answer of a server, with parts of its choice replaced."""
     found = fake_response(label, LABELS, SHARES, tokens="bytes")
     found["choices"][0] |= changes
     found["usage"] = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}
@@ -87,7 +87,7 @@ def clients(server: Any) -> Iterator[tuple[LiteLLMClient, OpenAIChatClient]]:
 
 
 def classified(client: Any, texts: list[str]) -> dict[str, Prediction]:
-    """Return a prediction per text, from one attempt each."""
+    """Return the predictions of texts, each from one attempt."""
     classifier = Classifier(
         model=client, labels=LABELS, field="category", prompt="Which — één?", retry=RetryPolicy(attempts=1)
     )
@@ -95,7 +95,7 @@ def classified(client: Any, texts: list[str]) -> dict[str, Prediction]:
 
 
 def assert_same(name: str, found: Prediction, expected: Prediction) -> None:
-    """Compare field by field, but for the latency and the words of an error."""
+    """Compare two predictions field by field, except latency and the words of an error."""
     for field in dataclasses.fields(Prediction):
         ours, theirs = getattr(found, field.name), getattr(expected, field.name)
         if field.name == "latency_seconds":
@@ -116,7 +116,7 @@ def assert_same(name: str, found: Prediction, expected: Prediction) -> None:
 
 
 def test_predictions_are_the_same_field_by_field(server: Any, clients: Any) -> None:
-    """Both clients give equal labels, distributions, outcomes, reasons, tokens, costs and models."""
+    """The direct client and litellm's give predictions that are equal in every field."""
     server.answers = ANSWERS
     expected, found = (classified(client, list(ANSWERS)) for client in clients)
     # litellm takes an answer that does not say what it took for one that took nothing.
@@ -136,7 +136,7 @@ def test_predictions_are_the_same_field_by_field(server: Any, clients: Any) -> N
 
 
 def test_bodies_are_the_same(server: Any, clients: Any) -> None:
-    """Both ways send the same body."""
+    """The direct client and litellm's send the same body."""
     for client in clients:
         classified(client, ["plain"])
     theirs, ours = server.bodies
@@ -176,7 +176,7 @@ def test_options_mean_the_same(server: Any, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", STATUSES)
 def test_errors_are_the_same(server: Any, clients: Any, name: str) -> None:
-    """Both clients raise errors of the same type, status, retryability, wait and scope."""
+    """The direct client and litellm's raise errors of the same type, status, retryability and wait."""
     server.answers = STATUSES
     request = CompletionRequest(messages=({"role": "user", "content": name},))
     seen = []
@@ -194,7 +194,7 @@ def test_errors_are_the_same(server: Any, clients: Any, name: str) -> None:
 
 
 def test_rate_limits_are_the_same(server: Any, clients: Any) -> None:
-    """Both answers carry the provider's headers."""
+    """The direct client and litellm's read the same rate limits from the headers."""
     headers = {
         "x-ratelimit-remaining-requests": "99",
         "x-ratelimit-reset-requests": "6m0s",
@@ -211,7 +211,7 @@ def test_rate_limits_are_the_same(server: Any, clients: Any) -> None:
 
 
 def test_every_provider_litellm_knows_is_decided() -> None:
-    """Only known direct prefixes bypass litellm, so a provider that litellm adds fails this test."""
+    """Only the known prefixes bypass litellm, and every other provider of litellm does not."""
     litellm = _litellm()
     listed = Path(str(litellm.__file__)).parent / "llms" / "openai_like" / "providers.json"
     known = {provider.value for provider in litellm.LlmProviders} | json.loads(listed.read_bytes()).keys()

@@ -1,4 +1,4 @@
-"""Fixture of the tests of routed clients."""
+"""Fixture for the tests of routed clients."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from routed_answers import Clock
 
 @pytest.fixture
 def clock() -> Clock:
-    """Return a clock that stands still."""
+    """Return a clock that moves only when the test moves it."""
     return Clock()

@@ -1,4 +1,4 @@
-"""Routed clients with a bandit, which embeds requests, and with triage, which grades them."""
+"""Tests of routed clients with a bandit, which embeds requests, and with triage, which grades them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ TIERS = {"simple": "a", "complex": "b"}
 
 
 class TestBandit:
-    """The embedding that decided is part of the observation."""
+    """Tests of a bandit: the embedding that chose the provider is part of the observation."""
 
     def client(self, *clients: Any, embedder: Any = None, **options: Any) -> Any:
-        """Return a bandit of two dimensions and what it is told."""
+        """Return a client with a two-dimensional bandit, and the list of observations its router gets."""
         router = BanditRouter(list("abcdef"[: len(clients)]), dim=2, alpha=0.3)
         watched = Watched(router)
         whole = RoutedClient(
@@ -44,7 +44,7 @@ class TestBandit:
         return whole, watched.seen
 
     def test_quality_cost_and_context_are_learnt(self) -> None:
-        """The heuristic or the user's function gives the quality of an answer."""
+        """The observation holds cost, embedding and quality, from the heuristic or the user's function."""
         client, seen = self.client(answered(LOOP, cost=0.5))
         ask(client)
         assert seen[0].quality is not None
@@ -62,7 +62,7 @@ class TestBandit:
         ids=["fails", "too short"],
     )
     def test_a_request_that_cannot_be_embedded_trains_nothing(self, embedder: Any) -> None:
-        """Such a request is answered all the same."""
+        """A request whose embedding fails is answered, and the bandit learns nothing from it."""
         client, seen = self.client(GOOD, embedder=embedder)
         assert ask(client) == GOOD
         assert seen[0].context is None
@@ -84,7 +84,7 @@ class TestBandit:
             RoutedClient(providers("an answer"), router=BanditRouter(["a"]))
 
     def test_a_quality_function_may_fail(self, caplog: pytest.LogCaptureFixture) -> None:
-        """A failing function is logged once, and its answers teach nothing."""
+        """A failing or invalid quality function logs one warning, and its answers get the quality None."""
         found = iter([ZeroDivisionError("oops"), float("nan"), 7, True, None, 0.5])
 
         def quality(_completion: Completion) -> Any:
@@ -101,7 +101,7 @@ class TestBandit:
 
 
 class TestTriage:
-    """A small model grades the difficulty of a request within a time limit."""
+    """Tests of triage: a small model grades the difficulty of a request within a time limit."""
 
     def client(self, triage: Any, *clients: Any, **options: Any) -> Any:
         """Return a client of two tiers."""
@@ -113,7 +113,7 @@ class TestTriage:
         [('{"tier": "simple"}', "a"), ('{"tier": "medium"}', "b"), ("**expert**", "b"), ("no idea", "a")],
     )
     def test_requests_go_to_the_provider_of_their_tier(self, reply: str, answer: str) -> None:
-        """A tier without a provider is served by the next harder one, an unknown tier by the easiest."""
+        """A tier without a provider goes to the next harder tier, and an unknown tier to the easiest."""
         triage = Scripted(reply)
         client = self.client(triage, "a", "b")
         assert ask(client) == answer
@@ -123,7 +123,7 @@ class TestTriage:
         "failure", [DOWN, ConfigurationError("no such schema"), {"choices": []}, "hang"], ids=str
     )
     def test_failing_triage_does_not_delay_requests(self, failure: Any) -> None:
-        """Requests go to the easiest tier, and after three failures triage is skipped for a while."""
+        """After a failed triage a request goes to the easiest tier; three failures pause triage."""
         triage = Scripted(hang if failure == "hang" else failure)
         client = self.client(triage, "a", "b", helper_seconds=0.01)
         for _ in range(5):
@@ -141,7 +141,7 @@ class TestTriage:
         assert client.helper_stats()["triage"].usage.cost == 0.25
 
     def test_a_request_with_tools_keeps_its_response(self) -> None:
-        """A completion would lose the tool call."""
+        """A request with tools returns the provider's response unchanged."""
         response = {"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}
         client = self.client(Scripted(answered('{"tier": "simple"}', cost=0.25)), response, "an answer")
         request = CompletionRequest(messages=REQUEST.messages, options=TOOLS)
@@ -155,7 +155,7 @@ class TestTriage:
         assert triage.calls == 0
 
     def test_the_tiers_provider_has_fallbacks(self) -> None:
-        """Providers of other tiers are the fallbacks."""
+        """If the provider of a tier fails, a provider of another tier answers."""
         client = self.client(Scripted('{"tier": "complex"}'), "a", DOWN)
         assert ask(client) == "a"
 

@@ -1,4 +1,4 @@
-"""Answers judged by a heuristic, a function or a model."""
+"""Tests of cascades whose answers are judged by a heuristic, a function or a model."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from routed_answers import (
 
 
 class TestCascade:
-    """The cheapest provider comes first; a degenerate answer escalates."""
+    """Tests of a cascade: the cheapest provider comes first, and a degenerate answer escalates."""
 
     def client(self, *clients: Any, judge: Any = None, quality: Any = None, **options: Any) -> Any:
-        """Return a cascade of clients and what its router is told."""
+        """Return a cascade of clients, and the list of observations its router gets."""
         names = "abcdef"[: len(clients)]
         router = CascadeRouter(list(names), **options)
         watched = Watched(router)
         return RoutedClient(providers(*clients), router=router, judge=judge, quality=quality), watched.seen
 
     def test_a_good_answer_costs_no_second_call(self) -> None:
-        """A short answer may be good."""
+        """A good answer of one word is returned without a second call."""
         big = Scripted("a lion")
         client, _ = self.client("cat", big)
         assert ask(client) == "cat"
@@ -62,20 +62,20 @@ class TestCascade:
         assert ask(client) == GOOD
 
     def test_best_answer_after_the_last_escalation(self) -> None:
-        """The best answer is returned, not the last one, and no further provider is called."""
+        """After the last escalation the best answer is returned, and no further provider is called."""
         dear = Scripted(GOOD)
         client, _ = self.client(LOOP, "", dear, max_escalations=1)
         assert ask(client) == LOOP
         assert dear.calls == 0
 
     def test_best_answer_after_the_last_provider(self) -> None:
-        """The first answer is returned if all later ones fail or are empty."""
+        """The first answer is returned if the second one is empty and the third provider fails."""
         client, _ = self.client(LOOP, "", DOWN, max_escalations=5)
         assert ask(client) == LOOP
         assert [found.escalations for found in client.stats().values()] == [1, 1, 0]
 
     def test_tokens_end_the_climb(self) -> None:
-        """Tokens are those that the provider reports, or else an estimate."""
+        """`max_cascade_tokens` ends a cascade, with the reported number of tokens or an estimate."""
         for first, calls in ((answered(LOOP, tokens=100), 0), (LOOP, 1)):
             dear = Scripted(GOOD)
             client, _ = self.client(first, dear, max_cascade_tokens=60)
@@ -99,7 +99,7 @@ class TestCascade:
         assert (stats["a"].completion_tokens, stats["b"].completion_tokens) == (7, 5)
 
     def test_requests_with_tools_are_not_judged(self) -> None:
-        """The provider's own response is returned."""
+        """A request with tools gets the provider's response, without a quality and without escalation."""
         response = {"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}
         dear, cheap = Scripted(response), Scripted(GOOD)
         router = CascadeRouter(["a", "b"], cost_tiers=["b"])
@@ -110,7 +110,7 @@ class TestCascade:
         assert (cheap.calls, watched.seen[0].quality) == (0, None)
 
     def test_a_quality_function_replaces_the_heuristic(self) -> None:
-        """The heuristic decides where the function returns None."""
+        """The quality function decides; where it returns None, the heuristic does."""
         table = {GOOD: 0.1, BETTER: 0.9, "hm": None}
         client, seen = self.client(GOOD, BETTER, quality=lambda completion: table[completion.text])
         assert ask(client) == BETTER
@@ -120,17 +120,17 @@ class TestCascade:
 
 
 class TestJudge:
-    """A model grades answers; its faults do not stop requests."""
+    """Tests of a judge: a model grades answers, and its faults do not stop requests."""
 
     def client(self, judge: Any, *clients: Any, **options: Any) -> Any:
-        """Return a cascade with a judge and what its router is told."""
+        """Return a cascade with a judge, and the list of observations its router gets."""
         names = "abcdef"[: len(clients)]
         router = CascadeRouter(list(names), classifier_mode="judge")
         watched = Watched(router)
         return RoutedClient(providers(*clients), router=router, judge=judge, **options), watched.seen
 
     def test_it_sees_question_and_answer_and_decides(self) -> None:
-        """An answer with a low grade escalates, whatever its form."""
+        """The judge gets question, answer and a schema, and an answer with a low grade escalates."""
         judge = Scripted('{"score": 2}', '{"score": 9}')
         client, seen = self.client(judge, GOOD, BETTER, "an answer")
         assert ask(client) == BETTER
@@ -155,7 +155,7 @@ class TestJudge:
     def test_a_useless_judge_gives_way_to_the_heuristic(
         self, caplog: pytest.LogCaptureFixture, reply: Any
     ) -> None:
-        """One warning is logged, even for several useless replies."""
+        """A judge whose replies are useless logs one warning, and the heuristic decides."""
         client, seen = self.client(Scripted(reply), LOOP, GOOD, "an answer")
         with caplog.at_level(logging.WARNING, "calibrant"):
             assert ask(client) == GOOD

@@ -1,4 +1,4 @@
-"""Answers compared with their questions, and with earlier answers."""
+"""Tests of the quality gate and the drift watch: answers compared with questions and with answers."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ TABLE = {"what purrs?": [1.0, 0.0], "near": [0.9, 0.1], "far": [0.0, 1.0], "fart
 
 
 async def idle(watch: Any) -> None:
-    """Wait until every answer was compared."""
+    """Wait until every answer has been compared."""
     while watch._tasks:  # noqa: ASYNC110 (a few turns of the loop)
         await asyncio.sleep(0.001)
 
 
 async def watched(client: RoutedClient, times: int) -> None:
-    """Make requests, and wait until the answer of each was compared."""
+    """Make requests, and wait after each until its answer has been compared."""
     for _ in range(times):
         await client.complete(REQUEST)
         await idle(client._drift)
 
 
 class TestGate:
-    """An answer unlike its question goes on to the next provider."""
+    """Tests of the gate: an answer unlike its question goes on to the next provider."""
 
     def client(self, *clients: Any, kind: Any = FixedRouter, embedder: Any = None, **options: Any) -> Any:
-        """Return a client with a gate of 0.75 and what its router is told."""
+        """Return a client with a gate of 0.75, and the list of observations its router gets."""
         router = kind(list("abcdef"[: len(clients)]), **options)
         watched = Watched(router)
         gate = QualityGate(0.75)
@@ -54,7 +54,7 @@ class TestGate:
 
     @pytest.mark.parametrize("kind", [FixedRouter, EMARouter], ids=["none", "ema"])
     def test_the_next_provider_is_asked(self, kind: Any) -> None:
-        """A rejected answer counts as a successful call."""
+        """A rejected answer goes on to the next provider, but its call counts as a success."""
         client, seen = self.client("far", "near", kind=kind)
         assert ask(client) == "near"
         assert [observation.success for observation in seen] == [True, True]
@@ -62,7 +62,7 @@ class TestGate:
         assert client.stats()["a"].escalations == 1
 
     def test_most_similar_answer_is_returned(self) -> None:
-        """The last answer is not always the most similar one."""
+        """After the last provider the most similar answer is returned, here the first one."""
         client, _ = self.client("far", "farther")
         assert ask(client) == "far"
 
@@ -78,14 +78,14 @@ class TestGate:
         ids=["fails", "other size", "not a number", "zeros", "late"],
     )
     def test_it_fails_open(self, embedder: CachedEmbedder) -> None:
-        """An answer that cannot be compared passes."""
+        """An answer that cannot be compared passes the gate."""
         other = Scripted("near")
         client, seen = self.client("far", other, embedder=embedder)
         assert ask(client) == "far"
         assert (other.calls, seen[0].quality) == (0, None)
 
     def test_nothing_is_embedded_where_there_is_one_provider(self) -> None:
-        """The answer of the only provider left is not compared."""
+        """An answer is not embedded if its provider is the only one, or the only one left."""
         embedded: list[str] = []
 
         def embed(texts: list[str]) -> list[list[float]]:
@@ -110,10 +110,10 @@ class TestGate:
 
 
 class TestCoherence:
-    """Answers that drift away from earlier ones earn a penalty with the next observation."""
+    """Tests of the drift watch: an answer unlike earlier ones adds a penalty to the next observation."""
 
     def build(self, embedder: CachedEmbedder, *script: Any) -> Any:
-        """Return a client that watches answers, and what its router is told."""
+        """Return a client that compares answers, and the list of observations its router gets."""
         router = EMARouter(["a"])
         watched = Watched(router)
         whole = RoutedClient(
@@ -122,7 +122,7 @@ class TestCoherence:
         return whole, watched.seen
 
     def test_the_penalty_comes_with_the_next_observation(self) -> None:
-        """A penalty counts once, and never for the drifting answer itself."""
+        """The penalty of a drifting answer is part of the next observation, and only of that one."""
         table = {"usual": [1.0, 0.0], "odd": [0.0, 1.0]}
         client, seen = self.build(vectors(table), "usual", "usual", "odd", "usual", DOWN)
 
@@ -135,7 +135,7 @@ class TestCoherence:
         assert [observation.penalty for observation in seen] == [0.0, 0.0, 0.0, 0.3, 0.0]
 
     def test_of_several_penalties_the_highest_counts_once(self) -> None:
-        """Several answers may be compared between two observations."""
+        """Of several penalties between two observations the highest is returned, and only once."""
         table = {"usual": [1.0, 0.0], "odd": [0.0, 1.0], "half": [1.0, 1.2]}
         watch = DriftWatch(CoherenceMonitor(coherence_threshold=1.0), vectors(table))
 
@@ -186,7 +186,7 @@ class TestCoherence:
         assert [observation.penalty for observation in seen] == [0.0] * 3
 
     def test_loops_that_end_leave_nothing_behind(self) -> None:
-        """A closed event loop takes its tasks along."""
+        """A closed event loop ends its own comparison tasks."""
         client, seen = self.build(vectors({"usual": [1.0, 0.0]}), "usual")
         for _ in range(3):
             ask(client)

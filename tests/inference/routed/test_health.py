@@ -1,4 +1,4 @@
-"""The circuit breaker: when a provider is left out, for how long, and how it recovers."""
+"""Tests of the circuit breaker: its opening, its cooldowns and its recovery."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def limited(seconds: float | None) -> RateLimitError:
 
 
 def begun(breaker: Breaker, *, forced: bool = False) -> Turn:
-    """Return a call that may begin."""
+    """Return a call that the breaker allowed to begin."""
     turn = breaker.begin(forced=forced)
     assert turn is not None
     return turn
@@ -41,7 +41,7 @@ def succeed(breaker: Breaker) -> bool:
 
 
 def left_out(clock: Any, error: ProviderError = DOWN, **options: Any) -> Breaker:
-    """Return a breaker after as many failures as it allows."""
+    """Return a breaker that was opened by failures."""
     breaker = Breaker(clock=clock, **options)
     while breaker.admits:
         fail(breaker, error)
@@ -49,7 +49,7 @@ def left_out(clock: Any, error: ProviderError = DOWN, **options: Any) -> Breaker
 
 
 def test_three_failures_in_a_row_open_the_breaker(clock: Any) -> None:
-    """Two failures leave it closed, and a success resets the count."""
+    """Three failures in a row open the breaker; two do not, and a success resets the count."""
     breaker = Breaker(clock=clock)
     for _ in range(3):
         fail(breaker)
@@ -75,7 +75,7 @@ def test_cooldowns_end_on_time(clock: Any) -> None:
 
 
 def test_one_call_probes_after_a_cooldown(clock: Any) -> None:
-    """No other call begins during the probe; afterwards all do."""
+    """During the probe no other call begins; after its success the breaker is closed."""
     breaker = left_out(clock)
     clock.tick(5)
     probe = begun(breaker)
@@ -88,7 +88,7 @@ def test_one_call_probes_after_a_cooldown(clock: Any) -> None:
 
 
 def test_failed_probes_double_the_cooldown(clock: Any) -> None:
-    """Cooldowns grow from 5 to 300 seconds, and a recovery resets them."""
+    """Failed probes double the cooldown from 5 up to 300 seconds, and a recovery resets it."""
     breaker = left_out(clock)
     found = []
     for _ in range(8):
@@ -104,7 +104,7 @@ def test_failed_probes_double_the_cooldown(clock: Any) -> None:
 
 
 def test_released_probes_make_room_for_another(clock: Any) -> None:
-    """A cancelled or too long call neither closes the breaker nor prolongs the cooldown."""
+    """After a probe is released, another call may probe at once."""
     breaker = left_out(clock)
     clock.tick(5)
     probe = begun(breaker)
@@ -114,7 +114,7 @@ def test_released_probes_make_room_for_another(clock: Any) -> None:
 
 
 def test_calls_that_were_under_way_do_not_count(clock: Any) -> None:
-    """Calls from before the cooldown neither double it nor end it."""
+    """Calls that began before the cooldown neither double it nor end it."""
     breaker = Breaker(clock=clock)
     turns = [begun(breaker) for _ in range(10)]
     for turn in turns[:8]:
@@ -130,7 +130,7 @@ def test_calls_that_were_under_way_do_not_count(clock: Any) -> None:
 
 
 def test_one_rate_limit_names_its_cooldown(clock: Any) -> None:
-    """A further rate limit without a time counts as a second failure."""
+    """A rate limit with a time opens the breaker; without a time it counts as one failure."""
     breaker = left_out(clock, limited(17))
     assert (breaker.remaining, breaker.named_seconds) == (17, 17)
     clock.tick(17)
@@ -139,12 +139,12 @@ def test_one_rate_limit_names_its_cooldown(clock: Any) -> None:
 
 
 def test_absurd_retry_after_counts_as_an_hour(clock: Any) -> None:
-    """Longer times are cut to an hour."""
+    """A Retry-After of a billion seconds sets a cooldown of one hour."""
     assert left_out(clock, limited(1e9)).remaining == 3600
 
 
 def test_late_rate_limits_only_prolong_the_cooldown(clock: Any) -> None:
-    """A later rate limit counts if it names a longer time."""
+    """A later rate limit prolongs the cooldown only if it names a longer time."""
     breaker = Breaker(clock=clock)
     turns = [begun(breaker) for _ in range(3)]
     for turn, seconds, remaining in zip(turns, (10, 30, 20), (10, 30, 30), strict=True):
@@ -153,7 +153,7 @@ def test_late_rate_limits_only_prolong_the_cooldown(clock: Any) -> None:
 
 
 def test_a_late_rate_limit_names_the_time(clock: Any) -> None:
-    """A cooldown that began with failures may get a named time, too."""
+    """A rate limit during a cooldown sets `named_seconds`."""
     breaker = Breaker(clock=clock, allowed_failures=1)
     turns = [begun(breaker) for _ in range(2)]
     for turn, error in zip(turns, (DOWN, limited(30)), strict=True):
@@ -174,14 +174,14 @@ def test_released_forced_calls_leave_the_probe(clock: Any) -> None:
 
 @pytest.mark.parametrize("error", [WRONG_KEY, NO_CREDIT], ids=["wrong key", "no credit"])
 def test_lasting_faults_cool_down_five_minutes(clock: Any, error: ProviderError) -> None:
-    """One such fault opens the breaker for five minutes."""
+    """A lasting fault opens the breaker for five minutes."""
     breaker = Breaker(clock=clock)
     fail(breaker, error)
     assert (breaker.remaining, breaker.named_seconds) == (300, None)
 
 
 def test_used_up_allowances_need_no_probe(clock: Any) -> None:
-    """After the pause all calls may begin, and no success counts as a recovery."""
+    """After the pause of a used-up allowance all calls may begin, and no success is a recovery."""
     breaker = Breaker(clock=clock)
     breaker.pause(7)
     breaker.pause(2)
@@ -196,7 +196,7 @@ def test_used_up_allowances_need_no_probe(clock: Any) -> None:
 
 
 def test_a_forced_call_takes_part(clock: Any) -> None:
-    """A forced success closes the breaker; a forced failure prolongs nothing."""
+    """A forced failure does not prolong the cooldown, and a forced success closes the breaker."""
     breaker = left_out(clock)
     forced = [begun(breaker, forced=True) for _ in range(3)]
     for turn in forced[:2]:
@@ -214,7 +214,7 @@ def test_a_forced_call_takes_part(clock: Any) -> None:
 
 @pytest.mark.parametrize("options", [{"allowed_failures": 0}, {"cooldown_seconds": 0.0}], ids=str)
 def test_numbers_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    """A number out of its range raises ConfigurationError."""
+    """A number out of its range raises ConfigurationError with its name."""
     with pytest.raises(ConfigurationError, match=list(options)[-1]):
         Breaker(**options)
 
@@ -226,7 +226,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_a_provider_never_stays_left_out_for_ever(steps: list[str]) -> None:
-    """After any history, waiting admits exactly one call, and its success admits all."""
+    """After any history, exactly one call is admitted after the wait, and its success admits all."""
     now = [0.0]
     breaker = Breaker(clock=lambda: now[0])
     under_way: list[Any] = []

@@ -1,4 +1,4 @@
-"""Three loopback servers with different latency, price, errors and quality, and every strategy."""
+"""Tests of every strategy with three servers of different latency, price, errors and quality."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ WRONG = "A cat is a plant that grows in the shade."
 
 
 def saying(text: str) -> dict[str, Any]:
-    """Return an answer of that text."""
+    """Return an answer with this text."""
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
     return {"choices": [choice], "usage": {"prompt_tokens": 20, "completion_tokens": 20}}
 
 
 def asking(text: str, **options: Any) -> CompletionRequest:
-    """Return a request."""
+    """Return a request about this text."""
     return CompletionRequest(messages=({"role": "user", "content": text},), top_logprobs=0, options=options)
 
 
@@ -51,14 +51,14 @@ class Servers:
         self.clients: list[OpenAIChatClient] = []
 
     def open(self, server: FaultServer, price: float | None = None) -> OpenAIChatClient:
-        """Return a client of a server."""
+        """Return a client of one server."""
         prices = {} if price is None else {"input_cost_per_token": price, "output_cost_per_token": price}
         client = OpenAIChatClient("openai/m", api_base=server.api_base, api_key="k", timeout=2.0, **prices)
         self.clients.append(client)
         return client
 
     def routed(self, router: Router, *, concurrency: int | None = None, **options: Any) -> RoutedClient:
-        """Return a routed client of the first three."""
+        """Return a routed client of the first three servers."""
         providers = [
             Provider(name, self.open(server, price), concurrency=concurrency)
             for name, server, price in zip(NAMES, self.servers, self.prices, strict=False)
@@ -66,7 +66,7 @@ class Servers:
         return RoutedClient(providers, router=router, **options)
 
     def stop(self) -> None:
-        """Close and stop everything."""
+        """Close all clients and stop all servers."""
         for client in self.clients:
             client.close()
         for server in self.servers:
@@ -125,7 +125,7 @@ UNEQUAL: tuple[dict[str, Any], ...] = (
 
 
 class TestEveryStrategyFindsTheRightOne:
-    """The share of the last requests shows the preferred provider."""
+    """Tests of every strategy: most of the last requests go to the best provider."""
 
     def test_ema_finds_the_fast_and_reliable_one(self) -> None:
         """Moving averages settle on the fast and reliable provider."""
@@ -135,7 +135,7 @@ class TestEveryStrategyFindsTheRightOne:
             assert share(answerers(client, texts(70)), "c") >= 0.9
 
     def test_ema_gets_to_know_every_provider(self) -> None:
-        """Every provider gets one call, even if the first one always answers."""
+        """Moving averages call every provider once, even if the first one always answers."""
         with serving({"latency": 0.6}, {"latency": 0.4}, {}) as servers:
             router = EMARouter(NAMES, reorder_interval=4)
             client = servers.routed(router)
@@ -144,13 +144,13 @@ class TestEveryStrategyFindsTheRightOne:
             assert answerers(again, texts(5)) == ["c"] * 5
 
     def test_thompson_finds_the_reliable_one(self) -> None:
-        """Thompson sampling prefers the reliable provider but goes on exploring."""
+        """Thompson sampling sends most of the last requests to the reliable provider."""
         with serving(*UNEQUAL) as servers:
             client = servers.routed(ThompsonRouter(NAMES, rng=3), cooldown_seconds=0.02)
             assert share(answerers(client, texts(120)), "c", 40) >= 0.7
 
     def test_a_cascade_finds_the_cheapest_good_one(self) -> None:
-        """Price and heuristic quality decide."""
+        """A cascade escalates the cheapest provider's bad answers to the cheapest good provider."""
         profiles = (
             {"price": 1e-3, "answers": lambda _: saying(GOOD)},
             {"price": 1e-5, "answers": lambda _: saying(LOOP)},
@@ -169,7 +169,7 @@ class TestEveryStrategyFindsTheRightOne:
         assert paid.usage.cost == pytest.approx(40 * 1.1e-4)
 
     def test_a_bandit_finds_providers_by_kind(self) -> None:
-        """Each of two kinds of texts goes to the provider that answers it well."""
+        """The bandit learns which of two providers answers each of two kinds of texts well."""
 
         def good_at(word: str) -> Any:
             return lambda text: saying(GOOD if word in text else LOOP)
@@ -199,7 +199,7 @@ class TestEveryStrategyFindsTheRightOne:
 
 
 class TestAnOutage:
-    """A stopped server is dropped, and used again after its restart."""
+    """Tests of an outage: a stopped server gets no calls, and gets calls again after its restart."""
 
     @pytest.mark.parametrize(
         ("kind", "options"),
@@ -207,7 +207,7 @@ class TestAnOutage:
         ids=["ema", "thompson"],
     )
     def test_it_is_dropped_and_taken_back(self, kind: Any, options: dict[str, Any]) -> None:
-        """A stopped provider gets few calls, and many after its restart."""
+        """A stopped provider answers nothing and gets few calls, and most requests after its restart."""
         flaky: dict[str, Any] = {
             "latency": 0.005,
             "faults": lambda number, _: (None, None, "503")[number % 3],
@@ -228,7 +228,7 @@ class TestAnOutage:
             assert client.stats()["a"].cooling_seconds == 0.0
 
     def test_a_rate_limit_is_kept_to_the_second(self) -> None:
-        """The provider gets no call before the time is over, and then comes first again."""
+        """A rate-limited provider gets no call before its time is over, and then comes first again."""
         with serving({"faults": ["rate_limit:0.3"]}, {}, {}) as servers:
             client = servers.routed(FixedRouter(NAMES))
             found = answerers(client, ["animals"])
@@ -241,7 +241,7 @@ class TestAnOutage:
             assert answerers(client, ["animals"]) == ["a"]
 
     def test_all_rate_limits_name_the_wait(self) -> None:
-        """The error names the wait, after which a classifier loses no row."""
+        """If all providers are rate limited, the error's `retry_after` lets a classifier keep every row."""
         limits: dict[str, Any] = {"faults": ["rate_limit:0.1"]}
         with serving(limits, limits, limits) as servers:
             client = servers.routed(ThompsonRouter(NAMES, rng=0))
@@ -254,7 +254,7 @@ class TestAnOutage:
 
     @pytest.mark.parametrize("fault", ["reset_after_headers", "truncated", "html", "empty_choices", "hang"])
     def test_broken_answers_of_every_kind_are_failures(self, fault: str) -> None:
-        """Only a whole answer counts as a success."""
+        """Every kind of broken answer counts as a failure, and another provider answers."""
         with serving({"faults": [fault] * 50}, {}, {}) as servers:
             router = ThompsonRouter(NAMES, rng=2)
             client = servers.routed(router, call_seconds=0.5, allowed_failures=50)
@@ -265,10 +265,10 @@ class TestAnOutage:
 
 
 class TestThroughAClassifier:
-    """Classifiers use routed clients concurrently, with a cache and with stored state."""
+    """Tests of routed clients in a classifier: concurrency, the cache and stored state."""
 
     def test_labels_survive_faults_and_concurrency(self) -> None:
-        """No provider has more calls in flight than its limit."""
+        """Despite faults every row gets its label, and no server has more than 3 calls in flight."""
         unruly = ({"faults": {"503": 0.3, "truncated": 0.1}}, {"faults": {"rate_limit:0.01": 0.2}}, {})
         profiles: list[dict[str, Any]] = [
             {"latency": 0.003, "seed": number, **profile} for number, profile in enumerate(unruly)
@@ -285,7 +285,7 @@ class TestThroughAClassifier:
             assert all(found.in_flight == 0 for found in client.stats().values())
 
     def test_a_cache_answers_the_second_run(self, tmp_path: Path) -> None:
-        """Cached answers do not depend on the provider or the learned state."""
+        """A second client of the same providers answers all rows from the cache without a call."""
         place = f"sqlite:///{tmp_path / 'cache.sqlite'}"
         with serving({"faults": {"503": 0.5}}, {}, {}) as servers:
             first = []
@@ -301,7 +301,7 @@ class TestThroughAClassifier:
             assert asked == 0
 
     def test_what_was_learnt_is_there_the_next_time(self, tmp_path: Path) -> None:
-        """A second client begins with the stored state."""
+        """A second client begins with the stored state and calls the failing providers 3 times at most."""
         place = tmp_path / "router.sqlite"
         with serving({"faults": ["500"] * 1000}, {"faults": ["500"] * 1000}, {}) as servers:
             for rounds in (40, 10):

@@ -1,4 +1,4 @@
-"""Recovery of providers after an outage, and their concurrency limits."""
+"""Tests of the recovery of providers after an outage, and of their concurrency limits."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from routed_answers import REQUEST, Scripted, answered, ask, down, hang, routed
 
 
 async def reached(client: Scripted, calls: int) -> None:
-    """Wait until a client has so many calls."""
+    """Wait until a client has had so many calls."""
     while client.calls < calls:  # noqa: ASYNC110 (a few turns of the loop)
         await asyncio.sleep(0)
 
 
 async def fails(_request: CompletionRequest) -> ProviderError:
-    """Fail after a few milliseconds."""
+    """Raise an error after a few milliseconds."""
     await asyncio.sleep(0.002)
     return down("a")
 
 
 class TestComingBack:
-    """A provider that was left out is used again."""
+    """Tests of recovery: a provider that was left out is used again."""
 
     def test_learning_strategies_probe_first_once(self, clock: Any) -> None:
         """A provider whose cooldown is over is called first, once."""
@@ -42,7 +42,7 @@ class TestComingBack:
         assert [seen.recovered for seen in router.seen if seen.success] == [True, True, False]
 
     def test_failed_probes_do_not_fail_requests(self, clock: Any) -> None:
-        """Another provider answers, and the next cooldown is twice as long."""
+        """If a probe fails, another provider answers, and the next cooldown is twice as long."""
         a, b = Scripted(down("a")), Scripted("b")
         client, _ = routed(a, b, clock=clock, allowed_failures=1, cooldown_seconds=1.0)
         asked = []
@@ -54,7 +54,7 @@ class TestComingBack:
         assert asked == [1, 1, 0, 1, 0, 0, 0, 1, 0]
 
     def test_declared_orders_probe_in_turn(self, clock: Any) -> None:
-        """The first provider is probed at once, a fallback only when it is needed."""
+        """With a declared order the first provider is probed at once, a fallback only when it is needed."""
         a, b = Scripted("a"), Scripted(down("b"), "b is back")
         a.script = [down("a"), "a is back", "a", down("a")]
         client, _ = routed(a, b, clock=clock, kind="declared", allowed_failures=1)
@@ -67,7 +67,7 @@ class TestComingBack:
         assert ask(client) == "b is back"
 
     def test_exactly_one_of_many_requests_finds_out(self, clock: Any) -> None:
-        """The other requests use another provider."""
+        """One of many requests probes the provider, and the others use another provider."""
         gate = asyncio.Event()
 
         async def slow(_request: CompletionRequest) -> str:
@@ -109,7 +109,7 @@ class TestComingBack:
         assert client.stats()["a"].in_flight == 0
 
     def test_too_long_probes_make_room_for_another(self, clock: Any) -> None:
-        """A request that is too long is no evidence of a recovery."""
+        """A probe that fails because the text is too long lets the next request probe."""
         long = ContextLengthError("too long", provider="a")
         client, router = routed(Scripted(down("a"), long, "a is back"), "b", clock=clock, allowed_failures=1)
         assert ask(client) == "b"
@@ -119,7 +119,7 @@ class TestComingBack:
         assert router.seen[-1].recovered
 
     def test_probes_without_place_make_room(self, clock: Any) -> None:
-        """Earlier calls may still hold all places when the cooldown is over."""
+        """A provider with no free place after its cooldown is skipped, and probed once a place is free."""
         gate = asyncio.Event()
 
         async def slow(_request: CompletionRequest) -> str:
@@ -145,7 +145,7 @@ class TestComingBack:
         assert client.stats()["a"].cooling_seconds == 0.0
 
     def test_used_up_allowance_stays_inside(self, clock: Any) -> None:
-        """The rate-limit state of one provider is not passed on to the caller."""
+        """A used-up allowance pauses its provider, and is not part of the returned completion."""
         headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20s"}
         spent = answered("a", cost=0.5) | {
             "_hidden_params": {"additional_headers": headers, "response_cost": 0.5}
@@ -162,10 +162,10 @@ class TestComingBack:
 
 
 class TestConcurrency:
-    """No provider has more calls in flight than its limit."""
+    """Tests of concurrency: no provider has more calls in flight than its limit."""
 
     async def together(self, client: RoutedClient, count: int) -> None:
-        """Make so many concurrent requests."""
+        """Make so many requests at the same time."""
         await asyncio.gather(*(client.complete(REQUEST) for _ in range(count)))
 
     def slow(self, text: str) -> Any:
@@ -178,14 +178,14 @@ class TestConcurrency:
         return Scripted(answer)
 
     def test_a_declared_order_waits_for_a_full_provider(self) -> None:
-        """No call overflows to a later, dearer provider."""
+        """A declared order waits for its full first provider, and the second one gets no call."""
         a, b = self.slow("a"), self.slow("b")
         client, _ = routed(Provider("a", a, concurrency=2), b, kind="declared")
         asyncio.run(self.together(client, 8))
         assert (a.calls, a.most_in_flight, b.calls) == (8, 2, 0)
 
     def test_learning_strategies_skip_full_providers(self) -> None:
-        """Requests wait for the first provider if all are full."""
+        """A learning strategy skips a full provider, and waits for the first one if all are full."""
         a, b = self.slow("a"), self.slow("b")
         client, router = routed(Provider("a", a, concurrency=2), Provider("b", b, concurrency=3))
         asyncio.run(self.together(client, 9))
@@ -205,7 +205,7 @@ class TestConcurrency:
         assert b.calls == 6
 
     def test_waiting_is_no_part_of_the_latency(self, clock: Any) -> None:
-        """The latency begins with the call."""
+        """The latency does not include the time that a request waits for a free place."""
         a = Scripted("a", clock=clock, seconds=1.0)
         client, router = routed(Provider("a", a, concurrency=1), clock=clock, kind="declared")
         asyncio.run(self.together(client, 5))
@@ -231,7 +231,7 @@ class TestConcurrency:
         assert (a.calls, b.calls) == (2, 6)
 
     def test_cancelled_requests_free_their_places(self) -> None:
-        """Both running and waiting requests release their places."""
+        """Cancelled requests free their places, whether they were running or waiting."""
         a = Scripted(hang, hang, "free")
         client, router = routed(Provider("a", a, concurrency=2), kind="declared")
 
@@ -247,7 +247,7 @@ class TestConcurrency:
         assert (a.calls, len(router.seen), client.stats()["a"].in_flight) == (5, 3, 0)
 
     def test_giving_up_waiting_is_no_recovery(self, clock: Any) -> None:
-        """The limit stays as low as the overload left it."""
+        """A request that gives up waiting does not raise the limit that an overload lowered."""
         release = asyncio.Event()
 
         async def overloaded(_request: CompletionRequest) -> ProviderError:
@@ -269,7 +269,7 @@ class TestConcurrency:
         assert (a.calls, client._members["a"]._gate.allowed) == (4, 2.0)
 
     def test_threads_with_loops_of_their_own_share_it(self) -> None:
-        """Four threads lose neither a place nor an observation."""
+        """Four threads with event loops of their own lose neither a place nor an observation."""
         a = self.slow("a")
         client, router = routed(Provider("a", a, concurrency=3), self.slow("b"), kind="declared")
         with ThreadPoolExecutor(4) as threads:

@@ -1,4 +1,4 @@
-"""Order of calls, fallbacks, observations, and the error if no provider answers."""
+"""Tests of routed clients: order of calls, fallbacks, observations and the final error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from routed_answers import REQUEST, Scripted, answered, ask, down, hang, routed
 
 
 def limited(seconds: float | None = None) -> RateLimitError:
-    """Return a rate limit."""
+    """Return a RateLimitError."""
     return RateLimitError("slow down", provider="a", status=429, retryable=True, retry_after=seconds)
 
 
@@ -31,10 +31,10 @@ def too_long(name: str = "a") -> ContextLengthError:
 
 
 class TestOneRequest:
-    """A single request is answered by the first provider that can."""
+    """Tests of one request, which the first working provider answers."""
 
     def test_first_provider_answers_unchanged(self) -> None:
-        """The response is returned as it came."""
+        """The first provider's response is returned as it came."""
         response = {"choices": [{"message": {"content": "a cat"}}], "something": "else"}
         first, second = Scripted(response), Scripted()
         client, router = routed(first, second)
@@ -56,7 +56,7 @@ class TestOneRequest:
         ids=lambda failure: str(failure)[:30],
     )
     def test_failures_go_on_to_the_next_provider(self, failure: Any) -> None:
-        """Both calls are observed, the first one as a failure."""
+        """A failed call and the next provider's call are observed, the first one as a failure."""
         client, router = routed(failure, "b knows")
         assert ask(client) == "b knows"
         assert [(seen.provider, seen.success) for seen in router.seen] == [("a", False), ("b", True)]
@@ -81,7 +81,7 @@ class TestOneRequest:
         assert router.seen[0].success
 
     def test_too_long_requests_teach_nothing(self) -> None:
-        """The next provider is called; no failure is observed and no cooldown begins."""
+        """After a text too long for one provider the next answers, without a failure or a cooldown."""
         client, router = routed(too_long(), "b knows")
         for _ in range(5):
             assert ask(client) == "b knows"
@@ -90,14 +90,14 @@ class TestOneRequest:
         assert (stats.calls, stats.failures, stats.too_long, stats.cooling_seconds) == (5, 0, 5, 0.0)
 
     def test_other_exceptions_pass_and_teach_nothing(self) -> None:
-        """Only a ProviderError counts against the provider."""
+        """An exception that is no ProviderError passes unchanged and is not observed."""
         client, router = routed(ZeroDivisionError("oops"), "an answer")
         with pytest.raises(ZeroDivisionError):
             asyncio.run(client.complete(REQUEST))
         assert (router.seen, client.stats()["a"].in_flight) == ([], 0)
 
     def test_observations_hold_what_the_call_took(self, clock: Any) -> None:
-        """Latency comes from the clock, cost from the response or else from the declaration."""
+        """The observation's latency is the clock's; its cost is the response's, or else the declared one."""
         priced = Scripted(answered("yes", cost=0.25), clock=clock, seconds=2.0)
         unpriced = Scripted(answered("yes"), clock=clock, seconds=0.5)
         for client, cost, seconds in ((priced, 0.25, 2.0), (unpriced, 0.125, 0.5)):
@@ -127,7 +127,7 @@ class TestOneRequest:
         assert inner.requests[0].options == {"seed": 2, "user": "me", "tools": [{"type": "function"}]}
 
     def test_an_answer_with_tools_may_be_without_text(self) -> None:
-        """A tool call without text is returned as it came."""
+        """A response with a tool call and no text is returned as it came."""
         response = {"choices": [{"message": {"content": None, "tool_calls": [{}]}, "finish_reason": "stop"}]}
         client, _ = routed(response, "an answer")
         request = CompletionRequest(messages=(), options={"tools": [{}]})
@@ -140,18 +140,18 @@ class TestOneRequest:
         assert ask(client, "long " * 20) == "b"
 
     def test_slow_calls_go_on_to_the_next(self) -> None:
-        """A call over its time limit counts as a failure."""
+        """A call over its time limit counts as a failure, and the next provider answers."""
         client, router = routed(hang, "b knows", call_seconds=0.02)
         assert ask(client) == "b knows"
         assert [seen.success for seen in router.seen] == [False, True]
 
 
 class TestNobodyAnswers:
-    """The error sums up the failures of all providers."""
+    """Tests of the error if no provider answers."""
 
     @pytest.fixture
     def raised(self) -> Callable[..., ProviderError]:
-        """Return a function that returns the error of a routed client."""
+        """Return a function that returns the error raised by a routed client."""
 
         def caught(*clients: Any, times: int = 1, **options: Any) -> ProviderError:
             client, _ = routed(*clients, **options)
@@ -174,7 +174,7 @@ class TestNobodyAnswers:
         assert error.provider == "routed:recording(a, b)"
 
     def test_it_may_be_retried_if_any_may(self, raised: Any) -> None:
-        """One provider with a wrong key does not make the error systemic."""
+        """The error is retryable and not systemic if any provider's error may be retried."""
         wrong = ProviderError("wrong key", provider="a", status=401)
         error = raised(wrong, down("b"))
         assert error.retryable
@@ -183,7 +183,7 @@ class TestNobodyAnswers:
 
     @pytest.mark.parametrize(("times", "message"), [(1, "no provider answered"), (3, "left out for another")])
     def test_it_is_systemic_if_all_are(self, raised: Any, times: int, message: str) -> None:
-        """Rows that come later meet the same fault, though fewer providers are called."""
+        """The error is systemic if all providers' errors are, also where fewer providers are called."""
         wrong = ProviderError("wrong key", provider="a", status=401)
         unknown = ProviderError("no such model", provider="b", status=404)
         error = raised(wrong, unknown, times=times)
@@ -248,14 +248,14 @@ class TestNobodyAnswers:
         assert type(raised(first, second)) is kind
 
     def test_all_limits_say_when_the_first_one_ends(self, raised: Any) -> None:
-        """The retry time is the shortest one; without a time for every retryable error there is none."""
+        """`retry_after` is the shortest wait, or None if a retryable error names no time."""
         assert raised(limited(5.0), limited(2.0)).retry_after == 2.0
         assert raised(limited(5.0), down("b")).retry_after is None
         never = down("b", status=400, retryable=False)
         assert raised(limited(5.0), never).retry_after == 5.0
 
     def test_too_long_does_not_cover_cooling_providers(self, clock: Any) -> None:
-        """A provider in its cooldown may still take the text, so the error is retryable."""
+        """With one provider in a cooldown, a text too long for the other raises a retryable error."""
         a, b = (
             Scripted(down("a"), down("a"), down("a"), "never"),
             Scripted("one", "two", "three", too_long("b")),
@@ -284,12 +284,12 @@ class TestNobodyAnswers:
         assert not caught.value.systemic
 
     def test_last_resort_is_named_once(self, clock: Any, raised: Any) -> None:
-        """A forced provider is listed as failed, not as left out."""
+        """A provider that was called as the last resort is listed as failed, not as left out."""
         error = raised(down("a"), down("b"), allowed_failures=1, clock=clock, times=2)
         assert (str(error).count("is down"), str(error).count("left out")) == (2, 1)
 
     def test_shortest_cooldown_is_the_last_resort(self, clock: Any) -> None:
-        """Only that provider is called, and its answer closes the breaker."""
+        """If all providers are left out, the one with the shortest cooldown is called and recovers."""
         a = Scripted(ProviderError("wrong key", provider="a", status=401), "a is back")
         b = Scripted(down("b"), "b is back")
         client, router = routed(a, b, clock=clock, allowed_failures=1)
@@ -301,7 +301,7 @@ class TestNobodyAnswers:
         assert client.stats()["b"].cooling_seconds == 0.0
 
     def test_a_time_that_a_provider_named_is_kept(self, clock: Any) -> None:
-        """No call is made before it, and the error names the wait."""
+        """Before the time that a provider named no call is made, and the error holds the wait."""
         a, b = Scripted(limited(9.0), "a is back"), Scripted(limited(4.0), "b is back")
         client, _ = routed(a, b, clock=clock)
         with pytest.raises(RateLimitError):

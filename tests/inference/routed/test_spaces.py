@@ -1,4 +1,4 @@
-"""Providers with log-probabilities in different spaces: every answer is read in its provider's own."""
+"""Tests of providers with log-probabilities in different spaces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MASKED, RAW = LogprobSpace.MASKED, LogprobSpace.RAW
 
 
 def fakes(**options: Any) -> tuple[FakeClient, FakeClient]:
-    """Return a masked and a raw provider that are not equally sure."""
+    """Return a masked and a raw provider with different probabilities."""
     masked = FakeClient(
         LABELS, {"purr": ("cat", 0.9), "bark": ("dog", 0.8)}, space=MASKED, name="m", **options
     )
@@ -80,7 +80,7 @@ def spaces(found: Sequence[Prediction]) -> list[LogprobSpace | None]:
 
 
 def test_predictions_equal_those_of_one_provider(by_turns: Any) -> None:
-    """Label, confidence, masses and space are equal."""
+    """Label, confidence, masses and space equal those of a classifier with that provider alone."""
     client, *_ = by_turns()
     assert client.space is LogprobSpace.MIXED
     found = classifier(client).classify_many(TEXTS)
@@ -91,7 +91,7 @@ def test_predictions_equal_those_of_one_provider(by_turns: Any) -> None:
 
 
 def test_cached_rows_keep_their_space(by_turns: Any) -> None:
-    """Cached rows need no call."""
+    """Cached rows keep their space and need no call."""
     client, masked, raw = by_turns()
     journal = MemoryJournal()
     first = classifier(client, journal=journal).classify_many(TEXTS)
@@ -105,7 +105,7 @@ def test_cached_rows_keep_their_space(by_turns: Any) -> None:
 
 
 def test_spaces_are_part_of_the_identity() -> None:
-    """Spaces that differ are part of the client's identity."""
+    """Spaces that differ change the client's identity."""
 
     def identity(*found: LogprobSpace) -> str:
         client, _ = routed(
@@ -118,7 +118,7 @@ def test_spaces_are_part_of_the_identity() -> None:
 
 
 def test_samples_are_counted_as_ever(by_turns: Any) -> None:
-    """Sampling ignores log-probabilities of every provider."""
+    """Sampled probabilities count the labels of all providers' answers."""
     client, *_ = by_turns()
     found = classifier(client, scoring="sampled", samples=4).classify("a bark")
     assert found.distribution is not None
@@ -128,7 +128,7 @@ def test_samples_are_counted_as_ever(by_turns: Any) -> None:
 
 
 def test_models_without_evidence_get_one_call() -> None:
-    """A provider without log-probabilities gets no second call for them."""
+    """Rows of a provider with space "none" take one call each, and have no distribution."""
     masked, _ = fakes()
     plain = FakeClient(LABELS, lambda _text: fake_response("cat", top_logprobs=0), space="none", name="n")
     client, router = routed(masked, plain)
@@ -140,7 +140,7 @@ def test_models_without_evidence_get_one_call() -> None:
 
 
 def test_silent_models_are_known_by_name() -> None:
-    """The first row without log-probabilities is repeated, further ones are not."""
+    """The first row without log-probabilities is repeated; later ones of that model are not."""
 
     def silent(_text: str) -> dict[str, Any]:
         return fake_response("cat", top_logprobs=0) | {"model": "silent"}
@@ -159,7 +159,7 @@ def test_silent_models_are_known_by_name() -> None:
 
 
 def test_silence_of_one_model_is_its_own() -> None:
-    """Every model gets one second chance."""
+    """The first row of each model without log-probabilities is repeated, and later ones are not."""
 
     def silent(name: str) -> FakeClient:
         return FakeClient(
@@ -190,7 +190,7 @@ def answers(client: RoutedClient, **options: Any) -> Any:
 
 
 def test_equal_spaces_keep_the_response() -> None:
-    """Equal spaces, and requests with tools, keep the provider's response."""
+    """If all spaces are equal, or a request has tools, the provider's response is returned."""
     masked, raw = fakes()
     alike, _ = routed(Provider("a", masked, space="raw"), raw)
     assert (alike.space, type(answers(alike))) == (RAW, dict)
@@ -202,7 +202,7 @@ def test_equal_spaces_keep_the_response() -> None:
 
 
 def test_the_users_space_comes_first(by_turns: Any) -> None:
-    """A space set by the user holds for every provider."""
+    """A space set by the user holds for all providers."""
     client, *_ = by_turns()
     found = classifier(client, space="raw").classify_many(TEXTS)
     assert spaces(found) == [RAW] * 20
@@ -219,7 +219,7 @@ def test_nested_routing_keeps_every_space(by_turns: Any) -> None:
 
 
 def test_best_answer_keeps_its_own_space() -> None:
-    """The space is that of the returned answer, not of the last one."""
+    """The completion's space is that of the returned answer, not of the last one."""
     first, second = Scripted("A whole and sensible answer."), Scripted("")
     second.space = RAW
     router = CascadeRouter(["a", "b"], cost_tiers=["a", "b"], quality_threshold=1.0)
@@ -238,11 +238,11 @@ def test_fingerprints_say_mixed(by_turns: Any) -> None:
 
 
 class TestWhatIsPaid:
-    """A declared price counts where an answer names none."""
+    """Tests of cost: a declared price counts where an answer names none."""
 
     @pytest.mark.parametrize(("declared", "total"), [(0.25, 5.0), (0.0, 0.0)])
     def test_a_runs_own_total_holds_it(self, declared: float, total: float) -> None:
-        """A declared price of zero counts as a price."""
+        """The meter's cost is the sum of declared prices, also of a price of zero."""
         client, _ = routed(Provider("a", fakes()[0], cost=declared))
         asking = classifier(client)
         found = asking.classify_many(TEXTS)
@@ -252,7 +252,7 @@ class TestWhatIsPaid:
         assert client.stats()["a"].cost == pytest.approx(total)
 
     def test_unpriced_responses_count_as_unpriced(self) -> None:
-        """A provider without a price adds nothing to the cost."""
+        """Answers without any price add nothing to the meter's cost and count as `unpriced`."""
         client, _ = routed(fakes()[0])
         asking = classifier(client)
         asking.classify_many(TEXTS)
@@ -267,12 +267,12 @@ class TestWhatIsPaid:
             assert router.seen[0].cost == declared
 
     def test_a_reported_price_comes_first(self) -> None:
-        """A reported price of zero counts, too."""
+        """A reported price of zero replaces the declared price."""
         client, _ = routed(Provider("a", Scripted(answered("yes", cost=0.0)), cost=0.5))
         assert read_completion(answers(client)).usage.cost == 0.0
 
     def test_a_provider_that_helps_costs_what_it_costs(self) -> None:
-        """A helper that is no provider has no declared price."""
+        """A provider that also serves as a helper costs its declared price; another helper has no price."""
         small, big, stranger = (
             Scripted(answered('{"tier": "complex"}')),
             Scripted("an answer"),
@@ -290,7 +290,7 @@ class TestWhatIsPaid:
 def test_a_stored_examination_speaks_of_each_providers_space(
     monkeypatch: pytest.MonkeyPatch, by_turns: Any
 ) -> None:
-    """A provider that is known to be raw is checked in its own space."""
+    """The stored examination is looked up only for a masked or raw space."""
     from calibrant.inference.doctor import _records  # noqa: PLC0415 (to stand in for what is stored)
 
     method = classifier(by_turns()[0]).method

@@ -1,4 +1,4 @@
-"""Routed clients in classifiers, caches and cascades; their construction and closing."""
+"""Tests of routed clients in classifiers, caches and cascades, and of their construction and closing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from routed_answers import Scripted, ask, down, providers, routed
 
 
 class TestWhereverAClientIs:
-    """Classifiers, caches and cascades use it like any other client."""
+    """Tests of routed clients in classifiers, caches and cascades."""
 
     LABELS = ("cat", "dog")
 
@@ -45,7 +45,7 @@ class TestWhereverAClientIs:
         return made
 
     def test_it_is_a_client_and_no_more(self, pair: Any) -> None:
-        """It offers no next tokens, so it cannot be scored exactly."""
+        """A routed client satisfies the protocol of clients, but offers no next tokens."""
         client, *_ = pair()
         assert isinstance(client, Client)
         assert not isinstance(client, ContinuingClient)
@@ -62,7 +62,7 @@ class TestWhereverAClientIs:
         assert len(dead.requests) < 20
 
     def test_stored_predictions_stay_valid(self, pair: Any) -> None:
-        """The cache key depends on the providers, not on the learned state."""
+        """Another routed client of the same providers gets the stored predictions without a call."""
         client, _, alive = pair()
         journal = MemoryJournal()
         options: dict[str, Any] = {"labels": self.LABELS, "field": "category", "journal": journal}
@@ -117,7 +117,7 @@ class TestWhereverAClientIs:
         assert caught.value.systemic
 
     def test_a_deadline_around_it_cancels_and_frees(self) -> None:
-        """A cancelled call teaches nothing and leaves no call in flight."""
+        """A cancelled call is not observed and leaves no call in flight."""
         slow = FakeClient(self.LABELS, lambda _text: "cat", latency=30.0)
         client, router = routed(Provider("a", slow, concurrency=1))
         limits: dict[str, Any] = {"limits": Limits(call_seconds=0.01), "retry": RetryPolicy(attempts=1)}
@@ -126,7 +126,7 @@ class TestWhereverAClientIs:
         assert (router.seen, client.stats()["a"].in_flight) == ([], 0)
 
     def test_it_works_through_the_background_loop_and_others(self, pair: Any) -> None:
-        """Every call on every event loop is answered."""
+        """A routed client answers every call on every event loop."""
         client, *_ = pair()
         request = CompletionRequest(messages=({"role": "user", "content": "a purr"},))
         texts = []
@@ -140,7 +140,7 @@ class TestWhereverAClientIs:
 
 
 class TestPuttingItTogether:
-    """Parts that do not fit raise ConfigurationError before any call."""
+    """Tests of construction: parts that do not fit raise ConfigurationError before any call."""
 
     @pytest.mark.parametrize(
         ("make", "message"),
@@ -165,12 +165,12 @@ class TestPuttingItTogether:
         ],
     )
     def test_wrong_parts_are_refused(self, make: Callable[[], object], message: str) -> None:
-        """The error names the part."""
+        """A wrong part raises ConfigurationError with the part's name."""
         with pytest.raises(ConfigurationError, match=message):
             make()
 
     def test_provider_order_may_differ(self) -> None:
-        """A router of other names raises ConfigurationError; their order is free."""
+        """A router may name the providers in another order; a repeated one raises ConfigurationError."""
         RoutedClient(providers("an answer", "an answer"), router=FixedRouter(["b", "a"]))
         twice = [Provider("a", Scripted()), Provider("a", Scripted())]
         with pytest.raises(ConfigurationError, match="a more than once"):
@@ -189,7 +189,7 @@ class TestPuttingItTogether:
         assert "sk-1" not in repr(Provider("a", Scripted(), options={"api_key": "sk-1"}))
 
     def test_its_space_is_that_of_all_providers(self) -> None:
-        """Spaces that differ are mixed, and a client's own claim can be corrected."""
+        """A routed client of different spaces is mixed; a declared space replaces the client's own."""
         raw = Scripted()
         raw.space = LogprobSpace.RAW
         client, _ = routed("an answer", raw)
@@ -201,7 +201,7 @@ class TestPuttingItTogether:
 
 
 class TestClosing:
-    """A client closes what it owns."""
+    """Tests of closing: a client closes what it owns."""
 
     def test_only_owned_clients_are_closed(self) -> None:
         """A client shared by two providers is closed once."""
@@ -225,7 +225,7 @@ class TestClosing:
         assert good.closed == 1
 
     def test_a_shared_router_is_closed_with_it(self, tmp_path: Path) -> None:
-        """Closing writes the learned state, which is written by nothing else in so short a time."""
+        """Closing a routed client stores the learned state of its shared router."""
         place = tmp_path / "router.sqlite"
         router = SharedRouter(ThompsonRouter(["a"], rng=0), open_router_state(place), flush_seconds=3600)
         assert isinstance(router, Router)
