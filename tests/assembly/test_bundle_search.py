@@ -102,7 +102,7 @@ def test_the_best_prompt_replaces_all_prompts(
 
 @pytest.mark.usefixtures("asked")
 def test_a_search_of_an_earlier_version_is_exported(write_task: WriteTask, tmp_path: Path) -> None:
-    """Its result holds neither the choice nor the number of answered labels."""
+    """A search result without `chosen` and answered labels can be exported with all its figures."""
     searched(write_task(extra='\n[model]\nname = "small"\n', train=TRAIN), tmp_path / "run")
     path = tmp_path / "run" / "result.json"
     record = json.loads(path.read_text())
