@@ -1,4 +1,4 @@
-"""A run becomes a bundle, and the bundle predicts what the run predicted."""
+"""Tests of bundles: a bundle predicts what its run predicted."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_search_exports_correction_and_template(
 
 
 def without_head(search: Path) -> None:
-    """Make of a search one of an earlier version, which learned no head."""
+    """Change a search's result into one of an earlier version, which had no head."""
     (search / "head.json").unlink()
     record = json.loads((search / "result.json").read_text())
     del record["final"]
@@ -145,7 +145,7 @@ def without_head(search: Path) -> None:
 
 
 def record_of(found: Prediction) -> dict[str, Any]:
-    """Return a prediction as a search writes it down."""
+    """Return a prediction as a search writes it to a file."""
     record: dict[str, Any] = json.loads(json.dumps(prediction_to_record(found)))
     return record
 

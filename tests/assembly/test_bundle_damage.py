@@ -1,4 +1,4 @@
-"""A bundle that is not as it was written is refused: what was expected, what came, what to do."""
+"""Tests of damaged bundles: each one is refused with what was expected, what came and what to do."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n i
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a bundle."""
+    """Return the bundle that the other fixtures copy."""
     folder = tmp_path_factory.mktemp("whole")
     return packed(folder, ROWS).path
 
 
 @pytest.fixture
 def bundle(whole: Path, tmp_path: Path) -> Path:
-    """Return a copy of it."""
+    """Return a copy of the whole bundle."""
     return Path(shutil.copytree(whole, tmp_path / "bundle"))
 
 
@@ -48,7 +48,7 @@ def resealed(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _: 
 
 
 def refused(folder: Path) -> str:
-    """Return why the bundle is refused, by both that read it."""
+    """Return the error of `read_bundle` and `load`, which both refuse the bundle."""
     with pytest.raises(StateError) as found:
         read_bundle(folder)
     with pytest.raises(StateError) as again:
@@ -137,7 +137,7 @@ def edited(folder: Path, name: str, change: Callable[[Any], object]) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
 def test_only_regular_files_are_read(bundle: Path, tmp_path: Path) -> None:
-    """Links, pipes and folders raise StateError, and no pipe is waited for."""
+    """Links, pipes and folders among a bundle's files raise StateError."""
     for name in ("prompt.txt", MANIFEST):
         path = bundle / name
         content = path.read_text()

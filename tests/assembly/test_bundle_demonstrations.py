@@ -1,4 +1,4 @@
-"""Demonstrations from the task file to the bundle: the loaded classifier shows what the run showed."""
+"""Tests of demonstrations in bundles: the loaded classifier shows what the run showed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a bundle are those that were measured, on the rows they were measured on."""
+"""Tests of a bundle's figures: they are those of the measured rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bundle's folder is written whole or not at all, with the umask's permissions."""
+"""Tests of a bundle's folder: it is written whole or not at all."""
 
 from __future__ import annotations
 

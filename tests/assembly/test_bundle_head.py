@@ -1,4 +1,4 @@
-"""A head in a bundle: the loaded classifier answers as the one that was exported."""
+"""Tests of heads in bundles: the loaded classifier answers as the exported one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search over a cascade, or over a plain model, becomes a bundle that asks with the best prompt."""
+"""Tests of bundles of a search: they ask with the best prompt."""
 
 from __future__ import annotations
 

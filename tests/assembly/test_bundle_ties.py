@@ -1,4 +1,4 @@
-"""A plan that keeps a share of equally sure answers decides the same texts wherever it is carried out."""
+"""Tests of plans that split ties: the same texts are kept wherever the plan is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""classify, evaluate, optimize and report on a task with a cascade: as on one model, and what each model did."""
+"""Tests of commands on a task with a cascade, and of what they report of every model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``[cascade]`` section: what it may say, that zero is zero, and how each mistake is reported."""
+"""Tests of the ``[cascade]`` section: its keys, its defaults and its mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks whose answers hold several labels, from the command line to a bundle and back."""
+"""Tests of bundles whose answers hold several labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The looper's YAML: accepted as it is documented; what is wrong in it has its line."""
+"""Tests of the looper's YAML: what is documented is read, and mistakes have their lines."""
 
 from __future__ import annotations
 

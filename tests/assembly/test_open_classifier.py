@@ -1,4 +1,4 @@
-"""A task becomes what it describes: every setting arrives, and what was opened is closed."""
+"""Tests of `open_classifier`: every setting of the task is used, and all models are closed."""
 
 from __future__ import annotations
 

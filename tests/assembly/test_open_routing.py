@@ -1,4 +1,4 @@
-"""A [routing] section becomes what it describes: every setting arrives, and what was opened is closed."""
+"""Tests of the [routing] section: every setting is used, and all providers are closed."""
 
 from __future__ import annotations
 

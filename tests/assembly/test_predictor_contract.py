@@ -1,4 +1,4 @@
-"""Every predictor keeps the same promises: a classifier, a cascade, what a task or a bundle opens."""
+"""Tests of what every predictor does: classifiers, cascades, and those of tasks and bundles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""classify, evaluate and optimize on a task with [routing]: as on one model, and what each provider did."""
+"""Tests of commands on a task with [routing], and of what they report of every provider."""
 
 from __future__ import annotations
 

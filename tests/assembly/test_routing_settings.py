@@ -1,4 +1,4 @@
-"""The ``[routing]`` section: what it may say, its defaults, and how each mistake is reported."""
+"""Tests of the ``[routing]`` section: its keys, its defaults and its mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The structure of labels on its way: task file, run, report and bundle."""
+"""Tests of structured labels in task file, run, report and bundle."""
 
 from __future__ import annotations
 

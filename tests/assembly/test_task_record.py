@@ -1,4 +1,4 @@
-"""A task's settings survive being written down, and nothing of them is forgotten."""
+"""Tests of task records: a task's settings are the same after JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zeph's [llm] configuration: accepted as it is documented; what is wrong in it has its line."""
+"""Tests of Zeph's [llm] file: what is documented is read, and mistakes have their lines."""
 
 from __future__ import annotations
 
