@@ -433,6 +433,6 @@ def test_the_callback_gets_all_predictions(
 
 
 def test_finish_seconds_cover_body_and_deadline() -> None:
-    """`finish_seconds` is the deadline or the body's time, plus 30 s, in whole seconds."""
+    """`finish_seconds` is the sum of the deadline and of `seconds_for_body`, rounded up."""
     assert ServiceSettings(deadline_seconds=1.5).finish_seconds == 32
     assert ServiceSettings(connections=ConnectionLimits(seconds_for_body=9.0)).finish_seconds == 39
