@@ -95,7 +95,7 @@ def test_half_of_the_challengers_goes_on() -> None:
 
 @pytest.mark.parametrize("accuracy", [[0.5, 0.4], [0.6, 0.5]])
 def test_a_less_accurate_prompt_is_not_taken(accuracy: list[float]) -> None:
-    """A prompt with lower loss is not taken if its accuracy is lower too, or the loss is equal."""
+    """A prompt with a lower loss and a lower accuracy than the seed prompt does not win the race."""
     assert race(1, stand_of(drawn([2.0]), accuracy), rows=400) == 0
 
 
