@@ -1,4 +1,4 @@
-"""The frontier between two models: brute force over all policies, shape, mixtures, refusals."""
+"""Tests of the frontier between two models: optimality, shape, mixtures and refusals."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def best_mixture(cost: Array, performance: Array, budget: float) -> float:
 
 
 def simulate(frontier: RoutingFrontier, point: int, rows: Rows) -> tuple[float, float]:
-    """Return what a break point's policy costs and achieves, row by row."""
+    """Return cost and performance of a point's policy, applied row by row."""
     policy = frontier.policy(point)
     dear = np.broadcast_to(rows["large_cost"], rows["small_score"].shape)
     routed = (
@@ -174,7 +174,7 @@ def test_a_frontier_by_hand() -> None:
 
 
 def test_verifier_cost_defaults_to_small_cost() -> None:
-    """Without a verifier's cost, a look costs as much as the small model's call, row by row."""
+    """Without `verifier_cost`, verifying a row costs as much as the small model's call."""
     rows = ([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1])
     unset, free = (
         routing_frontier(*rows, small_cost=[1, 2, 3, 2], large_cost=10, **more)

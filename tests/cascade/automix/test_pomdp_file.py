@@ -1,4 +1,4 @@
-"""POMDP files: they are read to the last bit; what is wrong is refused by line."""
+"""Tests of POMDP files: every number is read exactly, and mistakes have their lines."""
 
 from __future__ import annotations
 

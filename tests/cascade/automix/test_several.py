@@ -1,4 +1,4 @@
-"""Three and more models: brute force over all policies, simulation, estimation, refusals."""
+"""Tests of plans over three and more models: optimality, simulation, estimation, refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def policies(
 
 
 def follow(policy: Policy, cell: tuple[int, ...], costs: Array, looks: Array) -> tuple[float, int]:
-    """Return what a policy pays for a row in a cell of bins, and whose answer it reports: step by step."""
+    """Return what a policy pays for a row, and whose answer it reports, step by step."""
     seen: tuple[tuple[int, int], ...] = ()
     paid = 0.0
     while True:

@@ -1,4 +1,4 @@
-"""AutoMixEntailment with verifiers that are down, slow, broken or inconsistent."""
+"""Tests of AutoMixEntailment with verifiers that are down, slow, broken or inconsistent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class VerifierServer(LoopbackServer):
 
 @pytest.fixture
 def server() -> Iterator[VerifierServer]:
-    """Return a verifier that says 6 of 8."""
+    """Return a verifier that confirms 6 of 8 samples."""
     running = VerifierServer()
     yield running
     running.stop()
@@ -91,7 +91,7 @@ def answered(*, prompt: str = "", context: str | None = None, template: str | No
 def assess(
     server: VerifierServer | str, what: Answered | None = None, **options: Any
 ) -> Assessment | NoEvidence:
-    """Return what one assessment comes to."""
+    """Return the result of one assessment."""
     url = server if isinstance(server, str) else server.root
     method = AutoMixEntailment(url, **{"retry": QUICK, **options})
 
@@ -105,7 +105,7 @@ def assess(
 
 
 def confirmed(server: VerifierServer, **options: Any) -> Assessment:
-    """Return an assessment; anything else fails the test."""
+    """Return the assessment, or fail the test if there is no evidence."""
     found = assess(server, **options)
     assert isinstance(found, Assessment), found
     return found
@@ -207,7 +207,7 @@ def test_inconsistent_replies_are_no_evidence(
     ],
 )
 def test_rounded_numbers_are_believed(server: VerifierServer, reply: Any, confidence: float) -> None:
-    """A confidence that is rounded, or has no counts, is accepted."""
+    """A confidence that is rounded, or comes without counts, is accepted."""
     server.reply = reply
     assert confirmed(server).confidence == confidence
 
@@ -260,7 +260,7 @@ def test_passing_faults_are_retried(server: VerifierServer) -> None:
 
 
 def test_a_server_that_is_down_is_no_evidence() -> None:
-    """The reason has the address of a server that is down, after retries."""
+    """A server that is down is retried, and the reason has its address."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as line:
         port = line.getsockname()[1]
     found = refused(f"http://127.0.0.1:{port}")
@@ -315,7 +315,7 @@ async def _endless(request: web.Request) -> web.StreamResponse:
 
 
 def test_fifty_megabytes_are_not_read(server: VerifierServer) -> None:
-    """A reply above 1 MB is no evidence."""
+    """A reply of more than 1 MB is no evidence."""
     server.reply = _endless
     assert "at most 1 MB" in refused(server, retry=RetryPolicy(attempts=1)).reason
 
@@ -397,7 +397,7 @@ def in_process(
 
 
 def test_a_local_verifier_needs_no_service() -> None:
-    """A verifier in this process gets the same texts, and its samples are counted and paid alike."""
+    """A verifier in this process gets the same texts as a server, and its calls are counted."""
     method, model = in_process("correct", "correct", "incorrect", "correct")
     found = asyncio.run(method.assess(answered(prompt="Which animal?", context="Cats purr.")))
     assert isinstance(found, Assessment)

@@ -1,4 +1,4 @@
-"""Certified thresholds keep their promise; their exact test agrees with an enumeration of every outcome."""
+"""Tests of certified thresholds of a cascade: their promise and their exact test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calibrant.core import ConfigurationError
 
 
 def population(size: int, rng: np.random.Generator) -> tuple[Any, Any, Any]:
-    """Return rows on which the small model is the worse the less sure it is; half of them are at 1."""
+    """Return rows on which the small model is worse the less sure it is; half of them are at 1."""
     confidence = np.where(rng.random(size) < 0.5, 1.0, rng.random(size).round(3))
     small = rng.random(size) < np.where(confidence == 1.0, 0.93, 0.5 + 0.4 * confidence)
     large = np.where(rng.random(size) < 0.8, small | (rng.random(size) < 0.5), rng.random(size) < 0.9)

@@ -1,4 +1,4 @@
-"""Plans: their choice, certificate and figures, and the models they belong to."""
+"""Tests of plans: their choice, certificate and figures, and the models they belong to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LABELS = ("cat", "dog")
 
 
 def fingerprint(model: str, prompt: str = "Which animal?") -> Fingerprint:
-    """Return what a run was recorded with."""
+    """Return the fingerprint of a recorded run."""
     return Fingerprint(prompt=prompt, model=model, space=LogprobSpace.MASKED, labels=LABELS)
 
 

@@ -1,4 +1,4 @@
-"""A plan that is carried out does what its replay says, and only with the models it was made for."""
+"""Tests of plans in use: a cascade does what the plan's replay says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Recorded = tuple[list[Classifier], list[Example], CascadePlan, list[Path]]
 
 
 def model(name: str, known: Callable[[str], tuple[str, float]]) -> Classifier:
-    """Return a model that says this about texts."""
+    """Return a model with this answer for each text."""
     client = FakeClient(LABELS, lambda text, _: known(text), name=name)
     return Classifier(model=client, labels=LABELS, field="category", prompt="Which?")
 

@@ -1,4 +1,4 @@
-"""Equal confidences are split by a keyed hash of the texts, alike in certificates, plans and replays."""
+"""Tests of ties: equal confidences are split by a keyed hash of the texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cascade in place of a classifier."""
+"""Tests of a cascade in place of a classifier."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ DOWN = ProviderError("is down.", provider="x", retryable=True)
 
 
 def unsure(text: str) -> tuple[str, float]:
-    """Return a small model's answer: sure of every third text."""
+    """Answer as a small model does that is sure of every third text."""
     number = int(text.rsplit(maxsplit=1)[-1])
     return ("cat" if number % 2 else "dog"), 0.9 if number % 3 == 0 else 0.6
 
 
 def sure(text: str) -> tuple[str, float]:
-    """Return a large model's answer."""
+    """Answer as a large model does."""
     return ("cat" if int(text.rsplit(maxsplit=1)[-1]) % 2 else "dog"), 0.95
 
 
 class KeyList(MemoryJournal):
-    """Journal that notes the keys it is read by."""
+    """Journal that keeps the keys that are read."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
-        """Note the keys."""
+        """Keep the keys, and return their values."""
         self.asked += keys
         return super().get_many(keys)
 
