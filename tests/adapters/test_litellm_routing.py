@@ -587,7 +587,7 @@ def test_the_router_s_own_strategy_is_replaced(servers: Any, attach: Attach, bui
 
 
 def test_order_and_tags_of_litellm_come_first(servers: Any, attach: Attach) -> None:
-    """litellm's order and tags are applied before the strategy chooses."""
+    """Litellm's order and tags are applied before the strategy chooses."""
     server = servers()
     router, strategy = attach(
         lambda ids: Noting(sorted(ids, reverse=True)),

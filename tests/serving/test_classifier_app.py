@@ -122,7 +122,7 @@ def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> N
     ],
 )
 def test_bad_bodies_are_refused(serve: Any, bundle: Bundle, body: Any, status: int) -> None:
-    """A bad body is refused with an error that begins with "Expected", and no model is called."""
+    """A bad body gets an error that begins with "Expected", and no model is called."""
     held = Held(held=False)
     running = serve(app(bundle, held, most_texts=5))
     found = ask(running, body)

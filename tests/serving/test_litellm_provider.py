@@ -61,7 +61,7 @@ def user(text: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("provider")
 def test_litellm_answers_with_the_bundle(bundle: Bundle, server: FaultServer) -> None:
-    """litellm returns the service's answer; only the prompt and the last user message are sent."""
+    """Litellm returns the service's answer; only the prompt and the last user message are sent."""
     with contextlib.closing(load(bundle, options={"api_base": server.api_base})) as classifier:
         expected = classifier.classify("one dog")
     found = litellm.completion(NAME, messages=user("one dog"))
@@ -92,7 +92,7 @@ def test_a_stream_has_the_same_content() -> None:
 
 @pytest.mark.usefixtures("provider")
 def test_litellm_s_router_calls_the_bundle() -> None:
-    """litellm's Router calls the bundle under a name of the router's own."""
+    """Litellm's Router calls the bundle under a name of the router's own."""
     router = litellm.Router([{"model_name": "mine", "litellm_params": {"model": NAME}}])
     found = asyncio.run(router.acompletion("mine", messages=user("one cat")))
     assert json.loads(found.choices[0].message.content)["label"] == "cat"
@@ -134,7 +134,7 @@ def test_a_text_without_a_label_is_an_error(text: str, error: type[Exception], o
 
 @pytest.mark.usefixtures("provider")
 def test_litellm_s_timeout_is_kept() -> None:
-    """litellm's timeout, in seconds, ends a call."""
+    """Litellm's timeout, in seconds, ends a call."""
     with pytest.raises(Exception, match=r"no answer within 0\.001s") as found:
         litellm.completion(NAME, messages=user("silent"), num_retries=0, timeout=0.001)
     assert getattr(found.value, "status_code", None) in {408, 504}

@@ -184,7 +184,7 @@ def test_empty_tokens_count_inside_a_value_only() -> None:
 
 
 def test_braces_in_front_of_a_call_are_passed_over() -> None:
-    """Text that consists of opening braces is searched in linear time."""
+    """Opening braces in front of a call do not change the spans of its values."""
     assert argument_spans(b"{" * 100_000) == []
     assert argument_spans(b"{x " * 300 + b'{"arguments": {"a": 1}}') == [(920, 921)]
     nested = b'{"arguments": ' * 5_000

@@ -171,7 +171,7 @@ def test_model_timeouts_are_not_the_deadline(build: Build, told: Any) -> None:
 
 
 def forever(client: Any) -> None:
-    """Wait without an answer."""
+    """Make every call of the client wait forever."""
 
     async def complete(_request: Any) -> object:
         return await asyncio.Event().wait()
