@@ -342,7 +342,7 @@ def test_a_missing_calibration_is_refused(evaluated: Path, tmp_path: Path) -> No
 
 
 def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -> None:
-    """A bundle with a calibration decides by its certified threshold, and without one by none."""
+    """A bundle decides by its certified threshold, and without a calibration it has no rule."""
     run("calibrate", evaluated, "--out", tmp_path / "calibration", "--target-accuracy", 0.5)
     plain = export(evaluated, tmp_path / "plain")
     bundle = export(evaluated, tmp_path / "bundle", calibration=tmp_path / "calibration")

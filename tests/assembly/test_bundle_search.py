@@ -36,7 +36,7 @@ TRAIN = [
 
 
 def rule(name: str) -> Callable[[str, str], tuple[str, float]]:
-    """Return a model that is right once its prompt shows examples; the small one then is sure of cats alone."""
+    """Return a model that is right once its prompt shows examples; the small one is sure of cats only."""
 
     def answer(text: str, prompt: str) -> tuple[str, float]:
         truth = "cat" if "meow" in text else "dog"
@@ -62,7 +62,7 @@ def asked(use_model: Callable[..., Any]) -> dict[str, list[FakeClient]]:
 
 
 def searched(task: Path, out: Path) -> list[dict[str, Any]]:
-    """Search for a prompt, and return what the best one, with its head if it has one, predicted of the test rows."""
+    """Run a search, and return the predictions of the best prompt on the test rows."""
     run("optimize", task, "--out", out, "--minibatch-size", 4, "--max-metric-calls", 120)
     rows = prediction_rows(out)
     assert json.loads((out / "result.json").read_text())["improved"]

@@ -65,7 +65,7 @@ def test_a_clear_race_ends_early() -> None:
     ],
 )
 def test_a_race_ends_once_its_end_is_nearly_certain(errors: float, rows: int, chosen: int | None) -> None:
-    """A race ends early below a chance of 0.1, or above 0.98, of the other prompt to win."""
+    """A race ends at its first stage if a prompt's chance to win is below 0.1 or above 0.98."""
     each = np.tile([1.0, -1.0], rows // 2) * math.sqrt((FIRST - 1) / FIRST)  # deviation 1 on the first rows
     stand = stand_of(np.stack([each + errors / math.sqrt(FIRST), np.zeros(rows)]), [0.5, 0.5])
     asked: list[int] = []

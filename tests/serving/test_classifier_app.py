@@ -150,7 +150,7 @@ def test_a_huge_body_is_refused_unread(running: Any) -> None:
 
 
 def test_requests_need_one_of_the_keys(serve: Any, bundle: Bundle) -> None:
-    """Requests without one of the keys are refused, except at /healthz."""
+    """Requests without one of the keys get 401, except at /healthz and /openapi.json."""
     running = serve(app(bundle, Held(held=False), api_keys=("first", "second")))
     for wrong in (None, "Bearer", "Bearer wrong", "Bearer firs", "Basic first", "first", "Bearer \xff"):
         headers = {} if wrong is None else {"Authorization": wrong}

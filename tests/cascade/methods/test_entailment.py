@@ -155,7 +155,7 @@ def test_addresses_may_end_with_the_route(server: VerifierServer) -> None:
 
 
 def test_reported_usage_is_counted(server: VerifierServer) -> None:
-    """The usage of refused calls is added to that of the answer."""
+    """Tokens of refused calls are added to those of the answer."""
     used = {"prompt_tokens": 100, "completion_tokens": 8, "cost": 0.25}
     server.first = [(503, {"error": "no verdict", "usage": used})]
     server.reply = {**HONEST, "usage": used}
@@ -168,7 +168,7 @@ def test_reported_usage_is_counted(server: VerifierServer) -> None:
     "used", [None, 7, {"prompt_tokens": -1, "completion_tokens": "8", "cost": float("nan")}, {"cost": -1}]
 )
 def test_senseless_usage_is_ignored(server: VerifierServer, used: object) -> None:
-    """Usage that is no count counts as none, and the confidence stands."""
+    """A reported usage that is no count counts as none, and the confidence stays."""
     server.reply = {**HONEST, "usage": used}
     assert confirmed(server).usage == Usage()
 
@@ -224,7 +224,7 @@ def test_contradicting_advice_is_reported(
 
 
 def test_advice_at_the_threshold_accepts(server: VerifierServer) -> None:
-    """A confidence at the threshold agrees with the advice to accept."""
+    """A confidence at the threshold agrees with the service's advice to accept."""
     server.reply = {**HONEST, "threshold": 0.75}
     assert "contradicts" not in confirmed(server).reason
 
@@ -414,7 +414,7 @@ def test_a_local_verifier_needs_no_service() -> None:
     "fault", [ProviderError("is down.", provider="fake"), ContextLengthError("too long.", provider="fake")]
 )
 def test_a_verifier_without_a_verdict_is_no_evidence(fault: Exception) -> None:
-    """A verifier whose calls all fail, or that has no room for the question, gives the fault as the reason."""
+    """A verifier whose calls fail, or whose question does not fit, gives the fault as the reason."""
     method, _ = in_process("correct", "correct", failures={0: fault, 1: fault})
     found = asyncio.run(method.assess(answered()))
     assert isinstance(found, NoEvidence)

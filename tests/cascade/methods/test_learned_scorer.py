@@ -200,7 +200,7 @@ def test_assessing_and_predicting_agree(fitted: LearnedScorer) -> None:
 def test_every_score_is_a_probability(
     fitted: LearnedScorer, question: str, label: str, confidence: float
 ) -> None:
-    """The score of any text, label and confidence lies in [0, 1]."""
+    """The scorer gives every text, label and confidence a score in [0, 1]."""
     found = assess(fitted, question, prediction(label, confidence))
     assert isinstance(found, Assessment)
     assert 0.0 <= found.confidence <= 1.0

@@ -131,7 +131,7 @@ def test_a_reply_cut_off_says_so() -> None:
 
 
 def test_a_refusal_is_no_evidence() -> None:
-    """The reason has the words of the refusal."""
+    """A refusal is no evidence, and the reason has the refusal's words."""
     found = verify(grading(reply(None, refusal="I must not judge.")))
     assert isinstance(found, NoEvidence)
     assert "I must not judge." in found.reason

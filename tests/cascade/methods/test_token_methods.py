@@ -206,7 +206,7 @@ def test_forced_tokens_never_count(method: Any, token_filter: Any) -> None:
 
 
 def test_a_sure_token_with_alternatives_counts() -> None:
-    """A token of probability 1 with an alternative counts."""
+    """A token of probability 1 counts if it has an alternative."""
     sure = (token(0.0, -9999.0, data=b"c"), token(-0.6, -1.6, data=b"at"))
     found = assess(AvgLogprob(token_filter="all"), answered(GIVEN, *sure))
     assert found.native == pytest.approx(-0.3)

@@ -60,7 +60,7 @@ class Reading:
         return says('{"verdict": "correct"}')
 
     def close(self) -> None:
-        """Close nothing."""
+        """Do nothing: this model holds no resource."""
 
 
 def test_confidence_is_the_share_of_correct() -> None:
@@ -345,7 +345,7 @@ def test_automix_slot_names_are_known() -> None:
     ],
 )
 def test_custom_prompts_take_the_last_verdict(reply: str, vote: str) -> None:
-    """Under a custom prompt the last verdict of a reply is its vote."""
+    """Under a custom prompt the last verdict in a reply is its vote."""
     assert verified(says(reply), prompt=REASONING).samples == (vote,)
 
 

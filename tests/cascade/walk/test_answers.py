@@ -162,7 +162,7 @@ def test_each_model_may_have_its_own_threshold(build: Build, told: Any) -> None:
 
 
 def test_one_threshold_less_takes_the_last_answer(build: Build, told: Any) -> None:
-    """Without a threshold of its own the last model's answer is taken, and is not accepted without evidence."""
+    """Without a threshold the last model's answer is returned, and not accepted without evidence."""
     found = build(("cat", 0.8), ("dog", 0.55), threshold=[0.9]).cascade.classify("t")
     assert (found.label, found.accepted) == ("dog", True)
     method = told({"a": 0.8, "b": None})
@@ -176,7 +176,7 @@ def test_one_threshold_less_takes_the_last_answer(build: Build, told: Any) -> No
 
 
 def test_an_answer_without_evidence_is_a_last_resort(build: Build, told: Any) -> None:
-    """An answer without evidence is returned only where there is no other, and is never accepted."""
+    """An answer without evidence is returned only if there is no other, and is never accepted."""
     worst = build("cat", "dog", method=told({"a": 0.0, "b": None}), threshold=0.5).cascade.classify("t")
     assert (worst.label, worst.confidence, worst.accepted) == ("cat", 0.0, False)
     assert worst.reason == "no model was sure enough: nothing was told"

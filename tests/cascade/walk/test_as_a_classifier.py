@@ -81,7 +81,7 @@ def test_equal_rows_share_an_answer(build: Build) -> None:
 
 
 def test_another_threshold_asks_no_model_again(build: Build, told: Any) -> None:
-    """With a journal another threshold calls no model and no verifier again."""
+    """With a journal, another threshold makes no call of a model or a verifier."""
     journal = MemoryJournal()
     texts = [row.input for row in ROWS]
     first = build(unsure, sure, method=told(calls=2), journal=journal, threshold=0.95)
@@ -222,7 +222,7 @@ def test_a_deadline_leaves_nothing_final(build: Build) -> None:
 
 
 def test_a_batch_evaluates_a_cascade(build: Build, tmp_path: Path) -> None:
-    """An evaluation writes the rows of a cascade, and a second run calls no model."""
+    """An evaluation writes a cascade's rows, and a second run makes no call."""
     built = build(unsure, sure)
     result = BatchEvaluator(built.cascade, concurrency=4).evaluate(ROWS, out=tmp_path / "run")
     assert result.metrics.accuracy.estimate == 1.0

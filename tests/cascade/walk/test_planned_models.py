@@ -27,7 +27,7 @@ def verify(model: int) -> CascadeAction:
 
 
 def policy(**changes: Any) -> CascadePolicy:
-    """Return a policy that jumps to the largest model where the small one is lost, and looks twice where it is torn."""
+    """Return a policy that can jump to the largest model, and can verify two answers."""
     actions = {
         (): verify(0),
         ((0, 0),): report(2),
