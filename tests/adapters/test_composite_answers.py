@@ -1,4 +1,4 @@
-"""The adapter where an answer holds several labels: scores, feedback, thresholds, and what does not apply."""
+"""Tests of the adapter where an answer holds several labels."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ PROMPT = {"system_prompt": "p"}
 
 
 def adapter(labels: MultiLabels | FieldLabels, answers: Any, **options: Any) -> ConfidenceAdapter:
-    """Return an adapter around a fake."""
+    """Return an adapter around a fake model."""
     fake = FakeClient(labels, answers, field="labels")
     return ConfidenceAdapter.from_classifier(Classifier(model=fake, labels=labels, field="labels"), **options)
 
 
 def row(text: str, answer: str) -> Any:
-    """Return a row as gepa has it."""
+    """Return a row in the form that gepa uses."""
     return {"input": text, "answer": answer}
 
 
 def test_the_score_covers_labels_that_matter() -> None:
-    """Labels in neither set do not count, or they would outweigh the others."""
+    """The Brier score of a set counts the labels that are true or answered, and no others."""
     asked = adapter(TOPICS, lambda _: '["Bills", "Travel"]', scoring_strategy=BrierScoring())
     found = asked.evaluate([row("a", '["Bills", "Food"]'), row("b", "[]")], PROMPT, capture_traces=True)
     assert found.scores == pytest.approx([1 / 3, 0.0], abs=1e-3)
@@ -50,7 +50,7 @@ def test_the_score_covers_labels_that_matter() -> None:
 
 
 def test_every_field_counts_once() -> None:
-    """A middle urgency for a high one costs a quarter of the score."""
+    """Every field counts once: a middle urgency in place of a high one costs a quarter."""
     given = FIELDS.answer_of({"category": "Food", "urgency": "middle"})
     truth = FIELDS.answer_of({"category": "Food", "urgency": "high"})
     asked = adapter(FIELDS, lambda _: given, scoring_strategy=LinearBlendScoring(0.5), objectives=["credit"])
@@ -60,7 +60,7 @@ def test_every_field_counts_once() -> None:
 
 
 def test_reflection_names_wrong_parts() -> None:
-    """The record holds the answer, its probability, and a line for each part."""
+    """The reflective record holds the answer and a line for each missed or added label."""
     asked = adapter(TOPICS, lambda _: ('["Bills", "Travel"]', 0.6))
     found = asked.evaluate([row("a", '["Food", "bills"]')], PROMPT, capture_traces=True)
     (record,) = asked.make_reflective_dataset(PROMPT, found, ["system_prompt"])["system_prompt"]
@@ -71,7 +71,7 @@ def test_reflection_names_wrong_parts() -> None:
 
 
 def test_rows_are_checked_against_the_labels() -> None:
-    """A row without a whole answer raises DataError."""
+    """A row whose answer is not a whole legal answer raises DataError."""
     asked = adapter(TOPICS, lambda _: "[]")
     for answer, message in (
         ("Food", "input 'a': answer 'Food' is no list of labels"),
@@ -83,7 +83,7 @@ def test_rows_are_checked_against_the_labels() -> None:
 
 
 def test_thresholds_are_found_for_parts() -> None:
-    """Scores and feedback compare them with the parts' confidences."""
+    """Thresholds are found from the confidences of the parts of each answer."""
     high = FIELDS.answer_of({"category": "Food", "urgency": "high"})
     low = FIELDS.answer_of({"category": "Bills", "urgency": "high"})
 
@@ -106,19 +106,19 @@ def test_thresholds_are_found_for_parts() -> None:
     ],
 )
 def test_settings_of_one_distribution_are_refused(options: dict[str, Any], message: str) -> None:
-    """Prior correction and some objectives raise ConfigurationError."""
+    """Options that need a distribution over single labels raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=message):
         adapter(TOPICS, lambda _: "[]", **options)
 
 
 def test_the_constructor_names_from_classifier() -> None:
-    """Its path and schema describe one label."""
+    """The constructor raises ConfigurationError that names `from_classifier`."""
     with pytest.raises(ConfigurationError, match="from_classifier"):
         ConfidenceAdapter(lambda _: "[]", "labels", {"type": "string", "enum": ["a", "b"]}, labels=TOPICS)
 
 
 def test_dspy_refuses_answers_of_several_labels() -> None:
-    """Module and metric raise ConfigurationError."""
+    """The DSPy module and metric raise ConfigurationError for answers of several labels."""
     from calibrant.adapters.dspy import ConfidenceClassifier, ConfidenceMetric  # noqa: PLC0415 (dspy is heavy)
 
     model = FakeClient(TOPICS, lambda _: "[]", field="labels")

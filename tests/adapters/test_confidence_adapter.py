@@ -1,4 +1,4 @@
-"""`ConfidenceAdapter` against a scripted model."""
+"""Tests of `ConfidenceAdapter` with a scripted model."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def row(text: str, answer: str, **context: str) -> dict[str, Any]:
 
 
 def test_parameters_are_the_reference_s() -> None:
-    """A call written for gepa's own adapter works unchanged."""
+    """The constructor begins with gepa's parameters and defaults, and adds keyword-only ones."""
     ours = inspect.signature(ConfidenceAdapter.__init__).parameters
     theirs = inspect.signature(Reference.__init__).parameters
     assert list(ours)[: len(theirs)] == list(theirs)
@@ -77,13 +77,13 @@ def test_parameters_are_the_reference_s() -> None:
 
 
 def test_default_strategy_follows_the_high_threshold() -> None:
-    """The blend's threshold is the feedback's upper threshold unless a strategy is given."""
+    """The default strategy's threshold is `high_confidence_threshold`."""
     assert adapter({}).scoring_strategy == LinearBlendScoring(0.99)
     assert adapter({}, high_confidence_threshold=0.95).scoring_strategy == LinearBlendScoring(0.95)
 
 
 def test_a_model_name_needs_a_response_format() -> None:
-    """The error names the missing parameter."""
+    """A model name without `response_format` raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="response_format"):
         ConfidenceAdapter("openai/gpt-4.1-mini", "category")
     with pytest.raises(ValueError, match="response_format"):
@@ -91,7 +91,7 @@ def test_a_model_name_needs_a_response_format() -> None:
 
 
 def test_a_callable_takes_its_labels_from_either_schema() -> None:
-    """The first schema with the enum has the labels, ``response_schema`` before ``response_format``."""
+    """Labels are read from the first schema that has them, `response_schema` before the other."""
     model = FakeClient(LABELS, {}).as_callable()
     assert ConfidenceAdapter(model, "category", schema()).labels.labels == tuple(LABELS)
     assert ConfidenceAdapter(model, "category", response_schema=schema()).labels.labels == tuple(LABELS)
@@ -138,7 +138,7 @@ def test_pydantic_models_are_accepted_as_schemas() -> None:
     ],
 )
 def test_parameters_out_of_range_are_refused(options: dict[str, Any]) -> None:
-    """Thresholds, failure score and objective names are checked at construction."""
+    """Thresholds, failure scores or objectives out of range raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         adapter({}, **options)
 
@@ -147,7 +147,7 @@ def test_parameters_out_of_range_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_request_holds_prompt_input_enum_and_logprobs() -> None:
-    """The candidate's first component is the system message, the input the user message."""
+    """The request has the candidate's first component as system message, the input and the schema."""
     client = FakeClient(LABELS, {"UBER": "Food"})
     adapter({}, client=client, top_logprobs=7).evaluate([row("UBER", "Food")], {"any": "Sort it.", "b": "no"})
     (request,) = client.requests
@@ -160,7 +160,7 @@ def test_request_holds_prompt_input_enum_and_logprobs() -> None:
 
 
 def test_user_template_component_shapes_the_user_message() -> None:
-    """Every ``{input}`` is replaced; other braces stay."""
+    """Every ``{input}`` of the user template is replaced, and other braces stay."""
     client = FakeClient(LABELS, {"UBER": "Food"})
     candidate = {"system_prompt": "s", "user_template": 'Line: {input} {"a"} {input}'}
     adapter({}, client=client).evaluate([row("UBER", "Food")], candidate)
@@ -174,7 +174,7 @@ def test_a_candidate_needs_a_system_prompt() -> None:
 
 
 def test_a_template_without_slot_scores_nothing() -> None:
-    """A proposal that drops ``{input}`` is unparsed, and no model is called."""
+    """A template without ``{input}`` makes every row unparsed, and no model is called."""
     client = FakeClient(LABELS, {"UBER": "Food"})
     result = adapter({}, client=client).evaluate(
         [row("UBER", "Food")], {"system_prompt": "s", "user_template": "Line:"}, capture_traces=True
@@ -185,7 +185,7 @@ def test_a_template_without_slot_scores_nothing() -> None:
 
 
 def test_scores_objectives_and_outputs() -> None:
-    """The numbers were worked out by hand for the default strategy."""
+    """Scores, objectives and outputs of the default strategy equal those worked out by hand."""
     made = adapter({"a": ("Food", 0.8), "b": ("Food", 0.95), "c": ("Food", 1.0)})
     result = made.evaluate([row("a", "food "), row("b", "Bills/Electricity"), row("c", "Food")], CANDIDATE)
     assert result.scores == pytest.approx([0.3 + 0.7 * 0.8 / 0.99, 0.0, 1.0])
@@ -199,7 +199,7 @@ def test_scores_objectives_and_outputs() -> None:
 
 
 def test_shared_prefix_labels_get_their_full_distribution() -> None:
-    """The true label's probability is found behind a common first token."""
+    """The true label's probability is found where two labels begin with the same token."""
     split = lambda text: [text[:5], text[5:]] if text.startswith("Bills") else [text]  # noqa: E731
     client = FakeClient(
         LABELS, lambda _: {"Bills/Electricity": 0.51, "Bills/Gas & Oil": 0.47, "Food": 0.02}, tokens=split
@@ -215,7 +215,7 @@ def test_shared_prefix_labels_get_their_full_distribution() -> None:
 
 
 def test_objectives_can_be_added_and_replaced() -> None:
-    """Names replace the defaults, a mapping adds to them."""
+    """A mapping of objectives adds to the default ones."""
     made = adapter({"a": "Food"}, objectives={"length": lambda prediction, _: len(prediction.text) / 100})
     result = made.evaluate([row("a", "Food")], CANDIDATE)
     assert result.objective_scores is not None
@@ -224,7 +224,7 @@ def test_objectives_can_be_added_and_replaced() -> None:
 
 
 def test_proper_scores_use_the_distribution() -> None:
-    """A wrong answer that nearly chose the truth scores above 0 under Brier."""
+    """The score of a wrong answer under Brier depends on the probability of the truth."""
     answers = {"a": {"Food": 0.5, "Bills/Electricity": 0.4, "Bills/Gas & Oil": 0.1}}
     made = adapter(answers, scoring_strategy=BrierScoring())
     (score,) = made.evaluate([row("a", "Bills/Electricity")], CANDIDATE).scores
@@ -232,7 +232,7 @@ def test_proper_scores_use_the_distribution() -> None:
 
 
 def test_raw_space_confidence_is_the_share_among_labels() -> None:
-    """In raw space half of the mass on illegal text does not halve the confidence."""
+    """In raw space the confidence is the share among the labels, without illegal text."""
     client = FakeClient(LABELS, {"a": ("Food", 0.8)}, space="raw", illegal_mass=0.5)
     result = adapter({}, client=client).evaluate([row("a", "Food")], CANDIDATE)
     assert result.objective_scores is not None
@@ -240,7 +240,7 @@ def test_raw_space_confidence_is_the_share_among_labels() -> None:
 
 
 def test_nothing_is_mutated() -> None:
-    """Batch, candidate and schema stay as they were."""
+    """`evaluate` and `make_reflective_dataset` change neither batch, candidate nor schema."""
     batch, candidate, form = [row("a", "Food", hint="h")], dict(CANDIDATE), schema()
     before = copy.deepcopy((batch, candidate, form))
     made = ConfidenceAdapter(FakeClient(LABELS, {"a": "Food"}), "category", form)
@@ -250,7 +250,7 @@ def test_nothing_is_mutated() -> None:
 
 
 def test_batches_run_concurrently() -> None:
-    """`batch_evaluate` gives each pair its own results, with trajectories."""
+    """`batch_evaluate` returns each pair's own scores, and calls the model for all rows at once."""
     client = FakeClient(
         LABELS, lambda _, prompt: "Food" if "one" in prompt else ("Bills/Electricity", 0.9), latency=0.02
     )
@@ -265,7 +265,7 @@ def test_batches_run_concurrently() -> None:
 
 
 def test_callables_run_concurrently() -> None:
-    """Ten calls of an ordinary function overlap."""
+    """Ten calls of an ordinary function run at the same time."""
     barrier = threading.Barrier(10, timeout=10)
 
     def model(_: list[dict[str, str]]) -> object:
@@ -277,7 +277,7 @@ def test_callables_run_concurrently() -> None:
 
 
 def test_worker_limit_is_kept() -> None:
-    """No more calls run at once than ``max_litellm_workers``."""
+    """No more calls run at the same time than `max_litellm_workers`."""
     client = FakeClient(LABELS, lambda _: "Food", latency=0.005)
     adapter({}, client=client, max_litellm_workers=3).evaluate(
         [row(str(i), "Food") for i in range(12)], CANDIDATE
@@ -286,7 +286,7 @@ def test_worker_limit_is_kept() -> None:
 
 
 def test_an_unknown_answer_names_its_row() -> None:
-    """A typing error in the data is not scored as the model's."""
+    """A true label that is not in the label set raises DataError with the row."""
     with pytest.raises(
         DataError, match=r"input 'power': answer 'Bills/Electrcity' is not one of the 3 labels"
     ):
@@ -313,7 +313,7 @@ def test_an_unknown_answer_names_its_row() -> None:
     ],
 )
 def test_every_kind_of_failure_has_its_outcome(response: Any, outcome: str) -> None:
-    """All of them score ``failure_score``; only the server's are left out of reflection."""
+    """Every failure scores `failure_score`; rows with a server's error get no reflective record."""
     client = FakeClient(LABELS, lambda _: response)
     made = adapter({}, client=client, failure_score=0.25)
     result = made.evaluate([row("a", "Food")], CANDIDATE, capture_traces=True)
@@ -330,7 +330,7 @@ def test_every_kind_of_failure_has_its_outcome(response: Any, outcome: str) -> N
 
 
 def test_passing_faults_are_retried() -> None:
-    """Two broken answers and a good one make the row right."""
+    """Two passing faults of a row are retried, and the row scores as right."""
     client = FakeClient(
         LABELS, lambda _: [body(None), ProviderError("x", provider="p", retryable=True), "Food"]
     )
@@ -346,7 +346,7 @@ def test_passing_faults_are_retried() -> None:
     ],
 )
 def test_too_many_failures_stop_a_run(sizes: list[int], fails: Callable[[int], bool], told: str) -> None:
-    """The batch that fills the window raises ProviderError; fewer than 50 rows never stop a run."""
+    """More than 20 % failed rows of the last 50 raise ProviderError."""
     broken = ProviderError("connection reset", provider="p", retryable=False)
     made = adapter({}, client=FakeClient(LABELS, lambda text: broken if fails(int(text)) else "Food"))
     numbers = iter(range(sum(sizes)))
@@ -358,14 +358,14 @@ def test_too_many_failures_stop_a_run(sizes: list[int], fails: Callable[[int], b
 
 
 def test_a_few_failures_stop_no_run() -> None:
-    """A share of 20 % is scored as it is."""
+    """A share of 20 % failed rows raises nothing."""
     broken = ProviderError("connection reset", provider="p", retryable=False)
     fine = adapter({}, client=FakeClient(LABELS, lambda text: broken if int(text) < 10 else "Food"))
     assert fine.evaluate([row(str(i), "Food") for i in range(50)], CANDIDATE).scores.count(0.0) == 10
 
 
 def test_a_too_long_prompt_is_unparsed() -> None:
-    """Fifty such rows reject the prompt; they do not end the run."""
+    """A prompt that is too long makes its rows unparsed, and raises nothing."""
     long = ContextLengthError("too long", provider="p", status=400)
     made = adapter({}, client=FakeClient(LABELS, lambda _: long))
     result = made.evaluate([row(str(i), "Food") for i in range(60)], CANDIDATE)
@@ -383,13 +383,13 @@ def test_a_too_long_prompt_is_unparsed() -> None:
     ],
 )
 def test_broken_rows_are_named(broken: Any, named: str) -> None:
-    """A wrong row raises DataError."""
+    """A row with a missing or wrong entry raises DataError that names the entry."""
     with pytest.raises(DataError, match=named):
         adapter({"a": "Food"}).evaluate([broken], CANDIDATE)
 
 
 def test_a_model_cannot_exit_the_process() -> None:
-    """The event loop survives, and the next batch runs."""
+    """SystemExit in a model's function becomes an error, and the next batch is evaluated."""
 
     def model(messages: list[dict[str, str]]) -> object:
         if messages[1]["content"] == "quit":
@@ -403,7 +403,7 @@ def test_a_model_cannot_exit_the_process() -> None:
 
 
 def test_a_bad_key_stops_at_once() -> None:
-    """A fault that every call meets is raised before a single row is scored."""
+    """An invalid API key raises ProviderError instead of a failed row."""
     made = adapter(
         {}, client=FakeClient(LABELS, lambda _: ProviderError("bad key", provider="p", status=401))
     )
@@ -412,7 +412,7 @@ def test_a_bad_key_stops_at_once() -> None:
 
 
 def test_missing_logprobs_warn_once(caplog: pytest.LogCaptureFixture) -> None:
-    """The rows are scored by correctness."""
+    """Rows without log-probabilities are scored by correctness, and one warning is logged."""
     made = adapter({}, client=FakeClient(LABELS, lambda _: body('{"category": "Food"}')))
     with caplog.at_level(logging.WARNING, logger="calibrant"):
         result = made.evaluate([row("a", "Food"), row("b", "Bills/Electricity")], CANDIDATE)
@@ -429,7 +429,7 @@ def test_missing_logprobs_warn_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_reflective_records_hold_label_and_feedback() -> None:
-    """There is one record per row for each named component."""
+    """The reflective dataset has a record of each row for every component."""
     made = adapter({"a": ("Food", 0.73)})
     candidate = {"system_prompt": "s", "user_template": "{input}"}
     result = made.evaluate(
@@ -445,7 +445,7 @@ def test_reflective_records_hold_label_and_feedback() -> None:
 
 
 def test_unfit_reflection_is_refused() -> None:
-    """Missing trajectories and unknown components raise ConfigurationError."""
+    """A batch without trajectories, and an unknown component, raise ConfigurationError."""
     made = adapter({"a": "Food"})
     bare = made.evaluate([row("a", "Food")], CANDIDATE)
     with pytest.raises(ConfigurationError, match="capture_traces=True"):
@@ -456,7 +456,7 @@ def test_unfit_reflection_is_refused() -> None:
 
 
 def test_the_proposer_observes_evaluations() -> None:
-    """Its ``observe`` gets candidate, rows and predictions."""
+    """The proposer's `observe` gets the candidate, the rows and the predictions."""
     heard = []
 
     class Proposer:
@@ -474,7 +474,7 @@ def test_the_proposer_observes_evaluations() -> None:
 
 
 def test_threads_may_share_an_adapter() -> None:
-    """Two threads get their own scores."""
+    """Two threads that use one adapter get their own scores."""
     client = FakeClient(
         LABELS, lambda text: "Food" if text.startswith("f") else "Bills/Electricity", latency=0.005
     )

@@ -1,4 +1,4 @@
-"""A candidate's component `demonstrations`: each row is shown the training rows nearest to it."""
+"""Tests of a candidate's component `demonstrations`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SHOWN = {**PROMPT, "demonstrations": DemonstrationSettings(k=1).to_text()}
 
 
 def copying(_: str, system: str) -> tuple[str, float]:
-    """Answer what the prompt shows; prefer cats without demonstrations."""
+    """Answer with the label that the prompt shows, and mostly cats without demonstrations."""
     return ("dog", 0.8) if '"dog"' in system else ("cat", 0.6)
 
 
 def adapter_of(client: Any = None, **options: Any) -> ConfidenceAdapter:
-    """Return an adapter with the training rows to show."""
+    """Return an adapter with training rows for demonstrations."""
     index = DemonstrationIndex(list(TRAIN), list(TRAIN.values()), labels=LABELS)
     journal = options.pop("journal", None)
     classifier = Classifier(
@@ -36,13 +36,13 @@ def adapter_of(client: Any = None, **options: Any) -> ConfidenceAdapter:
 
 
 def labels_under(adapter: ConfidenceAdapter, candidate: dict[str, str]) -> list[str | None]:
-    """Return what is answered under a candidate."""
+    """Return the labels that are answered under a candidate."""
     outputs = adapter.evaluate([dict(row) for row in ROWS], candidate).outputs  # type: ignore[arg-type]
     return [output["parsed_value"] for output in outputs]
 
 
 def test_prompts_show_the_nearest_rows() -> None:
-    """The order of the components does not matter, and the user message stays the same."""
+    """The system message shows the nearest training row, in any order of the components."""
     client = FakeClient(LABELS, copying)
     adapter = adapter_of(client)
     assert labels_under(adapter, SHOWN) == ["cat", "dog", "cat"]
@@ -58,7 +58,7 @@ def test_prompts_show_the_nearest_rows() -> None:
 
 @pytest.mark.parametrize("component", [{}, {"demonstrations": ""}, {"demonstrations": " "}])
 def test_a_candidate_may_show_none(component: dict[str, str]) -> None:
-    """A missing and a blank component show none."""
+    """A missing or blank component shows no demonstration."""
     client = FakeClient(LABELS, copying)
     assert labels_under(adapter_of(client), {**PROMPT, **component}) == ["cat"] * 3
     assert {request.messages[0]["content"] for request in client.requests} == {"Which?"}
@@ -75,7 +75,7 @@ def test_a_candidate_may_show_none(component: dict[str, str]) -> None:
     ],
 )
 def test_an_unreadable_proposal_is_unparsed(text: str, reason: str) -> None:
-    """No model is called, and every row says what is wrong."""
+    """A component that cannot be read makes every row unparsed with the reason, without a call."""
     client = FakeClient(LABELS, copying)
     found = adapter_of(client).evaluate(ROWS, {**PROMPT, "demonstrations": text})  # type: ignore[arg-type]
     assert client.requests == []
@@ -86,7 +86,7 @@ def test_an_unreadable_proposal_is_unparsed(text: str, reason: str) -> None:
 
 
 def test_the_component_needs_rows() -> None:
-    """The error names the argument; a blank component needs none."""
+    """Demonstrations without training rows raise ConfigurationError; a blank component needs none."""
     adapter = adapter_of(demonstrations=None)
     assert labels_under(adapter, {**PROMPT, "demonstrations": ""}) == ["cat"] * 3
     with pytest.raises(ConfigurationError, match="DemonstrationIndex"):
@@ -94,7 +94,7 @@ def test_the_component_needs_rows() -> None:
 
 
 def test_every_setting_has_its_own_prior() -> None:
-    """Rows of one candidate share a prior that the plain prompt does not have."""
+    """The plain prompt and the prompt with demonstrations have different label priors."""
     adapter = adapter_of(prior_correction="batch")
     labels_under(adapter, PROMPT)
     labels_under(adapter, SHOWN)
@@ -110,7 +110,7 @@ def test_every_setting_has_its_own_prior() -> None:
 
 
 def test_journal_answers_are_no_calls() -> None:
-    """Other settings are called again."""
+    """The journal answers repeated rows of a candidate, but not those of other demonstrations."""
     client = FakeClient(LABELS, copying)
     adapter = adapter_of(client, journal=MemoryJournal())
     for candidate in (SHOWN, SHOWN, PROMPT):
@@ -119,7 +119,7 @@ def test_journal_answers_are_no_calls() -> None:
 
 
 def test_the_classifier_s_demonstrations_are_the_default() -> None:
-    """A blank component removes them."""
+    """A prompt shows the classifier's demonstrations, and a blank component removes them."""
     index = DemonstrationIndex(list(TRAIN), list(TRAIN.values()), labels=LABELS)
     plain = Classifier(model=FakeClient(LABELS, copying), labels=LABELS, field="category")
     adapter = ConfidenceAdapter.from_classifier(plain.with_demonstrations(index, k=1))
@@ -128,7 +128,7 @@ def test_the_classifier_s_demonstrations_are_the_default() -> None:
 
 
 def test_thresholds_use_the_candidate_s_demonstrations() -> None:
-    """A training row is not shown beside itself."""
+    """A training row of the thresholds' sample is not shown beside itself."""
     client = FakeClient(LABELS, copying)
     rows = [{"input": text, "answer": answer} for text, answer in TRAIN.items()]
     adapter = adapter_of(client, thresholds="auto", threshold_rows=rows)

@@ -1,4 +1,4 @@
-"""DSPy around scripted models: metric, module, and a search with ``dspy.GEPA``."""
+"""Tests of the DSPy adapter with scripted models: metric, module, and ``dspy.GEPA``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TRANSACTIONS = Path(__file__).parents[2] / "examples" / "transactions" / "task.t
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Keep DSPy's own settings as they were."""
+    """Restore DSPy's settings after the test."""
     with dspy.context():
         yield
 
@@ -60,12 +60,12 @@ def gold(label: Any, text: str = "x", **fields: Any) -> Any:
 
 
 def refused(*_: Any) -> Any:
-    """Fail as a server does that may answer the next call."""
+    """Raise the error of a server that is overloaded."""
     raise ProviderError("overloaded", provider="fake", status=500)
 
 
 def denied(*_: Any) -> Any:
-    """Fail as a server does that refuses every call."""
+    """Raise the error of a server that refuses the key."""
     raise ProviderError("bad key", provider="fake", status=401)
 
 
@@ -78,7 +78,7 @@ def cats(count: int) -> list[Any]:
 
 
 def test_the_module_returns_the_prediction() -> None:
-    """Label, distribution, confidence and outcome are the classifier's under the same prompt."""
+    """The module returns label, distribution, confidence and outcome of the classifier."""
     asked = classifier({"purrs": {"cat": 0.7, "owl": 0.2, "dog": 0.1}})
     found = ConfidenceClassifier(asked)(text="purrs")
     expected = asked.classify("purrs")
@@ -89,7 +89,7 @@ def test_the_module_returns_the_prediction() -> None:
 
 
 def test_instructions_are_the_prompt() -> None:
-    """Changed instructions are sent as the prompt; the original keeps its own."""
+    """Changed instructions of a copy are sent as its prompt, and the original keeps its own."""
     fake = FakeClient(LABELS, {"x": "cat"})
     first = program({}, client=fake)
     second = first.deepcopy()
@@ -103,7 +103,7 @@ def test_instructions_are_the_prompt() -> None:
 
 
 def test_copies_share_client_journal_and_limits(caplog: pytest.LogCaptureFixture) -> None:
-    """DSPy copies a module for every candidate: a copy must not open another connection or pay twice."""
+    """Copies share the classifier and its journal, so a repeated row makes no further call."""
     fake = FakeClient(LABELS, {"x": "cat"})
     first = program({}, client=fake, journal=MemoryJournal())
     copies = [first.deepcopy() for _ in range(3)]
@@ -115,7 +115,7 @@ def test_copies_share_client_journal_and_limits(caplog: pytest.LogCaptureFixture
 
 
 def test_a_metric_covers_earlier_copies() -> None:
-    """An error in a copy made before the metric ends the search."""
+    """An error in a copy that is older than the metric is raised by `stop`."""
     module = program({})
     copy = module.deepcopy()
     metric = module.metric()
@@ -127,7 +127,7 @@ def test_a_metric_covers_earlier_copies() -> None:
 
 @pytest.mark.parametrize("prompt", ["Which animal?\n", "  Two\n  lines\n"])
 def test_surrounding_space_of_a_prompt_is_sent(prompt: str) -> None:
-    """Unchanged instructions mean the classifier itself, its label-prior correction included."""
+    """A prompt is sent with its surrounding space, and with the classifier's prior correction."""
     correction = LabelPriorCorrection("batch").fit(
         [[math.log(0.7), math.log(0.2), math.log(0.1)], [math.log(0.6), math.log(0.3), math.log(0.1)]]
     )
@@ -143,7 +143,7 @@ def test_surrounding_space_of_a_prompt_is_sent(prompt: str) -> None:
 
 
 def test_it_saves_and_loads_as_json(tmp_path: Path) -> None:
-    """The instructions are loaded into a module built from the same classifier."""
+    """Instructions that were saved as JSON are loaded into another module."""
     best = program({"x": "cat"})
     best.predict.signature = best.predict.signature.with_instructions("Name the beast.\nBe brief.")
     best.save(tmp_path / "program.json")
@@ -155,7 +155,7 @@ def test_it_saves_and_loads_as_json(tmp_path: Path) -> None:
 
 
 def test_pickling_is_refused(tmp_path: Path) -> None:
-    """A pickle would hold connections and a key."""
+    """Pickling a module raises TypeError that names `save`."""
     module = program({"x": "cat"})
     with pytest.raises(TypeError, match=r"save its instructions with save\('program.json'\)"):
         pickle.dumps(module)
@@ -166,13 +166,13 @@ def test_pickling_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prompt", ["", " \n"])
 def test_a_classifier_without_a_prompt_is_refused(prompt: str) -> None:
-    """DSPy would send words of its own instead."""
+    """A classifier without a prompt raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected a classifier with a prompt"):
         program({}, prompt=prompt)
 
 
 def test_a_cascade_needs_one_prompt_for_all_models() -> None:
-    """Their own prompts would be replaced by the instructions before anything was found."""
+    """A cascade whose models have their own prompts raises ConfigurationError."""
     models = [classifier({"x": ("cat", 0.6)}, prompt=prompt) for prompt in ("One?", "Two?")]
     cascade = Cascade(models, method="label_probability", threshold=0.9)
     with pytest.raises(ConfigurationError, match="a cascade whose models have prompts of their own"):
@@ -183,7 +183,7 @@ def test_a_cascade_needs_one_prompt_for_all_models() -> None:
 
 
 def test_it_works_inside_an_event_loop() -> None:
-    """Thirty concurrent calls get their own answers."""
+    """Thirty concurrent calls in one event loop get their own answers."""
     module = program(lambda text: LABELS[int(text) % 3])
 
     async def many() -> list[Any]:
@@ -193,7 +193,7 @@ def test_it_works_inside_an_event_loop() -> None:
 
 
 def test_it_works_inside_other_programs() -> None:
-    """DSPy's threads get their own answers, and the module is optimised under its name in a program."""
+    """Calls in DSPy's threads get their own answers, and a program can contain the module."""
     module = program(lambda text: LABELS[int(text) % 3])
     found = dspy.Parallel(num_threads=8, disable_progress_bar=True)([(module, e) for e in cats(30)])
     assert [row.label for row in found] == [LABELS[n % 3] for n in range(30)]
@@ -213,7 +213,7 @@ def test_it_works_inside_other_programs() -> None:
 
 
 def test_a_call_leaves_one_trace() -> None:
-    """A reflecting model reads label and probability, as of ``dspy.Predict``."""
+    """A call leaves one trace with label and probability."""
     module = program({"x": ("cat", 0.8)})
     with dspy.context(trace=[]):
         module(text="x")
@@ -224,7 +224,7 @@ def test_a_call_leaves_one_trace() -> None:
 
 
 def test_the_trace_shows_unreadable_answers() -> None:
-    """A trace without a confidence has no probability."""
+    """The trace of an answer without confidence has the text and no probability."""
     module = program(ANSWERS)
     with dspy.context(trace=[]):
         for text in ("horse", "refusal", "bare"):
@@ -235,14 +235,14 @@ def test_the_trace_shows_unreadable_answers() -> None:
 
 @pytest.mark.parametrize("settings", [{"trace": None}, {"trace": [], "max_trace_size": 0}])
 def test_without_a_trace_nothing_is_left(settings: dict[str, Any]) -> None:
-    """A setting of DSPy switches traces off."""
+    """No trace is left where DSPy's settings switch traces off."""
     with dspy.context(**settings):
         assert program({"x": "cat"})(text="x").label == "cat"
         assert not dspy.settings.trace
 
 
 def test_a_full_trace_forgets_its_oldest_entry() -> None:
-    """DSPy's own traces do the same, so that a service does not grow."""
+    """A full trace drops its oldest entry."""
     module = program(lambda _: "cat")
     with dspy.context(trace=[], max_trace_size=2):
         for text in "abc":
@@ -251,7 +251,7 @@ def test_a_full_trace_forgets_its_oldest_entry() -> None:
 
 
 def test_a_failed_call_leaves_no_trace() -> None:
-    """The outcome says so; nothing is there to reflect on."""
+    """A call that failed leaves no trace, and its prediction has the outcome "error"."""
     with dspy.context(trace=[]):
         found = program(refused)(text="x")
         assert dspy.settings.trace == []
@@ -260,7 +260,7 @@ def test_a_failed_call_leaves_no_trace() -> None:
 
 
 def test_a_fault_that_every_call_meets_is_raised() -> None:
-    """A bad key is no property of a row."""
+    """An invalid API key raises ProviderError."""
     with pytest.raises(ProviderError, match="bad key"):
         program(denied)(text="x")
 
@@ -275,7 +275,7 @@ def test_a_fault_that_every_call_meets_is_raised() -> None:
     ],
 )
 def test_inputs_must_be_one_text(inputs: dict[str, Any], message: str) -> None:
-    """Both kinds of call raise DataError, and no model is called."""
+    """Inputs other than one text raise DataError in both kinds of call, without a call of the model."""
     fake = FakeClient(LABELS, {})
     module = program({}, client=fake)
     with pytest.raises(DataError, match=message):
@@ -286,7 +286,7 @@ def test_inputs_must_be_one_text(inputs: dict[str, Any], message: str) -> None:
 
 
 def test_demonstrations_are_refused() -> None:
-    """The model would not get them."""
+    """A module with demonstrations raises ConfigurationError."""
     module = program({"x": "cat"})
     module.predict.demos = [gold("cat")]
     with pytest.raises(ConfigurationError, match="without demos, got 1"):
@@ -304,19 +304,19 @@ def test_demonstrations_are_refused() -> None:
     ],
 )
 def test_field_names_are_checked(fields: dict[str, Any], message: str) -> None:
-    """They name inputs and outputs of a signature."""
+    """A field name that is no identifier, or is taken, raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=message):
         ConfidenceClassifier(classifier({}), **fields)
 
 
 def test_only_classifiers_are_accepted() -> None:
-    """The error names `Classifier.from_task`."""
+    """Anything but a classifier raises ConfigurationError that names `Classifier.from_task`."""
     with pytest.raises(ConfigurationError, match=r"Expected a calibrant Classifier, got 'gpt'.*from_task"):
         ConfidenceClassifier("gpt")  # type: ignore[arg-type]
 
 
 def test_other_field_names_are_used_everywhere() -> None:
-    """Inputs, predictions, examples, signature and metric have them."""
+    """Other field names are used in inputs, predictions, examples, signature and metric."""
     module = ConfidenceClassifier(classifier({"x": ("cat", 0.8)}), text_field="line", label_field="category")
     (example,) = module.examples([{"input": "x", "answer": "cat"}])
     found = module(**example.inputs())
@@ -328,7 +328,7 @@ def test_other_field_names_are_used_everywhere() -> None:
 
 
 def test_examples_are_checked_and_keep_their_context() -> None:
-    """Rows of a task and mappings are taken; labels are spelled as in the label set."""
+    """`examples` takes rows and mappings, and spells labels as the label set does."""
     module = program({})
     row = Example(input="a", answer=" CAT", additional_context={"note": "n"})
     first, second = module.examples([row, {"input": "b", "answer": "dog"}])
@@ -363,7 +363,7 @@ ANSWERS: dict[str, Any] = {
 )
 @pytest.mark.parametrize("text", ANSWERS)
 def test_score_and_feedback_are_the_adapter_s(text: str, strategy: Any) -> None:
-    """Every kind of row has the same numbers and words."""
+    """The metric gives the score, feedback and objectives of the adapter for every kind of row."""
     options = {
         "scoring_strategy": strategy,
         "failure_score": 0.125,
@@ -386,7 +386,7 @@ def test_score_and_feedback_are_the_adapter_s(text: str, strategy: Any) -> None:
 
 
 def test_evaluate_takes_the_metric_as_a_number() -> None:
-    """``dspy.Evaluate`` returns the average score in percent."""
+    """``dspy.Evaluate`` returns the mean of the metric's scores in percent."""
     module = program({"a": ("cat", 0.999), "b": ("dog", 0.9), "c": ("cat", 0.6)})
     rows = [gold("cat", text=text) for text in "abc"]
     metric = module.metric()
@@ -399,7 +399,7 @@ def test_evaluate_takes_the_metric_as_a_number() -> None:
 
 
 def test_missing_confidence_scores_by_correctness(caplog: pytest.LogCaptureFixture) -> None:
-    """Labels are compared without regard to case; an unknown label is unparsed."""
+    """Predictions without confidence are scored by correctness, and unknown labels as failures."""
     metric = ConfidenceMetric(LABELS, failure_score=0.25)
     with caplog.at_level(logging.WARNING, logger="calibrant"):
         right = metric(gold("cat"), dspy.Prediction(label=" Cat "))
@@ -417,7 +417,7 @@ def test_missing_confidence_scores_by_correctness(caplog: pytest.LogCaptureFixtu
 
 
 def test_rows_without_logprobs_warn_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Failed rows cause no warning."""
+    """Rows without log-probabilities log one warning, and failed rows log none."""
     module = program(ANSWERS)
     metric = module.metric()
     with caplog.at_level(logging.WARNING, logger="calibrant"):
@@ -439,7 +439,7 @@ def test_rows_without_logprobs_warn_once(caplog: pytest.LogCaptureFixture) -> No
     ],
 )
 def test_unfit_examples_are_named(example: Any, message: str) -> None:
-    """The metric raises DataError, and `stop` raises it once more."""
+    """An unfit example raises DataError, and `stop` raises the error once more."""
     metric = ConfidenceMetric(LABELS)
     with pytest.raises(DataError, match=message):
         metric(example, dspy.Prediction(label="cat"))
@@ -468,21 +468,21 @@ def test_unfit_examples_are_named(example: Any, message: str) -> None:
     ],
 )
 def test_unfit_predictions_are_named(fields: dict[str, Any], message: str) -> None:
-    """Fields of another meaning raise ConfigurationError."""
+    """A prediction with wrong fields raises ConfigurationError."""
     metric = ConfidenceMetric(LABELS)
     with pytest.raises(ConfigurationError, match=message):
         metric(gold("cat"), dspy.Prediction(**fields))
 
 
 def test_a_distribution_over_other_labels_is_refused() -> None:
-    """It raises ConfigurationError."""
+    """A distribution over other labels raises ConfigurationError."""
     found = program({"x": ("cat", 0.8)})(text="x")
     with pytest.raises(ConfigurationError, match="over the 2 labels or None, got one over 3 others"):
         ConfidenceMetric(["cat", "dog"])(gold("cat"), found)
 
 
 def test_options_out_of_range_are_refused() -> None:
-    """The metric checks its options as the adapter does."""
+    """Options out of range raise ConfigurationError."""
     for options in ({"high_confidence_threshold": 0.0}, {"objectives": ["speed"]}):
         with pytest.raises(ConfigurationError):
             ConfidenceMetric(LABELS, **options)  # type: ignore[arg-type]
@@ -492,7 +492,7 @@ def test_options_out_of_range_are_refused() -> None:
 
 
 def test_unparsed_rows_end_no_search() -> None:
-    """Refusals and illegal labels are the prompt's fault."""
+    """After sixty unparsed rows `stop` raises nothing."""
     module = program(ANSWERS)
     metric = module.metric()
     for _ in range(60):
@@ -502,7 +502,7 @@ def test_unparsed_rows_end_no_search() -> None:
 
 @pytest.mark.parametrize(("share", "stops"), [(0.1, False), (0.3, True)])
 def test_too_many_failed_rows_end_a_search(share: float, stops: bool) -> None:
-    """More than 20 % of the last 50 rows raise ProviderError in `stop`."""
+    """More than 20 % failed rows of the last 50 raise ProviderError in `stop`."""
     module = program(lambda text: refused() if int(text) % 10 < 10 * share else "cat")
     metric = module.metric()
     copy = module.deepcopy()
@@ -515,7 +515,7 @@ def test_too_many_failed_rows_end_a_search(share: float, stops: bool) -> None:
 
 
 def test_journal_answers_hide_no_outage() -> None:
-    """Rows from the journal do not count for the share of failures."""
+    """Rows from the journal do not count in the share of failed rows."""
     down = threading.Event()
 
     def answers(text: str) -> str:
@@ -534,7 +534,7 @@ def test_journal_answers_hide_no_outage() -> None:
 
 
 def test_a_bug_in_an_objective_ends_a_search() -> None:
-    """DSPy would score every row 0 and go on."""
+    """An exception in an objective is raised again by `stop`."""
     metric = ConfidenceMetric(LABELS, objectives={"broken": lambda *_: 1 / 0})
     with pytest.raises(ZeroDivisionError):
         metric(gold("cat"), dspy.Prediction(label="cat"))
@@ -543,7 +543,7 @@ def test_a_bug_in_an_objective_ends_a_search() -> None:
 
 
 def test_the_first_error_is_raised() -> None:
-    """Later errors are often its consequence."""
+    """`stop` raises the first error of several."""
     metric = ConfidenceMetric(LABELS)
     for label in ("horse", "cow"):
         with pytest.raises(DataError):
@@ -553,7 +553,7 @@ def test_the_first_error_is_raised() -> None:
 
 
 def test_a_new_metric_forgets_earlier_failures() -> None:
-    """Its `stop` raises nothing."""
+    """The `stop` of a new metric raises nothing for earlier errors."""
     module = program({})
     module.metric()
     with pytest.raises(DataError):
@@ -565,7 +565,7 @@ def test_a_new_metric_forgets_earlier_failures() -> None:
 
 
 class Reflecting:
-    """A reflection model that adds to the prompt whatever rule the feedback asks for.
+    """Reflection model that adds to the prompt the rule that the feedback asks for.
 
     Its engine's protocol is DSPy's: it reads the examples with feedback, as a real model would.
     """
@@ -574,7 +574,7 @@ class Reflecting:
         self.asked: list[str] = []
 
     def complete(self, request: Any) -> Any:
-        """Answer one request."""
+        """Return the response to one request."""
         lm15 = dspy.lm15
         (message,) = request.messages
         self.asked.append(message.text)
@@ -596,7 +596,7 @@ class Reflecting:
 
 
 def reflecting() -> tuple[Any, Reflecting]:
-    """Return a DSPy LM around `Reflecting`, and what it is asked."""
+    """Return a DSPy LM around `Reflecting`, and the engine that keeps its requests."""
     engine = Reflecting()
     return dspy.LM("fake/reflecting", engine=engine, cache=False), engine
 
@@ -613,7 +613,7 @@ def search(module: ConfidenceClassifier, metric: Any, rows: Any, **options: Any)
 
 @pytest.fixture
 def confused() -> Callable[[str, str], tuple[str, float]]:
-    """Return a model of the transactions that mistakes two labels until the prompt tells them apart."""
+    """Answer transactions, and mistake two labels until the prompt tells them apart."""
     truths = {row.input: row.answer for row in Task.from_file(TRANSACTIONS).rows("train")}
     mistaken = {
         "Transport/Fuel": "Bills/Gas & Oil",
@@ -632,7 +632,7 @@ def confused() -> Callable[[str, str], tuple[str, float]]:
 
 @pytest.mark.slow
 def test_gepa_finds_the_rules(confused: Callable[[str, str], tuple[str, float]]) -> None:
-    """The instructions hold the feedback's rules, the score rises, and the original stays."""
+    """``dspy.GEPA`` adds the feedback's rules to the prompt, and the score rises to 100."""
     task = Task.from_file(TRANSACTIONS)
     fake = FakeClient(task.labels, confused)
     asked = Classifier(model=fake, labels=task.labels, field=task.field, prompt=task.prompt)
@@ -655,7 +655,7 @@ def test_gepa_finds_the_rules(confused: Callable[[str, str], tuple[str, float]])
 
 
 def test_failed_rows_are_never_reflected_on() -> None:
-    """The reflecting model gets the other rows of the batch only."""
+    """The reflection model gets no row that failed."""
 
     def answers(text: str, prompt: str) -> Any:
         return refused() if "down" in text else ("cat", 0.999) if "dog is not cat" in prompt else ("owl", 0.6)
@@ -669,7 +669,7 @@ def test_failed_rows_are_never_reflected_on() -> None:
 
 
 def test_illegal_answers_are_reflected_on() -> None:
-    """A prompt that makes the model chatter can be mended."""
+    """The reflection model gets answers that could not be read as a label."""
     module = program(lambda _: body("As you wish: a fine cat"))
     lm, engine = reflecting()
     search(module, module.metric(), cats(4), reflection_lm=lm)
@@ -678,7 +678,7 @@ def test_illegal_answers_are_reflected_on() -> None:
 
 
 def test_a_bad_key_ends_the_search() -> None:
-    """The error is raised instead of returning a bad program."""
+    """An invalid API key raises ProviderError out of the search."""
     module = program(denied)
     lm, engine = reflecting()
     with pytest.raises(ProviderError, match="bad key"):
@@ -687,7 +687,7 @@ def test_a_bad_key_ends_the_search() -> None:
 
 
 def test_a_budget_ends_the_search(caplog: pytest.LogCaptureFixture) -> None:
-    """A limit the user set is no error, and the best program is returned."""
+    """A classifier's limit ends the search, which returns its best program and logs a warning."""
     fake = FakeClient(LABELS, lambda _: ("cat", 0.6))
     module = program({}, client=fake, limits=Limits(max_requests=20))
     with caplog.at_level(logging.WARNING, logger="calibrant"):
@@ -698,7 +698,7 @@ def test_a_budget_ends_the_search(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_confidence_decides_between_right_prompts() -> None:
-    """A metric of correctness alone would keep the first prompt."""
+    """The search takes a prompt that makes the same right answers more confident."""
     module = program(lambda _, prompt: ("cat", 0.999 if "surely" in prompt else 0.6))
     best = search(
         module,
@@ -713,7 +713,7 @@ def test_confidence_decides_between_right_prompts() -> None:
 
 
 def test_the_adapters_load_without_dspy() -> None:
-    """Without the extra, using the adapter raises an error that names the command."""
+    """Without dspy, importing the adapter raises ConfigurationError with the install command."""
     code = (
         "import sys; sys.modules['dspy'] = None\n"
         "import calibrant.adapters\n"

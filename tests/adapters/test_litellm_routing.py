@@ -1,4 +1,4 @@
-"""Our strategies inside litellm's own Router, on loopback servers."""
+"""Tests of our strategies inside litellm's own Router, on loopback servers."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def policy(strategy: LiteLLMRoutingStrategy, group: str = "g") -> Any:
 
 
 def counts(strategy: LiteLLMRoutingStrategy, group: str = "g") -> dict[str, int]:
-    """Return how many calls of each deployment have been learnt from."""
+    """Return the number of calls that a strategy has learned from, by deployment."""
     return {one.provider: one.observations for one in strategy.standings().get(group, ())}
 
 
 def asked(server: FaultServer) -> int:
-    """Return how many requests a server got."""
+    """Return the number of requests that a server got."""
     return sum(server.counts.values())
 
 
@@ -102,7 +102,7 @@ def message(text: str) -> list[dict[str, str]]:
 
 
 def told(strategy: LiteLLMRoutingStrategy, expected: int, groups: Sequence[str] = ("g",)) -> None:
-    """Wait until so many calls have been learnt from, and see that no more come."""
+    """Wait until a strategy has learned from so many calls, and check that no more come."""
     total, until = -1, time.monotonic() + SECONDS
     while total < expected and time.monotonic() < until:
         time.sleep(0.01)
@@ -141,7 +141,7 @@ def ask_many(
 
 
 def learn(router: Any, strategy: LiteLLMRoutingStrategy, count: int) -> None:
-    """Ask the first questions, and wait until all are learnt from."""
+    """Ask the first questions, and wait until the strategy has learned from all."""
     ask_many(router, count)
     told(strategy, count)
 
@@ -188,7 +188,7 @@ def attach() -> Iterator[Attach]:
 
 
 def test_every_call_is_learned_once(servers: Any, attach: Attach) -> None:
-    """Litellm may call both kinds of callback for one call."""
+    """Every call is learned from once, asynchronous or not."""
     server = servers(latency=0.02)
     router, strategy = attach(
         Noting, deployment("g", "one", server, input_cost_per_token=0.001, output_cost_per_token=0.002)
@@ -206,7 +206,7 @@ def test_every_call_is_learned_once(servers: Any, attach: Attach) -> None:
 
 
 class Streaming(http.server.BaseHTTPRequestHandler):
-    """Answers with events."""
+    """Handler that answers with server-sent events."""
 
     def do_POST(self) -> None:
         """Write the answer."""
@@ -225,11 +225,11 @@ class Streaming(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def test_streams_are_learned_once(attach: Attach) -> None:
-    """The strategy learns when a stream has ended."""
+    """A streamed answer is learned from once."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Streaming) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         place = types.SimpleNamespace(api_base=f"http://127.0.0.1:{server.server_port}/v1")
@@ -251,7 +251,7 @@ def test_streams_are_learned_once(attach: Attach) -> None:
 
 
 def test_threads_may_share_a_router(servers: Any, attach: Attach) -> None:
-    """Every call of eight threads counts once."""
+    """Every call of eight threads is learned from once."""
     server = servers()
     router, strategy = attach(lambda ids: ThompsonRouter(ids, rng=0), deployment("g", "a", server),
                               deployment("g", "b", server))  # fmt: skip
@@ -264,7 +264,7 @@ def test_threads_may_share_a_router(servers: Any, attach: Attach) -> None:
 
 @pytest.mark.slow
 def test_load_moves_to_the_reliable_deployment(servers: Any, attach: Attach) -> None:
-    """Thompson sampling sends nearly all requests there, and observations equal requests."""
+    """Thompson sampling sends most requests to the reliable server, and learns from every request."""
     good, bad = servers(), servers(faults={"500": 0.6}, seed=1)
     router, strategy = attach(
         lambda ids: ThompsonRouter(ids, rng=0),
@@ -281,7 +281,7 @@ def test_load_moves_to_the_reliable_deployment(servers: Any, attach: Attach) -> 
 
 
 def test_groups_learn_apart(servers: Any, attach: Attach) -> None:
-    """Each group has its own strategy, made from the ids of its deployments."""
+    """Each group has a strategy of its own, with the ids of its deployments."""
     one, two = servers(), servers()
     router, strategy = attach(
         Noting, deployment("g", "a", one), deployment("g", "b", two), deployment("h", "c", two)
@@ -295,7 +295,7 @@ def test_groups_learn_apart(servers: Any, attach: Attach) -> None:
 
 
 def test_quality_and_embedding_reach_the_strategy(servers: Any, attach: Attach) -> None:
-    """The request and its observation carry them, in async and in sync calls."""
+    """Observations hold the judged quality and the embedding, for async and sync calls."""
     seen: list[str] = []
 
     class Embedder:
@@ -327,7 +327,7 @@ def test_quality_and_embedding_reach_the_strategy(servers: Any, attach: Attach) 
 def test_a_failing_judge_only_warns(
     servers: Any, attach: Attach, worth: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The request is answered, and the observation has no quality."""
+    """A judge that fails logs one warning, and the observation has no quality."""
 
     def quality(*_: Any) -> float:
         if isinstance(worth, Exception):
@@ -341,7 +341,7 @@ def test_a_failing_judge_only_warns(
 
 
 def test_the_bandit_learns_by_text(servers: Any, attach: Attach) -> None:
-    """It learns from the judged quality of the answers."""
+    """The bandit sends each kind of text to the deployment that answers it well."""
     cats, dogs = (servers(answers=always) for always in (lambda _: ("cat", 0.9), lambda _: ("dog", 0.9)))
     embedder = CachedEmbedder(open_embedder(dim=32), dim=32, timeout_seconds=10.0)
 
@@ -372,7 +372,7 @@ def test_the_bandit_learns_by_text(servers: Any, attach: Attach) -> None:
 
 
 def test_learned_state_is_kept(servers: Any, attach: Attach, tmp_path: Path) -> None:
-    """The state has the group's name, and `calibrant router stats` prints it."""
+    """Learned state is stored under the group's name, and a new strategy continues it."""
     server = servers()
     options = {"state": tmp_path / "state.sqlite"}
     router, strategy = attach(ThompsonRouter, deployment("g", "one", server), strategy=options)
@@ -393,7 +393,7 @@ def test_learned_state_is_kept(servers: Any, attach: Attach, tmp_path: Path) -> 
 
 
 def test_a_retry_takes_another_deployment(servers: Any, attach: Attach) -> None:
-    """Every request is answered although the strategy's order is unchanged."""
+    """A retry goes to another deployment, and every request is answered."""
     dead, alive = servers(faults=lambda *_: "503"), servers()
     router, strategy = attach(
         Noting, deployment("g", "dead", dead), deployment("g", "alive", alive), num_retries=1,
@@ -409,7 +409,7 @@ def test_a_retry_takes_another_deployment(servers: Any, attach: Attach) -> None:
 
 
 def test_shared_metadata_marks_no_retry(servers: Any, attach: Attach) -> None:
-    """The second request with one dictionary is no retry."""
+    """Two requests that share a metadata dictionary are not taken for a retry."""
     one, two = servers(), servers()
     router, strategy = attach(Noting, deployment("g", "a", one), deployment("g", "b", two))
     ask_many(router, 3, concurrency=1, metadata={"user": "u"})
@@ -418,7 +418,7 @@ def test_shared_metadata_marks_no_retry(servers: Any, attach: Attach) -> None:
 
 
 def test_a_long_trace_does_not_grow() -> None:
-    """Every deployment is noted once."""
+    """A deployment that is noted repeatedly for one trace is listed once."""
     kwargs: dict[str, Any] = {"metadata": {}, "litellm_trace_id": "session"}
     for number in range(100):
         _note_deployment(kwargs, f"deployment {number % 2}")
@@ -428,7 +428,7 @@ def test_a_long_trace_does_not_grow() -> None:
 
 @pytest.mark.parametrize("noted", ["x", 7, [], {"request": "t"}, {"request": "t", "deployments": 3}])
 def test_foreign_metadata_is_harmless(noted: object) -> None:
-    """On a proxy, metadata comes from outside."""
+    """Metadata of other forms is ignored and raises nothing."""
     kwargs: dict[str, Any] = {"metadata": {"calibrant_asked": noted}, "litellm_trace_id": "t"}
     assert _tried_deployments(kwargs) == []
     _note_deployment(kwargs, "one")
@@ -438,14 +438,14 @@ def test_foreign_metadata_is_harmless(noted: object) -> None:
 
 @pytest.mark.parametrize(("status", "theirs"), [({}, False), ("x", False), (None, False), ("503", True)])
 def test_fault_is_read_from_the_status(status: object, *, theirs: bool) -> None:
-    """An error with an odd status is not held against the deployment."""
+    """Only an error with a readable status, such as "503", counts against the deployment."""
     error = Exception()
     error.status_code = status  # type: ignore[attr-defined]
     assert _is_deployment_fault(error) is theirs
 
 
 def test_litellm_s_cooldowns_hold(servers: Any, attach: Attach) -> None:
-    """A deployment in cooldown is not called; if all are, litellm's error is raised."""
+    """A deployment in litellm's cooldown is not called, and if all are, litellm's error is raised."""
     limited, free = servers(faults=lambda *_: "429"), servers()
     places = deployment("g", "limited", limited), deployment("g", "free", free)
     router, strategy = attach(Noting, *places, cooldown_time=60)
@@ -467,7 +467,7 @@ def test_litellm_s_cooldowns_hold(servers: Any, attach: Attach) -> None:
 
 
 def test_a_dead_server_is_probed_again(servers: Any, attach: Attach) -> None:
-    """EMA alone would leave it out for ever, and would never call the other one."""
+    """A server that failed is probed again after `retry_seconds`, and used once it answers."""
     now = [0.0]
     down = threading.Event()
     best, other = servers(faults=lambda *_: "503" if down.is_set() else None), servers(latency=0.5)
@@ -500,7 +500,7 @@ def test_a_dead_server_is_probed_again(servers: Any, attach: Attach) -> None:
 
 
 def test_a_recovery_is_marked_once(servers: Any, attach: Attach) -> None:
-    """A failure that is followed by an answer at once is no outage."""
+    """Only an answer after `retry_seconds` of failing is marked as recovered."""
     now, faults = [0.0], {0: "503", 2: "503"}
     server = servers(faults=lambda number, _: faults.get(number))
     router, strategy = attach(
@@ -517,7 +517,7 @@ def test_a_recovery_is_marked_once(servers: Any, attach: Attach) -> None:
 
 @pytest.mark.parametrize(("status", "failures"), [("400", 0), ("422", 0), ("401", 1), ("404", 1), ("500", 1)])
 def test_request_faults_are_not_learned(servers: Any, attach: Attach, status: str, failures: int) -> None:
-    """Only faults of the deployment count."""
+    """Errors that the request caused are not learned from, and errors of the deployment are."""
     router, strategy = attach(Noting, deployment("g", "one", servers(faults=lambda *_: status)))
     assert isinstance(ask_many(router, 1)[0], Exception)
     told(strategy, failures)
@@ -527,7 +527,7 @@ def test_request_faults_are_not_learned(servers: Any, attach: Attach, status: st
 
 
 def test_cached_answers_are_not_learned(servers: Any, attach: Attach) -> None:
-    """No deployment was called."""
+    """An answer from litellm's cache is not learned from."""
     router, strategy = attach(Noting, deployment("g", "one", servers()))
     learn(router, strategy, 1)
     now = datetime.now(tz=UTC)
@@ -541,7 +541,7 @@ def test_cached_answers_are_not_learned(servers: Any, attach: Attach) -> None:
 
 
 def test_foreign_calls_are_not_learned(servers: Any, attach: Attach) -> None:
-    """Callbacks get every call in the process."""
+    """A call outside the router is not learned from."""
     server = servers()
     router, strategy = attach(Noting, deployment("g", "one", server))
     ask_many(router, 1)
@@ -555,7 +555,7 @@ def test_foreign_calls_are_not_learned(servers: Any, attach: Attach) -> None:
 
 
 def test_aliases_and_ids_are_honoured(servers: Any, attach: Attach) -> None:
-    """An alias uses the group's strategy; an id and ``specific_deployment`` choose by themselves."""
+    """An alias uses its group's strategy, and an id or ``specific_deployment`` is called as named."""
     one, two = servers(), servers()
     router, strategy = attach(
         Noting,
@@ -575,7 +575,7 @@ def test_aliases_and_ids_are_honoured(servers: Any, attach: Attach) -> None:
 
 @pytest.mark.parametrize("built_in", ["usage-based-routing", "latency-based-routing", "least-busy"])
 def test_the_router_s_own_strategy_is_replaced(servers: Any, attach: Attach, built_in: str) -> None:
-    """The attached strategy chooses in async and in sync calls."""
+    """The attached strategy replaces the router's own, in async and sync calls."""
     one, two = servers(), servers()
     router, strategy = attach(
         Noting, deployment("g", "a", one), deployment("g", "b", two), routing_strategy=built_in
@@ -587,7 +587,7 @@ def test_the_router_s_own_strategy_is_replaced(servers: Any, attach: Attach, bui
 
 
 def test_order_and_tags_of_litellm_come_first(servers: Any, attach: Attach) -> None:
-    """The strategy chooses among the deployments that are left."""
+    """Litellm's order and tags are applied before the strategy chooses."""
     server = servers()
     router, strategy = attach(
         lambda ids: Noting(sorted(ids, reverse=True)),
@@ -605,7 +605,7 @@ def test_order_and_tags_of_litellm_come_first(servers: Any, attach: Attach) -> N
 
 
 def test_fallbacks_of_litellm_work(servers: Any, attach: Attach) -> None:
-    """A fallback goes to another group with its own strategy."""
+    """A fallback of litellm asks another group, which learns by its own strategy."""
     dead, alive = servers(faults=lambda *_: "500"), servers()
     router, strategy = attach(
         Noting, deployment("g", "dead", dead), deployment("h", "alive", alive), fallbacks=[{"g": ["h"]}]
@@ -617,7 +617,7 @@ def test_fallbacks_of_litellm_work(servers: Any, attach: Attach) -> None:
 
 
 def test_a_group_may_grow_and_shrink(servers: Any, attach: Attach) -> None:
-    """Learned state of the remaining deployments is kept."""
+    """Deployments can be added and removed, and the others keep what was learned."""
     server = servers()
     router, strategy = attach(
         lambda ids: ThompsonRouter(ids, rng=0), deployment("g", "a", server), deployment("g", "b", server)
@@ -634,7 +634,7 @@ def test_a_group_may_grow_and_shrink(servers: Any, attach: Attach) -> None:
 
 
 def test_growing_keeps_failures(servers: Any, attach: Attach) -> None:
-    """The failed deployment is probed when it is due, and then it has recovered."""
+    """A failed deployment is still probed after its group has grown."""
     now, faults = [0.0], {0: "503"}
     server, other = servers(faults=lambda number, _: faults.get(number)), servers()
     router, strategy = attach(
@@ -654,7 +654,7 @@ def test_growing_keeps_failures(servers: Any, attach: Attach) -> None:
 
 
 def test_removed_deployments_are_forgotten(servers: Any, attach: Attach) -> None:
-    """A proxy that reloads its configuration keeps no removed deployment."""
+    """A removed deployment is dropped from the group's failures."""
     server = servers(faults=lambda *_: "503")
     router, strategy = attach(
         Noting, deployment("g", "a", server), deployment("g", "b", server), disable_cooldowns=True,
@@ -675,7 +675,7 @@ def test_removed_deployments_are_forgotten(servers: Any, attach: Attach) -> None
 
 
 def test_closing_restores_the_router(servers: Any, attach: Attach) -> None:
-    """No callback stays, and nothing more is learned."""
+    """`close` removes all callbacks, and later calls are not learned from."""
     server = servers()
     router, strategy = attach(Noting, deployment("g", "one", server))
     learn(router, strategy, 1)
@@ -694,7 +694,7 @@ def test_closing_restores_the_router(servers: Any, attach: Attach) -> None:
 
 
 def test_two_routers_learn_apart(servers: Any, attach: Attach) -> None:
-    """Litellm takes loggers of one class for the same one, unless they differ."""
+    """Two routers learn only from their own calls."""
     first, one = attach(Noting, deployment("g", "one", servers()))
     second, two = attach(Noting, deployment("g", "two", servers()))
     ask_many(first, 3)
@@ -705,7 +705,7 @@ def test_two_routers_learn_apart(servers: Any, attach: Attach) -> None:
 
 
 def test_a_strategy_moves_with_its_state(servers: Any, attach: Attach) -> None:
-    """Attaching twice changes nothing."""
+    """A strategy can be attached twice or to another router, and keeps what was learned."""
     server = servers()
     first, strategy = attach(Noting, deployment("g", "one", server))
     ask_many(first, 1)
@@ -722,7 +722,7 @@ def test_a_strategy_moves_with_its_state(servers: Any, attach: Attach) -> None:
 def test_the_proxy_attaches_at_the_first_request(
     servers: Any, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A strategy named as a callback finds the proxy's router."""
+    """On a proxy the strategy attaches itself to the proxy's router at the first request."""
     router, other = attach(Noting, deployment("g", "one", servers()))
     other.close()
     strategy = LiteLLMRoutingStrategy(Noting)
@@ -738,7 +738,7 @@ def test_the_proxy_attaches_at_the_first_request(
 
 
 def test_an_unattached_strategy_is_refused() -> None:
-    """It raises ConfigurationError."""
+    """A strategy without a router, or attached to another object, raises ConfigurationError."""
     left = LiteLLMRoutingStrategy(Noting)
     with pytest.raises(ConfigurationError, match=r"call attach\(router\)"):
         left.get_available_deployment("g")
@@ -754,7 +754,7 @@ def test_an_unattached_strategy_is_refused() -> None:
 
 
 def test_an_unusable_state_is_refused(tmp_path: Path) -> None:
-    """The constructor raises; a usable place is created with the first state only."""
+    """A state that cannot be used raises ConfigurationError; a usable one writes no file at first."""
     with pytest.raises(ConfigurationError, match="driver"):
         LiteLLMRoutingStrategy(Noting, state="nosuch://host/name")
     LiteLLMRoutingStrategy(Noting, state=tmp_path / "learnt.json").close()
@@ -778,11 +778,11 @@ def test_an_unusable_state_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_the_text_of_a_request(messages: object, given: object, text: str | None) -> None:
-    """It is the user's last message, or the input; None where litellm redacts it."""
+    """The text of a request is its last user message or its input, and None if redacted."""
     assert _text_of(messages, given) == text
 
 
 def test_the_package_does_not_load_litellm() -> None:
-    """Only the module of that name loads it."""
+    """Importing `calibrant.adapters` does not import litellm."""
     code = "import sys, calibrant.adapters; assert 'litellm' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603

@@ -1,4 +1,4 @@
-"""Scripts written for gepa's own adapter run here with another import line, and with the next gepa."""
+"""Tests of scripts for gepa's own adapter: they run with another import line."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def adapter(answers: Any, **options: Any) -> ConfidenceAdapter:
 
 
 def traces(made: ConfidenceAdapter, *rows: dict[str, Any]) -> list[Any]:
-    """Return the trajectories of rows."""
+    """Return the trajectories of evaluated rows."""
     found = made.evaluate(list(rows), CANDIDATE, capture_traces=True).trajectories
     assert found is not None
     return found
@@ -61,7 +61,7 @@ def traces(made: ConfidenceAdapter, *rows: dict[str, Any]) -> list[Any]:
 
 
 def run(line: str) -> list[Any]:
-    """Return what the script found under an import line."""
+    """Run the script with an import line, and return its results."""
     answers = {"sure": ("Food", 0.995), "lean": ("Food", 0.8), "split": ("Bills/Electricity", 0.6)}
     model = FakeClient(LABELS, answers).as_callable()
     rows = [row("sure", "Food"), row("lean", "Food"), row("split", "Bills/Gas & Oil"), row("sure", "food ")]
@@ -71,7 +71,7 @@ def run(line: str) -> list[Any]:
 
 
 def test_a_script_needs_another_import_only() -> None:
-    """Scores, objectives and labels are equal, and the reference's keys are there."""
+    """The script gives equal scores, objectives and answers with both import lines."""
     for (batch, records), (theirs, their_records) in zip(run(AFTER), run(BEFORE), strict=True):
         assert batch.scores == pytest.approx(theirs.scores)
         assert batch.objective_scores == [pytest.approx(one) for one in theirs.objective_scores]
@@ -91,13 +91,13 @@ class Halved:
         return 0.0 if not is_correct or logprob_score is None else 0.5 * math.exp(logprob_score)
 
     def describe(self) -> str:
-        """Return its name."""
+        """Return the strategy's name."""
         return "half of the probability"
 
 
 @pytest.mark.parametrize("strategy", [Halved(), ReferenceSigmoid(0.5, 12.0)])
 def test_reference_strategies_are_taken(strategy: Any) -> None:
-    """A user's own strategy and gepa's work unchanged."""
+    """A user's own strategy and gepa's give the scores that they give in gepa's adapter."""
     answers = {"a": ("Food", 0.9), "b": ("Food", 0.8)}
     rows = [row("a", "Food"), row("b", "Bills/Electricity")]
     options = {"response_schema": schema(LABELS), "scoring_strategy": strategy}
@@ -107,7 +107,7 @@ def test_reference_strategies_are_taken(strategy: Any) -> None:
 
 
 def test_both_adapters_have_the_same_attributes() -> None:
-    """The reference's attributes exist, however the adapter was built."""
+    """The adapter has all attributes of gepa's, however it was built."""
     theirs = {name for name in vars(Reference(lambda _: None, "category")) if not name.startswith("_")}
     classifier = Classifier(model=FakeClient(LABELS, {}), labels=LABELS, field="category")
     wrapped = ConfidenceAdapter.from_classifier(classifier)
@@ -121,7 +121,7 @@ def test_both_adapters_have_the_same_attributes() -> None:
 
 
 def test_attributes_are_read_only() -> None:
-    """They are read from the classifier."""
+    """Attributes have the constructor's values, and setting one raises AttributeError."""
     made = ConfidenceAdapter(
         "openai/gpt-4.1-mini",
         "category",
@@ -139,7 +139,7 @@ def test_attributes_are_read_only() -> None:
 
 
 def test_trajectories_list_the_measured_labels() -> None:
-    """The most probable label comes first, the predicted one included; the feedback names the close one."""
+    """`top_alternatives` lists all labels, the most probable first."""
     (found,) = traces(
         adapter({"x": {"Food": 0.6, "Bills/Electricity": 0.4}}, response_schema=schema(LABELS)),
         row("x", "Bills/Electricity"),
@@ -155,7 +155,7 @@ def test_trajectories_list_the_measured_labels() -> None:
 
 
 def test_labels_are_the_answers_seen_so_far() -> None:
-    """Labels of the rows come before the model's, in their first spelling."""
+    """Without a schema the labels are those seen so far, in their first spelling."""
     made = adapter({"a": ("Food", 0.9), "b": ("Bills/Electricity", 0.8)})
     assert isinstance(made.labels, OpenLabels)
     assert made.labels.labels == ()
@@ -167,7 +167,7 @@ def test_labels_are_the_answers_seen_so_far() -> None:
 
 
 def test_scores_without_a_schema_are_equal() -> None:
-    """A new label of the model's is wrong in both adapters."""
+    """Without a schema scores and objectives equal those of gepa's adapter."""
     answers = {"a": ("Food", 0.9), "b": ("Bills/Electricity", 0.8)}
     rows = [row("a", "food"), row("b", "Bills/Gas & Oil"), row("b", "Bills/Electricity")]
     theirs = Reference(FakeClient(LABELS, answers).as_callable(), "category").evaluate(rows, CANDIDATE)
@@ -177,14 +177,14 @@ def test_scores_without_a_schema_are_equal() -> None:
 
 
 def test_an_unknown_answer_is_wrong() -> None:
-    """It is no failure, also when it is seen for the first time."""
+    """Without a schema an answer that is no known label scores 0 as a wrong one."""
     (found,) = traces(adapter({"a": ("Food", 0.95)}, failure_score=0.5), row("a", "Rent"))
     assert found["score"] == 0.0
     assert found["feedback"].startswith("Wrong (95% probability). Expected 'Rent', got 'Food'.")
 
 
 def test_distributions_cover_later_labels() -> None:
-    """The first row of a batch is read again once the last label is known."""
+    """Distributions of a batch cover labels that only its later rows brought."""
     three = {"Food": 0.6, "Bills/Electricity": 0.3, "Bills/Gas & Oil": 0.1}
     made = adapter({"x": three, "y": ("Bills/Gas & Oil", 0.9)}, max_litellm_workers=1)
     first, last = traces(made, row("x", "Bills/Electricity"), row("y", "Food"))
@@ -195,7 +195,7 @@ def test_distributions_cover_later_labels() -> None:
 
 
 def test_a_journal_survives_new_labels() -> None:
-    """Stored answers are read again over the labels of another process."""
+    """Stored answers of a journal are read over the labels of another process."""
     client = FakeClient(
         LABELS, {"x": {"Food": 0.6, "Bills/Electricity": 0.4}, "y": ("Bills/Electricity", 0.9)}
     )
@@ -212,7 +212,7 @@ def test_a_journal_survives_new_labels() -> None:
 
 
 def test_a_journal_brings_its_labels() -> None:
-    """An adapter with one label, or another spelling of it, gets the journal's labels."""
+    """A new adapter takes the labels in its journal, also in another spelling."""
     journal = MemoryJournal()
     answers = {"x": ("Food", 0.9), "y": ("Bills/Gas & Oil", 0.8)}
     adapter(answers, journal=journal).evaluate([row("x", "Food"), row("y", "Bills/Gas & Oil")], CANDIDATE)
@@ -227,31 +227,31 @@ def test_a_journal_brings_its_labels() -> None:
 
 
 def test_missing_logprobs_score_by_correctness() -> None:
-    """The contract of the strategies holds."""
+    """Without log-probabilities and schema, rows are scored by correctness."""
     made = ConfidenceAdapter(lambda _: '{"category": "Food"}', "category")
     assert made.evaluate([row("a", "Food"), row("b", "Rent")], CANDIDATE).scores == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("options", [{"scoring": "sampled"}, {"prior_correction": "batch"}])
 def test_settings_of_closed_labels_need_a_schema(options: dict[str, Any]) -> None:
-    """The error names the parameter."""
+    """Options that need closed labels raise ConfigurationError that names `response_schema`."""
     with pytest.raises(ConfigurationError, match="response_schema"):
         adapter({}, **options)
 
 
 def test_labels_can_be_listed_instead_of_a_schema() -> None:
-    """A label set is as good as an enum."""
+    """A label set can be given in place of a schema."""
     assert adapter({}, labels=LabelSet(LABELS)).labels == LabelSet(LABELS)
 
 
 def test_a_blank_answer_is_no_label() -> None:
-    """It raises DataError, and the row is named."""
+    """A row with a blank answer raises DataError."""
     with pytest.raises(DataError, match="blank"):
         adapter({"a": "Food"}).evaluate([row("a", " ")], CANDIDATE)
 
 
 def test_a_proposer_works_without_a_schema() -> None:
-    """Demonstrations take the labels' spelling from the training rows."""
+    """An `ExemplarProposer` works without a schema."""
     rows = [row("a", "Food"), row("b", "Bills/Electricity")]
     examples = [Example(input=one["input"], answer=one["answer"]) for one in rows]
     proposer = ExemplarProposer(train=examples)
@@ -265,7 +265,7 @@ def test_a_proposer_works_without_a_schema() -> None:
 
 
 def test_batch_evaluate_takes_both_calls() -> None:
-    """Gepa up to 0.1.4 passes the items alone and reads trajectories."""
+    """`batch_evaluate` takes `capture_traces`, and returns trajectories unless it is False."""
     made = adapter({"a": "Food"}, response_schema=schema(LABELS))
     items = [(CANDIDATE, [row("a", "Food")])]
     (plain,) = made.batch_evaluate(items)
@@ -280,7 +280,7 @@ def test_batch_evaluate_takes_both_calls() -> None:
 
 @pytest.fixture
 def keywords(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Let the installed gepa call adapters as its main branch does, and return the values passed."""
+    """Make gepa call adapters as its main branch does, and return the passed values."""
     passed: list[bool] = []
 
     def calling(*, capture_traces: bool) -> Callable[[Any, Any], Any]:
@@ -298,13 +298,13 @@ def keywords(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 
 
 def better_with_rules(_: str, prompt: str) -> Any:
-    """Answer rightly once the prompt has rules."""
+    """Answer rightly if the prompt has rules."""
     return ("Food", 0.99) if "rules" in prompt else ("Bills/Electricity", 0.6)
 
 
 @pytest.mark.parametrize("version", ["installed", "next"])
 def test_gepa_finds_the_better_prompt(request: pytest.FixtureRequest, version: str) -> None:
-    """The reflection function knows the answer; gepa's own entry point works with its next version, too."""
+    """``gepa.optimize`` finds the better prompt, in the installed version and the next."""
     if version == "next":
         request.getfixturevalue("keywords")
     rows = [row(str(i), "Food") for i in range(8)]
@@ -321,7 +321,7 @@ def test_gepa_finds_the_better_prompt(request: pytest.FixtureRequest, version: s
 
 
 def test_calibrant_s_search_runs_with_it(keywords: list[bool]) -> None:
-    """Calibrant's entry point works with gepa's next version."""
+    """`optimize` works with gepa's next version."""
     rows = [
         Example(input=f"{word} {number}", answer=answer)
         for number in range(20)

@@ -1,4 +1,4 @@
-"""Labels of which one begins another: score, objectives and feedback say what the distribution says."""
+"""Tests of labels of which one begins another."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def reported(text: str, probability: float) -> dict[str, Any]:
 
 
 def says_bills(_messages: object) -> dict[str, Any]:
-    """Answer `Bills`, whose end is nearly a toss-up."""
+    """Answer `Bills`, followed by a nearly equal chance of `Bills/Gas`."""
     content = [
         {**reported(text, top.get(text, 1.0)), "top_logprobs": [reported(*one) for one in top.items()]}
         for text, top in TOKENS
@@ -37,7 +37,7 @@ def says_bills(_messages: object) -> dict[str, Any]:
 
 
 def test_the_confidence_covers_the_whole_label() -> None:
-    """The first token is sure and the label is not, also in a journal."""
+    """The confidence covers the whole label with its end, also from a journal."""
     journal = MemoryJournal()
     for attempts in (1, 0):
         classifier = Classifier(model=says_bills, labels=LABELS, field="category", journal=journal)
@@ -50,7 +50,7 @@ def test_the_confidence_covers_the_whole_label() -> None:
 
 
 def test_scores_use_the_whole_label() -> None:
-    """A lucky guess earns little."""
+    """Score and feedback use the confidence of the whole label, not of its first token."""
     adapter = ConfidenceAdapter(
         says_bills, "category", {"type": "object", "properties": {"category": {"enum": LABELS}}}
     )

@@ -1,4 +1,4 @@
-"""The adapter without the label prior of its prompts."""
+"""Tests of the adapter's label-prior correction."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ TEXTS = [f"{sound} {number}" for number in range(50) for sound in ("meow", "woof
 
 
 def biased(text: str, prompt: str) -> dict[str, float]:
-    """Answer with what was heard, on top of a preference for cats that the prompt can reverse."""
+    """Answer what the text tells, with a preference for cats that the prompt can reverse."""
     cat = (0.9 if "meow" in text else 0.6) if "cats" in prompt else (0.4 if "meow" in text else 0.1)
     return {"cat": cat, "dog": 1.0 - cat}
 
 
 def adapter(client: FakeClient, **options: Any) -> ConfidenceAdapter:
-    """Return an adapter on a model with a preference."""
+    """Return an adapter around a model with a preference."""
     return ConfidenceAdapter(client, "category", enum_schema(LabelSet(LABELS), "category"), **options)
 
 
 @pytest.fixture
 def client() -> FakeClient:
-    """Return a model that prefers a label whatever it reads."""
+    """Return a model that prefers one label."""
     return FakeClient(LABELS, biased)
 
 
@@ -40,7 +40,7 @@ def evaluate(found: ConfidenceAdapter, prompt: str) -> Any:
 
 
 def test_a_preference_of_the_prompt_is_divided_out(client: FakeClient) -> None:
-    """Scores, labels and feedback are those of the corrected predictions."""
+    """With the correction, labels, objectives and feedback are those of corrected predictions."""
     plain = evaluate(adapter(client), "I like cats")
     assert [output["parsed_value"] for output in plain.outputs] == ["cat", "cat"]
     asked = adapter(client, prior_correction="batch")
@@ -52,7 +52,7 @@ def test_a_preference_of_the_prompt_is_divided_out(client: FakeClient) -> None:
 
 
 def test_the_corrected_confidence_is_exact(client: FakeClient) -> None:
-    """It is 0.6 / 0.75 against 0.4 / 0.25."""
+    """The corrected confidence equals the one worked out by hand."""
     asked = adapter(client, prior_correction="batch")
     _, woof = evaluate(asked, "I like cats").trajectories
     dog, cat = 0.4 / 0.25, 0.6 / 0.75
@@ -71,13 +71,13 @@ def woof_confidence(found: Any) -> float:
 
 
 def divided(preferred: float) -> float:
-    """Return the confidence in a woof, of 0.4, after dividing a prior of cats out."""
+    """Return a confidence of 0.4 in dogs after a prior of cats was divided out."""
     dog, cat = 0.4 / (1 - preferred), 0.6 / preferred
     return max(dog, cat) / (dog + cat)
 
 
 def test_the_prior_makes_no_calls(client: FakeClient) -> None:
-    """Only the rows of the batches are called."""
+    """The prior correction makes no further calls."""
     asked = adapter(client, prior_correction="batch")
     for prompt in ("I like cats", "I do not", "I like cats"):
         assert evaluate(asked, prompt).num_metric_calls == 2
@@ -85,7 +85,7 @@ def test_the_prior_makes_no_calls(client: FakeClient) -> None:
 
 
 def test_a_minibatch_borrows_its_parent_s_prior(client: FakeClient) -> None:
-    """Two rows of a new prompt are weighted beside 62 rows of its parent."""
+    """A new prompt's prior is the mean of its two rows and of 62 rows of its parent."""
     asked = adapter(client, prior_correction="batch")
     asked.evaluate(rows_of(TEXTS[:PRIOR_ROWS]), {"system_prompt": "I do not"})
     found = evaluate(asked, "I like cats")
@@ -94,7 +94,7 @@ def test_a_minibatch_borrows_its_parent_s_prior(client: FakeClient) -> None:
 
 
 def test_borrowed_rows_keep_their_variety() -> None:
-    """Cats and dogs win as many rows, so there is no bias."""
+    """Without a preference in the parent's rows, nothing is divided out."""
 
     def fair(text: str) -> dict[str, float]:
         cat = 0.8 if "meow" in text else 0.4
@@ -106,7 +106,7 @@ def test_borrowed_rows_keep_their_variety() -> None:
 
 
 def test_own_rows_replace_borrowed_ones(client: FakeClient) -> None:
-    """Validation makes the prior that of the prompt alone."""
+    """A prompt's prior is that of its own rows once it has enough of them."""
     asked = adapter(client, prior_correction="batch")
     asked.evaluate(rows_of(TEXTS[:PRIOR_ROWS]), {"system_prompt": "I do not"})
     evaluate(asked, "I like cats")
@@ -115,7 +115,7 @@ def test_own_rows_replace_borrowed_ones(client: FakeClient) -> None:
 
 
 def test_a_prompt_with_enough_rows_keeps_its_prior(client: FakeClient) -> None:
-    """Later rows change nothing, so that all scores compare."""
+    """Later rows do not change the prior of a prompt that has enough rows."""
     asked = adapter(client, prior_correction="batch")
     candidate = {"system_prompt": "I like cats"}
     asked.evaluate(rows_of(TEXTS[:PRIOR_ROWS]), candidate)
@@ -125,7 +125,7 @@ def test_a_prompt_with_enough_rows_keeps_its_prior(client: FakeClient) -> None:
 
 
 def test_a_small_parent_does_not_outweigh_a_proposal(client: FakeClient) -> None:
-    """Without 64 rows, the parent's number of rows is filled up."""
+    """A parent with four rows adds two to a proposal with two rows."""
     asked = adapter(client, prior_correction="batch")
     asked.evaluate(rows_of(TEXTS[:4]), {"system_prompt": "I do not"})
     found = evaluate(asked, "I like cats")
@@ -133,7 +133,7 @@ def test_a_small_parent_does_not_outweigh_a_proposal(client: FakeClient) -> None
 
 
 def test_several_candidates_are_corrected_in_one_go(client: FakeClient) -> None:
-    """`batch_evaluate` fits each candidate's own correction."""
+    """`batch_evaluate` corrects each candidate by its own prior."""
     asked = adapter(client, prior_correction="batch")
     items = [({"system_prompt": prompt}, ROWS) for prompt in ("I like cats", "I do not")]
     found = asked.batch_evaluate(items)
@@ -142,14 +142,14 @@ def test_several_candidates_are_corrected_in_one_go(client: FakeClient) -> None:
 
 
 def test_answers_without_logprobs_stay() -> None:
-    """They are returned uncorrected."""
+    """Answers without log-probabilities are returned uncorrected."""
     client = FakeClient(LABELS, {"meow": "cat", "woof": "dog"}, space="none")
     found = evaluate(adapter(client, prior_correction="batch"), "p")
     assert [output["parsed_value"] for output in found.outputs] == ["cat", "dog"]
 
 
 def test_other_corrections_are_refused(client: FakeClient) -> None:
-    """The constructor raises ConfigurationError."""
+    """A correction other than "batch" raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected prior_correction 'batch'"):
         adapter(client, prior_correction="contextual")
     assert client.requests == []

@@ -1,4 +1,4 @@
-"""Labels on a scale and in a tree through the adapters of GEPA and DSPy."""
+"""Tests of labels on a scale and in a tree, with the adapters of GEPA and DSPy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def row(text: str, answer: str) -> Any:
 
 
 def test_scores_and_credit_know_the_scale() -> None:
-    """One step off is half as good as right; two steps off is worth nothing."""
+    """On a scale of three, an answer one step off scores 0.5, and one two steps off 0."""
     model = classifier(SCALE, {"x": ("low", 1.0)})
     adapter = ConfidenceAdapter.from_classifier(model, objectives=["accuracy", "credit"])
     rows = [row("x", answer) for answer in SCALE]
@@ -57,12 +57,12 @@ def test_scores_and_credit_know_the_scale() -> None:
 
 
 def records(adapter: ConfidenceAdapter, found: Any) -> list[dict[str, str]]:
-    """Return what a reflecting model reads."""
+    """Return the records for a reflection model."""
     return adapter.make_reflective_dataset(CANDIDATE, found, ["system_prompt"])["system_prompt"]
 
 
 def test_a_scale_is_given_beside_the_schema() -> None:
-    """Its order holds, because a schema need not list a scale from low to high."""
+    """Labels given as a scale keep their order, also if the schema lists them otherwise."""
     schema = enum_schema(LabelSet(["high", "low", "medium"]), "category")
     client = FakeClient(["high", "low", "medium"], {"x": ("medium", 0.98)})
     adapter = ConfidenceAdapter(client, "category", schema, scoring_strategy=BrierScoring(), labels=SCALE)
@@ -84,13 +84,13 @@ def test_a_scale_is_given_beside_the_schema() -> None:
     ],
 )
 def test_labels_must_be_the_schema_s(labels: Any, message: str) -> None:
-    """Another label or spelling raises ConfigurationError."""
+    """Labels that are not those of the schema raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=message):
         ConfidenceAdapter(FakeClient(SCALE, {}), "category", enum_schema(SCALE, "category"), labels=labels)
 
 
 def test_a_tree_gives_partial_credit() -> None:
-    """The first level is right and the second is not, as the feedback says."""
+    """An answer right on the first level scores partly, and the feedback names both levels."""
     adapter = ConfidenceAdapter.from_classifier(classifier(TREE, {"x": ("Bills/Gas", 0.6)}))
     found = adapter.evaluate([row("x", "Bills/Power")], CANDIDATE, capture_traces=True)
     # 'Bills' holds 0.8: a blend from 0.3 to 1 at 0.99.
@@ -101,7 +101,7 @@ def test_a_tree_gives_partial_credit() -> None:
 
 
 def test_credit_alone_is_accuracy() -> None:
-    """The objective takes the adapter's labels; a row without a label earns nothing."""
+    """The objective `credit` alone is accuracy, and in an adapter it uses the adapter's labels."""
     credit = OBJECTIVES["credit"]
     assert credit(Prediction(label="low"), "low") == 1.0
     assert credit(Prediction(label="low"), "medium") == 0.0
@@ -112,7 +112,7 @@ def test_credit_alone_is_accuracy() -> None:
 
 
 def test_dspy_s_metric_grades_alike() -> None:
-    """It is made by the module, or from the labels alone."""
+    """The DSPy metric gives the same score and feedback as the adapter."""
     dspy = pytest.importorskip("dspy")
     from calibrant.adapters.dspy import ConfidenceClassifier, ConfidenceMetric  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The adapter with thresholds found on a sample of the training rows."""
+"""Tests of the adapter's thresholds, found on a sample of the training rows."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TRAIN: list[Any] = [
 
 
 def heard(text: str, prompt: str) -> dict[str, float]:
-    """Answer rightly; sure of it under one prompt, less so under the other; wrong about tenths."""
+    """Answer rightly, more surely under one prompt than the other, and wrongly about tenths."""
     sure = (0.96 if "well" in prompt else 0.7) if not text.endswith("0") else 0.1
     return {"cat": sure, "dog": 1 - sure} if "meow" in text else {"cat": 1 - sure, "dog": sure}
 
 
 @pytest.fixture
 def client() -> FakeClient:
-    """Return a model of known confidence."""
+    """Return a model whose confidences are known."""
     return FakeClient(LABELS, heard)
 
 
@@ -47,7 +47,7 @@ def evaluate(found: ConfidenceAdapter, prompt: str) -> Any:
 
 
 def test_thresholds_come_from_the_sample(client: FakeClient) -> None:
-    """0.96 belongs to the family 0.95/0.80, so it earns the full score and counts as certain."""
+    """The thresholds come from the sample's confidences, and 0.96 earns the full score."""
     found = adapter(client)
     assert found.suggested_thresholds is None
     assert evaluate(found, "listen well").scores == [1.0, 1.0]
@@ -60,7 +60,7 @@ def test_thresholds_come_from_the_sample(client: FakeClient) -> None:
 
 
 def test_the_sample_is_called_and_counted_once(client: FakeClient) -> None:
-    """It is called under the first prompt only, so that scores of all prompts compare."""
+    """The sample is called once, under the first prompt, and its calls are counted."""
     found = adapter(client)
     assert evaluate(found, "listen well").num_metric_calls == THRESHOLD_ROWS + 2
     assert len(client.requests) == THRESHOLD_ROWS + 2
@@ -70,7 +70,7 @@ def test_the_sample_is_called_and_counted_once(client: FakeClient) -> None:
 
 
 def test_the_same_rows_are_chosen_every_time(client: FakeClient) -> None:
-    """A resumed run must find the same thresholds."""
+    """The same rows are sampled every time."""
     asked = []
     for _ in range(2):
         client.requests.clear()
@@ -80,7 +80,7 @@ def test_the_same_rows_are_chosen_every_time(client: FakeClient) -> None:
 
 
 def test_a_given_scoring_strategy_stays(client: FakeClient) -> None:
-    """Only the thresholds of the feedback change."""
+    """A given scoring strategy is kept, and only the feedback's thresholds change."""
     found = adapter(client, scoring_strategy=BrierScoring())
     evaluate(found, "listen well")
     assert found.scoring_strategy == BrierScoring()
@@ -88,7 +88,7 @@ def test_a_given_scoring_strategy_stays(client: FakeClient) -> None:
 
 
 def test_the_sample_is_corrected_too(client: FakeClient) -> None:
-    """Thresholds belong to the confidences that are scored."""
+    """Thresholds are found on corrected confidences if a prior correction is set."""
     # Cats alone, all but one heard as cats: one label wins nearly all rows, and its prior is divided out.
     rows = [{"input": f"meow {n}!", "answer": "cat"} for n in range(1, THRESHOLD_ROWS)] + TRAIN[:1]
     found = adapter(client, prior_correction="batch", threshold_rows=rows)
@@ -101,7 +101,7 @@ def test_the_sample_is_corrected_too(client: FakeClient) -> None:
 
 
 def test_a_useless_sample_keeps_the_thresholds(client: FakeClient, caplog: pytest.LogCaptureFixture) -> None:
-    """A warning is logged, and the search goes on."""
+    """A sample without right answers logs a warning, and the thresholds stay as they were."""
     swapped = [{**row, "answer": "dog" if row["answer"] == "cat" else "cat"} for row in TRAIN[2:20]]
     found = adapter(client, threshold_rows=swapped)
     with caplog.at_level(logging.WARNING, logger="calibrant"):
@@ -112,7 +112,7 @@ def test_a_useless_sample_keeps_the_thresholds(client: FakeClient, caplog: pytes
 
 
 def test_doubtful_thresholds_are_logged(client: FakeClient, caplog: pytest.LogCaptureFixture) -> None:
-    """30 rows of one confidence make two warnings."""
+    """A sample of 30 rows of one confidence logs two warnings."""
     with caplog.at_level(logging.WARNING, logger="calibrant"):
         evaluate(adapter(client, threshold_rows=TRAIN[:30]), "listen well")
     assert "Only 30 predictions" in caplog.text
@@ -120,7 +120,7 @@ def test_doubtful_thresholds_are_logged(client: FakeClient, caplog: pytest.LogCa
 
 
 def test_bad_settings_are_refused_at_once(client: FakeClient) -> None:
-    """An unknown setting, no rows, or an unknown answer raise before any call."""
+    """An unknown setting, no rows or an unknown label raise an error before any call."""
     with pytest.raises(ConfigurationError, match="'auto' or None, got 'guess'"):
         adapter(client, thresholds="guess")
     with pytest.raises(ConfigurationError, match="pass threshold_rows"):

@@ -1,4 +1,4 @@
-"""Models behind names, without models."""
+"""Fixtures for tests of `calibrant.assembly`: fake models behind names."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Opened = dict[str, list[FakeClient]]
 
 
 def unsure(text: str) -> tuple[str, float]:
-    """Know what meows; be wrong, and know it, about everything else."""
+    """Answer cats rightly and surely, and everything else wrongly and unsurely."""
     return ("cat", 0.95) if "meow" in text else ("cat", 0.55)
 
 
 def sure(text: str) -> tuple[str, float]:
-    """Know everything."""
+    """Answer everything rightly and surely."""
     return ("cat", 0.99) if "meow" in text else ("dog", 0.97)
 
 
 def certain(_text: str) -> tuple[str, float]:
-    """Be as sure of everything."""
+    """Answer everything as surely as everything else."""
     return "cat", 1.0
 
 

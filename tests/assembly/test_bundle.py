@@ -1,4 +1,4 @@
-"""A run becomes a bundle, and the bundle predicts what the run predicted."""
+"""Tests of bundles: a bundle predicts what its run predicted."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def answers(classifier: Classifier, rows: Rows) -> list[dict[str, Any]]:
 
 
 def test_a_fresh_process_repeats_the_run(evaluated: Path, tmp_path: Path) -> None:
-    """Labels, distributions and confidences are equal bit for bit."""
+    """A loaded bundle gives the run's labels, distributions and confidences in a fresh process."""
     run("export", evaluated, "--out", tmp_path / "bundle")
     assert fresh(tmp_path / "bundle", ROWS, {"api_key": KEY}) == lines(evaluated)
 
@@ -90,7 +90,7 @@ def test_a_fresh_process_repeats_the_run(evaluated: Path, tmp_path: Path) -> Non
 def test_a_search_exports_correction_and_template(
     write_task: WriteTask, server: FaultServer, tmp_path: Path
 ) -> None:
-    """A bundle of a search, or of its evaluation, holds the best prompt, its template and its label prior."""
+    """A bundle of a search, or of its evaluation, holds the best prompt, its template and label prior."""
     model = MODEL.format(base=server.api_base, key=KEY)
     train = [
         {"input": f"train {n} {'cat' if n % 3 else 'so'}", "answer": "cat" if n % 3 else "dog"}
@@ -135,7 +135,7 @@ def test_a_search_exports_correction_and_template(
 
 
 def without_head(search: Path) -> None:
-    """Make of a search one of an earlier version, which learned no head."""
+    """Change a search's result into one of an earlier version, which had no head."""
     (search / "head.json").unlink()
     record = json.loads((search / "result.json").read_text())
     del record["final"]
@@ -145,7 +145,7 @@ def without_head(search: Path) -> None:
 
 
 def record_of(found: Prediction) -> dict[str, Any]:
-    """Return a prediction as a search writes it down."""
+    """Return a prediction as a search writes it to a file."""
     record: dict[str, Any] = json.loads(json.dumps(prediction_to_record(found)))
     return record
 
@@ -189,7 +189,7 @@ def test_a_cascade_is_exported_with_its_yaml(
 def test_a_learned_scorer_is_packed(
     fit_scorer: Callable[[str], LearnedScorer], write_task: WriteTask, opened: Opened, tmp_path: Path
 ) -> None:
-    """The bundle decides as the run did once the scorer's file is gone."""
+    """A bundle with a learned scorer repeats the run after the scorer's file is deleted."""
     extra = (
         '[cascade]\nconfidence_method = "learned"\nlearned_file = "scorer.json"\nthreshold = 0.5\n'
         '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
@@ -224,7 +224,7 @@ options = {{ api_key = "{key}", extra_headers = {{ x-team = "{key}" }} }}
 def test_providers_are_exported_without_keys(
     write_task: WriteTask, server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Loading names the options left out; the strategy's state stays in its place."""
+    """A bundle with providers repeats the run; `load` logs that options and router state were left out."""
     task = write_task(extra=ROUTING.format(key=KEY, base=server.api_base), test=ROWS[:5])
     run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
     bundle = export(tmp_path / "run", tmp_path / "bundle")
@@ -282,7 +282,7 @@ def test_the_embedded_model_repeats_its_run(write_task: WriteTask, tmp_path: Pat
 
 
 def test_no_credential_enters_run_or_bundle(evaluated: Path, tmp_path: Path) -> None:
-    """The key is left out, and the export names it."""
+    """The API key is in no file of the run or bundle, and the export prints that it was left out."""
     result = run("export", evaluated, "--out", tmp_path / "bundle")
     assert "Left out, as they may be credentials: api_key of openai/animal." in result.stdout
     for folder in (evaluated, tmp_path / "bundle"):
@@ -293,7 +293,7 @@ def test_no_credential_enters_run_or_bundle(evaluated: Path, tmp_path: Path) -> 
 
 
 def test_no_text_of_a_row_enters_a_bundle(evaluated: Path, tmp_path: Path) -> None:
-    """A bundle with a calibrator quotes no row either."""
+    """No text of a test row is in any file of a bundle, also with a calibrator."""
     run("calibrate", evaluated, "--out", evaluated, "--target-accuracy", 0.5)
     export(evaluated, tmp_path / "bundle")
     for file in (tmp_path / "bundle").iterdir():
@@ -313,7 +313,7 @@ def test_options_that_change_predictions_are_refused(evaluated: Path, tmp_path: 
 def test_another_model_is_called_with_a_warning(
     evaluated: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other model gets the bundle's prompt and options."""
+    """Another model is called with the bundle's prompt and options, and a warning is logged."""
     export(evaluated, tmp_path / "bundle")
     fake = FakeClient(["cat", "dog"], {}, default=("dog", 0.7))
     with calibrant.load(tmp_path / "bundle", model=fake) as classifier:
@@ -327,7 +327,7 @@ def test_another_model_is_called_with_a_warning(
 
 
 def test_another_model_may_be_named(evaluated: Path, opened: Opened, tmp_path: Path) -> None:
-    """The named model gets the options of the bundle's own."""
+    """A model named in `load` is called with the options of the bundle's own model."""
     export(evaluated, tmp_path / "bundle")
     with calibrant.load(tmp_path / "bundle", model="small", options={"api_key": KEY}) as classifier:
         assert classifier.classify("meow").label == "cat"
@@ -335,14 +335,14 @@ def test_another_model_may_be_named(evaluated: Path, opened: Opened, tmp_path: P
 
 
 def test_a_missing_calibration_is_refused(evaluated: Path, tmp_path: Path) -> None:
-    """A misspelt directory raises DataError instead of making a bundle without thresholds."""
+    """A calibration directory that does not exist raises DataError, and no bundle is written."""
     with pytest.raises(DataError, match=r"elsewhere: expected calibration\.json of `calibrant calibrate`"):
         export(evaluated, tmp_path / "bundle", calibration=tmp_path / "elsewhere")
     assert not (tmp_path / "bundle").exists()
 
 
 def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -> None:
-    """A certified threshold is compared with the confidence as given."""
+    """A bundle decides by its certified threshold, and without a calibration it has no rule."""
     run("calibrate", evaluated, "--out", tmp_path / "calibration", "--target-accuracy", 0.5)
     plain = export(evaluated, tmp_path / "plain")
     bundle = export(evaluated, tmp_path / "bundle", calibration=tmp_path / "calibration")
@@ -383,7 +383,7 @@ def stepped() -> IsotonicCalibrator:
 def test_a_suggested_threshold_is_calibrated_too(
     evaluated: Path, tmp_path: Path, high: float, confidence: float, *, accepted: bool, threshold: float
 ) -> None:
-    """The calibrated confidence is compared with the calibrated threshold; the confidence as given breaks ties."""
+    """A suggested threshold is calibrated as the confidence is, and `decide` accepts from there on."""
     bundle = export(evaluated, tmp_path / "bundle")
     bundle = replace(
         bundle,
@@ -400,7 +400,7 @@ def test_a_suggested_threshold_is_calibrated_too(
 
 
 def test_a_given_threshold_means_calibrated_confidence(evaluated: Path, tmp_path: Path) -> None:
-    """With a calibrator, threshold 0.4 accepts answers of which two in five are right."""
+    """With a calibrator, a threshold given to `decide` is compared with the calibrated confidence."""
     bundle = replace(export(evaluated, tmp_path / "bundle"), calibrator=stepped())
     for confidence, accepted in ((0.9, True), (0.45, True), (0.4, False)):
         decision = bundle.decide(prediction(confidence), threshold=0.4)
@@ -411,14 +411,14 @@ def test_a_given_threshold_means_calibrated_confidence(evaluated: Path, tmp_path
 
 @pytest.mark.parametrize("threshold", [-0.1, 95, float("nan")])
 def test_a_given_threshold_must_be_a_share(evaluated: Path, tmp_path: Path, threshold: float) -> None:
-    """A percentage raises ConfigurationError."""
+    """A threshold outside [0, 1] raises ConfigurationError."""
     bundle = export(evaluated, tmp_path / "bundle")
     with pytest.raises(ConfigurationError, match=r"Expected a threshold in \[0, 1\]"):
         bundle.decide(prediction(0.9), threshold=threshold)
 
 
 def test_without_a_certificate_nothing_is_accepted(evaluated: Path, tmp_path: Path) -> None:
-    """A suggested threshold does not replace a certificate that was requested."""
+    """A bundle whose certification found no threshold accepts no answer."""
     run("calibrate", evaluated, "--out", evaluated, "--target-accuracy", 0.9999)
     bundle = export(evaluated, tmp_path / "bundle")
     assert bundle.rule == ("certified", None)
@@ -433,7 +433,7 @@ def prediction(
 
 
 def test_figures_are_those_of_the_run(evaluated: Path, tmp_path: Path) -> None:
-    """The figures and their intervals equal those in metrics.json."""
+    """The accuracy of a bundle and its interval equal those in metrics.json."""
     bundle = export(evaluated, tmp_path / "bundle")
     metrics = json.loads((evaluated / "metrics.json").read_text())
     figure = next(figure for figure in bundle.figures if figure.name == "accuracy, all rows")
@@ -446,7 +446,7 @@ def test_figures_are_those_of_the_run(evaluated: Path, tmp_path: Path) -> None:
 
 
 def test_equal_runs_make_equal_bundles(evaluated: Path, tmp_path: Path) -> None:
-    """Digests depend on neither time nor place."""
+    """Two exports of one run to different folders have the same digest."""
     assert export(evaluated, tmp_path / "a").digest == export(evaluated, tmp_path / "b" / "c").digest
 
 
@@ -454,7 +454,7 @@ def test_equal_runs_make_equal_bundles(evaluated: Path, tmp_path: Path) -> None:
 
 
 def test_an_older_run_needs_its_task_file(task: Path, evaluated: Path, tmp_path: Path) -> None:
-    """A task file with other settings raises StateError."""
+    """A run without task.json needs --task, and a task file with other settings exits with 2."""
     whole = export(evaluated, tmp_path / "whole")
     (evaluated / "task.json").unlink()
     result = run("export", evaluated, "--out", tmp_path / "bundle", code=2)
@@ -480,7 +480,7 @@ def test_an_older_run_needs_its_task_file(task: Path, evaluated: Path, tmp_path:
 
 
 def test_unfinished_or_damaged_runs_are_refused(evaluated: Path, tmp_path: Path) -> None:
-    """Every missing, damaged or foreign file is named, and nothing is left behind."""
+    """A missing, damaged or foreign file of a run raises an error, and no bundle is left behind."""
     out = tmp_path / "bundle"
     (tmp_path / "empty").mkdir()
     for name, why in (("nowhere", "no such directory"), ("empty", r"expected predictions\.jsonl")):

@@ -1,4 +1,4 @@
-"""A bundle that is not as it was written is refused: what was expected, what came, what to do."""
+"""Tests of damaged bundles: each one is refused with what was expected, what came and what to do."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n i
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a bundle."""
+    """Return the bundle that the other fixtures copy."""
     folder = tmp_path_factory.mktemp("whole")
     return packed(folder, ROWS).path
 
 
 @pytest.fixture
 def bundle(whole: Path, tmp_path: Path) -> Path:
-    """Return a copy of it."""
+    """Return a copy of the whole bundle."""
     return Path(shutil.copytree(whole, tmp_path / "bundle"))
 
 
@@ -48,7 +48,7 @@ def resealed(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _: 
 
 
 def refused(folder: Path) -> str:
-    """Return why the bundle is refused, by both that read it."""
+    """Return the error of `read_bundle` and `load`, which both refuse the bundle."""
     with pytest.raises(StateError) as found:
         read_bundle(folder)
     with pytest.raises(StateError) as again:
@@ -58,7 +58,7 @@ def refused(folder: Path) -> str:
 
 
 def test_resealing_a_whole_bundle_changes_nothing(bundle: Path) -> None:
-    """The helper of the tests below keeps the digest."""
+    """The test helper `resealed` keeps the digest of an unchanged bundle."""
     digest = read_bundle(bundle).digest
     resealed(bundle)
     assert read_bundle(bundle).digest == digest
@@ -80,7 +80,7 @@ def test_every_file_is_checked_against_its_hash(bundle: Path) -> None:
 
 
 def test_a_truncated_file_is_named(bundle: Path) -> None:
-    """The message has the expected and the actual size."""
+    """The error about a truncated file has the expected and the actual number of bytes."""
     text = (bundle / "prompt.txt").read_text()
     (bundle / "prompt.txt").write_text(text[:5])
     why = refused(bundle)
@@ -90,7 +90,7 @@ def test_a_truncated_file_is_named(bundle: Path) -> None:
 
 
 def test_added_files_are_refused(bundle: Path) -> None:
-    """Hidden files and folders raise StateError, too."""
+    """A hidden file, another file or a folder in a bundle raises StateError."""
     for name in ("notes.txt", ".DS_Store", "Prompt.txt", "model.pkl"):
         (bundle / name).write_text("x")
         assert f"got {name!r} too: remove it" in refused(bundle)
@@ -103,13 +103,13 @@ def test_added_files_are_refused(bundle: Path) -> None:
     "name", ["../secret.json", "/etc/passwd", "a/../../b", "..", "C:\\x", "task.json", "prompt.txt\x00", ""]
 )
 def test_unknown_file_names_are_refused(bundle: Path, name: str) -> None:
-    """A manifest cannot point outside its folder."""
+    """A manifest that lists an unknown or outside file raises StateError."""
     resealed(bundle, lambda manifest: manifest["files"].update({name: {"sha256": "0" * 64, "bytes": 1}}))
     assert "expected only files that bundles have" in refused(bundle)
 
 
 def test_required_files_must_be_listed(bundle: Path) -> None:
-    """A manifest without one of them raises StateError."""
+    """A manifest without labels.json raises StateError."""
     resealed(bundle, lambda manifest: manifest["files"].pop("labels.json"))
     assert "expected labels.json among the files, got none" in refused(bundle)
 
@@ -137,7 +137,7 @@ def edited(folder: Path, name: str, change: Callable[[Any], object]) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
 def test_only_regular_files_are_read(bundle: Path, tmp_path: Path) -> None:
-    """Links, pipes and folders raise StateError, and no pipe is waited for."""
+    """Links, pipes and folders among a bundle's files raise StateError."""
     for name in ("prompt.txt", MANIFEST):
         path = bundle / name
         content = path.read_text()
@@ -158,7 +158,7 @@ def test_only_regular_files_are_read(bundle: Path, tmp_path: Path) -> None:
 
 
 def test_a_link_is_not_followed(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that became a link after the check raises StateError."""
+    """A manifest that became a link after the check raises StateError."""
     path = bundle / MANIFEST
     path.rename(tmp_path / "moved")
     path.symlink_to(tmp_path / "moved")
@@ -167,7 +167,7 @@ def test_a_link_is_not_followed(bundle: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_huge_file_is_refused_unread(bundle: Path) -> None:
-    """The size on disk and the size in the manifest are both limited."""
+    """A file too large on disk, or in the manifest, raises StateError."""
     for name in ("labels.json", MANIFEST):
         size = (bundle / name).stat().st_size
         with (bundle / name).open("r+b") as file:
@@ -181,7 +181,7 @@ def test_a_huge_file_is_refused_unread(bundle: Path) -> None:
 
 
 def test_text_must_be_utf8(bundle: Path) -> None:
-    """The message names the line of the wrong byte."""
+    """A text file that is not UTF-8 raises StateError with the line of the wrong byte."""
     (bundle / "prompt.txt").write_bytes(b"Which\nanimal\xff?")
     resealed(bundle)
     assert "prompt.txt:2: expected UTF-8 text, got the byte 0xff" in refused(bundle)
@@ -190,7 +190,7 @@ def test_text_must_be_utf8(bundle: Path) -> None:
 
 
 def test_a_newer_version_says_to_upgrade(bundle: Path) -> None:
-    """The message names the version that wrote the bundle."""
+    """A bundle of a newer version raises StateError with the version of calibrant that wrote it."""
     resealed(bundle, lambda manifest: manifest.update(version=3, calibrant="9.9"))
     assert (
         "expected a bundle of version 2 at most, got version 3, written by calibrant '9.9': upgrade"
@@ -200,7 +200,7 @@ def test_a_newer_version_says_to_upgrade(bundle: Path) -> None:
 
 @pytest.mark.parametrize("version", [0, True, "1"])
 def test_versions_are_whole_numbers(bundle: Path, version: object) -> None:
-    """Zero, true and text raise StateError."""
+    """A version of 0, true or "1" in the manifest raises StateError."""
     resealed(bundle, lambda manifest: manifest.update(version=version))
     assert f"{MANIFEST}: version: Input should be" in refused(bundle)
 
@@ -220,20 +220,20 @@ def test_versions_are_whole_numbers(bundle: Path, version: object) -> None:
     ],
 )
 def test_a_manifest_of_wrong_types_is_refused(bundle: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """A manifest with fitting hashes is validated all the same."""
+    """A manifest with values of wrong types raises StateError, even if all hashes fit."""
     resealed(bundle, change)
     assert str(bundle) in refused(bundle)
 
 
 def test_a_manifest_edited_by_hand_is_refused(bundle: Path) -> None:
-    """The manifest states its own hash."""
+    """A manifest that was edited by hand raises StateError, because its own hash no longer fits."""
     edited(bundle, MANIFEST, lambda value: value["fingerprint"].update(model="other"))
     assert "altered: its content does not have the SHA-256 it states" in refused(bundle)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000])
 def test_a_manifest_must_be_a_json_object(bundle: Path, content: str) -> None:
-    """Truncated and deeply nested manifests raise StateError."""
+    """A manifest that is empty, truncated, no object or deeply nested raises StateError."""
     (bundle / MANIFEST).write_text(content)
     assert f"{MANIFEST}: expected" in refused(bundle)
 
@@ -244,7 +244,7 @@ FILES = ("figures.json", "history.json", "labels.json", "schema.json", "settings
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("content", ["", "3", '{"a": 1}', "[[[]]]"])
 def test_files_of_wrong_types_are_refused(bundle: Path, name: str, content: str) -> None:
-    """Files with fitting hashes are validated all the same."""
+    """A bundle file with content of a wrong type raises StateError, even if its hash fits."""
     (bundle / name).write_text(content)
     resealed(bundle)
     assert str(bundle) in refused(bundle)
@@ -292,14 +292,14 @@ def test_files_of_wrong_types_are_refused(bundle: Path, name: str, content: str)
 def test_inconsistent_parts_are_refused(
     bundle: Path, name: str, change: Callable[[Any], object], why: str
 ) -> None:
-    """The message names the file and the contradiction."""
+    """Two files of a bundle that contradict each other raise StateError with the contradiction."""
     edited(bundle, name, change)
     resealed(bundle)
     assert why in refused(bundle)
 
 
 def test_another_prompt_contradicts_the_fingerprint(bundle: Path) -> None:
-    """Figures, calibrator and thresholds belong to the measured prompt."""
+    """A changed prompt raises StateError, because the bundle's fingerprint no longer fits."""
     (bundle / "prompt.txt").write_text("Another prompt.")
     edited(bundle, "settings.json", lambda value: value["description"].update(prompt="Another prompt."))
     resealed(bundle)
@@ -307,7 +307,7 @@ def test_another_prompt_contradicts_the_fingerprint(bundle: Path) -> None:
 
 
 def test_loading_finds_settings_of_other_calls(bundle: Path) -> None:
-    """The opened classifier is compared with the description of the run's."""
+    """A changed option or prompt raises StateError in `load`, which names the difference."""
     edited(bundle, "settings.json", lambda value: value["tasks"][0]["model"]["options"].update(seed=4))
     resealed(bundle)
     read_bundle(bundle)
@@ -321,7 +321,7 @@ def test_loading_finds_settings_of_other_calls(bundle: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "file"])
 def test_other_places_are_no_bundles(tmp_path: Path, kind: str) -> None:
-    """The message names `calibrant export`."""
+    """A missing folder, an empty one or a file raises StateError that names `calibrant export`."""
     place = tmp_path / kind
     if kind == "empty":
         place.mkdir()
@@ -359,7 +359,7 @@ def test_ambiguous_json_is_refused(bundle: Path, content: str, why: str) -> None
 
 
 def test_json_at_the_depth_limit_is_read() -> None:
-    """One level less than the refused depth is parsed."""
+    """JSON that is nested one level less than the refused depth is parsed."""
     text = '{"a": ' * 63 + "1.5" + "}" * 63
     assert parse_json(text, Path("x")) == json.loads(text)
 
@@ -371,7 +371,7 @@ def test_impossible_paths_are_no_bundles(where: str) -> None:
 
 
 def test_a_bundle_cut_off_anywhere_is_refused(bundle: Path) -> None:
-    """Any file cut at any sampled length raises StateError."""
+    """A bundle of which any file is cut off at any sampled length raises StateError."""
     for path in sorted(bundle.iterdir()):
         content = path.read_bytes()
         for length in range(0, len(content) - 1, max(1, len(content) // 40)):

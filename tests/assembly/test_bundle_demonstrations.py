@@ -1,4 +1,4 @@
-"""Demonstrations from the task file to the bundle: the loaded classifier shows what the run showed."""
+"""Tests of demonstrations in bundles: the loaded classifier shows what the run showed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def evaluated(task: Path, client: FakeClient, tmp_path: Path) -> Path:
 
 
 def test_no_held_out_row_is_shown(evaluated: Path, client: FakeClient) -> None:
-    """Each prompt shows three training rows; the run's directory holds the rows they are chosen from."""
+    """Each prompt shows three training rows; demonstrations.jsonl holds all rows to choose from."""
     assert len(client.requests) == 24
     for request in client.requests:
         assert request.messages[0]["content"].count("Text: train") == 3
@@ -68,7 +68,7 @@ def test_no_held_out_row_is_shown(evaluated: Path, client: FakeClient) -> None:
 
 
 def test_workers_show_the_same_demonstrations(task: Path, client: FakeClient, tmp_path: Path) -> None:
-    """The pickled opener holds the texts, so it works without the task's files."""
+    """A pickled opener makes the same classifier after the task's data files are deleted."""
     options = Evaluate(Path("task.toml"), out=tmp_path / "run")
     read = Task.from_file(task, splits=())
     with calibrant.Classifier.from_task(read) as classifier:
@@ -82,7 +82,7 @@ def test_workers_show_the_same_demonstrations(task: Path, client: FakeClient, tm
 
 
 def test_classify_shows_demonstrations(task: Path, client: FakeClient) -> None:
-    """A training row is not shown beside itself."""
+    """A training row that is classified is not shown among its own demonstrations."""
     run("classify", task, "--text", "train 0 meow")
     system = client.requests[0].messages[0]["content"]
     assert system.count("Text: ") == 3
@@ -90,7 +90,7 @@ def test_classify_shows_demonstrations(task: Path, client: FakeClient) -> None:
 
 
 def test_a_bundle_answers_as_the_run_did(task: Path, evaluated: Path, tmp_path: Path) -> None:
-    """The bundle works without the task's files, and its fingerprint covers the texts."""
+    """A loaded bundle answers as the run did after the task's data files are deleted."""
     bundle = export(evaluated, tmp_path / "bundle")
     with calibrant.Classifier.from_task(Task.from_file(task)) as classifier:
         expected, fingerprint = classifier.classify_many(TEXTS), classifier.fingerprint()
@@ -107,7 +107,7 @@ def test_a_bundle_answers_as_the_run_did(task: Path, evaluated: Path, tmp_path: 
 def test_export_without_texts_drops_their_figures(
     evaluated: Path, client: FakeClient, tmp_path: Path
 ) -> None:
-    """The bundle holds no text, demonstration or figure, and the fingerprint of the plain prompt."""
+    """A bundle exported with --no-texts holds no demonstrations, and has the plain prompt's fingerprint."""
     run("calibrate", evaluated, "--out", evaluated, "--seed", 1)
     run("export", evaluated, "--out", tmp_path / "bundle", "--no-texts")
     bundle = read_bundle(tmp_path / "bundle")
@@ -129,7 +129,7 @@ def test_export_without_texts_drops_their_figures(
 def test_no_texts_changes_nothing_without_demonstrations(
     write_task: WriteTask, client: FakeClient, tmp_path: Path
 ) -> None:
-    """The two bundles have one digest."""
+    """Without demonstrations, a bundle exported without texts has the same digest as one with texts."""
     run("evaluate", write_task(), "--out", tmp_path / "run", "--no-cache")
     assert client.requests
     plain = export(tmp_path / "run", tmp_path / "one")
@@ -157,7 +157,7 @@ def test_changed_demonstrations_are_refused(evaluated: Path, tmp_path: Path) -> 
 def test_classify_uses_demonstrations_of_a_search(
     task: Path, evaluated: Path, client: FakeClient, tmp_path: Path
 ) -> None:
-    """The best candidate's settings replace the task's own section."""
+    """The demonstrations of the best candidate replace those of the task file."""
     searched = tmp_path / "searched"
     index = (evaluated / "demonstrations.jsonl").read_text()
     searched.mkdir()
@@ -173,7 +173,7 @@ def test_classify_uses_demonstrations_of_a_search(
 
 
 def test_demonstrations_beside_a_cascade_are_refused(write_task: WriteTask) -> None:
-    """The ConfigurationError names the section."""
+    """A task with [demonstrations] and [cascade] raises ConfigurationError that names both sections."""
     extra = f'{SECTION}[cascade]\nconfidence_method = "margin"\n[[cascade.models]]\nname = "a"\n'
     with pytest.raises(ConfigurationError, match=r"\[demonstrations\] beside \[cascade\]"):
         open_classifier(Task.from_file(write_task(extra=extra)))

@@ -1,4 +1,4 @@
-"""The figures of a bundle are those that were measured, on the rows they were measured on."""
+"""Tests of a bundle's figures: they are those of the measured rows."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def accepted(saved: SavedPredictions, thresholds: dict[str, Any]) -> list[Figure
 
 
 def test_accepted_rows_are_counted() -> None:
-    """Rows without a confidence are not accepted, and unlabelled rows do not count for the accuracy."""
+    """Rows without confidence are not accepted, and unlabelled rows do not count in the accuracy."""
     saved = predictions((0.9, True), (0.8, False), (0.8, None), (0.7999, True), (None, False))
     share, accuracy = accepted(saved, suggested(0.8))
     assert (share.estimate, share.rows) == (3 / 5, 5)
@@ -99,7 +99,7 @@ def of_search(record: dict[str, Any]) -> tuple[Figure, ...]:
 
 
 def test_search_figures_count_answered_rows() -> None:
-    """They are compared with the first prompt only where another one was found."""
+    """The figures of a search count answered rows, and compare with the first prompt if another won."""
     best, first, difference = of_search(searched())
     assert (best.rows, first.rows, difference.rows) == (8, 8, 7)
     assert len(of_search(searched(improved=False))) == 2
@@ -107,7 +107,7 @@ def test_search_figures_count_answered_rows() -> None:
 
 
 def test_a_search_of_today_adds_macro_f1() -> None:
-    """A choice that the test rows refute is compared all the same."""
+    """A result with macro F1 gives figures for both prompts, also if the choice is no improvement."""
     record = searched(improved=False, chosen=1)
     record["best_prompt"] = record["seed_prompt"] = {**record["seed_prompt"], "macro_f1": 0.25}
     assert [figure.name for figure in of_search(record)] == [
@@ -152,7 +152,7 @@ def of_letters(folder: Path, answer: Callable[[str], str], **options: Any) -> st
 
 
 def test_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:
-    """The warning is derived from the figures, and the command prints it."""
+    """An export warns that a classifier collapsed which answers only one of eight labels."""
     told = of_letters(tmp_path, lambda _: "a")
     bundle = read_bundle(tmp_path / "bundle")
     (share,) = [figure for figure in bundle.figures if figure.name == LABELS_ANSWERED]
@@ -163,7 +163,7 @@ def test_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:
 
 
 def test_export_warns_of_low_label_mass(tmp_path: Path) -> None:
-    """The warning counts answered rows only."""
+    """The warning about low label mass counts answered rows only."""
     down = {0: ProviderError("down", provider="fake", retryable=False)}
     told = of_letters(tmp_path, lambda text: text[-1], illegal_mass=0.9, space="raw", failures=down)
     warning = "The model wanted to write something else on 15 of 15 rows (label mass below 0.5)"
@@ -171,7 +171,7 @@ def test_export_warns_of_low_label_mass(tmp_path: Path) -> None:
 
 
 def test_a_history_keeps_a_thousand_confidences() -> None:
-    """They are evenly spaced and hold both ends; of fewer rows, all are kept."""
+    """A history keeps at most 1,000 confidences, evenly spaced, with the lowest and the highest."""
     values = [n / 4000 for n in range(4001)]
     history = _history(predictions(*((value, True) for value in reversed(values)), (None, False)), LABELS)
     kept = history.confidence
@@ -184,7 +184,7 @@ def test_a_history_keeps_a_thousand_confidences() -> None:
 
 
 def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:
-    """Its origin and quality would be unknown."""
+    """A calibrator without calibration.json raises StateError."""
     packed(tmp_path, ROWS[:6])
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "calibrator.json").write_text("{}")
@@ -195,7 +195,7 @@ def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:
 
 
 def test_figures_count_what_the_bundle_accepts(tmp_path: Path) -> None:
-    """The figures and `decide` accept the same rows."""
+    """The figures of a calibrated bundle count the rows that `decide` accepts."""
     packed(tmp_path, [{**row, "answer": "cat" if "cat" in row["input"] else "dog"} for row in ROWS])
     run("calibrate", tmp_path / "run", "--out", tmp_path / "run", "--target-accuracy", 0.5)
     bundle = export(tmp_path / "run", tmp_path / "calibrated", task=tmp_path / "task.toml")

@@ -1,4 +1,4 @@
-"""A bundle's folder is written whole or not at all, with the umask's permissions."""
+"""Tests of a bundle's folder: it is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def modes(folder: Path) -> set[int]:
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
 @pytest.mark.usefixtures("_private")
 def test_a_private_umask_makes_a_private_bundle(run: Path, tmp_path: Path) -> None:
-    """A prompt may quote training rows, so the umask holds for the bundle."""
+    """Under a private umask, the folder of a bundle is 700 and its files are 600."""
     export(run, tmp_path / "mine")
     assert modes(tmp_path / "mine") == {0o700, 0o600}
 
@@ -50,7 +50,7 @@ def test_a_private_umask_makes_a_private_bundle(run: Path, tmp_path: Path) -> No
 def test_an_interrupted_export_leaves_nothing(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
 ) -> None:
-    """An interrupt before a file or during the final check leaves the folder as it was."""
+    """An interrupt before a file or during the final check leaves no new file."""
     written = []
     whole = _bundle_files._write
 

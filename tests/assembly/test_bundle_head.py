@@ -1,4 +1,4 @@
-"""A head in a bundle: the loaded classifier answers as the one that was exported."""
+"""Tests of heads in bundles: the loaded classifier answers as the exported one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def with_head(searched: Path) -> Classifier:
 def test_a_bundle_answers_as_the_run_did(
     kind: str, searched: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """The bundle holds the same head, and the figures measured with it."""
+    """A loaded bundle answers as the classifier with the head, and holds the same head."""
     bundle = export(request.getfixturevalue(kind), tmp_path / "bundle")
     classifier = with_head(searched)
     assert bundle.head is not None
@@ -96,7 +96,7 @@ def test_an_altered_head_is_refused(searched: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_without_its_head_is_refused(searched: Path, evaluated: Path, tmp_path: Path) -> None:
-    """Its figures belong to predictions that the bundle would not make."""
+    """A run whose head.json is missing raises StateError on export."""
     for directory in (searched, evaluated):
         (directory / "head.json").unlink()
         with pytest.raises(StateError, match=r"expected head\.json"):

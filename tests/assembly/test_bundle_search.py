@@ -1,4 +1,4 @@
-"""A search over a cascade, or over a plain model, becomes a bundle that asks with the best prompt."""
+"""Tests of bundles of a search: they ask with the best prompt."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRAIN = [
 
 
 def rule(name: str) -> Callable[[str, str], tuple[str, float]]:
-    """Return a model that is right once its prompt shows examples; the small one then is sure of cats alone."""
+    """Return a model that is right once its prompt shows examples; the small one is sure of cats only."""
 
     def answer(text: str, prompt: str) -> tuple[str, float]:
         truth = "cat" if "meow" in text else "dog"
@@ -62,7 +62,7 @@ def asked(use_model: Callable[..., Any]) -> dict[str, list[FakeClient]]:
 
 
 def searched(task: Path, out: Path) -> list[dict[str, Any]]:
-    """Search for a prompt, and return what the best one, with its head if it has one, predicted of the test rows."""
+    """Run a search, and return the predictions of the best prompt on the test rows."""
     run("optimize", task, "--out", out, "--minibatch-size", 4, "--max-metric-calls", 120)
     rows = prediction_rows(out)
     assert json.loads((out / "result.json").read_text())["improved"]
@@ -102,7 +102,7 @@ def test_the_best_prompt_replaces_all_prompts(
 
 @pytest.mark.usefixtures("asked")
 def test_a_search_of_an_earlier_version_is_exported(write_task: WriteTask, tmp_path: Path) -> None:
-    """Its result holds neither the choice nor the number of answered labels."""
+    """A search result without `chosen` and answered labels can be exported with all its figures."""
     searched(write_task(extra='\n[model]\nname = "small"\n', train=TRAIN), tmp_path / "run")
     path = tmp_path / "run" / "result.json"
     record = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""A plan that keeps a share of equally sure answers decides the same texts wherever it is carried out."""
+"""Tests of plans that split ties: the same texts are kept wherever the plan is used."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def split(export_plan: Callable[..., Bundle], tmp_path: Path) -> Split:
 
 
 def test_a_bundle_holds_the_plan_s_key(split: Split) -> None:
-    """The plan keeps its key and the tied confidence."""
+    """A stored plan keeps its key and its tied confidence."""
     plan = read_bundle(split.bundle).plan
     assert plan is not None
     assert (plan.key, plan.tied_confidence) == ("other", 1.0)
 
 
 def test_a_bundle_breaks_ties_as_the_run(split: Split) -> None:
-    """The order of the texts does not matter."""
+    """A bundle gives every text to the same model as the run, in any order of the texts."""
     with contextlib.closing(calibrant.load(split.bundle)) as classifier:
         found = classifier.classify_many(TEXTS[::-1])
     assert [answer.steps[-1].model for answer in found] == split.answered[::-1]
 
 
 def test_workers_break_ties_as_the_run(split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of workers does not matter."""
+    """Two workers give every text to the same model as the run."""
     in_process.install(monkeypatch)
     evaluate(
         Dataset(source=DataSource(path=split.data), labels=LabelSet.of(["cat", "dog"])),
@@ -71,7 +71,7 @@ def test_workers_break_ties_as_the_run(split: Split, tmp_path: Path, monkeypatch
 
 
 def test_a_service_breaks_ties_as_the_run(split: Split) -> None:
-    """The confidence shows which model answered."""
+    """A service over the bundle gives every text to the same model as the run."""
 
     async def asked() -> list[dict[str, Any]]:
         with contextlib.closing(calibrant.load(split.bundle)) as classifier:

@@ -1,4 +1,4 @@
-"""classify, evaluate, optimize and report on a task with a cascade: as on one model, and what each model did."""
+"""Tests of commands on a task with a cascade, and of what they report of every model."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def lasting(directory: Path) -> list[dict[str, Any]]:
 
 
 def test_classify_prints_the_sure_answer(task: Path, opened: Opened) -> None:
-    """The command prints one line for each text."""
+    """`classify` prints one line for each text, with the answer of the model that was sure."""
     result = run("classify", task, "--text", "meow", "--text", "woof")
     assert result.stdout == "cat\t0.950\tmeow\ndog\t0.970\twoof\n"
     assert asked(opened) == [2, 1]
@@ -78,7 +78,7 @@ def test_classify_prints_the_sure_answer(task: Path, opened: Opened) -> None:
 
 
 def test_classify_prints_missing_evidence(write_task: WriteTask) -> None:
-    """A verifier that is down is named in the output."""
+    """`classify` prints the address of a verifier that is down."""
     section = SECTION.replace("label_probability", "automix_entailment").format(threshold=0.5)
     verifier = (
         'verifier_server_url = "http://127.0.0.1:9"\nverifier_timeout_seconds = 1\n\n[[cascade.models]]'
@@ -141,7 +141,7 @@ def test_answers_are_verified_with_their_context(
 
 
 def test_a_task_file_names_the_context_column(write_task: WriteTask, opened: Opened, tmp_path: Path) -> None:
-    """A file without the column, or with another context, exits with 2."""
+    """A file without the context column, or with another context, exits with 2."""
     rows = [{"input": "a meow", "answer": "cat", "passage": "It hisses."}]
     task = write_task(extra=GRADED, test=rows)
     task.write_text(task.read_text().replace("[data]", '[data]\ncontext_column = "passage"'))
@@ -156,7 +156,7 @@ def test_a_task_file_names_the_context_column(write_task: WriteTask, opened: Ope
 
 
 def test_an_unused_context_is_refused(write_task: WriteTask) -> None:
-    """The command line and the task file exit with 2."""
+    """A context exits with 2 on the command line and in the task file if the method reads none."""
     task = write_task(extra=SECTION.format(threshold=0.9))
     result = run("classify", task, "--text", "woof", "--context", "Dogs bark.", code=2)
     assert "'label_probability': leave them out" in result.stderr
@@ -166,7 +166,7 @@ def test_an_unused_context_is_refused(write_task: WriteTask) -> None:
 
 
 def test_classify_marks_unaccepted_answers(write_task: WriteTask) -> None:
-    """An answer that no model was sure of is marked."""
+    """`classify` marks an answer that no model was sure of as not accepted."""
     task = write_task(extra=SECTION.format(threshold=0.98))
     result = run("classify", task, "--text", "woof")
     assert result.stdout == "dog\t0.970\twoof\t(not accepted: no model was sure enough)\n"
@@ -176,7 +176,7 @@ def test_classify_marks_unaccepted_answers(write_task: WriteTask) -> None:
 
 
 def test_a_mistake_in_the_section_is_bad_input(write_task: WriteTask, opened: Opened) -> None:
-    """The command names the line before any model is opened."""
+    """A wrong key in [cascade] exits with 2 and its line before any model is opened."""
     result = run("classify", write_task(extra=SECTION.format(threshold=2)), "--text", "woof", code=2)
     assert re.search(
         r"task.toml:13: cascade.threshold: Input should be less than or equal to 1", result.stderr
@@ -185,7 +185,7 @@ def test_a_mistake_in_the_section_is_bad_input(write_task: WriteTask, opened: Op
 
 
 def test_a_batch_takes_one_model(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """A provider's batch interface calls one model, so a cascade exits with 2."""
+    """`batch submit` of a task with a cascade exits with 2."""
     result = run("batch", "submit", task, "--out", tmp_path / "batch", code=2)
     assert "Expected a task with one model, got the cascade of task 'animals'" in result.stderr
     assert opened == {}
@@ -195,7 +195,7 @@ def test_a_batch_takes_one_model(task: Path, tmp_path: Path, opened: Opened) -> 
 
 
 def test_evaluate_reports_every_model(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """Terminal, metrics.json and report agree; the intervals are Wilson's."""
+    """`evaluate` shows the same figures of every model on the terminal and in the report."""
     out = tmp_path / "out"
     result = run("evaluate", task, "--out", out, "--no-cache")
     table = [re.split(r" {2,}", line) for line in result.stdout.splitlines()]
@@ -237,7 +237,7 @@ def test_evaluate_reports_every_model(task: Path, tmp_path: Path, opened: Opened
     ],
 )
 def test_a_broken_step_is_named_with_its_line(task: Path, tmp_path: Path, healthy: str, broken: str) -> None:
-    """The report and a resumed evaluation name file and line."""
+    """A broken step in predictions.jsonl makes `report` and `evaluate` exit with 2 and its line."""
     out = tmp_path / "out"
     run("evaluate", task, "--out", out, "--no-cache")
     path = out / "predictions.jsonl"
@@ -250,7 +250,7 @@ def test_a_broken_step_is_named_with_its_line(task: Path, tmp_path: Path, health
 
 
 def test_cached_rows_count_no_calls(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """Neither the total nor a model counts calls that another run made."""
+    """Rows from the cache count as no call, in total and for each model."""
     cache = ("--cache", tmp_path / "cache.sqlite")
     run("evaluate", task, "--out", tmp_path / "first", *cache)
     result = run("evaluate", task, "--out", tmp_path / "second", *cache)
@@ -261,7 +261,7 @@ def test_cached_rows_count_no_calls(task: Path, tmp_path: Path, opened: Opened) 
 
 
 def test_evaluate_counts_unaccepted_rows(write_task: WriteTask, tmp_path: Path) -> None:
-    """Unaccepted rows have a count and an accuracy of their own."""
+    """`evaluate` shows the number and the accuracy of answered rows that were not accepted."""
     task = write_task(extra=SECTION.format(threshold=0.98), test=ROWS)
     out = tmp_path / "out"
     result = run("evaluate", task, "--out", out, "--no-cache")
@@ -280,7 +280,7 @@ def test_evaluate_counts_unaccepted_rows(write_task: WriteTask, tmp_path: Path) 
 def test_evaluate_names_models_without_an_answer(
     task: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Failures are counted for the model that failed."""
+    """`evaluate` counts failures for the model that failed."""
 
     async def babble(_self: FakeClient, request: Any) -> object:
         label, probability = ("dog", 0.97) if _self.name == "large" else ("horse", 0.99)
@@ -296,7 +296,7 @@ def test_evaluate_names_models_without_an_answer(
 
 
 def test_a_failed_row_is_not_judged(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Terminal, metrics.json and report leave the row out."""
+    """A row that failed is left out of the counts in metrics.json and the report."""
     healthy = FakeClient.complete
 
     async def sometimes(self: FakeClient, request: Any) -> object:
@@ -321,7 +321,7 @@ def test_a_failed_row_is_not_judged(task: Path, tmp_path: Path, monkeypatch: pyt
 
 
 def test_one_model_has_no_such_table(write_task: WriteTask, tmp_path: Path) -> None:
-    """Terminal, metrics.json and report of one model mention no cascade."""
+    """The terminal, metrics.json and report of a task with one model do not mention a cascade."""
     out = tmp_path / "out"
     result = run("evaluate", write_task(extra='\n[model]\nname = "small"\n'), "--out", out, "--no-cache")
     assert "cascade" not in result.stdout
@@ -331,7 +331,7 @@ def test_one_model_has_no_such_table(write_task: WriteTask, tmp_path: Path) -> N
 
 
 def test_an_interrupted_evaluation_resumes(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """Finished rows are read back with their steps, and only the rest is called."""
+    """A resumed evaluation asks only the rows that are missing, and ends with the same rows."""
     whole, part = tmp_path / "whole", tmp_path / "part"
     run("evaluate", task, "--out", whole, "--no-cache")
     opened.clear()
@@ -348,7 +348,7 @@ def test_an_interrupted_evaluation_resumes(task: Path, tmp_path: Path, opened: O
 
 
 def test_another_threshold_is_another_run(write_task: WriteTask, tmp_path: Path, opened: Opened) -> None:
-    """The rows of two thresholds do not mix; a cache saves the calls."""
+    """Another threshold in the same directory exits with 2, and the cache saves calls elsewhere."""
     out, cache = tmp_path / "out", tmp_path / "cache.db"
     task = write_task(extra=SECTION.format(threshold=0.9), test=ROWS)
     run("evaluate", task, "--out", out, "--cache", cache)
@@ -365,7 +365,7 @@ BUDGET = ("--max-metric-calls", 30, "--minibatch-size", 4)
 
 
 def test_optimize_improves_a_cascade_s_prompt(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """Every model is called under the candidate's prompt; a second start calls none."""
+    """`optimize` asks every model with the candidate's prompt, and a second start makes no call."""
     out = tmp_path / "out"
     result = run("optimize", task, *BUDGET, "--out", out, "--json")
     record = json.loads(result.stdout)
@@ -391,7 +391,7 @@ def test_optimize_improves_a_cascade_s_prompt(task: Path, tmp_path: Path, opened
 
 
 def test_another_threshold_is_another_search(write_task: WriteTask, tmp_path: Path) -> None:
-    """The journal of a search with another threshold is not continued."""
+    """A search with another threshold in the same directory exits with 2."""
     out = tmp_path / "out"
     first = write_task(extra=SECTION.format(threshold=0.9), directory=tmp_path / "a")
     run("optimize", first, *BUDGET, "--out", out)
@@ -400,7 +400,7 @@ def test_another_threshold_is_another_search(write_task: WriteTask, tmp_path: Pa
 
 
 def test_optimize_refuses_a_cascade_s_prior(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """The option exits with 2 for a cascade, and works for one model."""
+    """`--prior-correction batch` exits with 2 for a cascade, and works with one model."""
     refused = run("optimize", task, *BUDGET, "--prior-correction", "batch", "--out", tmp_path / "out", code=2)
     assert "Expected no --prior-correction batch for a cascade" in refused.stderr
     assert opened == {}
@@ -409,7 +409,7 @@ def test_optimize_refuses_a_cascade_s_prior(task: Path, tmp_path: Path, opened: 
 
 
 def test_evaluate_takes_the_searched_prompt(task: Path, tmp_path: Path, opened: Opened) -> None:
-    """The option `--run` calls every model under the best prompt."""
+    """`evaluate --run` asks every model with the best prompt of the search."""
     search, out = tmp_path / "search", tmp_path / "out"
     run("optimize", task, *BUDGET, "--out", search)
     (search / "best_prompt.txt").write_text("Best.")
@@ -422,7 +422,7 @@ def test_evaluate_takes_the_searched_prompt(task: Path, tmp_path: Path, opened: 
 def test_optimize_warns_of_unused_prompts(
     write_task: WriteTask, opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The search has one prompt for all models."""
+    """`optimize` warns that the prompts of single models are not used."""
     task = write_task(extra=SECTION.format(threshold=0.9) + 'prompt = "Look closely."\n')
     with caplog.at_level(logging.WARNING, logger="calibrant"):
         run("optimize", task, *BUDGET)
@@ -431,7 +431,7 @@ def test_optimize_warns_of_unused_prompts(
 
 
 def test_a_search_keeps_its_classifier(task: Path, opened: Opened) -> None:
-    """The search works on a copy, and closes no model."""
+    """`optimize` leaves the given cascade without a journal, and closes none of its models."""
     loaded = Task.from_file(task)
     cascade = open_classifier(loaded)
     result = optimize(loaded, model=cascade, max_metric_calls=30, minibatch_size=4)
@@ -442,7 +442,7 @@ def test_a_search_keeps_its_classifier(task: Path, opened: Opened) -> None:
 
 
 def test_a_search_takes_a_classifier_as_a_model(write_task: WriteTask) -> None:
-    """A classifier gives the same result as its model."""
+    """`optimize` gives the same result for a classifier as for its model."""
     task = Task.from_file(write_task())
 
     def fake() -> FakeClient:
@@ -467,7 +467,7 @@ def test_a_search_refuses_unfit_models(task: Path, opened: Opened) -> None:
 
 
 def test_a_nameless_function_is_refused(write_task: WriteTask, tmp_path: Path) -> None:
-    """Stored answers need the names of their models, so nothing is written."""
+    """A model that is a lambda raises ConfigurationError, and no directory is written."""
     loaded = Task.from_file(write_task())
     models = [
         Classifier(model=model, labels=["cat", "dog"], field="category") for model in (lambda _: "cat", named)
@@ -484,7 +484,7 @@ def named(_messages: object) -> str:
 
 
 def test_the_example_is_a_cascade_of_two_prompts(use_model: Callable[..., Any]) -> None:
-    """The example's settings are legal, and its prompts hold no held-out row."""
+    """The cascade example opens 144 test rows, and its prompts hold no held-out row."""
     path = Path(__file__).parents[2] / "examples" / "cascade" / "task.toml"
     task = Task.from_file(path)
     assert len(task.test) == 144

@@ -1,4 +1,4 @@
-"""The ``[cascade]`` section: what it may say, that zero is zero, and how each mistake is reported."""
+"""Tests of the ``[cascade]`` section: its keys, its defaults and its mistakes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ size = 70
 
 
 def test_defaults_are_those_of_the_looper(tmp_path: Path) -> None:
-    """Only the token filter differs from the looper's defaults."""
+    """The defaults of [cascade] are those of the looper, except for the token filter."""
     assert cascade(tmp_path, "").model_dump(exclude={"models"}) == {
         "file": None,
         "confidence_method": "avg_logprob",
@@ -100,7 +100,7 @@ def test_defaults_are_those_of_the_looper(tmp_path: Path) -> None:
 
 
 def test_a_task_without_the_section_has_no_cascade(tmp_path: Path) -> None:
-    """The settings are None."""
+    """A task without [cascade] has no cascade settings."""
     assert cascade_settings(read(tmp_path, HEAD)) is None
 
 
@@ -108,14 +108,14 @@ def test_a_task_without_the_section_has_no_cascade(tmp_path: Path) -> None:
     "key", ["threshold", "native_threshold", "cost_quality_tradeoff", "max_escalations", "max_cost"]
 )
 def test_zero_is_zero(tmp_path: Path, key: str) -> None:
-    """Zero differs from a missing key."""
+    """A setting of 0 in [cascade] is kept as 0 and not taken as missing."""
     found = getattr(cascade(tmp_path, f"{key} = 0\n"), key)
     assert found == 0
     assert found is not None
 
 
 def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
-    """A model may be free."""
+    """A cost of 0 for a model is kept as 0."""
     found = cascade_settings(read(tmp_path, f'{HEAD}[[cascade.models]]\nname = "a"\ncost = 0\n'))
     assert found is not None
     assert found.models[0].cost == 0.0
@@ -191,7 +191,7 @@ def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line: int, message: str) -> None:
-    """Every wrong value raises ConfigurationError with its line."""
+    """A wrong key or value in [cascade] raises ConfigurationError with its line."""
     models = "" if keys.startswith("models") else MODELS
     found = mistakes(tmp_path, f"{HEAD}[cascade]\n{keys}\n{models}")
     assert any(text.startswith(f"task.toml:{line}: {message}") for text in found), found
@@ -214,7 +214,7 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line:
     ],
 )
 def test_a_wrong_model_key_names_its_line(tmp_path: Path, entry: str, line: int, message: str) -> None:
-    """The line is not that of another model with the same key."""
+    """A wrong key of a model raises ConfigurationError with that model's line."""
     found = mistakes(tmp_path, f"{HEAD}{ONE}[[cascade.models]]\nname = 'b'\n{entry}\n")
     assert any(text.startswith(f"task.toml:{line}: {message}") for text in found), found
 
@@ -246,24 +246,24 @@ def test_a_wrong_model_key_names_its_line(tmp_path: Path, entry: str, line: int,
     ],
 )  # fmt: skip
 def test_a_mistake_of_a_section_names_line_and_remedy(tmp_path: Path, toml: str, message: str) -> None:
-    """A section that is unfit as a whole, or one entry of its models, raises ConfigurationError with one message."""
+    """A section that is wrong as a whole raises ConfigurationError with one message."""
     assert mistakes(tmp_path, HEAD + toml) == [f"task.toml:{message}"]
 
 
 def test_a_cascade_takes_no_label_prior(tmp_path: Path) -> None:
-    """No model was sure of a label that a correction changes."""
+    """A prior correction beside [cascade] raises ConfigurationError."""
     (message,) = mistakes(tmp_path, f'{HEAD}[calibration]\nprior_correction = "batch"\n{MODELS}')
     assert message.startswith("task.toml:5: expected no prior_correction beside [cascade]")
 
 
 def test_the_scorer_s_path_is_relative(tmp_path: Path) -> None:
-    """The path is relative to the task file."""
+    """`learned_file` is relative to the task file."""
     found = cascade(tmp_path, 'confidence_method = "learned"\nlearned_file = "scorer.json"\n')
     assert found.learned_file == tmp_path / "scorer.json"
 
 
 def test_the_looper_s_path_is_relative(tmp_path: Path) -> None:
-    """The path is relative to the task file."""
+    """`cascade.file` is relative to the task file."""
     found = cascade_settings(read(tmp_path, f"{HEAD}{LOOPER}max_tokens = 5\n{MODELS}"))
     assert found is not None
     assert (found.file, found.max_tokens) == (tmp_path / "looper.yaml", 5)
@@ -271,7 +271,7 @@ def test_the_looper_s_path_is_relative(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["threshold = 0.5", 'on_error = "skip"', "native_threshold = -1"])
 def test_a_key_has_one_place(tmp_path: Path, key: str) -> None:
-    """A key of the looper's file beside the file is wrong, even with its default."""
+    """A key that belongs to the looper's file raises ConfigurationError beside `cascade.file`."""
     name = key.split(maxsplit=1)[0]
     assert mistakes(tmp_path, f"{HEAD}{LOOPER}{key}\n") == [
         f"task.toml:6: expected no 'cascade.{name}' beside 'cascade.file': set it in that file, or leave the file out."
@@ -282,7 +282,7 @@ def test_a_key_has_one_place(tmp_path: Path, key: str) -> None:
     "url", ["http://127.0.0.1:8889", "https://verifier.example/v1", "http://[::1]:8889/"]
 )
 def test_plain_verifier_addresses_are_taken(url: str) -> None:
-    """Port and path are optional."""
+    """A verifier's address may have a port and a path."""
     settings = CascadeSettings(confidence_method="automix_entailment", verifier_server_url=url)
     assert settings.verifier_server_url == url
 
@@ -306,6 +306,6 @@ def test_plain_verifier_addresses_are_taken(url: str) -> None:
     ],
 )
 def test_other_verifier_addresses_are_refused(url: str) -> None:
-    """Addresses with credentials, query, fragment or wrong form raise ValidationError."""
+    """A verifier's address with credentials or in a wrong form raises ValidationError."""
     with pytest.raises(pydantic.ValidationError, match="Input should be an address"):
         CascadeSettings(confidence_method="automix_entailment", verifier_server_url=url)

@@ -1,4 +1,4 @@
-"""Tasks whose answers hold several labels, from the command line to a bundle and back."""
+"""Tests of bundles whose answers hold several labels."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def evaluated(kind: str, server: FaultServer, tmp_path: Path) -> Path:
 
 
 def test_a_fresh_process_repeats_the_run(evaluated: Path, tmp_path: Path) -> None:
-    """Whole answers, their confidence, and every part are equal."""
+    """A loaded bundle gives the run's answers, confidences and parts in a fresh process."""
     run("export", evaluated, "--out", tmp_path / "bundle")
     rows = prediction_rows(evaluated)
     found = fresh(tmp_path / "bundle", rows, {"api_key": "k"})
@@ -90,7 +90,7 @@ def test_a_bundle_holds_label_set_and_figures(kind: str, evaluated: Path, tmp_pa
 
 
 def test_the_summary_names_parts(kind: str, evaluated: Path, tmp_path: Path) -> None:
-    """Fields have intervals, sets have Jaccard index and Hamming loss, and gates apply to them."""
+    """`evaluate` prints figures of fields and sets, and --fail-under applies to them."""
     again = run("evaluate", tmp_path / "task.toml", "--out", evaluated, "--no-cache").stdout
     if kind == "fields":
         assert re.search(r"field urgency +0\.750 \(0\.\d+ to 0\.\d+\) +30 of 40 answered rows", again)
@@ -102,7 +102,7 @@ def test_the_summary_names_parts(kind: str, evaluated: Path, tmp_path: Path) -> 
 
 
 def test_calibration_and_history_take_whole_answers(evaluated: Path, tmp_path: Path) -> None:
-    """Both use confidence and correctness of the whole answer."""
+    """`calibrate`, the history and `compare` work with whole answers."""
     run("calibrate", evaluated, "--out", tmp_path / "calibration")
     run("export", evaluated, "--out", tmp_path / "bundle", "--calibration", tmp_path / "calibration")
     assert read_bundle(tmp_path / "bundle").calibrator is not None

@@ -1,4 +1,4 @@
-"""The looper's YAML: accepted as it is documented; what is wrong in it has its line."""
+"""Tests of the looper's YAML: what is documented is read, and mistakes have their lines."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def inner(yaml: str) -> str:
 
 
 def test_the_documented_configuration_is_read(tmp_path: Path) -> None:
-    """Every documented key keeps its value, in the documented nesting."""
+    """Every key of the documented configuration keeps its value."""
     expected = safe_load(DOCUMENTED)["algorithm"]["confidence"]
     assert read(tmp_path, DOCUMENTED).model_dump(exclude_unset=True) == expected
 
 
 def test_every_level_of_nesting_is_read(tmp_path: Path) -> None:
-    """The file may hold the inner keys, the algorithm, or a decision with its models."""
+    """The looper's file may hold the inner keys, the algorithm, or a decision with its models."""
     whole = read(tmp_path, DOCUMENTED)
     algorithm = "".join(f"{line[2:]}\n" for line in DOCUMENTED.splitlines()[1:])
     for yaml in (inner(DOCUMENTED), algorithm, DOCUMENTED.replace("  type: confidence\n", "")):
@@ -81,7 +81,7 @@ def test_every_level_of_nesting_is_read(tmp_path: Path) -> None:
 
 
 def test_on_error_may_stand_outside(tmp_path: Path) -> None:
-    """The key is accepted beside the confidence section, but not twice."""
+    """`on_error` may stand beside the confidence section, but twice raises ConfigurationError."""
     yaml = "algorithm:\n  type: confidence\n  on_error: fail\n  confidence:\n    threshold: 0.5\n"
     assert read(tmp_path, yaml).on_error == "fail"
     assert mistakes(tmp_path, yaml + "    on_error: skip\n") == [
@@ -91,19 +91,19 @@ def test_on_error_may_stand_outside(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("yaml", ["threshold: 0.5", "algorithm:\n  type: confidence", "{}", "confidence: {}"])
 def test_missing_keys_have_the_section_s_defaults(tmp_path: Path, yaml: str) -> None:
-    """A file without keys equals an empty [cascade]."""
+    """A looper's file without keys gives the defaults of [cascade]."""
     found, plain = read(tmp_path, yaml), CascadeSettings()
     assert found.model_copy(update={"threshold": None}) == plain
 
 
 def test_a_key_without_a_value_is_left_out(tmp_path: Path) -> None:
-    """Null and empty values count as missing keys."""
+    """A null value in the looper's file counts as a missing key."""
     assert read(tmp_path, "threshold:\non_error: null\nhybrid_weights: ~\n") == CascadeSettings()
 
 
 @pytest.mark.parametrize("zero", ["0", "0.0", "0e0", "-0.0"])
 def test_zero_is_zero(tmp_path: Path, zero: str) -> None:
-    """Zero differs from a missing key; the verifier's timeout is the one exception."""
+    """A value of 0 in the looper's file is kept as 0."""
     found = read(tmp_path, f"threshold: {zero}\ncost_quality_tradeoff: {zero}\n")
     assert (found.threshold, found.cost_quality_tradeoff, found.native_threshold) == (0.0, 0.0, None)
     yaml = f"confidence_method: hybrid\nhybrid_weights: {{logprob_weight: {zero}, margin_weight: 1}}\n"
@@ -115,13 +115,13 @@ def test_zero_is_zero(tmp_path: Path, zero: str) -> None:
 @pytest.mark.parametrize("method", ["", "confidence_method: avg_logprob\n"])
 @pytest.mark.parametrize("value", [-1, -0.25, -3.5])
 def test_a_negative_threshold_is_native(tmp_path: Path, method: str, value: float) -> None:
-    """For avg_logprob, the default, it is a mean natural log-probability."""
+    """A negative threshold becomes `native_threshold`, in the unit of avg_logprob."""
     found = read(tmp_path, f"{method}threshold: {value}\n")
     assert (found.threshold, found.native_threshold) == (None, value)
 
 
 def test_numbers_without_a_point_are_numbers(tmp_path: Path) -> None:
-    """YAML 1.2 reads 1e-1 as a number; a quoted one is text."""
+    """1e-1 is read as a number, and a quoted number raises ConfigurationError."""
     assert read(tmp_path, "threshold: 1e-1").threshold == 0.1
     assert mistakes(tmp_path, 'threshold: "0.1"') == [
         "looper.yaml:1: threshold: Input should be a valid number, got '0.1'."
@@ -201,19 +201,19 @@ def test_numbers_without_a_point_are_numbers(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_mistake_names_file_line_and_remedy(tmp_path: Path, yaml: str, messages: list[str]) -> None:
-    """Every mistake raises ConfigurationError with its line."""
+    """Every mistake in the looper's file raises ConfigurationError with its line."""
     assert mistakes(tmp_path, yaml) == [f"looper.yaml:{message}" for message in messages]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """A directory raises ConfigurationError, too."""
+    """A looper's file that is missing, or is a directory, raises ConfigurationError."""
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(ConfigurationError, match="no such file: expected a confidence looper's YAML"):
             read_looper(path)
 
 
 def test_the_file_must_be_utf8(tmp_path: Path) -> None:
-    """The message names line and byte; a byte order mark is accepted."""
+    """A file that is not UTF-8 raises ConfigurationError with line and byte; a BOM is accepted."""
     assert mistakes(tmp_path, b"# ok\n# caf\xe9\n") == [
         "looper.yaml:2: expected UTF-8 text, got the byte 0xe9: save the file as UTF-8."
     ]
@@ -222,7 +222,7 @@ def test_the_file_must_be_utf8(tmp_path: Path) -> None:
 
 
 def test_an_empty_token_filter_is_unset(tmp_path: Path) -> None:
-    """The documented defaults have an empty text for it."""
+    """An empty `token_filter` in the looper's file gives the default filter."""
     assert read(tmp_path, 'token_filter: ""\n').token_filter == CascadeSettings().token_filter
 
 
@@ -244,7 +244,7 @@ def opened(directory: Path, models: str) -> Classifier:
 
 
 def test_the_documented_configuration_accepts_a_server(tmp_path: Path) -> None:
-    """Tokens that the grammar forced do not count as evidence."""
+    """The documented configuration works with a server, and gives the confidence worked out by hand."""
 
     def rule(text: str) -> tuple[str, float]:
         return ("positive", 0.95) if "lovely" in text else ("positive", 0.6)
@@ -262,7 +262,7 @@ def test_the_documented_configuration_accepts_a_server(tmp_path: Path) -> None:
 
 @pytest.mark.real_model
 def test_the_documented_configuration_accepts_the_embedded_model(tmp_path: Path) -> None:
-    """The model writes its answers, because the method reads tokens."""
+    """The documented configuration works with the embedded model, which accepts a sure answer."""
     one = '[[cascade.models]]\nname = "local/smollm2-135m"\n'
     cascade = opened(tmp_path, one + one + 'prompt = "Tell negative from positive reviews."\n')
     found = cascade.classify("The answer is negative.")

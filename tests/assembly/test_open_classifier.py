@@ -1,4 +1,4 @@
-"""A task becomes what it describes: every setting arrives, and what was opened is closed."""
+"""Tests of `open_classifier`: every setting of the task is used, and all models are closed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_task_with_one_model_is_a_classifier(open_task: OpenTask, opened: Open
 
 
 def test_a_task_with_a_cascade_opens_it(open_cascade: OpenCascade, opened: Opened) -> None:
-    """The cheap model answers the texts that it is sure of."""
+    """A cascade takes the small model's answer if it is sure, and else asks the large one."""
     cascade = open_cascade(SECTION)
     sure, unsure = cascade.classify("meow"), cascade.classify("woof")
     assert (sure.label, sure.accepted, len(sure.steps)) == ("cat", True, 1)
@@ -77,7 +77,7 @@ def test_a_task_with_a_cascade_opens_it(open_cascade: OpenCascade, opened: Opene
 
 
 def test_every_model_has_its_own_settings(open_cascade: OpenCascade, opened: Opened) -> None:
-    """A model without a prompt takes the task's."""
+    """Every model gets its own options and prompt; one without a prompt gets the task's."""
     cascade = open_cascade(
         '[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.99\nescalation_order = "declared"\n'
         '[[cascade.models]]\nname = "large"\nprompt = "Look closely."\nalias = "first"\nconcurrency = 3\n'
@@ -101,7 +101,7 @@ def test_every_model_has_its_own_settings(open_cascade: OpenCascade, opened: Ope
 
 
 def test_two_prompts_of_one_model_are_two_models(open_cascade: OpenCascade, opened: Opened) -> None:
-    """Models without an alias get numbers."""
+    """Two models of one name without an alias get numbers."""
     cascade = open_cascade(
         '[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.9\n'
         '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "small"\nprompt = "Again."\n'
@@ -124,7 +124,7 @@ def test_two_prompts_of_one_model_are_two_models(open_cascade: OpenCascade, open
 def test_cost_size_and_quality_set_the_order(
     open_cascade: OpenCascade, settings: str, order: list[str]
 ) -> None:
-    """Every escalation order uses its own setting."""
+    """Every escalation order uses its own setting: cost, size or quality."""
     cascade = open_cascade(
         f'[cascade]\nconfidence_method = "label_probability"\nthreshold = 1\n{settings}\n'
         '[[cascade.models]]\nname = "large"\ncost = 5\nsize = "1b"\nquality = 0.2\n'
@@ -160,14 +160,14 @@ def test_cost_size_and_quality_set_the_order(
 def test_every_method_opens_with_its_settings(
     open_cascade: OpenCascade, keys: str, kind: type, described: dict[str, object]
 ) -> None:
-    """A method gets only the settings that it knows."""
+    """Each method is opened with the settings of the section that it knows."""
     method = open_cascade(f"[cascade]\n{keys}\n{MODELS}").method
     assert type(method) is kind
     assert described.items() <= dict(method.describe()).items()
 
 
 def test_the_section_opens_every_method_it_names() -> None:
-    """The section's names are those of the methods, plus the learned one."""
+    """The names in `confidence_method` are those of the methods, and "learned"."""
     names = CascadeSettings.model_fields["confidence_method"].annotation
     assert set(getattr(names, "__args__", ())) == {*METHOD_NAMES, "learned"}
 
@@ -176,7 +176,7 @@ def test_the_section_opens_every_method_it_names() -> None:
 def test_the_verifier_gets_threshold_and_timeout(
     open_cascade: OpenCascade, monkeypatch: pytest.MonkeyPatch, seconds: str
 ) -> None:
-    """Zero is passed on as zero."""
+    """The verifier gets threshold and timeout from the section, also if they are 0."""
     told: dict[str, Any] = {}
 
     def remember(url: str, **options: Any) -> AutoMixEntailment:
@@ -195,7 +195,7 @@ def test_the_verifier_gets_threshold_and_timeout(
 def test_a_learned_scorer_needs_its_model(
     fit_scorer: Callable[[str], LearnedScorer], open_cascade: OpenCascade, opened: Opened, fitted_on: str
 ) -> None:
-    """A scorer fitted on none of the models raises StateError."""
+    """A learned scorer whose model is not in the cascade raises StateError."""
     scorer = fit_scorer(fitted_on)
     section = (
         f'[cascade]\nconfidence_method = "learned"\nlearned_file = "scorer.json"\nthreshold = 0.5\n{MODELS}'
@@ -214,7 +214,7 @@ def test_a_learned_scorer_needs_its_model(
 def test_a_model_keeps_its_own_concurrency(
     open_task: OpenTask, open_cascade: OpenCascade, opened: Opened
 ) -> None:
-    """The limit of the whole run does not raise it."""
+    """A model's own concurrency holds although the run's limit is higher."""
 
     def most_at_once(found: Classifier) -> int:
         small = opened["small"][-1]
@@ -234,7 +234,7 @@ def test_a_model_keeps_its_own_concurrency(
 
 
 def test_a_threshold_of_zero_accepts_everything(open_cascade: OpenCascade) -> None:
-    """Zero is not the method's own threshold."""
+    """A threshold of 0 accepts every answer, and a missing one is the method's default."""
     section = SECTION.replace("threshold = 0.9", "threshold = 0")
     assert asked(open_cascade(section), "woof") == [("small", Verdict.ACCEPTED)]
     assert asked(open_cascade(SECTION.replace("threshold = 0.9\n", "")), "woof")[0] == (
@@ -244,14 +244,14 @@ def test_a_threshold_of_zero_accepts_everything(open_cascade: OpenCascade) -> No
 
 
 def test_a_native_threshold_of_zero_wants_certainty(open_cascade: OpenCascade) -> None:
-    """It is a mean log-probability of 0."""
+    """A native threshold of 0 accepts no answer of probability below 1."""
     cascade = open_cascade(f"[cascade]\nnative_threshold = 0\n{MODELS}")
     assert [verdict for _, verdict in asked(cascade, "meow")] == [Verdict.ESCALATED, Verdict.ESCALATED]
 
 
 @pytest.mark.parametrize("limit", ["max_escalations", "max_tokens", "deadline_seconds"])
 def test_a_limit_of_zero_stops_escalation(open_cascade: OpenCascade, opened: Opened, limit: str) -> None:
-    """The first model alone is called."""
+    """A limit of 0 ends a row after the first model, without acceptance."""
     cascade = open_cascade(SECTION.replace("[[", f"{limit} = 0\n[[", 1))
     prediction = cascade.classify("woof")
     assert [step.model for step in prediction.steps] == ["small"]
@@ -260,7 +260,7 @@ def test_a_limit_of_zero_stops_escalation(open_cascade: OpenCascade, opened: Ope
 
 
 def test_on_error_decides_about_escalation(open_cascade: OpenCascade, opened: Opened) -> None:
-    """A failing model ends the row with "fail", and not with "skip"."""
+    """With on_error "skip" the next model is asked after a refusal, and with "fail" it is not."""
     for on_error, models in (("skip", ["small", "large"]), ("fail", ["small"])):
         opened.clear()
         cascade = open_cascade(SECTION.replace("[[", f'on_error = "{on_error}"\n[[', 1))
@@ -289,7 +289,7 @@ def looper(directory: Path, refs: str = "") -> None:
 
 
 def test_the_looper_s_file_configures_the_cascade(tmp_path: Path, open_cascade: OpenCascade) -> None:
-    """Models and limits come from the task file."""
+    """The looper's file sets the method, and the task file the models and limits."""
     looper(tmp_path)
     cascade = open_cascade(f'[cascade]\nfile = "looper.yaml"\nmax_escalations = 0\n{MODELS}')
     assert cascade.method.describe() == {"method": "avg_logprob", "token_filter": "all"}
@@ -307,7 +307,7 @@ def test_the_looper_s_file_configures_the_cascade(tmp_path: Path, open_cascade: 
 def test_the_looper_s_file_names_the_models(
     tmp_path: Path, open_cascade: OpenCascade, refs: str, models: str, name: str
 ) -> None:
-    """Its order holds; the task file has the settings of each model."""
+    """`modelRefs` in the looper's file gives the models and their order."""
     looper(tmp_path, refs)
     assert open_cascade(f'[cascade]\nfile = "looper.yaml"\n{models}').name == name
 
@@ -330,7 +330,7 @@ def test_unknown_models_of_the_looper_are_refused(
 
 
 def test_mistakes_in_the_looper_s_file_have_lines(tmp_path: Path, open_task: OpenTask) -> None:
-    """The message names the file beside the task."""
+    """A mistake in the looper's file raises ConfigurationError with that file and its line."""
     (tmp_path / "looper.yaml").write_text("threshold: 0.5\ntreshold: 0.5\n")
     with pytest.raises(ConfigurationError, match=rf"{tmp_path}/looper.yaml:2: unknown key 'treshold'"):
         open_task(f'[cascade]\nfile = "looper.yaml"\n{MODELS}')
@@ -342,7 +342,7 @@ def test_mistakes_in_the_looper_s_file_have_lines(tmp_path: Path, open_task: Ope
 def test_another_model_replaces_the_cascade(
     open_task: OpenTask, opened: Opened, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning says that the cascade is not used."""
+    """With another model that model alone is asked, and a warning is logged."""
     with caplog.at_level(logging.WARNING):
         found = open_task(SECTION, model="large")
     assert type(found) is Classifier
@@ -351,7 +351,7 @@ def test_another_model_replaces_the_cascade(
 
 
 def test_a_cascade_is_not_the_default_model(write_task: WriteTask, opened: Opened) -> None:
-    """Code that knows one model only raises ConfigurationError."""
+    """`Classifier.from_task` raises ConfigurationError for a task with a cascade."""
     task = Task.from_file(write_task(extra=f"\n{SECTION}"), splits=())
     with pytest.raises(
         ConfigurationError, match="Expected a task with one model, got the cascade of task 'animals'"
@@ -379,7 +379,7 @@ def test_closing_frees_every_model(open_task: OpenTask, opened: Opened) -> None:
     ],
 )
 def test_a_failed_opening_closes_its_models(open_task: OpenTask, opened: Opened, extra: str) -> None:
-    """Models that were opened before the error are closed."""
+    """If opening a model fails, the models that were opened before are closed."""
     with pytest.raises(ConfigurationError):
         open_task(extra)
     assert opened["small"]
@@ -387,7 +387,7 @@ def test_a_failed_opening_closes_its_models(open_task: OpenTask, opened: Opened,
 
 
 def test_journal_and_limits_arrive(open_cascade: OpenCascade, opened: Opened) -> None:
-    """The journal answers repeated texts, and the run's limits hold."""
+    """The cascade has the given limits, and its journal answers a repeated text without a call."""
     journal = MemoryJournal()
     limits = Limits(concurrency=2, max_tokens=100)
     first = open_cascade(SECTION, journal=journal, limits=limits)

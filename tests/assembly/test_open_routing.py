@@ -1,4 +1,4 @@
-"""A [routing] section becomes what it describes: every setting arrives, and what was opened is closed."""
+"""Tests of the [routing] section: every setting is used, and all providers are closed."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ COSTS = {"first": 2.0, "second": 1.0}
 def test_every_strategy_has_its_settings(
     keys: dict[str, Any], kind: Callable[..., Router], options: dict[str, Any]
 ) -> None:
-    """It learns and orders as a router made with the same settings in Python."""
+    """A router opened from a section learns and orders as one that is made in Python."""
     router = open_router(settings(**keys), rng=np.random.default_rng(7))
     expected = kind(NAMES, **options, rng=np.random.default_rng(7))
     assert type(router) is type(expected)
@@ -167,7 +167,7 @@ def test_every_strategy_has_its_settings(
 
 
 def test_a_cascade_of_routing_has_its_ladder() -> None:
-    """Threshold, escalations, tokens and window have the section's values."""
+    """A cascade router has the threshold, escalations, tokens and window of the section."""
     limits = {"quality_threshold": 0.7, "max_escalations": 1, "max_cascade_tokens": 90, "window_size": 4}
     judge = {"classifier_mode": "judge", "judge_provider": "first"}
     router = open_router(settings(routing="cascade", cascade={**limits, **judge}))
@@ -187,7 +187,7 @@ def test_a_cascade_of_routing_has_its_ladder() -> None:
 
 
 def test_every_provider_has_its_own_settings(providers: Providers) -> None:
-    """The address is passed as one of the provider's options."""
+    """Every provider is opened with its own options, and the address is one of them."""
     own = {"alias": "one", "cost": 0.5, "context_window": 100, "api_base": "http://h/v1"}
     passed = {"space": "raw", "concurrency": 3}
     first = {"name": "first", "options": {"max_tokens": 7}, **own, **passed}
@@ -208,7 +208,7 @@ def test_every_provider_has_its_own_settings(providers: Providers) -> None:
 
 
 def test_a_task_with_routing_is_a_classifier(open_task: OpenTask, providers: Providers) -> None:
-    """It calls the second provider where the first one fails, and closes both."""
+    """A classifier with [routing] asks the second provider where the first fails, and closes both."""
     providers.broken = {"first"}
     classifier = open_task(SECTION)
     assert type(classifier) is Classifier
@@ -220,7 +220,7 @@ def test_a_task_with_routing_is_a_classifier(open_task: OpenTask, providers: Pro
 
 
 def test_journal_and_limits_arrive(open_task: OpenTask, providers: Providers) -> None:
-    """Both hold as for one model."""
+    """A classifier with [routing] has the given journal and limits."""
     journal = MemoryJournal()
     classifier = open_task(SECTION, journal=journal, limits=Limits(concurrency=3))
     assert classifier.limits.concurrency == 3
@@ -231,7 +231,7 @@ def test_journal_and_limits_arrive(open_task: OpenTask, providers: Providers) ->
 
 
 def test_a_missing_provider_closes_the_others(open_task: OpenTask, providers: Providers) -> None:
-    """Providers that were opened before the error are closed."""
+    """If a provider cannot be opened, ConfigurationError is raised and the others are closed."""
     providers.missing = {"second"}
     with pytest.raises(ConfigurationError, match="Expected a model that is there, got 'second'"):
         open_task(SECTION)
@@ -240,7 +240,7 @@ def test_a_missing_provider_closes_the_others(open_task: OpenTask, providers: Pr
 
 
 def test_a_failed_classifier_closes_its_providers(open_task: OpenTask, providers: Providers) -> None:
-    """A wrong scoring raises ConfigurationError, and no provider stays open."""
+    """A wrong `scoring` raises ConfigurationError, and all providers are closed."""
     with pytest.raises(ConfigurationError, match="scoring='exact' is not possible"):
         open_task(f"{SECTION}{MEMBERS}scoring = 'exact'\n")
     assert providers.all_closed
@@ -337,7 +337,7 @@ ALIASED = [
 def test_the_section_names_the_embedder(
     providers: Providers, embedders: list[Texts], keys: dict[str, Any], asked_for: tuple[Any, ...]
 ) -> None:
-    """A provider lends its name, address and key, but not the options of its answers."""
+    """The embedder is opened with a provider's name, address and key, but without answer options."""
     client = open_routed_client(settings(**{"providers": ALIASED, **keys}), task_name="t")
     (embedder,) = embedders
     assert embedder.asked_for == asked_for
@@ -350,7 +350,7 @@ def test_the_section_names_the_embedder(
 def test_no_embedder_is_opened_without_need(
     providers: Providers, embedders: list[Texts], keys: dict[str, Any]
 ) -> None:
-    """Strategies that read no texts open none."""
+    """Strategies that read no text open no embedder."""
     open_routed_client(settings(**keys), task_name="t").close()
     assert embedders == []
     assert providers.all_closed
@@ -359,7 +359,7 @@ def test_no_embedder_is_opened_without_need(
 def test_embeddings_have_timeout_and_cache(
     providers: Providers, embedders: list[Texts], given: dict[str, dict[str, Any]]
 ) -> None:
-    """The timeout is converted from milliseconds to seconds."""
+    """The embedder's cache gets size, dimension and timeout of the section."""
     bandit = {"embedding_timeout_ms": 50, "cache_size": 3, "dim": 9}
     open_routed_client(settings(routing="bandit", bandit=bandit), task_name="t").close()
     assert given == {"CachedEmbedder": {"dim": 9, "cache_size": 3, "timeout_seconds": 0.05}}
@@ -375,7 +375,7 @@ def asked_for(fakes: Sequence[FakeClient]) -> int:
 
 
 def test_a_cascade_calls_its_judge(open_task: OpenTask, providers: Providers) -> None:
-    """The judge is one of the providers."""
+    """A cascade of providers asks its judge, which is one of the providers."""
     section = (
         '[routing]\nrouting = "cascade"\n[routing.cascade]\nclassifier_mode = "judge"\n'
         f'judge_provider = "second"\n{SECTION}'
@@ -386,7 +386,7 @@ def test_a_cascade_calls_its_judge(open_task: OpenTask, providers: Providers) ->
 
 
 def test_triage_calls_its_model(open_task: OpenTask, providers: Providers) -> None:
-    """The call has the section's timeout."""
+    """Triage asks its own provider, with the timeout of the section."""
     section = (
         '[routing]\nrouting = "triage"\n[routing.triage]\ntriage_provider = "second"\ntimeout_seconds = 2.5\n'
         f'tiers = {{ simple = "first" }}\n{SECTION}'
@@ -400,7 +400,7 @@ def test_triage_calls_its_model(open_task: OpenTask, providers: Providers) -> No
 
 
 def test_a_gate_calls_the_next_provider(open_task: OpenTask, providers: Providers) -> None:
-    """No answer reaches the gate, and one of them is returned all the same."""
+    """If no answer passes the quality gate, both providers are asked and one answer is returned."""
     classifier = open_task(f"[routing]\nquality_gate = 1.0\n{SECTION}")
     assert classifier.classify("meow").label == "cat"
     assert providers.asked == {"first": 1, "second": 1}
@@ -410,7 +410,7 @@ def test_a_gate_calls_the_next_provider(open_task: OpenTask, providers: Provider
 def test_one_provider_needs_no_gate(
     open_task: OpenTask, providers: Providers, embedders: list[Texts]
 ) -> None:
-    """With one provider there is no other one to call."""
+    """With a single provider the quality gate asks nobody again and opens no embedder."""
     classifier = open_task('[routing]\nquality_gate = 1.0\n[[routing.providers]]\nname = "first"\n')
     assert classifier.classify("meow").label == "cat"
     assert embedders == []
@@ -420,7 +420,7 @@ def test_one_provider_needs_no_gate(
 def test_coherence_has_its_settings(
     providers: Providers, embedders: list[Texts], given: dict[str, dict[str, Any]]
 ) -> None:
-    """Window, threshold and weight have the section's values."""
+    """The coherence monitor gets window, threshold and weight of the section."""
     coherence = {"window_size": 3, "coherence_threshold": 0.4, "penalty_weight": 0.2}
     for enabled in (False, True):
         assert "CoherenceMonitor" not in given
@@ -433,7 +433,7 @@ def test_coherence_has_its_settings(
 
 
 def test_cooldown_and_failures_are_set(open_task: OpenTask, providers: Providers) -> None:
-    """A provider that fails once is left out at once."""
+    """With one allowed failure, a provider that failed is not asked again during its cooldown."""
     providers.broken = {"first"}
     classifier = open_task(f"[routing]\nallowed_failures = 1\ncooldown_seconds = 200\n{SECTION}")
     for text in ("meow 1", "meow 2", "meow 3"):
@@ -445,7 +445,7 @@ def test_cooldown_and_failures_are_set(open_task: OpenTask, providers: Providers
 def test_a_failed_client_leaves_nothing_open(
     providers: Providers, embedders: list[Texts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Providers, embedder and state are closed."""
+    """If the client cannot be made, providers, embedder and learned state are closed."""
     closed: list[str] = []
 
     class Shared(SharedRouter):
@@ -479,7 +479,7 @@ def test_every_provider_has_its_own_space(open_task: OpenTask, providers: Provid
 
 
 def test_call_seconds_time_out_a_provider(open_task: OpenTask, providers: Providers) -> None:
-    """The next provider is called, and the slow one has failed."""
+    """A provider slower than `call_seconds` counts as failed, and the next one is asked."""
     providers.slow.add("first")
     classifier = open_task(f"[routing]\ncall_seconds = 0.02\n{SECTION}")
     assert classifier.classify("meow").label == "cat"
@@ -489,7 +489,7 @@ def test_call_seconds_time_out_a_provider(open_task: OpenTask, providers: Provid
 def test_a_misleading_provider_is_refused(
     open_task: OpenTask, providers: Providers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each provider is checked in its own space, also in a cascade."""
+    """A provider whose confidence would mislead raises an error, also within a cascade."""
     section = SECTION.replace('name = "first"\n', 'name = "first"\nspace = "raw"\n')
     checked: list[tuple[str, Any]] = []
 
@@ -516,7 +516,7 @@ def test_a_misleading_provider_is_refused(
 
 
 def test_learned_state_is_kept(open_task: OpenTask, providers: Providers, tmp_path: Path) -> None:
-    """The file beside the task is readable by its owner only."""
+    """A reopened task knows which provider failed, and only the owner can read the state file."""
     section = f'[routing]\nrouting = "ema"\nrouter_reorder_interval = 1\nstate = "s.sqlite"\n{SECTION}'
     providers.broken = {"first"}
     classifier = open_task(section)
@@ -532,7 +532,7 @@ def test_learned_state_is_kept(open_task: OpenTask, providers: Providers, tmp_pa
 
 
 def test_tasks_share_no_learned_state(providers: Providers, tmp_path: Path) -> None:
-    """Two tasks with one file learn apart."""
+    """Two tasks with one state file learn separately."""
     section = settings(routing="ema", router_reorder_interval=1, state=str(tmp_path / "s.sqlite"))
     providers.broken = {"first"}
     for task in ("one", "two"):
@@ -545,7 +545,7 @@ def test_tasks_share_no_learned_state(providers: Providers, tmp_path: Path) -> N
 def test_an_unwritable_state_only_warns(
     open_task: OpenTask, providers: Providers, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Requests go on after one warning."""
+    """A state file that cannot be written logs one warning, and requests go on."""
     (tmp_path / "file").write_text("no folder")
     classifier = open_task(f'[routing]\nrouting = "ema"\nstate = "file/s.sqlite"\n{SECTION}')
     assert classifier.classify("meow").label == "cat"
@@ -556,7 +556,7 @@ def test_an_unwritable_state_only_warns(
 
 
 def test_a_wrong_state_url_is_refused(open_task: OpenTask, providers: Providers) -> None:
-    """It raises ConfigurationError, and nothing stays open."""
+    """A wrong database URL raises ConfigurationError, and all providers are closed."""
     with pytest.raises(ConfigurationError, match="Expected a database URL"):
         open_task(f'[routing]\nrouting = "ema"\nstate = "postgresql://u:p@h:port/d"\n{SECTION}')
     assert providers.all_closed
@@ -565,7 +565,7 @@ def test_a_wrong_state_url_is_refused(open_task: OpenTask, providers: Providers)
 def test_the_default_state_is_the_user_s(
     open_task: OpenTask, providers: Providers, calibrant_home: Path
 ) -> None:
-    """State without a place of its own lies in the user's folder."""
+    """State without a place of its own is router.sqlite in the user's folder."""
     assert default_router_state() == str(calibrant_home / "router.sqlite")
     classifier = open_task(f'[routing]\nrouting = "thompson"\n{SECTION}')
     classifier.classify("meow")
@@ -578,7 +578,7 @@ def test_the_default_state_is_the_user_s(
 def test_stateless_strategies_keep_nothing(
     open_task: OpenTask, providers: Providers, calibrant_home: Path, tmp_path: Path, keys: str
 ) -> None:
-    """They write no file even where the section names one."""
+    """Strategies that learn nothing write no state file, also if the section names one."""
     classifier = open_task(f'[routing]\nstate = "s.sqlite"\n{keys}\n{SECTION}')
     classifier.classify("meow")
     classifier.close()
@@ -588,7 +588,7 @@ def test_stateless_strategies_keep_nothing(
 
 
 def test_the_environment_chooses_the_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A variable of its own comes before the program's folder and the user's folder for state."""
+    """CALIBRANT_ROUTER_STATE comes first, then the program's folder, then XDG_STATE_HOME."""
     monkeypatch.setenv("CALIBRANT_ROUTER_STATE", "postgresql://host/db")
     assert default_router_state() == "postgresql://host/db"
     monkeypatch.delenv("CALIBRANT_ROUTER_STATE")
@@ -600,7 +600,7 @@ def test_the_environment_chooses_the_state(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_the_task_s_provider_is_called_first(open_task: OpenTask, providers: Providers) -> None:
-    """The strategy finds the provider by the task's name."""
+    """The "task" strategy asks the provider that is set for the task's name."""
     open_task(f'[routing]\nrouting = "task"\ntasks = {{ animals = "second" }}\n{SECTION}').classify("meow")
     assert providers.asked == {"first": 0, "second": 1}
 
@@ -616,7 +616,7 @@ MEMBERS = (
 def test_another_model_replaces_the_routing(
     open_task: OpenTask, providers: Providers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning says so, and no provider is opened."""
+    """With another model no provider is opened, and a warning is logged."""
     fake = FakeClient(LABELS, {"meow": "cat"}, name="alone")
     with caplog.at_level(logging.WARNING):
         classifier = open_task(f"{SECTION}", model=fake)
@@ -628,14 +628,14 @@ def test_another_model_replaces_the_routing(
 
 
 def test_a_cascade_of_providers_samples(open_task: OpenTask, providers: Providers) -> None:
-    """Sampling is the documented way for providers without log-probabilities."""
+    """A cascade of providers can measure confidence by sampling."""
     cascade = open_task(f'{SECTION}{MEMBERS}scoring = "sampled"\nsamples = 4\n')
     found = cascade.classify("meow")
     assert (found.label, found.attempts, providers.asked["first"]) == ("cat", 4, 4)
 
 
 def test_routing_is_a_model_of_a_cascade(open_task: OpenTask, providers: Providers) -> None:
-    """It has its own prompt and concurrency; two prompts share the providers."""
+    """A routed model can be in a cascade twice with different prompts, over the same providers."""
     cascade = open_task(
         f'{SECTION}{MEMBERS}concurrency = 2\n[[cascade.models]]\nname = "routed"\nprompt = "Again."\n'
     )

@@ -1,4 +1,4 @@
-"""Every predictor keeps the same promises: a classifier, a cascade, what a task or a bundle opens."""
+"""Tests of what every predictor does: classifiers, cascades, and those of tasks and bundles."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def texts(n: int) -> list[str]:
 
 
 def test_every_predictor_has_a_name(opening: Open) -> None:
-    """Its repr names model and labels."""
+    """Every predictor shows its name and labels in its repr."""
     with opening(make()) as found:
         assert isinstance(found, Predictor)
         assert (found.labels.labels, found.field, found.prompt) == (("cat", "dog"), "category", "Which?")
@@ -78,7 +78,7 @@ def test_every_predictor_has_a_name(opening: Open) -> None:
 
 
 def test_rows_come_in_order_and_once(opening: Open) -> None:
-    """Queries are not read far ahead of the answers."""
+    """`feed` delivers rows once and in order, and reads fewer than 2,000 queries ahead."""
     taken: list[int] = []
     rows: list[tuple[int, Prediction]] = []
 
@@ -96,7 +96,7 @@ def test_rows_come_in_order_and_once(opening: Open) -> None:
 
 
 def test_a_stop_ends_a_run(opening: Open) -> None:
-    """The reason is returned, and the delivered rows are the first ones."""
+    """`feed` returns the reason of a stop, after rows that were delivered in order."""
     stop, rows = Stop(), []  # type: ignore[var-annotated]
 
     def deliver(index: int, _: Prediction) -> None:
@@ -112,7 +112,7 @@ def test_a_stop_ends_a_run(opening: Open) -> None:
 
 
 def test_a_budget_ends_a_run(opening: Open) -> None:
-    """Limits belong to the copy, which has counted nothing before."""
+    """`with_limits` returns a copy with a meter of its own, and LimitReachedError ends its run."""
     with opening(make()) as found:
         found.classify_many(texts(20))
         copy = found.with_limits(Limits(max_requests=5, concurrency=1))
@@ -124,7 +124,7 @@ def test_a_budget_ends_a_run(opening: Open) -> None:
 
 
 def test_a_journal_answers_repeated_queries(opening: Open) -> None:
-    """The same queries make no call, in a copy as well."""
+    """Repeated queries are answered from the journal without a call, in a copy too."""
     client, journal = make(), MemoryJournal()
     with opening(client) as found:
         found.use_journal(journal)
@@ -138,7 +138,7 @@ def test_a_journal_answers_repeated_queries(opening: Open) -> None:
 
 
 def test_with_prompt_calls_the_same_model(opening: Open) -> None:
-    """The original keeps its own prompt."""
+    """`with_prompt` asks the same model with another prompt, and the original keeps its own."""
     client = make()
     with opening(client) as found:
         other = found.with_prompt("Another?")
@@ -148,7 +148,7 @@ def test_with_prompt_calls_the_same_model(opening: Open) -> None:
 
 
 def test_the_identity_changes_with_the_prompt(opening: Open) -> None:
-    """Two equal predictors have equal descriptions and fingerprints."""
+    """Another prompt changes description and fingerprint, and equal predictors have equal ones."""
     with opening(make()) as one, opening(make()) as two:
         told = json.dumps(one.describe(), sort_keys=True)
         assert told == json.dumps(two.describe(), sort_keys=True)
@@ -160,7 +160,7 @@ def test_the_identity_changes_with_the_prompt(opening: Open) -> None:
 
 
 def test_evaluation_and_adapter_take_any_predictor(opening: Open) -> None:
-    """Both return the scores of its answers."""
+    """`BatchEvaluator` and `ConfidenceAdapter` take every predictor."""
     rows = [Example(input=text, answer=LABELS[number % 2]) for number, text in enumerate(texts(6))]
     with opening(make()) as found:
         assert BatchEvaluator(found).evaluate(rows).metrics.accuracy.estimate == 1.0

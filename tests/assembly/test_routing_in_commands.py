@@ -1,4 +1,4 @@
-"""classify, evaluate and optimize on a task with [routing]: as on one model, and what each provider did."""
+"""Tests of commands on a task with [routing], and of what they report of every provider."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def table(result: Result) -> list[list[str]]:
 
 
 def test_classify_falls_back_and_learns(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
-    """The learned state is written before the command ends."""
+    """`classify` answers by the second provider, and saves that the first one failed."""
     result = run("classify", task(), "--text", "a cat", "--text", "a dog")
     assert [line.split("\t")[0] for line in result.stdout.splitlines()] == ["cat", "dog"]
     assert all(server.requests for server in servers)
@@ -84,7 +84,7 @@ def test_classify_falls_back_and_learns(task: WriteRouted, servers: Servers, tmp
 
 
 def test_commands_of_one_model_refuse_routing(task: WriteRouted, tmp_path: Path, servers: Servers) -> None:
-    """The message names the section and the remedy."""
+    """Commands and classes for one model refuse a task with [routing], and make no request."""
     with pytest.raises(ConfigurationError, match=r"got the \[routing\] of task 'animals': name one model"):
         Classifier.from_task(Task.from_file(task()))
     result = run("batch", "submit", task(), "--out", tmp_path / "batch", code=2)
@@ -96,7 +96,7 @@ def test_commands_of_one_model_refuse_routing(task: WriteRouted, tmp_path: Path,
 
 
 def test_evaluate_reports_every_provider(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
-    """The table has calls, failures, time, tokens and cost."""
+    """`evaluate` prints calls, failures, tokens and cost of every provider."""
     result = run("evaluate", task(), "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
     lines = table(result)
     start = next(number for number, line in enumerate(lines) if line[0] == "provider")
@@ -112,7 +112,7 @@ def test_evaluate_reports_every_provider(task: WriteRouted, servers: Servers, tm
 
 
 def test_evaluate_prints_providers_as_json(task: WriteRouted, tmp_path: Path) -> None:
-    """The JSON has them beside the numbers of the run."""
+    """`evaluate --json` has the calls of every provider under `routing`."""
     result = run("evaluate", task(), "--out", tmp_path / "out", "--no-cache", "--json")
     record = json.loads(result.stdout)
     routing = record["routing"]
@@ -124,7 +124,7 @@ def test_evaluate_prints_providers_as_json(task: WriteRouted, tmp_path: Path) ->
 
 
 def test_a_finished_run_has_no_such_table(task: WriteRouted, tmp_path: Path) -> None:
-    """No provider was called."""
+    """A second `evaluate` of a finished run prints no table of providers, and counts no call."""
     path = task()
     run("evaluate", path, "--out", tmp_path / "out", "--no-cache")
     again = run("evaluate", path, "--out", tmp_path / "out", "--no-cache")
@@ -136,7 +136,7 @@ def test_a_finished_run_has_no_such_table(task: WriteRouted, tmp_path: Path) -> 
 def test_one_model_has_no_such_table(
     write_task: WriteTask, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the terminal nor the JSON of one model mentions providers."""
+    """`evaluate` of one model shows no providers on the terminal or in the JSON."""
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     path = write_task(extra=f'\n[model]\nname = "openai/x"\napi_base = "{servers[1].api_base}"\n', test=ROWS)
     result = run("evaluate", path, "--out", tmp_path / "out", "--no-cache")
@@ -146,7 +146,7 @@ def test_one_model_has_no_such_table(
 
 
 def test_evaluate_names_judges_and_cooldowns(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
-    """The lines stand under the table."""
+    """`evaluate` prints judges and providers in cooldown under the table."""
     keys = (
         'routing = "cascade"\nallowed_failures = 1\ncooldown_seconds = 100\n'
         'cascade = { classifier_mode = "judge", judge_provider = "healthy", cost_tiers = ["healthy", "broken"] }'
@@ -180,7 +180,7 @@ options = {{ api_key = "k" }}
 
 
 def test_a_cascade_may_call_the_providers(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
-    """Both tables are printed."""
+    """`evaluate` of a cascade with a routed model prints models and providers."""
     path = task(extra=MEMBERS.format(healthy=servers[1].api_base))
     result = run("evaluate", path, "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
     lines = table(result)
@@ -197,7 +197,7 @@ BUDGET = ("--max-metric-calls", "60", "--minibatch-size", "2", "--seed", "0")
 
 
 def test_optimize_improves_the_providers_prompt(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
-    """The result reports every provider; a second start calls none."""
+    """`optimize` reports every provider, and a second start makes no request."""
     out = tmp_path / "out"
     result = run("optimize", task(), *BUDGET, "--out", out, "--json")
     record = json.loads(result.stdout)
@@ -216,7 +216,7 @@ def test_optimize_improves_the_providers_prompt(task: WriteRouted, servers: Serv
 
 
 def test_optimize_refuses_the_providers_prior(task: WriteRouted, servers: Servers) -> None:
-    """Each provider has a prior of its own, so the option exits with 2."""
+    """`optimize --prior-correction batch` on a task with [routing] exits with 2."""
     result = run("optimize", task(), "--prior-correction", "batch", code=2)
     assert "Expected no --prior-correction batch beside [routing]" in result.stderr
     assert [len(server.requests) for server in servers] == [0, 0]

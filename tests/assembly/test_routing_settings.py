@@ -1,4 +1,4 @@
-"""The ``[routing]`` section: what it may say, its defaults, and how each mistake is reported."""
+"""Tests of the ``[routing]`` section: its keys, its defaults and its mistakes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def routing(directory: Path, keys: str) -> RoutingSettings:
 
 
 def test_every_key_is_parsed(tmp_path: Path) -> None:
-    """The keys of all strategies may stand together, since one key changes the strategy."""
+    """Every key of [routing] keeps its value, for all strategies together."""
     toml = f"""{HEAD}
 [routing]
 routing = "thompson"
@@ -106,7 +106,7 @@ cost = 0.002
 
 
 def test_defaults_are_the_documented_ones(tmp_path: Path) -> None:
-    """An empty section has the reference's defaults."""
+    """An empty [routing] section has the documented defaults."""
     assert routing(tmp_path, "").model_dump(exclude={"providers"}) == {
         "routing": "none",
         "quality_gate": 0.0,
@@ -152,7 +152,7 @@ def test_defaults_are_the_documented_ones(tmp_path: Path) -> None:
 
 
 def test_a_task_without_the_section_has_no_routing(tmp_path: Path) -> None:
-    """The settings are None."""
+    """A task without [routing] has no routing settings."""
     assert routing_settings(read(tmp_path, HEAD)) is None
 
 
@@ -172,7 +172,7 @@ def test_a_task_without_the_section_has_no_routing(tmp_path: Path) -> None:
     ],
 )
 def test_the_strategy_is_one_key(tmp_path: Path, keys: str, strategy: str) -> None:
-    """The reference's switch for EMA works, too."""
+    """`routing`, or `router_ema_enabled`, sets the strategy."""
     assert routing(tmp_path, keys).strategy == strategy
 
 
@@ -192,7 +192,7 @@ def test_the_strategy_is_one_key(tmp_path: Path, keys: str, strategy: str) -> No
     ],
 )
 def test_state_is_beside_the_task(tmp_path: Path, keys: str, place: str | None) -> None:
-    """URLs stay, and a strategy's own path holds for that strategy only."""
+    """A path of learned state is relative to the task file, and a URL is kept."""
     assert routing(tmp_path, keys).state_place == (place and place.format(tmp_path))
 
 
@@ -216,13 +216,13 @@ def test_state_is_beside_the_task(tmp_path: Path, keys: str, place: str | None) 
     ],
 )
 def test_the_embedder_is_resolved(tmp_path: Path, keys: str, embedder: str | None) -> None:
-    """It is None where nothing needs embeddings."""
+    """`embedder` is the one that the strategy needs, and None if it needs none."""
     assert routing(tmp_path, keys).embedder == embedder
 
 
 @pytest.mark.parametrize("key", ["quality_gate", "router_reorder_interval"])
 def test_zero_is_zero(tmp_path: Path, key: str) -> None:
-    """Zero switches the gate and the sorting off."""
+    """A `quality_gate` or `router_reorder_interval` of 0 is kept as 0."""
     assert getattr(routing(tmp_path, f"{key} = 0"), key) == 0
 
 
@@ -342,7 +342,7 @@ def test_zero_is_zero(tmp_path: Path, key: str) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line: int, message: str) -> None:
-    """Unknown names are mistakes even where the strategy does not use them."""
+    """A wrong key in [routing] raises ConfigurationError with its line."""
     providers = "" if keys.startswith("providers") else PROVIDERS
     found = mistakes(tmp_path, f"{HEAD}[routing]\n{keys}\n{providers}")
     assert [text for text in found if text.startswith(f"task.toml:{line}: {message}")], found
@@ -367,7 +367,7 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line:
     ],
 )
 def test_a_wrong_provider_key_names_its_line(tmp_path: Path, entry: str, line: int, message: str) -> None:
-    """The line is not that of another provider with the same key."""
+    """A wrong key of a provider raises ConfigurationError with that provider's line."""
     found = mistakes(tmp_path, f"{HEAD}{TWO}{entry}\nname = 'b'\n")
     assert [text for text in found if text.startswith(f"task.toml:{line}: {message}")], found
 
@@ -404,17 +404,17 @@ def test_a_wrong_provider_key_names_its_line(tmp_path: Path, entry: str, line: i
     ],
 )  # fmt: skip
 def test_a_mistake_of_a_section_names_line_and_remedy(tmp_path: Path, toml: str, message: str) -> None:
-    """A section that fits no other, or that lacks its providers, raises ConfigurationError with one message."""
+    """A [routing] section that is wrong as a whole raises ConfigurationError with one message."""
     assert mistakes(tmp_path, HEAD + toml) == [f"task.toml:{message}"]
 
 
 def test_an_alias_tells_equal_names_apart(tmp_path: Path) -> None:
-    """Two providers may have one name."""
+    """Two providers of one name are accepted if one has an alias."""
     assert routing_settings(read(tmp_path, f"{HEAD}{TWO}name = 'a'\nalias = 'b'\n"))
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
-    """Each mistake has its own line."""
+    """Several mistakes in [routing] are reported at once, each with its line."""
     keys = 'quality_gate = 0.5\nrouting = "cascade"\n[routing.cascade]\ncost_tiers = ["x", "a", "y"]\n'
     found = mistakes(tmp_path, f"{HEAD}[routing]\n{keys}{PROVIDERS}")
     assert [text.split(": ")[0] for text in found] == ["task.toml:5", "task.toml:8", "task.toml:8"]
@@ -422,7 +422,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
 
 
 def test_sections_of_another_strategy_may_stay(tmp_path: Path) -> None:
-    """One key changes the strategy, so unused tables are legal."""
+    """Keys of strategies that are not used are accepted."""
     keys = (
         'routing = "bandit"\nthompson_decay = 0.9\nrouter_ema_alpha = 0.5\n[routing.cascade]\nmax_escalations = 1\n'
         "[routing.coherence]\nenabled = false\nwindow_size = 3\n"
@@ -431,7 +431,7 @@ def test_sections_of_another_strategy_may_stay(tmp_path: Path) -> None:
 
 
 def test_settings_made_in_python_are_checked_alike() -> None:
-    """They raise ValidationError without a line."""
+    """A wrong setting made in Python raises ValidationError."""
     with pytest.raises(pydantic.ValidationError, match="one of the providers a"):
         RoutingSettings.model_validate({"providers": [{"name": "a"}], "cascade": {"cost_tiers": ["b"]}})
 
@@ -440,13 +440,13 @@ def test_settings_made_in_python_are_checked_alike() -> None:
 
 
 def test_routing_takes_no_label_prior(tmp_path: Path) -> None:
-    """A prior belongs to one model."""
+    """A prior correction beside [routing] raises ConfigurationError."""
     (message,) = mistakes(tmp_path, f'{HEAD}[calibration]\nprior_correction = "batch"\n{PROVIDERS}')
     assert message.startswith("task.toml:5: expected no prior_correction beside [routing]")
 
 
 def test_routing_may_be_a_model_of_a_cascade(tmp_path: Path) -> None:
-    """The model has a prompt and a cost of its own, like any other."""
+    """A routed model may be in a cascade, with an alias, a prompt and a cost of its own."""
     toml = f'{HEAD}{PROVIDERS}{MEMBERS}alias = "many"\nconcurrency = 3\nscoring = "decode"\nprompt = "q"\ncost = 1\n'
     task = read(tmp_path, toml)
     cascade = cascade_settings(task)
@@ -456,7 +456,7 @@ def test_routing_may_be_a_model_of_a_cascade(tmp_path: Path) -> None:
 
 
 def test_a_routed_model_has_no_options(tmp_path: Path) -> None:
-    """They belong to the providers; each mistake has its line."""
+    """Address, options and space of a routed model raise ConfigurationError with their lines."""
     keys = 'api_base = "http://h/v1"\nspace = "raw"\n[cascade.models.options]\nx = 1\n'
     assert mistakes(tmp_path, f"{HEAD}{PROVIDERS}{MEMBERS}{keys}") == [
         f"task.toml:{line}: expected no {key!r} of the model 'routed': set it under [[routing.providers]]."

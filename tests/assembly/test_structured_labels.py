@@ -1,4 +1,4 @@
-"""The structure of labels on its way: task file, run, report and bundle."""
+"""Tests of structured labels in task file, run, report and bundle."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make(write_task: WriteTask, tmp_path: Path) -> Iterator[Make]:
 
 
 def test_a_tree_has_metrics_and_gates(make: Make) -> None:
-    """Six of ten rows are right, and nine on the first level."""
+    """A run over a tree has credit, levels and hierarchical F1, and --fail-under applies to them."""
     path = make("tree", TREE, "--fail-under", "credit=0.75", "--fail-under", "hierarchical_f1=0.75")
     found = json.loads((path / "metrics.json").read_text())["structure"]
     assert found["kind"] == "hierarchical"
@@ -74,19 +74,19 @@ def test_a_tree_has_metrics_and_gates(make: Make) -> None:
     [(TREE, "quadratic_kappa"), (TREE, "jaccard"), ("", "within_one_step"), ("", "hierarchical_f1")],
 )
 def test_an_unfit_gate_is_refused_at_once(make: Make, structure: str, metric: str) -> None:
-    """A gate that the labels do not have exits before any call."""
+    """A metric in --fail-under that the labels do not have exits with 2 and writes no run."""
     assert not make("other", structure, "--fail-under", f"{metric}=0.1", code=2).exists()
 
 
 def test_credit_of_plain_labels_is_accuracy(make: Make) -> None:
-    """Metrics.json of plain labels has no structure."""
+    """The credit of plain labels is their accuracy, and metrics.json has no structure."""
     path = make("plain", "", "--fail-under", "credit=0.6")
     assert "structure" not in json.loads((path / "metrics.json").read_text())
     make("plain", "", "--fail-under", "credit=0.61", code=3)
 
 
 def test_command_and_report_show_the_same(make: Make, tmp_path: Path) -> None:
-    """The labels keep the order of the scale."""
+    """`evaluate` and the report show the same figures of a scale, and those of a tree."""
     path = make("scale", SCALE)
     printed = run("evaluate", tmp_path / "scale" / "task.toml", "--out", path, "--no-cache").stdout
     page = write_report(path).read_text()
@@ -100,7 +100,7 @@ def test_command_and_report_show_the_same(make: Make, tmp_path: Path) -> None:
 
 
 def test_the_report_refuses_a_damaged_structure(make: Make) -> None:
-    """It raises StateError instead of showing wrong numbers."""
+    """A damaged label structure in run.json raises StateError in `write_report`."""
     path = make("tree", TREE)
     about = json.loads((path / "run.json").read_text())
     about["label_set"]["structure"] = "tree"
@@ -118,7 +118,7 @@ def test_the_report_refuses_a_damaged_structure(make: Make) -> None:
     ],
 )
 def test_bundles_hold_the_structure(make: Make, tmp_path: Path, structure: str, labels: LabelSet) -> None:
-    """The loaded classifier has the same label set."""
+    """A bundle and its loaded classifier have the run's label set with its structure."""
     path = make("run", structure)
     export(path, tmp_path / "bundle")
     bundle = read_bundle(tmp_path / "bundle")
@@ -136,7 +136,7 @@ def test_bundles_hold_the_structure(make: Make, tmp_path: Path, structure: str, 
 
 
 def test_the_structure_changes_no_prediction(make: Make) -> None:
-    """Labels, confidences and probabilities stay the same."""
+    """A tree of labels changes no label, confidence or probability."""
     plain, tree = make("a"), make("b", TREE)
     for one, other in zip(prediction_rows(plain), prediction_rows(tree), strict=True):
         assert {name: one[name] == other[name] for name in LASTING} == dict.fromkeys(LASTING, True)
@@ -144,7 +144,7 @@ def test_the_structure_changes_no_prediction(make: Make) -> None:
 
 @pytest.mark.parametrize("structure", ["", TREE, f'{TREE}\nseparator = "s/"', SCALE])
 def test_settings_of_a_run_hold_the_structure(write_task: WriteTask, structure: str) -> None:
-    """The record survives JSON, and an unknown structure raises StateError."""
+    """A task record keeps the label structure, and an unknown structure raises StateError."""
     task = Task.from_file(write_task(toml=TASK.format(structure=structure, base="http://h/v1")), splits=())
     record = json.loads(json.dumps(task_to_record(task)))
     found = task_from_record(record, place=Path("task.json"))

@@ -1,4 +1,4 @@
-"""A task's settings survive being written down, and nothing of them is forgotten."""
+"""Tests of task records: a task's settings are the same after JSON."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def test_settings_survive_json(write_task: WriteTask, extra: str) -> None:
 
 
 def test_every_field_of_a_task_is_recorded(write_task: WriteTask) -> None:
-    """A new field must be recorded or listed as stored elsewhere."""
+    """Every field of a task is in its record, or in the list of fields stored elsewhere."""
     record = task_to_record(Task.from_file(write_task(extra="[demonstrations]\nk = 2"), splits=()))
     known = {field.name for field in fields(Task)} - {"sections"} | {"cascade", "routing"}
     assert known == (set(record) - {"left_out", "state_left_out"}) | ELSEWHERE
 
 
 def test_options_reach_their_model(write_task: WriteTask) -> None:
-    """Models are named by alias or by name."""
+    """`with_options` gives options to models by alias or name, and refuses ones that change answers."""
     extra = f'[cascade]\n{CASCADE}[[cascade.models]]\nname = "routed"\n[routing]\n{PROVIDERS}'
     task = Task.from_file(write_task(extra="\n" + extra), splits=())
     given = {"a": {"api_key": "k", "api_base": "http://a"}, "one": {"extra_headers": {"x": "y"}}}

@@ -1,4 +1,4 @@
-"""Zeph's [llm] configuration: accepted as it is documented; what is wrong in it has its line."""
+"""Tests of Zeph's [llm] file: what is documented is read, and mistakes have their lines."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def mistakes(directory: Path, toml: str) -> list[str]:
 
 
 def test_providers_have_litellm_s_names(tmp_path: Path) -> None:
-    """Strategies call them by their names in Zeph; state lies beside the file."""
+    """Providers of Zeph get litellm's names, and the state lies beside Zeph's file."""
     found = read(tmp_path, THOMPSON + PROVIDERS)
     assert [(own.name, own.alias) for own in found.providers] == [
         ("anthropic/claude-sonnet-4-6", "claude"),
@@ -113,7 +113,7 @@ def test_providers_have_litellm_s_names(tmp_path: Path) -> None:
 
 
 def test_a_provider_may_have_an_address(tmp_path: Path) -> None:
-    """The length of its answers becomes an option."""
+    """A provider of Zeph may have an address, and `max_tokens` becomes an option."""
     own = '[llm]\n[[llm.providers]]\ntype = "compatible"\nmodel = "m"\nbase_url = "http://x/v1"\nmax_tokens = 9\n'
     (found,) = read(tmp_path, own).providers
     assert (found.name, found.alias, found.api_base) == ("openai/m", None, "http://x/v1")
@@ -121,7 +121,7 @@ def test_a_provider_may_have_an_address(tmp_path: Path) -> None:
 
 
 def test_every_documented_table_is_read(tmp_path: Path) -> None:
-    """The documented values are kept."""
+    """Every documented table of Zeph's file is read."""
     assert read(tmp_path, EMA + PROVIDERS).strategy == "ema"
     cascade = read(tmp_path, CASCADE + PROVIDERS).cascade
     assert (cascade.cost_tiers, cascade.max_cascade_tokens) == (("ollama", "claude"), 100_000)
@@ -162,7 +162,7 @@ def test_every_documented_table_is_read(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_every_mistake_has_its_line(tmp_path: Path, toml: str, told: list[str]) -> None:
-    """All mistakes are reported at once, under Zeph's own names."""
+    """All mistakes in Zeph's file are reported at once, each with its line."""
     found = mistakes(tmp_path, toml)
     assert len(found) == len(told), found
     for line, expected in zip(found, told, strict=True):
@@ -170,7 +170,7 @@ def test_every_mistake_has_its_line(tmp_path: Path, toml: str, told: list[str]) 
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """The message says what was expected."""
+    """A missing or unreadable file of Zeph raises ConfigurationError with the file's name."""
     with pytest.raises(
         ConfigurationError, match=r"none\.toml: no such file: expected a configuration of Zeph"
     ):
@@ -188,7 +188,7 @@ def task(directory: Path, routing: str) -> Task:
 
 
 def test_a_task_file_names_zeph_s_file(tmp_path: Path) -> None:
-    """Keys that Zeph lacks stand beside it; its paths are relative to it."""
+    """A task file names Zeph's file, sets keys beside it, and paths are relative to Zeph's file."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "zeph.toml").write_text(BANDIT.replace('"fast"', '"hashing"', 1))
     found = routing_settings(task(tmp_path, '[routing]\nfile = "own/zeph.toml"\ncooldown_seconds = 7\n'))
@@ -214,7 +214,7 @@ def test_a_task_file_names_zeph_s_file(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_name_the_right_file(tmp_path: Path, routing: str, told: str) -> None:
-    """The message names the task file or Zeph's."""
+    """A mistake raises ConfigurationError with the file it is in: the task file or Zeph's."""
     (tmp_path / "zeph.toml").write_text(THOMPSON + PROVIDERS)
     (tmp_path / "wrong.toml").write_text("[llm]\nx = 1\n")
     with pytest.raises(ConfigurationError) as caught:

@@ -1,4 +1,4 @@
-"""The choice of a calibrator by held-out Brier score, on made and on recorded rows."""
+"""Tests of `select_calibrator`, on generated and on recorded rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 
 def calibrated(n: int, seed: int = 0) -> tuple[Array, Array]:
-    """Return rows whose confidence means what it says."""
+    """Return rows whose confidence is their probability to be right."""
     rng = np.random.default_rng(seed)
     p = rng.beta(4, 1, n)
     return p, (rng.random(n) < p).astype(float)
@@ -28,7 +28,7 @@ def calibrated(n: int, seed: int = 0) -> tuple[Array, Array]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_confidence_that_means_what_it_says_is_left_alone(seed: int) -> None:
-    """Doing nothing stays unless something is better by more than chance."""
+    """Calibrated confidence gets the calibrator that does nothing, with a reason."""
     p, y = calibrated(600, seed)
     found = select_calibrator(p, y, rng=seed)
     assert isinstance(found.calibrator, IdentityCalibrator)
@@ -39,7 +39,7 @@ def test_confidence_that_means_what_it_says_is_left_alone(seed: int) -> None:
 
 
 def test_confidence_that_is_too_high_is_calibrated_on_all_rows() -> None:
-    """The chosen calibrator is fitted on every row."""
+    """Confidence that is too high gets a calibrator, which is fitted on all rows."""
     p, y = calibrated(600)
     sure = np.sqrt(p)
     found = select_calibrator(sure, y, rng=1)
@@ -51,7 +51,7 @@ def test_confidence_that_is_too_high_is_calibrated_on_all_rows() -> None:
 
 
 def test_a_flexible_curve_must_beat_a_simple_one_by_more_than_chance() -> None:
-    """One temperature is enough for sharpened rows; a shape it cannot follow needs another curve."""
+    """A temperature is chosen for sharpened rows, and another curve only where it fits better."""
     rng = np.random.default_rng(0)
     p, y = calibrated(1_000)
     sharpened = p**3 / (p**3 + (1 - p) ** 3)
@@ -62,7 +62,7 @@ def test_a_flexible_curve_must_beat_a_simple_one_by_more_than_chance() -> None:
 
 
 def test_folds_come_from_the_generator() -> None:
-    """Equal seeds agree, and a seed equals its generator."""
+    """Equal seeds give equal scores, and a seed equals its generator."""
     p, y = calibrated(200)
     p = np.sqrt(p)
     one = select_calibrator(p, y, rng=3)
@@ -73,7 +73,7 @@ def test_folds_come_from_the_generator() -> None:
 
 
 def test_held_out_scores_come_from_other_rows() -> None:
-    """An isotonic curve fits noise to perfection on its own rows, and not on others."""
+    """On noise, the isotonic Brier score is worse on held-out rows than on its own rows."""
     rng = np.random.default_rng(0)
     p, y = np.linspace(0.3, 0.7, 60), (rng.random(60) < 0.5).astype(float)
     curve = IsotonicRegression(out_of_bounds="clip").fit(p, y)
@@ -82,7 +82,7 @@ def test_held_out_scores_come_from_other_rows() -> None:
 
 
 def test_labels_of_opposite_bias_have_their_own_calibrators() -> None:
-    """One label is too sure, the other not sure enough."""
+    """Labels of opposite bias get a calibrator per label, if there are enough rows."""
     rng = np.random.default_rng(0)
     truth = rng.beta(3, 2, 1_000)
     y = (rng.random(1_000) < truth).astype(float)
@@ -98,7 +98,7 @@ def test_labels_of_opposite_bias_have_their_own_calibrators() -> None:
 
 @pytest.mark.parametrize("y", [[1], [0], [1, 1, 1], [0, 0, 0], [1, 0, 0, 0], [1, 0]])
 def test_rows_of_one_kind_are_left_alone(y: list[int]) -> None:
-    """Too few right or wrong rows to judge on: nothing is done, and the reason says so."""
+    """Fewer than two right or two wrong rows get no calibrator, and the reason says so."""
     p = np.linspace(0.9, 1.0, len(y))
     found = select_calibrator(p, y)
     assert found.name == "none"
@@ -108,7 +108,7 @@ def test_rows_of_one_kind_are_left_alone(y: list[int]) -> None:
 
 
 def test_constant_confidence_is_judged_like_any_other() -> None:
-    """All confidences are 1, and the calibrated one is the accuracy."""
+    """A constant confidence of 1 is calibrated to the accuracy."""
     y = [1] * 80 + [0] * 20
     found = select_calibrator([1.0] * 100, y)
     assert found.name != "none"
@@ -116,7 +116,7 @@ def test_constant_confidence_is_judged_like_any_other() -> None:
 
 
 def test_the_chosen_calibrator_refuses_its_rows() -> None:
-    """Both the calibrator that does nothing and a fitted one raise ConfigurationError."""
+    """The chosen calibrator raises ConfigurationError for the rows that it was chosen on."""
     p, y = calibrated(100)
     for given in (p, np.sqrt(p)):
         found = select_calibrator(given, y, ids=range(100))
@@ -130,7 +130,7 @@ def test_the_chosen_calibrator_refuses_its_rows() -> None:
     ("p", "y", "options"), [([0.5, 1.1], [1, 0], {}), ([0.5, 0.5], [1, 0], {"predicted": ["a"]})]
 )
 def test_bad_input_is_refused(p: Any, y: Any, options: dict[str, Any]) -> None:
-    """A confidence out of range and labels of other rows raise ConfigurationError."""
+    """A confidence out of range, or labels of other rows, raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         select_calibrator(p, y, **options)
 
@@ -148,7 +148,7 @@ SETS = [
 
 
 def recorded(name: str, prompt: str) -> tuple[Array, Array, NDArray[Any]]:
-    """Return confidence, correctness and predicted labels; skip where there is no such file."""
+    """Return recorded confidence, correctness and labels, or skip if the file is missing."""
     path = RECORDED / f"{name}.csv"
     if not path.is_file():
         pytest.skip(f"no recorded answers at {path}: name their folder in CALIBRANT_RECORDED")
@@ -164,7 +164,7 @@ def recorded(name: str, prompt: str) -> tuple[Array, Array, NDArray[Any]]:
 @pytest.mark.parametrize(("name", "prompt"), SETS)
 @pytest.mark.parametrize("by_label", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_recorded_confidence_is_calibrated(name: str, prompt: str, *, by_label: bool) -> None:
-    """Over 20 random halves ECE is within 0.02 of isotonic regression, and Brier scores fall."""
+    """On recorded rows the Brier score never rises, and the ECE is within 0.02 of isotonic's."""
     p, y, names = recorded(name, prompt)
     behind = []
     for seed in range(20):

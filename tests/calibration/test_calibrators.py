@@ -1,4 +1,4 @@
-"""Platt, isotonic and temperature calibrators of one confidence per row."""
+"""Tests of Platt, isotonic and temperature calibrators of one confidence per row."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FINGERPRINT = Fingerprint(prompt="Sort.", model="local/tiny", space=LogprobSpace
 
 
 def rows(seed: int = 0, n: int = 400) -> tuple[Array, Array]:
-    """Return too sure a model's rows: half of them at exactly 1, most others on a coarse grid."""
+    """Return rows of a model that is too sure: half at exactly 1, most others on a coarse grid."""
     rng = np.random.default_rng(seed)
     p = np.where(rng.random(n) < 0.5, 1.0, np.round(rng.beta(4, 1, n), 2))
     return p, (rng.random(n) < 0.2 + 0.6 * p**3).astype(float)
@@ -51,7 +51,7 @@ def labels(n: int) -> list[str]:
 
 
 def log_odds(p: Any) -> Array:
-    """Return the definition's z."""
+    """Return the log-odds of confidences, clipped as in the definition."""
     q = np.clip(p, 1e-6, 1 - 1e-6)
     return np.log(q / (1 - q))
 
@@ -59,7 +59,7 @@ def log_odds(p: Any) -> Array:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("n", [20, 400])
 def test_platt_is_the_logistic_curve_of_greatest_likelihood_for_platts_targets(seed: int, n: int) -> None:
-    """Coefficients equal scikit-learn's on weighted rows."""
+    """Platt's coefficients equal those of scikit-learn's regression on weighted rows."""
     p, y = rows(seed, n)
     found = PlattCalibrator().fit(p, y)
     right, wrong = (y.sum() + 1) / (y.sum() + 2), 1 / ((1 - y).sum() + 2)
@@ -77,14 +77,14 @@ def test_platt_is_the_logistic_curve_of_greatest_likelihood_for_platts_targets(s
 
 
 def test_separable_rows_prove_no_certainty_to_platt() -> None:
-    """Five wrong rows at 0.5 and five right ones at 0.9 make (0 + 1) / (5 + 2) and (5 + 1) / (5 + 2)."""
+    """Platt gives (0 + 1) / (5 + 2) and (5 + 1) / (5 + 2) for five wrong and five right rows."""
     found = PlattCalibrator().fit(np.repeat([0.5, 0.9], 5), np.repeat([0.0, 1.0], 5))
     assert found.predict([0.5, 0.9]) == pytest.approx([1 / 7, 6 / 7], abs=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_isotonic_is_scikit_learns(seed: int) -> None:
-    """Predictions agree between and outside the fitted confidences, to 1e-12."""
+    """The isotonic calibrator predicts what scikit-learn's does, to 1e-12."""
     p, y = rows(seed)
     inside = (p > 0.3) & (p < 1.0)
     for use in (np.ones_like(inside), inside):
@@ -110,7 +110,7 @@ def test_temperature_has_the_greatest_likelihood(seed: int) -> None:
 
 
 def test_a_temperature_by_hand() -> None:
-    """log(9) / T = log(3), so T is 2; the same rows sharpened give 1 / 2."""
+    """The temperature is 2 where log(9) / T = log(3), and 1 / 2 for sharper rows."""
     assert TemperatureCalibrator().fit([0.9] * 4, [1, 1, 1, 0]).temperature_ == pytest.approx(2.0)
     assert TemperatureCalibrator().fit([0.5, 0.5, 0.5], [1, 1, 0]).temperature_ == 1.0  # none changes 0.5
     sharp = TemperatureCalibrator().fit([0.75] * 10, [1] * 9 + [0])
@@ -119,7 +119,7 @@ def test_a_temperature_by_hand() -> None:
 
 @pytest.mark.parametrize("kind", LEARNING)
 def test_calibration_on_other_rows_helps_a_model_that_is_too_sure(kind: Any) -> None:
-    """Brier score, log loss and calibration error of fresh rows fall."""
+    """Brier score, log loss and calibration error of fresh rows fall, and equal the metrics."""
     p, y = rows(1, n=2_000)
     fresh, right = rows(2, n=2_000)
     fitted = kind().fit(p, y)
@@ -136,7 +136,7 @@ def test_calibration_on_other_rows_helps_a_model_that_is_too_sure(kind: Any) -> 
 
 
 def test_doing_nothing_does_nothing() -> None:
-    """Confidences are only clipped; rows may be all right."""
+    """The identity calibrator only clips confidences, and takes rows that are all right."""
     fitted = IdentityCalibrator().fit([0.2, 1.0 + 1e-7], [1, 1])
     assert fitted.predict([0.25, 1.0 + 1e-7, -1e-7]).tolist() == [0.25, 1.0, 0.0]
 
@@ -148,14 +148,14 @@ def test_doing_nothing_does_nothing() -> None:
 @pytest.mark.parametrize("value", [0, 1])
 @pytest.mark.parametrize("n", [1, 30])
 def test_rows_that_are_all_right_or_all_wrong_teach_nothing(kind: Any, value: int, n: int) -> None:
-    """Such rows would pass for certainty, and raise ConfigurationError."""
+    """Rows that are all right or all wrong raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected right and wrong rows, got"):
         kind().fit(np.linspace(0.5, 1.0, n), [value] * n)
 
 
 @pytest.mark.parametrize("confidence", [0.0, 0.3, 0.9, 1.0])
 def test_a_constant_confidence_becomes_the_accuracy(confidence: float) -> None:
-    """Platt gives the mean of its targets; one temperature stays on its side of 0.5."""
+    """A constant confidence becomes the accuracy, smoothed by Platt; temperature keeps its side of 0.5."""
     p, y = [confidence] * 8, [1, 1, 1, 0, 1, 1, 1, 0]
     assert IsotonicCalibrator().fit(p, y).predict([confidence]) == pytest.approx([0.75])
     smoothed = (6 * 7 / 8 + 2 * 1 / 4) / 8
@@ -170,7 +170,7 @@ def test_a_constant_confidence_becomes_the_accuracy(confidence: float) -> None:
     )
 )
 def test_predictions_are_probabilities_or_the_rows_are_refused(drawn: list[tuple[float, int]]) -> None:
-    """Ties do no harm, and isotonic regression keeps the order."""
+    """Predictions lie in [0, 1], isotonic ones keep the order, and rows of one kind are refused."""
     p, y = (np.array(column, dtype=float) for column in zip(*drawn, strict=True))
     for kind in LEARNING:
         if y.min() == y.max():
@@ -186,14 +186,14 @@ def test_predictions_are_probabilities_or_the_rows_are_refused(drawn: list[tuple
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize(("p", "y"), [([0.5, math.nan], [1, 0]), ([0.5, 0.6], [1, 2])])
 def test_bad_rows_are_refused(kind: Any, p: Any, y: Any) -> None:
-    """Confidence and correctness are checked as in the metrics."""
+    """A NaN confidence, or a correctness of 2, raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         kind().fit(p, y, predicted=labels(len(p)))
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_rounding_above_one_is_clipped_and_more_is_refused(kind: Any) -> None:
-    """Sums of exponentials pass 1 by a little."""
+    """A confidence above 1 by rounding is clipped, and 1.1 raises ConfigurationError."""
     p, y = rows()
     names = labels(len(p))
     one, other = (
@@ -208,7 +208,7 @@ def test_rounding_above_one_is_clipped_and_more_is_refused(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_nothing_is_predicted_before_fit(kind: Any, tmp_path: Path) -> None:
-    """Predicting, evaluating and saving raise NotFittedError."""
+    """An unfitted calibrator raises NotFittedError in `predict`, `evaluate` and `save`."""
     for call in (
         lambda: kind().predict([0.5]),
         lambda: kind().evaluate([0.5], [1]),
@@ -224,7 +224,7 @@ def test_nothing_is_predicted_before_fit(kind: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_the_fitted_rows_are_refused_in_any_order(kind: Any, tmp_path: Path) -> None:
-    """A loaded calibrator refuses them, too; one row less makes other rows."""
+    """The fitted rows raise ConfigurationError in `evaluate`, in any order and after loading."""
     p, y = rows()
     names = labels(len(p))
     fitted = kind().fit(p, y, predicted=names)
@@ -237,7 +237,7 @@ def test_the_fitted_rows_are_refused_in_any_order(kind: Any, tmp_path: Path) -> 
 
 
 def test_named_rows_are_recognised_one_by_one(tmp_path: Path) -> None:
-    """One shared name is enough to refuse; other names allow even equal numbers."""
+    """One shared id raises ConfigurationError in `evaluate`, and other ids are accepted."""
     p, y = rows()
     names = [f"text {i}" for i in range(400)]
     fitted = PlattCalibrator().fit(p, y, ids=names)
@@ -257,7 +257,7 @@ def test_named_rows_are_recognised_one_by_one(tmp_path: Path) -> None:
 
 
 def test_labels_with_rows_enough_have_their_own_calibrator() -> None:
-    """Other labels, and labels never seen, use the calibrator of all rows."""
+    """Labels with enough rows get their own calibrator, and others use that of all rows."""
     p, y = rows(n=500)
     names = ["often"] * 300 + ["rare"] * 99 + ["surely right"] * 101
     y[399:] = 1.0
@@ -289,7 +289,7 @@ def test_a_calibrator_per_label_needs_the_labels(names: Any) -> None:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_a_saved_calibrator_comes_back_exactly(kind: Any, tmp_path: Path) -> None:
-    """Its class and `load_calibrator` both restore every bit."""
+    """A loaded calibrator predicts exactly as the saved one."""
     p, y = rows()
     original = kind().fit(p, y, predicted=labels(400))
     path = tmp_path / "calibrator.json"
@@ -317,7 +317,7 @@ def test_a_saved_calibrator_comes_back_exactly(kind: Any, tmp_path: Path) -> Non
 def test_a_calibrator_of_something_else_is_refused(
     kind: Any, change: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
-    """The message names the difference."""
+    """A calibrator of another prompt, model or label set raises StateError with the difference."""
     p, y = rows()
     path = tmp_path / "calibrator.json"
     kind().fit(p, y, predicted=labels(400)).save(path, fingerprint=FINGERPRINT)
@@ -328,7 +328,7 @@ def test_a_calibrator_of_something_else_is_refused(
 
 
 def test_a_file_of_another_kind_of_calibrator_is_refused(tmp_path: Path) -> None:
-    """The class refuses another method and a missing file."""
+    """A calibrator of another method, or a missing file, raises StateError."""
     p, y = rows()
     path = tmp_path / "calibrator.json"
     PlattCalibrator().fit(p, y).save(path, fingerprint=FINGERPRINT)
@@ -351,7 +351,7 @@ def test_a_file_of_another_kind_of_calibrator_is_refused(tmp_path: Path) -> None
 def test_a_damaged_file_is_refused(
     kind: type[ConfidenceCalibrator], damage: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Numbers that no fit could have left raise StateError."""
+    """A file with numbers that no fit could give raises StateError."""
     p, y = rows()
     path = tmp_path / "calibrator.json"
     kind().fit(p, y, predicted=labels(400)).save(path, fingerprint=FINGERPRINT)

@@ -1,4 +1,4 @@
-"""Certified abstention: what is promised, what it costs, and what is said when nothing qualifies."""
+"""Tests of certified thresholds: their promise, their coverage, and rows that are missing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 @pytest.fixture(scope="module")
 def bench() -> Any:
-    """Return the benchmark as a module: its simulation is checked here on fewer draws."""
+    """Return the benchmark as a module."""
     spec = importlib.util.spec_from_file_location("bench_certify", ROOT / "benchmarks" / "bench_certify.py")
     if spec is None or spec.loader is None or not (ROOT / "benchmarks").is_dir():
         pytest.skip("benchmarks/ is not part of this installation")
@@ -42,7 +42,7 @@ def draw(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
 
 
 def test_59_right_answers_prove_95_percent_and_58_do_not() -> None:
-    """0.95**59 is below 0.05 and 0.95**58 is not: the exact tail, not an approximation."""
+    """With 59 right answers an accuracy of 95 % is certified, and with 58 it is not."""
     found = certify_threshold([0.9] * 59, [1] * 59, target_accuracy=0.95)
     assert (found.threshold, found.coverage, found.accuracy) == (0.9, 1.0, 1.0)
     assert found.accuracy_lower_bound == pytest.approx(0.05 ** (1 / 59), rel=1e-12)
@@ -57,7 +57,7 @@ def test_59_right_answers_prove_95_percent_and_58_do_not() -> None:
     [(1000, 0.9, 0.05, 0.907), (1500, 0.95, 0.1, 0.863), (1000, 0.8, 0.01, 0.903), (600, 0.85, 0.1, 0.859)],
 )
 def test_midway_accuracy_is_mostly_certified(n: int, target: float, delta: float, power: float) -> None:
-    """The first threshold accepts enough rows to tell."""
+    """Models midway between target and 1 are certified as often as the stated power."""
     rng = np.random.default_rng(0)
     confidence = np.linspace(0.5, 1.0, n)
     found = [
@@ -69,7 +69,7 @@ def test_midway_accuracy_is_mostly_certified(n: int, target: float, delta: float
 
 
 def test_wrong_answers_among_the_surest_do_not_end_the_sequence_before_it_begins() -> None:
-    """Of the surest 250 rows 12 are wrong, which proves 0.9."""
+    """A few wrong answers among the surest 250 rows do not stop certification."""
     correct = np.ones(1000)
     correct[:12] = 0.0
     correct[250:] = np.arange(750) % 2
@@ -79,7 +79,7 @@ def test_wrong_answers_among_the_surest_do_not_end_the_sequence_before_it_begins
 
 
 def test_the_sequence_begins_within_the_surest_quarter() -> None:
-    """For power 113 rows would be needed; there are 100."""
+    """The sequence begins at a quarter of the rows if fewer exist than its power needs (113)."""
     correct = np.repeat([1.0, 0.0], [30, 70])
     found = certify_threshold(np.linspace(1.0, 0.5, 100), correct, target_accuracy=0.85, delta=0.1)
     assert found.threshold is not None
@@ -87,7 +87,7 @@ def test_the_sequence_begins_within_the_surest_quarter() -> None:
 
 
 def test_the_threshold_is_the_last_of_an_unbroken_row_of_passes() -> None:
-    """The written-out rule gives the same threshold."""
+    """The threshold is that of a written-out loop, which stops at the first failed test."""
     confidence, correct = draw(np.random.default_rng(1), 800)
     found = certify_threshold(confidence, correct, target_accuracy=0.85, delta=0.1)
     last = None
@@ -106,7 +106,7 @@ def test_the_threshold_is_the_last_of_an_unbroken_row_of_passes() -> None:
 
 
 def test_the_lower_bound_is_exact_and_never_below_the_target() -> None:
-    """At the lower bound, as many right answers or more have probability delta."""
+    """The lower bound solves the binomial equation at delta, and is at least the target."""
     confidence, correct = draw(np.random.default_rng(2), 600)
     found = certify_threshold(confidence, correct, target_accuracy=0.8, delta=0.05)
     right = round(found.accuracy * found.n_accepted)  # type: ignore[operator]
@@ -115,7 +115,7 @@ def test_the_lower_bound_is_exact_and_never_below_the_target() -> None:
 
 
 def test_the_promise_holds_on_synthetic_data(bench: Any) -> None:
-    """Of 1,000 samples, hardly more than delta give a threshold that accepts too many errors."""
+    """Of 1,000 samples, at most delta and its error accept too many errors."""
     confidence, correct = draw(np.random.default_rng(3), 4000)
     found = bench.simulate(
         confidence, correct, target=0.85, delta=0.1, draws=1000, rows=400, rng=np.random.default_rng(4)
@@ -126,7 +126,7 @@ def test_the_promise_holds_on_synthetic_data(bench: Any) -> None:
 
 @pytest.mark.slow
 def test_the_promise_holds_where_accuracy_rises_as_confidence_falls(bench: Any) -> None:
-    """The surest answers are few, and worse than the target."""
+    """The promise holds where the surest answers are worse than the target."""
     rng = np.random.default_rng(5)
     confidence = np.concatenate([rng.uniform(0.9, 1.0, 1100), rng.uniform(0.5, 0.9, 3000)])
     chance = np.where(confidence > 0.9, 0.78, np.where(confidence > 0.7, 0.88, 0.6))
@@ -140,7 +140,7 @@ def test_the_promise_holds_where_accuracy_rises_as_confidence_falls(bench: Any) 
 @pytest.mark.skipif(not RECORDED.is_dir(), reason="the recorded answers are not here (CALIBRANT_RECORDED)")
 @pytest.mark.parametrize("name", ["ag_news", "rotten_tomatoes", "emotion"])
 def test_the_promise_holds_on_recorded_answers(bench: Any, name: str) -> None:
-    """Most confidences are exactly 1; hardly any coverage is lost."""
+    """The promise holds on recorded answers, with nearly the coverage of hindsight."""
     populations = bench.read(RECORDED / f"{name}.csv")
     for target in bench.TARGETS[name]:
         for prompt, (confidence, correct) in populations.items():
@@ -152,7 +152,7 @@ def test_the_promise_holds_on_recorded_answers(bench: Any, name: str) -> None:
 
 
 def test_the_benchmark_counts_as_the_function_does(bench: Any) -> None:
-    """One sample is certified both ways."""
+    """The benchmark's coverage of one sample equals that of `certify_threshold`."""
     confidence, correct = draw(np.random.default_rng(6), 500)
     drawn = np.random.default_rng(7).integers(500, size=(1, 300))
     found = bench.simulate(
@@ -164,7 +164,7 @@ def test_the_benchmark_counts_as_the_function_does(bench: Any) -> None:
 
 
 def test_a_start_of_ones_own_is_the_first_threshold_tested() -> None:
-    """A bad top ends a sequence that begins there, and is passed over by one that begins below."""
+    """`start` is the first threshold that is tested, and a failure there ends the sequence."""
     confidence = [0.99] * 100 + [0.8] * 900
     correct = [0] * 50 + [1] * 950
     low = certify_threshold(confidence, correct, target_accuracy=0.9, start=0.85)
@@ -175,7 +175,7 @@ def test_a_start_of_ones_own_is_the_first_threshold_tested() -> None:
 
 
 def test_what_is_missing_is_counted_from_what_was_observed() -> None:
-    """So many more rows of the same accuracy suffice, and half as many do not."""
+    """`additional_rows` more rows of the same accuracy suffice, and half as many do not."""
     confidence, correct = np.full(100, 0.9), np.array([1] * 93 + [0] * 7)
     found = certify_threshold(confidence, correct, target_accuracy=0.9)
     assert found.threshold is None
@@ -188,7 +188,7 @@ def test_what_is_missing_is_counted_from_what_was_observed() -> None:
 
 @pytest.mark.parametrize("n", [1, 30, 200])
 def test_no_number_of_rows_is_named_where_the_model_is_not_good_enough(n: int) -> None:
-    """All rows are wrong."""
+    """Where all rows are wrong, `additional_rows` is None."""
     found = certify_threshold(np.linspace(0, 1, n), np.zeros(n), target_accuracy=0.9)
     assert (found.threshold, found.additional_rows, found.n) == (None, None, n)
 
@@ -200,7 +200,7 @@ def test_no_number_of_rows_is_named_where_the_model_is_not_good_enough(n: int) -
     seed=st.integers(0, 100),
 )
 def test_row_order_does_not_matter(rows: list[tuple[float, bool]], target: float, seed: int) -> None:
-    """The result is the same for every permutation, and agrees with itself."""
+    """The result does not depend on the order of rows."""
     confidence, correct = np.array([p for p, _ in rows]), np.array([y for _, y in rows])
     found = certify_threshold(confidence, correct, target_accuracy=target)
     order = np.random.default_rng(seed).permutation(len(rows))
@@ -223,13 +223,13 @@ def test_row_order_does_not_matter(rows: list[tuple[float, bool]], target: float
 def test_bad_input_is_refused_with_what_was_expected(
     confidence: list[float], correct: list[int], options: dict[str, Any], says: str
 ) -> None:
-    """Values out of range raise ConfigurationError."""
+    """A value out of range raises ConfigurationError with what was expected."""
     with pytest.raises(ConfigurationError, match=says):
         certify_threshold(confidence, correct, **{"target_accuracy": 0.9, **options})
 
 
 def test_classes_share_the_allowed_error() -> None:
-    """Each of three labels is tested at a third of delta; one never predicted gets no threshold."""
+    """Each of three labels is tested at a third of delta, and only a proven one gets a threshold."""
     confidence = [0.9] * 100 + [0.8] * 100
     correct = [1] * 100 + [0] * 100
     predicted = ["a"] * 100 + ["b"] * 100
@@ -245,7 +245,7 @@ def test_classes_share_the_allowed_error() -> None:
 
 
 def test_all_class_thresholds_hold_together() -> None:
-    """The share of samples in which any label accepts too many errors stays below delta."""
+    """The share of samples in which any label accepts too many errors is at most delta, up to error."""
     rng = np.random.default_rng(8)
     chance = {"a": (0.95, 0.84), "b": (0.9, 0.8), "c": (0.93, 0.849)}  # sure and unsure answers
     failed = 0
@@ -266,7 +266,7 @@ def test_all_class_thresholds_hold_together() -> None:
 
 
 def test_labels_outside_the_set_are_refused() -> None:
-    """A label without a threshold of its own raises ConfigurationError."""
+    """A label outside the set raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"among \['a'\], got \['b'\]"):
         certify_class_thresholds([0.5], [1], ["b"], target_accuracy=0.9, labels=["a"])
     with pytest.raises(ConfigurationError, match="one per row"):

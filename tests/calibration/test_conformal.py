@@ -1,4 +1,4 @@
-"""Prediction sets: they hold the true label as often as promised."""
+"""Tests of conformal prediction sets: they hold the true label as often as promised."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def draw(seed: int, n: int, n_labels: int) -> tuple[NDArray[np.float64], NDArray
 
 @pytest.mark.parametrize(("method", "n_labels"), [("lac", 2), ("lac", 5), ("aps", 5)])
 def test_sets_hold_the_true_label_as_often_as_promised(method: Any, n_labels: int) -> None:
-    """Marginal coverage holds though the probabilities are wrong."""
+    """Sets hold the true label as often as the level says, for wrong probabilities too."""
     conformal = ConformalSets(method).fit(*draw(0, 2000, n_labels))
     rows, answers = draw(1, 4000, n_labels)
     for level in (0.8, 0.95):
@@ -42,7 +42,7 @@ def test_sets_hold_the_true_label_as_often_as_promised(method: Any, n_labels: in
 
 
 def test_lac_is_one_threshold_on_the_probability_of_the_true_label() -> None:
-    """The written-out quantile of 1 - p gives the same sets."""
+    """LAC's sets equal those of the written-out quantile of 1 - p."""
     rows, answers = draw(2, 99, 4)
     p = np.exp(rows) / np.exp(rows).sum(axis=1, keepdims=True)
     quantile = np.sort(1.0 - p[np.arange(99), answers])[int(np.ceil(100 * 0.9)) - 1]
@@ -53,7 +53,7 @@ def test_lac_is_one_threshold_on_the_probability_of_the_true_label() -> None:
 
 
 def test_a_higher_level_never_makes_a_set_smaller() -> None:
-    """Sets are nested."""
+    """Every set at level 0.7 is part of the set at level 0.95."""
     conformal = ConformalSets().fit(*draw(4, 500, 4))
     rows, _ = draw(5, 100, 4)
     small, large = conformal.predict(rows, level=0.7), conformal.predict(rows, level=0.95)
@@ -62,7 +62,7 @@ def test_a_higher_level_never_makes_a_set_smaller() -> None:
 
 
 def test_too_few_rows_for_a_level_are_refused_with_how_many_are_needed() -> None:
-    """Twenty rows carry 95 %, 19 raise ConfigurationError."""
+    """At level 95 %, 20 rows are accepted and 19 raise ConfigurationError."""
     rows, answers = draw(6, 20, 3)
     assert ConformalSets().fit(rows, answers).predict(rows, level=0.95).any()
     with pytest.raises(ConfigurationError, match=r"at least 20 labelled rows at level 0\.95, got 19"):
@@ -70,7 +70,7 @@ def test_too_few_rows_for_a_level_are_refused_with_how_many_are_needed() -> None
 
 
 def test_bad_input_is_refused() -> None:
-    """Bad arguments raise ConfigurationError, an unfitted object NotFittedError."""
+    """Bad arguments raise ConfigurationError, and an unfitted object raises NotFittedError."""
     rows, answers = draw(7, 50, 3)
     with pytest.raises(NotFittedError, match="call fit first"):
         ConformalSets().predict(rows)
@@ -88,7 +88,7 @@ def test_bad_input_is_refused() -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message holds the install command."""
+    """Without mapie, the constructor raises ConfigurationError with the install command."""
     monkeypatch.setitem(sys.modules, "mapie.classification", None)
     with pytest.raises(ConfigurationError, match=re.escape(install_command("conformal"))):
         ConformalSets()

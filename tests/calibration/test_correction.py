@@ -1,4 +1,4 @@
-"""The label-prior correction of one distribution, and of the prediction it belongs to."""
+"""Tests of the label-prior correction of one distribution, and of its prediction."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def correct(given: LabelDistribution, correction: LabelPriorCorrection = CORRECT
 
 @pytest.mark.parametrize("emitted", ["cat", "dog", "", None])
 def test_labels_masses_and_space_of_a_distribution_stay(emitted: str | None) -> None:
-    """The label written and the error bound are dropped."""
+    """A corrected distribution keeps labels, masses and space; joint and error bound become None."""
     given = dataclasses.replace(distribution(emitted=emitted), error_bound=0.1)
     found = correct(given)
     assert found.probabilities == pytest.approx([1 / 3, 2 / 3])
@@ -51,14 +51,14 @@ def test_labels_masses_and_space_of_a_distribution_stay(emitted: str | None) -> 
 
 
 def test_the_confidence_of_a_corrected_distribution_is_its_probability() -> None:
-    """In masked space the joint probability is that of the written label."""
+    """The confidence of a corrected distribution is the label's probability."""
     found = correct(distribution(emitted="cat"))
     assert found.confidence("cat") == pytest.approx(1 / 3)
     assert found.confidence("dog") == pytest.approx(2 / 3)
 
 
 def test_a_correction_that_is_off_changes_nothing() -> None:
-    """Strength 0 returns what it was given."""
+    """A correction of strength 0 returns the same prediction."""
     given = distribution(emitted="cat")
     off = LabelPriorCorrection(strength=0.0).fit(np.log([[0.75, 0.25]]))
     prediction = Prediction(label="cat", confidence=0.7, distribution=given)
@@ -66,7 +66,7 @@ def test_a_correction_that_is_off_changes_nothing() -> None:
 
 
 def test_a_corrected_prediction_has_the_corrected_label_and_confidence() -> None:
-    """Its text stays what the model wrote."""
+    """A corrected prediction has the corrected label and confidence, and keeps its text."""
     given = Prediction(label="cat", confidence=0.9, distribution=distribution(emitted="cat"), text="cat")
     found = correct_prediction(given, CORRECTION)
     assert (found.label, found.text) == ("dog", "cat")
@@ -76,7 +76,7 @@ def test_a_corrected_prediction_has_the_corrected_label_and_confidence() -> None
 
 
 def test_another_number_of_labels_is_an_error_that_names_both() -> None:
-    """A correction that is not fitted raises NotFittedError."""
+    """Another number of labels raises ConfigurationError, and an unfitted correction NotFittedError."""
     other = LabelPriorCorrection().fit(np.zeros((1, 3)))
     with pytest.raises(ConfigurationError, match=r"over 3 labels.*got 2 \('cat', 'dog'\)"):
         correct(distribution(), other)

@@ -1,4 +1,4 @@
-"""The guard of batch calibration: what unlabelled rows allow to divide out, and when it ends."""
+"""Tests of the guard of batch calibration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGE = {
 
 
 def rows_won(*counts: int, sure: float = 0.7, rare: int = 0) -> Rows:
-    """Return rows on which label k is the most probable `counts[k]` times; `rare` labels get 0.01 each."""
+    """Return rows that label k wins `counts[k]` times; `rare` labels have 0.01 in each."""
     n_labels = len(counts)
     rest = (1.0 - sure - 0.01 * rare) / (n_labels - 1)
     p = np.repeat(np.full((n_labels, n_labels), rest) + (sure - rest) * np.eye(n_labels), counts, axis=0)
@@ -53,7 +53,7 @@ def tables(draw: st.DrawFn) -> Rows:
 
 @pytest.mark.parametrize("counts", [(5, 5), (14, 6), (18, 2), (10, 5, 5), (6, 5, 5, 4), (11, 4, 4, 1)])
 def test_rows_that_several_labels_win_are_left_alone(counts: tuple[int, ...]) -> None:
-    """No label wins three times as often as the others, or 95 % of the rows."""
+    """Rows without a dominant label are returned unchanged."""
     rows = rows_won(*counts)
     found = LabelPriorCorrection().fit(rows)
     assert found.strength_ == 0.0
@@ -62,7 +62,7 @@ def test_rows_that_several_labels_win_are_left_alone(counts: tuple[int, ...]) ->
 
 @pytest.mark.parametrize("counts", [(19, 1), (20, 0), (0, 20, 0), (38, 1, 1)])
 def test_one_label_on_nearly_all_rows_is_divided_out_fully(counts: tuple[int, ...]) -> None:
-    """From 95 % of the rows on, the guard changes nothing."""
+    """If one label wins 95 % of the rows, the whole prior is divided out."""
     rows = rows_won(*counts, rare=1)
     plain = LabelPriorCorrection(strength=1.0).fit(rows)
     found = LabelPriorCorrection().fit(rows)
@@ -71,7 +71,7 @@ def test_one_label_on_nearly_all_rows_is_divided_out_fully(counts: tuple[int, ..
 
 
 def test_a_dominant_label_is_divided_out_and_a_rare_one_bounded() -> None:
-    """The fourth label counts as 1/12, not as its mean of 0.01."""
+    """A dominant label is divided out, and a rare one counts as 1/12 instead of its mean of 0.01."""
     rows = rows_won(12, 2, 2, rare=1)
     found = LabelPriorCorrection().fit(rows)
     divisor = [0.56125, 0.214375, 0.214375, 1 / 12]
@@ -82,19 +82,19 @@ def test_a_dominant_label_is_divided_out_and_a_rare_one_bounded() -> None:
 
 
 def test_three_times_as_many_rows_are_enough() -> None:
-    """A label that wins no row does not count."""
+    """A label that wins three times as many rows as each other winner is divided out."""
     assert LabelPriorCorrection().fit(rows_won(15, 5, 5, rare=1)).strength_ == 1.0
     assert LabelPriorCorrection().fit(rows_won(14, 5, 5, rare=1)).strength_ == 0.0
 
 
 def test_rows_on_which_labels_tie_count_for_each() -> None:
-    """Two labels share every row, so neither wins nearly all."""
+    """Rows that two labels share count as won by neither, and nothing is divided out."""
     assert LabelPriorCorrection().fit(np.log([[0.45, 0.45, 0.1]] * 8)).strength_ == 0.0
 
 
 @given(tables())
 def test_without_labels_of_a_small_prior_it_is_all_or_nothing(rows: Rows) -> None:
-    """The result equals plain batch calibration, or the rows as they came."""
+    """If no label's prior is below the floor, the result is plain batch calibration or no change."""
     found = LabelPriorCorrection().fit(rows)
     if found.prior_.min() >= 1.0 / (3.0 * rows.shape[1]):
         plain = LabelPriorCorrection(strength=found.strength_).fit(rows)
@@ -104,7 +104,7 @@ def test_without_labels_of_a_small_prior_it_is_all_or_nothing(rows: Rows) -> Non
 
 @given(tables())
 def test_two_labels_never_move_apart_by_more_than_the_floor_allows(rows: Rows) -> None:
-    """Odds change by a factor of 3 L at most."""
+    """If no label wins 95 % of the rows, odds of two labels change by a factor of 3 L at most."""
     found = LabelPriorCorrection().fit(rows)
     top = (rows == rows.max(axis=1, keepdims=True)).astype(float)
     if (top / top.sum(axis=1, keepdims=True)).mean(axis=0).max() < 0.95:
@@ -114,7 +114,7 @@ def test_two_labels_never_move_apart_by_more_than_the_floor_allows(rows: Rows) -
 
 @given(tables(), st.randoms(use_true_random=False))
 def test_permuting_labels_or_rows_permutes_the_result(rows: Rows, random: object) -> None:
-    """No label and no row is special."""
+    """Permuted labels and rows give the permuted result."""
     generator = np.random.default_rng(random.getrandbits(32))  # type: ignore[attr-defined]
     labels, order = generator.permutation(rows.shape[1]), generator.permutation(len(rows))
     plain = LabelPriorCorrection().fit(rows).transform(rows)
@@ -135,13 +135,13 @@ def test_weights_count_rows(rows: Rows) -> None:
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, 1.5]])
 def test_weights_out_of_range_are_refused(weights: list[float]) -> None:
-    """Every row has a weight in (0, 1]."""
+    """Weights of another length or above 1 raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="weights"):
         LabelPriorCorrection().fit(np.log([[0.9, 0.1], [0.6, 0.4]]), weights=weights)
 
 
 def test_a_stream_is_judged_anew_with_every_row() -> None:
-    """Rows of one label are corrected until as many of another come."""
+    """`partial_fit` switches the guard on and off as the share of a label changes."""
     stream = LabelPriorCorrection().fit(rows_won(20, 0))
     assert stream.strength_ == 1.0
     assert stream.partial_fit(rows_won(0, 20)).strength_ == 0.0
@@ -152,7 +152,7 @@ def test_a_stream_is_judged_anew_with_every_row() -> None:
 
 
 def test_answers_end_the_guard() -> None:
-    """A strength is learned on rows that the guard leaves alone."""
+    """A strength learned from answers replaces the guard."""
     rng = np.random.default_rng(0)
     answers = rng.integers(0, 2, 400)
     rows = 3.0 * np.eye(2)[answers] + rng.normal(0, 1, (400, 2)) + np.array([1.5, 0.0])
@@ -169,13 +169,13 @@ def test_answers_end_the_guard() -> None:
     "correction", [LabelPriorCorrection(strength=1.0), LabelPriorCorrection("contextual")]
 )
 def test_other_corrections_divide_by_the_whole_prior(correction: LabelPriorCorrection) -> None:
-    """The guard would leave these rows alone."""
+    """A given strength, and the contextual method, divide by the whole prior without a guard."""
     found = correction.fit(rows_won(6, 5, 5, rare=1))
     assert (found.strength_, found.divisor_[3]) == (1.0, pytest.approx(0.01))
 
 
 def test_known_frequencies_are_what_the_correction_leans_to() -> None:
-    """0.9 * 0.9 / 0.75 against 0.1 * 0.1 / 0.25: 1.08 against 0.04."""
+    """With known frequencies the result equals the one that is worked out by hand."""
     rows = np.log([[0.9, 0.1], [0.6, 0.4]])
     found = LabelPriorCorrection(frequencies=[0.9, 0.1]).fit(rows)
     assert np.exp(found.transform(rows[0])) == pytest.approx([1.08 / 1.12, 0.04 / 1.12])
@@ -184,7 +184,7 @@ def test_known_frequencies_are_what_the_correction_leans_to() -> None:
 
 @given(tables())
 def test_equal_frequencies_are_plain_batch_calibration(rows: Rows) -> None:
-    """Equal frequencies switch the guard off."""
+    """Equal frequencies give plain batch calibration without the guard."""
     n_labels = rows.shape[1]
     known = LabelPriorCorrection(frequencies=np.full(n_labels, 1.0 / n_labels)).fit(rows)
     assert known.transform(rows) == pytest.approx(
@@ -194,7 +194,7 @@ def test_equal_frequencies_are_plain_batch_calibration(rows: Rows) -> None:
 
 @given(tables())
 def test_frequencies_the_model_shows_already_change_nothing(rows: Rows) -> None:
-    """The prior is divided by itself."""
+    """Frequencies equal to the prior change no row."""
     prior = LabelPriorCorrection().fit(rows).prior_
     known = LabelPriorCorrection(frequencies=prior / prior.sum()).fit(rows)
     assert known.transform(rows) == pytest.approx(normalised(rows), abs=1e-9)
@@ -202,7 +202,7 @@ def test_frequencies_the_model_shows_already_change_nothing(rows: Rows) -> None:
 
 @pytest.mark.parametrize("frequencies", [[0.5, 0.6], [1.0, 0.0], [[0.5, 0.5]], ["a", "b"]])
 def test_frequencies_that_are_none_are_refused(frequencies: list[object]) -> None:
-    """Frequencies are positive, sum to 1, and belong to the labels of the rows."""
+    """Frequencies that are not positive, do not sum to 1, or fit other labels are refused."""
     with pytest.raises(ConfigurationError, match="frequencies"):
         LabelPriorCorrection(frequencies=frequencies)
     with pytest.raises(ConfigurationError, match="3 labels"):
@@ -217,7 +217,7 @@ def test_frequencies_that_are_none_are_refused(frequencies: list[object]) -> Non
 @pytest.mark.parametrize("n_options", [4, 6])
 @pytest.mark.parametrize("n_rows", [64, 256, 1000])
 def test_recorded_options_are_not_made_worse(name: str, model: str, n_options: int, n_rows: int) -> None:
-    """Over ten batches agreement with the large model falls by 0.005 at most."""
+    """On recorded rows, agreement with the large model falls by 0.005 at most on average."""
     path = DATA / "option_logits" / f"{name}.npz"
     if not path.is_file():
         pytest.skip(f"no recorded log-probabilities at {path}: name the folder above in CALIBRANT_DATA")

@@ -1,4 +1,4 @@
-"""`held_out_answer_probability`: improbable answers, judged by the other rows."""
+"""Tests of `held_out_answer_probability`: improbable answers, judged by the other rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Places = NDArray[np.intp]
 
 
 def confused(n: int = 400, seed: int = 0) -> tuple[Floats, Places]:
-    """Return predictions of three labels and the true ones: label 2 is taken for 1 every other time, never for 0."""
+    """Return predictions and answers of which label 2 is given as 1 every other time."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(0, 3, n)
     given = np.where((truth == 2) & (rng.random(n) < 0.5), 1, truth)
@@ -25,7 +25,7 @@ def confused(n: int = 400, seed: int = 0) -> tuple[Floats, Places]:
 
 
 def test_planted_errors_come_first() -> None:
-    """They come before the classifier's own errors, which are ten times as many."""
+    """Six planted errors have the lowest probabilities, below the classifier's own errors."""
     rows, truth = confused()
     answers = truth.copy()
     planted = np.flatnonzero((truth == 0) & (rows.argmax(axis=1) == 0))[:6]
@@ -36,7 +36,7 @@ def test_planted_errors_come_first() -> None:
 
 
 def test_a_frequent_confusion_is_probable() -> None:
-    """Its probability is its observed share."""
+    """The mean probability of a frequent confusion is its observed share, within 0.05."""
     rows, truth = confused()
     found = held_out_answer_probability(rows, truth)
     taken_for_1 = (truth == 2) & (rows.argmax(axis=1) == 1)
@@ -45,7 +45,7 @@ def test_a_frequent_confusion_is_probable() -> None:
 
 
 def test_a_row_does_not_judge_itself() -> None:
-    """Answers unrelated to the rows are no more probable than chance."""
+    """Answers unrelated to the rows have lower log-probabilities than chance on average."""
     rng = np.random.default_rng(1)
     rows, answers = rng.normal(size=(60, 12)), rng.integers(0, 12, 60)
     found = held_out_answer_probability(rows, answers)
@@ -53,7 +53,7 @@ def test_a_row_does_not_judge_itself() -> None:
 
 
 def test_a_preference_for_a_label_is_divided_out() -> None:
-    """A shift of one label's scores hardly changes the ranking."""
+    """A constant added to one label's scores hardly changes the result."""
     rows, truth = confused()
     found = held_out_answer_probability(rows, truth)
     leaning = held_out_answer_probability(rows + np.array([3.0, 0.0, 0.0]), truth)
@@ -61,7 +61,7 @@ def test_a_preference_for_a_label_is_divided_out() -> None:
 
 
 def test_equal_calls_agree() -> None:
-    """Another seed draws other folds."""
+    """Equal calls give equal numbers, and another seed gives others."""
     rows, truth = confused(60)
     found = held_out_answer_probability(rows, truth)
     assert np.array_equal(found, held_out_answer_probability(rows, truth))
@@ -70,7 +70,7 @@ def test_equal_calls_agree() -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_few_rows_have_numbers(n: int) -> None:
-    """Probabilities are above 0 and at most 1; a single row raises ConfigurationError."""
+    """Few rows have probabilities in (0, 1], and a single row raises ConfigurationError."""
     rows, _ = confused(n)
     found = held_out_answer_probability(rows, np.arange(n) % 3)
     assert ((found > 0) & (found <= 1)).all()

@@ -1,4 +1,4 @@
-"""The label-prior correction: division by the mean prediction, and how much of it."""
+"""Tests of the label-prior correction: the division by the mean prediction, and its strength."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TWO = np.log([[0.9, 0.1], [0.6, 0.4]])
 def calibrated(
     seed: int, n: int = 100, n_labels: int = 3, bias: tuple[float, ...] = ()
 ) -> tuple[Rows, Answers]:
-    """Return log-probabilities that are right about their answers, with `bias` added afterwards."""
+    """Return log-probabilities that are calibrated before `bias` is added."""
     rng = np.random.default_rng(seed)
     p = rng.dirichlet(np.arange(1.0, n_labels + 1.0) / 2.0, size=n)
     answers = np.array([rng.choice(n_labels, p=row) for row in p])
@@ -38,7 +38,7 @@ def mean_loss(correction: LabelPriorCorrection, rows: Rows, answers: Answers) ->
 
 @st.composite
 def tables(draw: st.DrawFn, n_labels: int | None = None) -> Rows:
-    """Draw rows of log-probabilities, neither normalised nor tame."""
+    """Draw rows of unnormalised log-probabilities, extreme ones too."""
     width = draw(st.integers(2, 6)) if n_labels is None else n_labels
     value = st.one_of(st.floats(-30.0, 0.0), st.sampled_from([0.0, -1e6, -3.4e38, 50.0, 1e100, -1e100]))
     row = st.lists(value, min_size=width, max_size=width)
@@ -49,7 +49,7 @@ def tables(draw: st.DrawFn, n_labels: int | None = None) -> Rows:
 
 
 def test_a_hand_made_example() -> None:
-    """The means are 0.75 and 0.25."""
+    """Two rows give the prior and the corrected probabilities that are worked out by hand."""
     correction = LabelPriorCorrection().fit(TWO)
     assert correction.prior_ == pytest.approx([0.75, 0.25])
     assert (correction.n_rows_, correction.strength_) == (2, 1.0)
@@ -57,14 +57,14 @@ def test_a_hand_made_example() -> None:
 
 
 def test_half_the_strength_divides_by_the_root() -> None:
-    """The first row is divided by the roots of 0.75 and 0.25."""
+    """At strength 0.5 a row is divided by the root of the prior."""
     found = np.exp(LabelPriorCorrection(strength=0.5).fit(TWO).transform(TWO[0]))
     first, second = 0.9 / math.sqrt(0.75), 0.2
     assert found == pytest.approx([first / (first + second), second / (first + second)])
 
 
 def test_the_prior_is_the_mean_of_probabilities_not_of_logarithms() -> None:
-    """Rows count alike, normalised or not."""
+    """The prior is the mean of normalised probabilities."""
     rows, _ = calibrated(0)
     p = np.exp(rows) / np.exp(rows).sum(axis=1, keepdims=True)
     expected = [math.fsum(column) / len(p) for column in p.T]
@@ -74,7 +74,7 @@ def test_the_prior_is_the_mean_of_probabilities_not_of_logarithms() -> None:
 
 
 def test_a_uniform_prior_changes_nothing() -> None:
-    """No strength changes a row."""
+    """A uniform prior changes no row at any strength."""
     rows = np.log([[0.7, 0.2, 0.1], [0.1, 0.7, 0.2], [0.2, 0.1, 0.7]])
     for strength in (0.5, 1.0, 7.0):
         assert LabelPriorCorrection(strength=strength).fit(rows).transform(rows) == pytest.approx(rows)
@@ -82,7 +82,7 @@ def test_a_uniform_prior_changes_nothing() -> None:
 
 @given(tables())
 def test_strength_zero_is_the_identity(rows: Rows) -> None:
-    """Rows are only normalised."""
+    """Strength 0 only normalises the rows."""
     correction = LabelPriorCorrection(strength=0.0).fit(rows)
     top = rows.max(axis=1, keepdims=True)
     expected = rows - top - np.log(np.exp(rows - top).sum(axis=1, keepdims=True))
@@ -91,7 +91,7 @@ def test_strength_zero_is_the_identity(rows: Rows) -> None:
 
 @pytest.mark.parametrize("bias", [(0.0, 0.0, 0.0), (3.0, 0.0, 0.0), (0.0, -2.0, 1.0), (4.0, 4.0, 0.0)])
 def test_full_strength_balances_a_biased_model(bias: tuple[float, ...]) -> None:
-    """Rows with equal evidence for each label go to each equally often."""
+    """At strength 1, rows with equal evidence for each label are given to each equally often."""
     evidence = np.kron(np.eye(3), np.full((4, 1), 1.0))
     rows = evidence + np.array(bias)
     found = LabelPriorCorrection(strength=1.0).fit(rows).transform(rows).argmax(axis=1)
@@ -102,7 +102,7 @@ def test_full_strength_balances_a_biased_model(bias: tuple[float, ...]) -> None:
 
 @given(tables(n_labels=4), st.permutations(range(4)), st.floats(0.0, 3.0))
 def test_permuting_the_labels_permutes_the_result(rows: Rows, order: list[int], strength: float) -> None:
-    """No label is special."""
+    """Permuted labels give the permuted prior and result."""
     plain = LabelPriorCorrection(strength=strength).fit(rows)
     permuted = LabelPriorCorrection(strength=strength).fit(rows[:, order])
     assert permuted.prior_ == pytest.approx(plain.prior_[order])
@@ -111,7 +111,7 @@ def test_permuting_the_labels_permutes_the_result(rows: Rows, order: list[int], 
 
 @given(tables(), st.floats(0.0, 1e6))
 def test_results_are_normalised_and_finite(rows: Rows, strength: float) -> None:
-    """Any finite rows will do, one row or several."""
+    """Corrected rows are normalised and finite, and one row is corrected as in a table."""
     correction = LabelPriorCorrection(strength=strength).fit(rows)
     corrected = correction.transform(rows)
     assert corrected.shape == rows.shape
@@ -123,7 +123,7 @@ def test_results_are_normalised_and_finite(rows: Rows, strength: float) -> None:
 
 
 def test_a_label_never_predicted_keeps_a_prior_above_zero() -> None:
-    """The floor is 1e-12, and a row that does favour the label comes out finite."""
+    """The prior of a label that is never predicted is 1e-12, and not 0."""
     correction = LabelPriorCorrection().fit([[0.0, -1000.0]])
     assert correction.prior_.tolist() == [1.0, 1e-12]
     assert np.exp(correction.transform(np.log([0.5, 0.5])))[1] == pytest.approx(1.0)
@@ -135,7 +135,7 @@ def test_a_label_never_predicted_keeps_a_prior_above_zero() -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("bias", [(), (2.0, 0.0, 0.0), (0.0, 1.0, -1.0)])
 def test_the_learned_strength_is_the_best_of_a_fine_grid(seed: int, bias: tuple[float, ...]) -> None:
-    """It is 0 where the gain is within its standard error."""
+    """The learned strength is the best of a fine grid, or 0 within its standard error."""
     rows, answers = calibrated(seed, bias=bias)
     learned = LabelPriorCorrection().fit(rows).fit_strength(rows, answers)
     grid = np.linspace(0.0, 2.0, 1001)
@@ -156,7 +156,7 @@ def rows_normalised(rows: Rows) -> Rows:
 
 
 def test_the_strength_may_be_either_end_of_its_range() -> None:
-    """The ends are exactly 0 and 2."""
+    """The learned strength can be exactly 0 or 2."""
     prior = LabelPriorCorrection().fit(np.log([[0.8, 0.2]]))
     row = np.log([[0.8, 0.2]] * 2)
     assert prior.fit_strength(row, [1, 1]).strength_ == 2.0
@@ -165,7 +165,7 @@ def test_the_strength_may_be_either_end_of_its_range() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_biased_model_is_switched_on_at_about_full_strength(seed: int) -> None:
-    """The log loss falls."""
+    """A biased model gets a strength between 0.7 and 2, and a lower log loss."""
     rng = np.random.default_rng(seed)
     answers = rng.integers(0, 3, 300)
     fair = np.log(rng.dirichlet([1.0, 1.0, 1.0], 300) + 0.6 * np.eye(3)[answers])
@@ -178,13 +178,13 @@ def test_a_biased_model_is_switched_on_at_about_full_strength(seed: int) -> None
 
 
 def test_noise_rarely_switches_the_correction_on() -> None:
-    """By theory it happens once in 44 times."""
+    """Fewer than 20 of 300 models without bias get a correction."""
     on = sum(LabelPriorCorrection().fit(*calibrated(seed)).strength_ > 0.0 for seed in range(300))
     assert 0 < on < 20
 
 
 def test_with_two_rows_both_must_gain() -> None:
-    """With n = 2 a mean exceeds its standard error just if both differences are positive.
+    """With two rows, a strength is learned only if both rows gain.
 
     Here the second row loses 0.14 where the first gains 1.39, which the divisor n would allow.
     """
@@ -198,7 +198,7 @@ def test_with_two_rows_both_must_gain() -> None:
 
 
 def test_prior_and_strength_may_come_from_different_rows() -> None:
-    """The prior stays that of the unlabelled rows."""
+    """`fit_strength` on other rows leaves the prior unchanged."""
     unlabelled, _ = calibrated(1, bias=(2.0, 0.0, 0.0))
     rows, answers = calibrated(2, bias=(2.0, 0.0, 0.0))
     correction = LabelPriorCorrection().fit(unlabelled)
@@ -210,7 +210,7 @@ def test_prior_and_strength_may_come_from_different_rows() -> None:
 
 
 def test_a_given_strength_is_never_learned() -> None:
-    """`fit` checks the answers, and `fit_strength` raises ConfigurationError."""
+    """A given strength is kept by `fit`, and `fit_strength` raises ConfigurationError."""
     rows, answers = calibrated(0, bias=(2.0, 0.0, 0.0))
     correction = LabelPriorCorrection(strength=0.25).fit(rows, answers)
     assert correction.strength_ == 0.25
@@ -225,7 +225,7 @@ def test_a_given_strength_is_never_learned() -> None:
 
 @given(tables(n_labels=3), st.lists(st.integers(0, 12), max_size=4))
 def test_a_stream_may_be_split_anywhere(rows: Rows, cuts: list[int]) -> None:
-    """The running mean equals the fit on all rows."""
+    """`partial_fit` on parts gives the prior of one fit on all rows."""
     whole = LabelPriorCorrection().fit(rows)
     parts = [part for part in np.split(rows, sorted(min(cut, len(rows)) for cut in cuts)) if len(part)]
     stream = LabelPriorCorrection()
@@ -237,7 +237,7 @@ def test_a_stream_may_be_split_anywhere(rows: Rows, cuts: list[int]) -> None:
 
 
 def test_a_stream_keeps_the_strength_it_has() -> None:
-    """The strength may be learned or given."""
+    """`partial_fit` keeps a learned or given strength."""
     rows, answers = calibrated(0, bias=(2.0, 0.0, 0.0))
     learned = LabelPriorCorrection().fit(rows, answers)
     before = learned.strength_
@@ -246,7 +246,7 @@ def test_a_stream_keeps_the_strength_it_has() -> None:
 
 
 def test_fit_forgets_what_was_learned() -> None:
-    """Prior, row count and strength are those of the new rows."""
+    """A second `fit` replaces prior, row count and strength."""
     rows, answers = calibrated(0, bias=(2.0, 0.0, 0.0))
     again = LabelPriorCorrection().fit(rows, answers).fit(TWO)
     assert (again.prior_.tolist(), again.n_rows_, again.strength_) == (
@@ -260,7 +260,7 @@ def test_fit_forgets_what_was_learned() -> None:
 
 
 def test_contextual_calibration_is_the_same_division() -> None:
-    """Content-free inputs have no answers; the strength comes from real rows."""
+    """The contextual method divides as batch does, and takes answers only in `fit_strength`."""
     correction = LabelPriorCorrection("contextual").fit(TWO)
     assert (
         correction.transform(TWO).tolist() == LabelPriorCorrection("batch").fit(TWO).transform(TWO).tolist()
@@ -271,7 +271,7 @@ def test_contextual_calibration_is_the_same_division() -> None:
 
 
 def test_nothing_given_is_changed_and_what_is_learned_cannot_be() -> None:
-    """The prior is read-only."""
+    """`fit` and `transform` leave their arguments unchanged, and the prior is read-only."""
     rows, answers = calibrated(0)
     before = rows.copy(), answers.copy()
     correction = LabelPriorCorrection().fit(rows, answers)
@@ -286,7 +286,7 @@ def test_nothing_given_is_changed_and_what_is_learned_cannot_be() -> None:
     ("what", "arguments"), [("transform", (TWO,)), ("fit_strength", (TWO, [0, 1])), ("save", ("x.json",))]
 )
 def test_nothing_works_before_fit(what: str, arguments: tuple[Any, ...]) -> None:
-    """The error names the call."""
+    """An unfitted correction raises NotFittedError that names the method."""
     options = {"fingerprint": None} if what == "save" else {}
     with pytest.raises(NotFittedError, match=f"{what} before fit"):
         getattr(LabelPriorCorrection(), what)(*arguments, **options)
@@ -304,7 +304,7 @@ def test_nothing_works_before_fit(what: str, arguments: tuple[Any, ...]) -> None
     ],
 )
 def test_bad_rows_are_errors_that_say_where(rows: Any, message: str) -> None:
-    """Every method that takes rows refuses them; what was learned stays."""
+    """Bad rows raise ConfigurationError in every method, and the prior stays."""
     fitted = LabelPriorCorrection().fit(TWO)
     before = fitted.prior_.tolist()
     for call in (fitted.fit, fitted.partial_fit, fitted.transform):
@@ -322,7 +322,7 @@ def test_bad_rows_are_errors_that_say_where(rows: Any, message: str) -> None:
     ],
 )
 def test_bad_answers_are_errors_that_say_where(answers: Any, message: str) -> None:
-    """Answers are positions of labels, one a row; what was learned stays."""
+    """Bad answers raise ConfigurationError, and what was learned stays."""
     fitted = LabelPriorCorrection().fit(np.log([[0.6, 0.4]]))
     for call in (fitted.fit, fitted.fit_strength):
         with pytest.raises(ConfigurationError, match=message):
@@ -331,7 +331,7 @@ def test_bad_answers_are_errors_that_say_where(answers: Any, message: str) -> No
 
 
 def test_other_label_counts_are_errors() -> None:
-    """Only a new fit takes rows of another width."""
+    """Rows over other labels raise ConfigurationError, except in `fit`."""
     fitted = LabelPriorCorrection().fit(TWO)
     three = np.zeros((2, 3))
     for call in (fitted.transform, fitted.partial_fit, lambda rows: fitted.fit_strength(rows, [0, 1])):
@@ -350,13 +350,13 @@ def test_other_label_counts_are_errors() -> None:
     ],
 )
 def test_parameters_out_of_range_are_errors(options: dict[str, Any], message: str) -> None:
-    """The message names the parameter, its range and the value."""
+    """A parameter out of range raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=message):
         LabelPriorCorrection(**options)
 
 
 def test_the_log_loss_is_convex_in_the_strength() -> None:
-    """Second differences over a grid are nowhere negative, so one minimum is the minimum."""
+    """The log loss is convex in the strength on a grid."""
     rows, answers = calibrated(0, bias=(2.0, 0.0, -1.0))
     losses = [
         mean_loss(LabelPriorCorrection(strength=s).fit(rows), rows, answers)
@@ -366,7 +366,7 @@ def test_the_log_loss_is_convex_in_the_strength() -> None:
 
 
 def test_lists_and_small_floats_become_arrays() -> None:
-    """Lists give the same numbers, and float32 rows a prior of float64."""
+    """Lists give the same result as arrays, and float32 rows give a prior of float64."""
     expected = LabelPriorCorrection().fit(TWO)
     assert LabelPriorCorrection().fit(TWO.tolist()).transform(TWO[0].tolist()).tolist() == (
         expected.transform(TWO[0]).tolist()

@@ -1,4 +1,4 @@
-"""A correction on disk: exact, and refused for what it was not fitted on."""
+"""Tests of corrections that are saved and loaded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = np.log([[0.7, 0.2, 0.1], [0.6, 0.1, 0.3], [1 / 3, 1 / 3, 1 / 3]])
 
 
 def learned(correction: LabelPriorCorrection) -> dict[str, Any]:
-    """Return everything that tells one correction from another."""
+    """Return all attributes by which corrections differ."""
     return {name: np.asarray(value).tolist() for name, value in vars(correction).items()}
 
 
@@ -46,7 +46,7 @@ def saved(path: Path, **options: Any) -> LabelPriorCorrection:
     [{}, {"method": "contextual", "strength": 0.1}, {"strength": 0}, {"frequencies": [0.7, 0.2, 0.1]}],
 )
 def test_a_saved_correction_comes_back_exactly(tmp_path: Path, options: dict[str, Any]) -> None:
-    """A loaded correction continues a stream."""
+    """A loaded correction equals the saved one, and continues its stream."""
     path = tmp_path / "prior.json"
     original = saved(path, **options)
     loaded = LabelPriorCorrection.load(str(path), fingerprint=FINGERPRINT)
@@ -56,7 +56,7 @@ def test_a_saved_correction_comes_back_exactly(tmp_path: Path, options: dict[str
 
 
 def test_a_file_of_version_1_divides_by_the_whole_prior(tmp_path: Path) -> None:
-    """Such a file has no guard."""
+    """A file of version 1 is loaded without a guard, and divides by the whole prior."""
     path = tmp_path / "prior.json"
     settings = {"method": "batch", "strength": None, "decay": 1.0, "learned_strength": 1.0}
     state = {**settings, "n_rows": 2, "weight": 2.0, "mean": [0.5, 0.4, 0.1]}
@@ -70,7 +70,7 @@ def test_a_file_of_version_1_divides_by_the_whole_prior(tmp_path: Path) -> None:
 
 
 def test_a_learned_strength_comes_back(tmp_path: Path) -> None:
-    """It is no strength given to the constructor."""
+    """A learned strength is loaded as a learned one."""
     correction = LabelPriorCorrection().fit(ROWS).fit_strength(ROWS, [1, 2, 1])
     assert correction.strength_ not in {0.0, 1.0}
     correction.save(tmp_path / "prior.json", fingerprint=FINGERPRINT)
@@ -79,7 +79,7 @@ def test_a_learned_strength_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_file_is_readable_but_for_the_prompt(tmp_path: Path) -> None:
-    """The prompt is stored as a hash; a second save replaces the first."""
+    """The file has the prompt's hash and not its text, and a second save replaces it."""
     path = tmp_path / "prior.json"
     saved(path, strength=0.5)
     saved(path)
@@ -110,7 +110,7 @@ def test_the_file_is_readable_but_for_the_prompt(tmp_path: Path) -> None:
     ],
 )
 def test_another_fingerprint_is_named(tmp_path: Path, change: dict[str, Any], named: list[str]) -> None:
-    """The message names every difference and what to do."""
+    """Another fingerprint raises StateError with every difference and advice."""
     path = tmp_path / "prior.json"
     saved(path)
     with pytest.raises(StateError) as caught:
@@ -141,7 +141,7 @@ def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
     ],
 )
 def test_a_spoilt_file_is_refused(tmp_path: Path, spoil: Callable[..., object], message: str) -> None:
-    """Version, kind and every number are checked."""
+    """A wrong version, kind or number in the file raises StateError."""
     path = tmp_path / "prior.json"
     saved(path)
     record = json.loads(path.read_text(encoding="utf-8"))
@@ -161,7 +161,7 @@ def test_a_file_that_is_no_record_is_refused(tmp_path: Path, content: bytes) -> 
 
 
 def test_a_missing_file_or_folder_is_refused(tmp_path: Path) -> None:
-    """The message names the path and what to do."""
+    """A missing file or folder raises StateError with the path and advice."""
     with pytest.raises(StateError, match=r"absent\.json: cannot be read .* fit and save it first"):
         LabelPriorCorrection.load(tmp_path / "absent.json", fingerprint=FINGERPRINT)
     correction = LabelPriorCorrection().fit(ROWS)
@@ -170,7 +170,7 @@ def test_a_missing_file_or_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_fingerprint_of_other_labels_is_not_saved(tmp_path: Path) -> None:
-    """The rows had three labels."""
+    """A fingerprint of other labels raises ConfigurationError, and no file is written."""
     correction = LabelPriorCorrection().fit(ROWS)
     with pytest.raises(ConfigurationError, match="3 labels, as fitted, got 2"):
         correction.save(
@@ -183,7 +183,7 @@ def test_a_fingerprint_of_other_labels_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_that_of_canonical_json() -> None:
-    """Keys are sorted, and the prompt is hashed."""
+    """The digest of a fingerprint is the SHA-256 of its sorted JSON, with the prompt hashed."""
     prompt = hashlib.sha256(b"Sort the headline.").hexdigest()
     canonical = (
         '{"labels":["World","Sports","Caf\\u00e9"],"model":"local/tiny",'
@@ -193,7 +193,7 @@ def test_the_digest_is_that_of_canonical_json() -> None:
 
 
 def test_equal_fingerprints_are_equal_however_written() -> None:
-    """A label set equals a list, and the order of labels counts."""
+    """A fingerprint of a list equals one of a label set, and the order of labels counts."""
     same = [
         dataclasses.replace(FINGERPRINT, labels=LabelSet(LABELS)),
         dataclasses.replace(FINGERPRINT, labels=list(LABELS)),
@@ -206,7 +206,7 @@ def test_equal_fingerprints_are_equal_however_written() -> None:
 
 @given(st.text(), st.text(), st.sampled_from(list(LogprobSpace)))
 def test_a_record_equals_its_fingerprint(prompt: str, model: str, space: LogprobSpace) -> None:
-    """A round trip through JSON changes no part."""
+    """A fingerprint equals its record after JSON."""
     fingerprint = Fingerprint(prompt=prompt, model=model, space=space, labels=LABELS)
     assert fingerprint.differences(json.loads(json.dumps(fingerprint.to_record()))) == []
 
@@ -222,6 +222,6 @@ def test_a_record_equals_its_fingerprint(prompt: str, model: str, space: Logprob
     ],
 )
 def test_a_fingerprint_of_nothing_sensible_is_an_error(change: dict[str, Any], message: str) -> None:
-    """The message names the part."""
+    """A wrong part of a fingerprint raises ConfigurationError that names it."""
     with pytest.raises(ConfigurationError, match=message):
         dataclasses.replace(FINGERPRINT, **change)

@@ -1,4 +1,4 @@
-"""Saved predictions are read back as they are, and what is broken is named by file and line."""
+"""Tests of saved predictions: they are read back, and broken rows are named by line."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LABELS = ["cat", "dog"]
 
 
 def write(path: Path, *rows: dict[str, Any] | str) -> Path:
-    """Write rows, or raw lines."""
+    """Write rows, or raw lines, and return the path."""
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     return path
 
 
 def test_an_evaluation_comes_back_with_its_fingerprint(tmp_path: Path) -> None:
-    """The fingerprint equals that of the classifier."""
+    """`load_predictions` reads an evaluation's rows and its classifier's fingerprint."""
 
     def rule(text: str, _prompt: str) -> Answer:
         if text == "silence":
@@ -46,7 +46,7 @@ def test_an_evaluation_comes_back_with_its_fingerprint(tmp_path: Path) -> None:
 
 
 def test_whatever_was_accepted_as_a_text_comes_back(tmp_path: Path) -> None:
-    """A line may be six times as long as its text."""
+    """`load_predictions` reads a line of more than 5 MB."""
     rows = [Example(input="meow " + "\x01" * 990_000, answer="cat")]
     fake = FakeClient(LABELS, lambda _text, _prompt: ("cat", 0.9))
     BatchEvaluator(Classifier(model=fake, labels=LABELS, field="category")).evaluate(rows, out=tmp_path)
@@ -55,7 +55,7 @@ def test_whatever_was_accepted_as_a_text_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_best_prompt_of_a_search_counts(tmp_path: Path) -> None:
-    """Answers, prompt and user template are those of the best prompt."""
+    """`load_predictions` reads the best prompt's answers, with its user template."""
     plain = {"answer": "cat", "confidence": 0.7, "distribution": {"labels": LABELS, "space": "masked"}}
     kinds = {"seed": {"correct": False, "label": "dog"}, "best": {"correct": True, "label": "cat"}}
     rows = [
@@ -76,7 +76,7 @@ def test_the_best_prompt_of_a_search_counts(tmp_path: Path) -> None:
 
 
 def test_a_plain_file_needs_little(tmp_path: Path) -> None:
-    """Correctness is stated, or follows from the labels; CSV files are read, too."""
+    """A file needs `correct`, or labels and answers, and may be CSV."""
     stated = write(tmp_path / "a.jsonl", {"correct": True, "confidence": 0.9}, {"correct": 0})
     assert load_predictions(stated).correct.tolist() == [1, 0]
     assert load_predictions(stated).fingerprint is None
@@ -105,7 +105,7 @@ def test_a_plain_file_needs_little(tmp_path: Path) -> None:
     ],
 )
 def test_broken_rows_are_named(tmp_path: Path, row: dict[str, Any] | str, message: str) -> None:
-    """The message names file, line and what was expected."""
+    """A broken row raises DataError with file, line and what was expected."""
     path = write(tmp_path / "p.jsonl", {"correct": True}, row)
     with pytest.raises(DataError) as caught:
         load_predictions(path)
@@ -114,7 +114,7 @@ def test_broken_rows_are_named(tmp_path: Path, row: dict[str, Any] | str, messag
 
 
 def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
-    """Missing, empty and damaged files raise an error."""
+    """A missing or empty file raises DataError, and a damaged run.json raises StateError."""
     with pytest.raises(DataError, match="no such file or directory"):
         load_predictions(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"expected predictions\.jsonl in it"):

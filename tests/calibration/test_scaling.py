@@ -1,4 +1,4 @@
-"""Temperature and vector scaling of whole distributions."""
+"""Tests of temperature and vector scaling of whole distributions."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def rows(
 
 
 def log_loss(logits: Array, answers: NDArray[np.intp]) -> float:
-    """Return the mean log loss of what softmax makes of the rows."""
+    """Return the mean log loss of the rows after softmax."""
     return -float(log_softmax(logits, axis=1)[np.arange(len(answers)), answers].mean())
 
 
 @pytest.mark.parametrize("sharpen", [0.4, 1.0, 3.0])
 def test_temperature_has_the_least_log_loss(sharpen: float) -> None:
-    """A general minimiser finds the same temperature."""
+    """A general minimiser of the log loss finds the same temperature."""
     x, answers = rows(sharpen=sharpen)
     found = TemperatureScaling().fit(x, answers)
     reference = minimize(
@@ -56,7 +56,7 @@ def test_temperature_has_the_least_log_loss(sharpen: float) -> None:
 
 @pytest.mark.parametrize("l2", [1.0, 20.0])
 def test_vector_scaling_has_the_least_penalised_log_loss(l2: float) -> None:
-    """A minimiser without gradients finds the same weights."""
+    """A general minimiser of the penalised log loss finds the same weights and offsets."""
     x, answers = rows(200, sharpen=2.0, bias=1.0)
 
     def loss(w: Array) -> float:
@@ -70,7 +70,7 @@ def test_vector_scaling_has_the_least_penalised_log_loss(l2: float) -> None:
 
 
 def test_vector_scaling_takes_a_preference_out() -> None:
-    """It beats one temperature on fresh rows."""
+    """Vector scaling of biased rows has a lower Brier score than one temperature, on fresh rows."""
     x, answers = rows(sharpen=2.0, bias=2.0)
     fresh, truth = rows(sharpen=2.0, bias=2.0, seed=1)
     temperature, vector = (kind().fit(x, answers).transform(fresh) for kind in KINDS)
@@ -80,7 +80,7 @@ def test_vector_scaling_takes_a_preference_out() -> None:
 
 
 def test_a_strong_pull_leaves_everything_as_it_is() -> None:
-    """A label without rows is not ruled out."""
+    """A strong penalty leaves the rows unchanged, and a label without rows is not ruled out."""
     x, answers = rows(sharpen=2.0)
     assert VectorScaling(l2=1e6).fit(x, answers).transform(x) == pytest.approx(x, abs=0.01)
     absent = np.minimum(answers, 1)
@@ -89,7 +89,7 @@ def test_a_strong_pull_leaves_everything_as_it_is() -> None:
 
 
 def test_one_row_or_right_rows_only_have_no_temperature() -> None:
-    """Vector scaling hardly moves on one row."""
+    """Rows that are all right have no temperature, and one row hardly moves vector scaling."""
     x, _ = rows(5)
     for n in (1, 5):
         with pytest.raises(ConfigurationError, match="Expected right and wrong rows"):
@@ -103,7 +103,7 @@ def test_one_row_or_right_rows_only_have_no_temperature() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_masked_logits_stay_finite(kind: Any) -> None:
-    """A row may be transformed alone."""
+    """Masked logits give finite distributions, and a row can be transformed alone."""
     x, answers = rows(100, sharpen=2.0)
     x[::2, 2] = -3e38
     answers = np.minimum(answers, 1)
@@ -116,13 +116,13 @@ def test_masked_logits_stay_finite(kind: Any) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("x", "answers"), [([[-1.0, math.nan]], [0]), ([[-1.0, -2.0]], [2])])
 def test_bad_rows_are_refused(kind: Any, x: Any, answers: Any) -> None:
-    """Rows and answers are checked as for the label-prior correction."""
+    """NaN in a row, or an answer out of range, raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         kind().fit(x, answers)
 
 
 def test_another_number_of_labels_is_refused() -> None:
-    """Both `transform` and `save` raise ConfigurationError."""
+    """Another number of labels raises ConfigurationError in `transform` and `save`."""
     x, answers = rows()
     found = VectorScaling().fit(x, answers)
     with pytest.raises(ConfigurationError, match="over 3 labels"):
@@ -138,7 +138,7 @@ def test_another_number_of_labels_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_scaling_comes_back_exactly_and_only_for_the_same(kind: Any, tmp_path: Path) -> None:
-    """Another prompt, another class and damage raise StateError."""
+    """A loaded scaling is exact; another prompt, class or damaged file raises StateError."""
     x, answers = rows(sharpen=2.0)
     path = tmp_path / "scaling.json"
     original = kind().fit(x, answers)

@@ -1,4 +1,4 @@
-"""Suggested thresholds: the guide's families, and what is said where none of them serves."""
+"""Tests of suggested thresholds: the guide's families, and warnings where none fits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from calibrant.core import ConfigurationError
 
 
 def sample(low: float, high: float, *, n: int = 80, right: float = 0.85) -> ThresholdSuggestion:
-    """Return what is suggested for uniform confidences, the least sure of which were wrong."""
+    """Return the suggestion for uniform confidences of which the lowest were wrong."""
     confidence = np.linspace(low, high, n)
     return suggest_thresholds(confidence, np.arange(n) >= (1 - right) * n)
 
@@ -29,7 +29,7 @@ def sample(low: float, high: float, *, n: int = 80, right: float = 0.85) -> Thre
 def test_the_families_of_the_guide_are_recognised(
     low: float, high: float, family: str, thresholds: tuple[float, float, float]
 ) -> None:
-    """A family that hardly any correct prediction reaches gives way to the next."""
+    """A guide's family is suggested where its thresholds fit the confidences."""
     found = sample(low, high)
     assert (found.high, found.low, found.scoring) == thresholds
     assert (found.family, found.warnings) == (family, ())
@@ -38,7 +38,7 @@ def test_the_families_of_the_guide_are_recognised(
 
 
 def test_scoring_that_collapses_to_binary_is_warned_of() -> None:
-    """Nearly every correct prediction has a confidence of exactly 1."""
+    """A warning says that nearly all right answers reach the scoring threshold."""
     found = suggest_thresholds([1.0] * 77 + [0.8] * 3, [1] * 78 + [0] * 2)
     assert found.scoring == 0.99
     assert found.full_score == 77 / 78
@@ -47,7 +47,7 @@ def test_scoring_that_collapses_to_binary_is_warned_of() -> None:
 
 
 def test_a_model_the_guide_would_punish_gets_thresholds_of_its_own() -> None:
-    """`high` is the median of the correct ones, `low` divides right from wrong."""
+    """A model below the guide's families gets thresholds of its own, and a warning."""
     confidence = np.r_[np.linspace(0.2, 0.3, 20), np.linspace(0.35, 0.5, 60)]
     found = suggest_thresholds(confidence, confidence > 0.32)
     assert found.family == "custom"
@@ -57,7 +57,7 @@ def test_a_model_the_guide_would_punish_gets_thresholds_of_its_own() -> None:
 
 
 def test_few_predictions_are_used_with_their_uncertainty() -> None:
-    """The warnings state the interval of the median, and that two families fit."""
+    """For 20 predictions the warnings say that they are few, and the median has an interval."""
     found = sample(0.90, 1.0, n=20)
     assert found.high == 0.95
     assert any("Only 20 predictions" in warning for warning in found.warnings)
@@ -69,7 +69,7 @@ def test_few_predictions_are_used_with_their_uncertainty() -> None:
 
 
 def test_the_interval_of_the_median_is_the_exact_one_of_ranks() -> None:
-    """A textbook's table gives ranks 6 and 15 at 95.86 % for 20 values."""
+    """The interval of the median of 20 values has ranks 6 and 15, at a level of 95.86 %."""
     found = suggest_thresholds(np.arange(20) / 20, np.ones(20))
     assert (found.cluster.lower, found.cluster.upper) == (0.25, 0.7)
     assert found.cluster.level == pytest.approx(0.9586, abs=1e-4)
@@ -77,7 +77,7 @@ def test_the_interval_of_the_median_is_the_exact_one_of_ranks() -> None:
 
 @pytest.mark.parametrize("value", [1.0, 0.7, 0.3])
 def test_a_constant_confidence_is_said_to_say_nothing(value: float) -> None:
-    """The thresholds are in order; rows that are all right get a warning, too."""
+    """A constant confidence gets ordered thresholds and a warning that it says nothing."""
     found = suggest_thresholds([value] * 60, [1] * 40 + [0] * 20)
     assert 0 < found.low < found.high <= 1
     assert any("says nothing" in warning for warning in found.warnings)
@@ -87,7 +87,7 @@ def test_a_constant_confidence_is_said_to_say_nothing(value: float) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=100))
 def test_thresholds_are_ordered_numbers_or_an_error(rows: list[tuple[float, bool]]) -> None:
-    """At least a tenth of the correct predictions reach the threshold."""
+    """Thresholds are ordered, or fewer than 5 right rows raise ConfigurationError."""
     confidence, correct = zip(*rows, strict=True)
     if sum(correct) < 5:
         with pytest.raises(ConfigurationError, match="at least 5 correct"):
@@ -107,6 +107,6 @@ def test_thresholds_are_ordered_numbers_or_an_error(rows: list[tuple[float, bool
     ],
 )
 def test_bad_input_is_refused(confidence: list[float], correct: list[int], says: str) -> None:
-    """Rows that are all wrong and NaN raise ConfigurationError."""
+    """Rows that are all wrong, and NaN, raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=says):
         suggest_thresholds(confidence, correct)

@@ -1,4 +1,4 @@
-"""A model beside baselines on the same rows."""
+"""Tests of the comparison of a model with baselines on the same rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROWS = rows("new", "cat", "cat", "dog", "cow")
 
 
 def test_all_are_judged_on_the_same_rows() -> None:
-    """Scores equal those counted by hand; a row without a label is wrong."""
+    """Model and baselines are judged on the same rows, with the scores counted by hand."""
     found = compare_with_baselines(ROWS, ["cat", "cat", "cow", None], LABELLED, labels=LABELS)
     assert (found.rows, found.labelled_rows) == (4, 6)
     model, majority, text = found.scores
@@ -45,7 +45,7 @@ def test_all_are_judged_on_the_same_rows() -> None:
 
 
 def test_a_row_with_a_judged_text_teaches_nothing() -> None:
-    """Copies of a judged text change neither the majority nor the words."""
+    """Labelled rows whose text is judged change nothing in the comparison."""
     copies = [Example(input=ROWS[0].input, answer="cow")] * 9
     found = compare_with_baselines(ROWS, ["cat"] * 4, [*copies, *LABELLED], labels=LABELS)
     assert found == compare_with_baselines(ROWS, ["cat"] * 4, LABELLED, labels=LABELS)
@@ -64,7 +64,7 @@ def test_a_row_with_a_judged_text_teaches_nothing() -> None:
     ],
 )
 def test_the_verdict_follows_the_paired_interval(labelled: list[Example], given: str, said: str) -> None:
-    """The interval lies above 0, holds 0 or lies below 0."""
+    """The verdict follows the interval of the difference, and states it."""
     judged = rows("new", *["cat", "dog"] * 20)
     labels = [row.answer if given == "right" else given for row in judged]
     found = compare_with_baselines(judged, labels, labelled, labels=LABELS)
@@ -82,14 +82,14 @@ def test_the_verdict_follows_the_paired_interval(labelled: list[Example], given:
     ],
 )
 def test_nothing_is_compared_without_rows(judged: list[Example], labelled: list[Example], said: str) -> None:
-    """The verdict says which are missing."""
+    """Without rows nothing is compared, and the verdict says which are missing."""
     found = compare_with_baselines(judged, ["cat"] * len(judged), labelled, labels=LABELS)
     assert (found.scores, found.against_text) == ((), None)
     assert found.verdict.startswith(said)
 
 
 def test_the_record_is_json() -> None:
-    """The record holds the scores, the verdict and the row count."""
+    """The record is JSON with scores, verdict and the number of rows."""
     found = compare_with_baselines(ROWS, ["cat"] * 4, LABELLED, labels=LABELS)
     record = json.loads(json.dumps(found.to_record()))
     assert [score["name"] for score in record["scores"]] == ["model", "majority", "TF-IDF"]

@@ -1,4 +1,4 @@
-"""Heads that read texts through an embedding model beside their words."""
+"""Tests of heads that read texts through an embedding model beside their words."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ FINGERPRINT = Fingerprint(prompt="Which?", model="openai/a", space=LogprobSpace.
 
 
 def unsure(n: int) -> NDArray[np.float64]:
-    """Return what a model says that knows nothing."""
+    """Return the scores of a model that knows nothing."""
     return np.log(np.full((n, 2), 0.5))
 
 
 def places(answers: Sequence[str]) -> list[int]:
-    """Return the places of answers."""
+    """Return the positions of the answers among the labels."""
     return [LABELS.index(answer) for answer in answers]
 
 
 def fitted(**options: Any) -> Head:
-    """Return the head of the texts whose words are known."""
+    """Return a head that is fitted on the texts with known words."""
     given, answers = KNOWN
     return fit_head(unsure(len(given)), places(answers), labels=LABELS, texts=given, **options)
 
@@ -45,20 +45,20 @@ def head() -> Head:
 
 
 def accuracy(head: Head) -> float:
-    """Return its accuracy on texts whose telling words no labelled row held."""
+    """Return a head's accuracy on texts whose words are in no labelled row."""
     found = head.transform(unsure(len(UNSEEN[0])), UNSEEN[0]).argmax(axis=1)
     return float((found == places(UNSEEN[1])).mean())
 
 
 def test_a_word_never_seen_is_known_by_its_synonym(head: Head) -> None:
-    """A head on words alone guesses."""
+    """A head with an embedding model knows words of no labelled row by their synonyms."""
     assert head.rung == "text alone"
     assert accuracy(head) == 1.0
     assert accuracy(fitted()) < 0.8
 
 
 def test_the_vector_of_a_name_stands_for_a_label_without_rows() -> None:
-    """The word is a synonym of the label's name and stands in no row."""
+    """A text with a synonym of a label's name makes that label likelier, though no row has it."""
     given = [f"{text} lamp" for text in texts(30, words=("purring", "moss"))[0]]
     answers = [0 if "purring" in text else 1 for text in given]
     options: dict[str, Any] = {"labels": ("cat", "moss", "dog"), "texts": given, "candidates": ["text alone"]}
@@ -72,7 +72,7 @@ def test_the_vector_of_a_name_stands_for_a_label_without_rows() -> None:
 
 
 def test_a_saved_head_names_its_model_and_waits_for_it(head: Head, tmp_path: Path) -> None:
-    """A loaded head needs its model; a model of another name with the same vectors will do."""
+    """A loaded head raises ConfigurationError until it gets a model with the same vectors."""
     path = tmp_path / "head.json"
     head.save(path, fingerprint=FINGERPRINT)
     loaded = Head.load(path, fingerprint=FINGERPRINT)
@@ -84,7 +84,7 @@ def test_a_saved_head_names_its_model_and_waits_for_it(head: Head, tmp_path: Pat
 
 
 class Wider(Synonyms):
-    """Its vectors are longer by one number."""
+    """Embedding model whose vectors have one number more."""
 
     def vectors(self, texts: list[str]) -> NDArray[np.float64]:
         """Return the vectors, shape (n, 9)."""
@@ -93,13 +93,13 @@ class Wider(Synonyms):
 
 @pytest.mark.parametrize("other", [Synonyms("other", seed=1), Wider("other")])
 def test_another_model_is_refused(head: Head, other: Synonyms) -> None:
-    """Vectors of another model raise ConfigurationError."""
+    """A model with other vectors raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"'model2vec:synonyms'.*got 'other'.*fit the head again"):
         head.with_embedding(other)
 
 
 def test_a_head_sent_elsewhere_leaves_its_model_behind(head: Head) -> None:
-    """An unpickled head has no model until it gets one."""
+    """A pickled head has no embedding model until it is given one."""
     sent = pickle.loads(pickle.dumps(head))  # noqa: S301 (its own)
     assert sent.embedding == head.embedding
     assert sent.embedding.model is None
@@ -107,7 +107,7 @@ def test_a_head_sent_elsewhere_leaves_its_model_behind(head: Head) -> None:
 
 
 def test_a_head_that_reads_no_text_needs_no_model() -> None:
-    """Texts that teach nothing leave the head without an embedding model."""
+    """A head that uses no text has no embedding model."""
     logprobs, answers = noise(60)
     head = fit_head(
         logprobs, answers, labels=("a", "b", "c"), texts=UNSEEN[0] + KNOWN[0][:20], embedding=Synonyms()
@@ -120,7 +120,7 @@ def test_a_head_that_reads_no_text_needs_no_model() -> None:
 
 @pytest.mark.parametrize("broken", [np.zeros((1, 8)), np.zeros(40), np.full((40, 8), np.nan)])
 def test_vectors_that_are_none_are_refused(broken: ArrayLike) -> None:
-    """Every text needs one vector of finite numbers."""
+    """Vectors that are not one row of finite numbers for each text raise ConfigurationError."""
 
     class Broken(Synonyms):
         def vectors(self, texts: list[str]) -> Any:
@@ -131,7 +131,7 @@ def test_vectors_that_are_none_are_refused(broken: ArrayLike) -> None:
 
 
 def test_texts_that_have_no_bytes_are_read(head: Head) -> None:
-    """Half a surrogate pair becomes a question mark before the model sees it."""
+    """A text with half a surrogate pair is read by the embedding model."""
 
     class Strict(Synonyms):
         def vectors(self, texts: list[str]) -> NDArray[np.float64]:
@@ -144,7 +144,7 @@ def test_texts_that_have_no_bytes_are_read(head: Head) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "name", "probe"])
 def test_a_damaged_file_is_refused(head: Head, tmp_path: Path, damage: str) -> None:
-    """A file that lacks a valid embedding model raises StateError."""
+    """A file without a valid embedding model raises StateError."""
     path = tmp_path / "head.json"
     head.save(path, fingerprint=FINGERPRINT)
     record = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Which rung labelled rows support, and what a head makes of them."""
+"""Tests of `fit_head`: the rung that labelled rows support, and the head's predictions."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ FRESH = halves(200, seed=1)
 
 
 def fit(rows: HeadRows, *, texts: bool = False, features: bool = False, **options: Any) -> Head:
-    """Return the head of rows, with what is asked for."""
+    """Return a head that is fitted on rows with the given options."""
     options |= {"texts": rows.texts} if texts else {}
     options |= {"features": rows.features} if features else {}
     return fit_head(rows.logprobs, rows.answers, labels=LABELS, **options)
 
 
 def says(head: Head, rows: HeadRows = FRESH) -> Array:
-    """Return what a head makes of rows."""
+    """Return the distributions of a head for rows."""
     return head.transform(rows.logprobs, rows.texts, features=rows.features)
 
 
 def accuracy(head: Head, rows: HeadRows) -> float:
-    """Return the share of right answers on rows."""
+    """Return the share of rows that a head answers rightly."""
     return float((says(head, rows).argmax(axis=1) == rows.answers).mean())
 
 
 def names(head: Head) -> list[str]:
-    """Return the rungs that were tried."""
+    """Return the names of the rungs that were tried."""
     return [one.name for one in head.figures]
 
 
 def of(head: Head, name: str) -> RungFigures:
-    """Return the figures of a rung."""
+    """Return the figures of one rung."""
     return next(one for one in head.figures if one.name == name)
 
 
@@ -66,7 +66,7 @@ def of(head: Head, name: str) -> RungFigures:
 
 
 def test_a_lean_is_taken_out_by_the_prior() -> None:
-    """The model knows the answer and nearly always gives the first label."""
+    """A model that nearly always gives the first label is corrected by the rung "prior"."""
     honest, answers = knowing(400)
     leaning = log_softmax(honest + 4.0 * FIRST, axis=1)
     head = fit_head(leaning[:200], answers[:200], labels=THREE)
@@ -79,7 +79,7 @@ def test_a_lean_is_taken_out_by_the_prior() -> None:
 
 
 def test_labels_that_swap_places_are_set_right_by_the_regression() -> None:
-    """The model names the next label each time: no weight of a label's own helps."""
+    """A model that names the next label each time is corrected by the rung "regression"."""
     honest, answers = knowing(400)
     swapped = honest[:, [2, 0, 1]]
     head = fit_head(swapped[:200], answers[:200], labels=THREE)
@@ -90,7 +90,7 @@ def test_labels_that_swap_places_are_set_right_by_the_regression() -> None:
 
 
 def test_too_sure_a_model_is_made_as_sure_as_it_is_right() -> None:
-    """Log loss on fresh rows is nearly that of the honest rows, and labels stay."""
+    """A model that is too sure gets its temperature, and nearly the honest rows' log loss."""
     honest, answers = knowing(800)
     head = fit_head(3.0 * honest[:400], answers[:400], labels=THREE, candidates=["prior"])
     assert head.temperature == pytest.approx(3.0, rel=0.25)
@@ -99,7 +99,7 @@ def test_too_sure_a_model_is_made_as_sure_as_it_is_right() -> None:
 
 
 def test_noise_is_left_as_it_was_scored() -> None:
-    """Of 20 draws at least 13 are left alone: one standard error lets some through."""
+    """A model of noise is left as it was scored in at least 13 of 20 draws."""
     rungs = Counter(fit_head(*noise(seed=seed), labels=THREE).rung for seed in range(20))
     assert rungs["as scored"] >= 13, rungs
     head = fit_head(*noise(seed=0), labels=THREE)
@@ -110,7 +110,7 @@ def test_noise_is_left_as_it_was_scored() -> None:
 
 
 def test_an_honest_model_is_left_as_it_was_scored() -> None:
-    """Log loss on fresh rows hardly rises, even where a rung is taken by chance."""
+    """An honest model is left as it was scored in most draws, and its log loss hardly rises."""
     rungs = []
     for seed in range(5):
         head = fit_head(*knowing(300, seed=seed), labels=THREE)
@@ -124,7 +124,7 @@ def test_an_honest_model_is_left_as_it_was_scored() -> None:
 
 
 def test_words_decide_where_the_model_knows_nothing() -> None:
-    """The head answers as the text baseline does, at another temperature."""
+    """Where the scores know nothing, the head answers as the text baseline does."""
     rows, rng = halves(140), np.random.default_rng(0)
     answers = (rows.answers + (np.arange(140) % 7 == 0)) % 2
     quiet = 0.05 * rng.normal(size=(140, 2))
@@ -140,7 +140,7 @@ def test_words_decide_where_the_model_knows_nothing() -> None:
 
 
 def test_both_decide_where_each_knows_a_half() -> None:
-    """Neither the model nor the text alone is right much more than half the time."""
+    """Where scores and text know one half each, the rung "regression and text" is taken."""
     head = fit(halves(), texts=True)
     assert head.rung == "regression and text"
     assert accuracy(head, FRESH) > 0.9
@@ -149,7 +149,7 @@ def test_both_decide_where_each_knows_a_half() -> None:
 
 
 def test_features_decide_where_the_scores_do_not() -> None:
-    """The text is used as well where it tells what the features do not."""
+    """Where features know what the scores do not, they are used, with the text where it helps."""
     head = fit(halves(), features=True)
     assert head.rung == "features"
     assert (head.uses_text, head.uses_features) == (False, True)
@@ -161,7 +161,7 @@ def test_features_decide_where_the_scores_do_not() -> None:
 
 
 def test_words_that_tell_nothing_are_left_out() -> None:
-    """The head equals the one fitted without texts."""
+    """Texts without information are not used, and the head equals one fitted without them."""
     rows = halves(200)
     head = fit_head(rows.logprobs, rows.answers, labels=LABELS, texts=filler(200))
     assert head.rung == fit(rows).rung
@@ -170,7 +170,7 @@ def test_words_that_tell_nothing_are_left_out() -> None:
 
 
 def test_the_text_must_add_to_the_model() -> None:
-    """A text that only beats the scored distributions is not used beside a model that knows more."""
+    """A text that beats the scores is not used if a corrected model knows more."""
     rows, rng = halves(), np.random.default_rng(0)
     knows = log_softmax(
         4.0 * np.eye(4)[rows.answers] + rng.normal(size=(160, 4)) + 7.0 * (np.arange(4) == 0), axis=1
@@ -183,7 +183,7 @@ def test_the_text_must_add_to_the_model() -> None:
 
 
 def test_the_better_of_two_that_look_at_both_is_taken() -> None:
-    """Features know more than the scores, and the text tells the rest."""
+    """Where features know more than scores, the rung "features and text" is taken."""
     rows = halves()
     weak = log_softmax(rows.logprobs + np.random.default_rng(0).normal(scale=2.0, size=(160, 4)), axis=1)
     known = hidden(rows.answers // 2)
@@ -194,7 +194,7 @@ def test_the_better_of_two_that_look_at_both_is_taken() -> None:
 
 
 def test_text_is_not_taken_for_a_difference_that_may_be_chance() -> None:
-    """The text alone has to beat the scored distributions by the same rule."""
+    """A text without information is rarely used, even where its log loss is lower."""
     taken, left = 0, 0
     for seed in range(12):
         logprobs, answers = noise(60, seed=seed)
@@ -213,7 +213,7 @@ TOPICS = ("card_lost", "CardArrival", "exchange rate")
 
 @pytest.mark.parametrize("rung", ["text alone", "regression and text", "features and text"])
 def test_the_name_of_a_label_stands_for_rows_that_are_missing(rung: str) -> None:
-    """No row has the third label; its name is known in any spelling."""
+    """A label without rows is found by the words of its name."""
     asked = ["arrival of my card", "my card is lost", "a better rate", "rate of exchange"]
     head = fit_head(
         np.zeros((20, 3)) - [0.0, 9.0, 9.0],
@@ -229,7 +229,7 @@ def test_the_name_of_a_label_stands_for_rows_that_are_missing(rung: str) -> None
 
 
 def test_names_decide_where_most_labels_have_one_row() -> None:
-    """Held-out rows have labels that no other row teaches."""
+    """Labels of one row each are found by the words of their names."""
     rng = np.random.default_rng(0)
     words = [f"{''.join(rng.choice(list('abcdefghijklmnopqrstuvwxyz'), 6))}" for _ in range(40)]
     texts = [f"{filler(1, seed=seed)[0]} {word}" for seed, word in enumerate(words)]
@@ -245,7 +245,7 @@ def test_names_decide_where_most_labels_have_one_row() -> None:
 
 
 def dealt(answers: NDArray[np.intp], *, seed: int = 0) -> NDArray[np.intp]:
-    """Return a fold for each row: shuffled, then dealt out label by label."""
+    """Return a fold for each row: rows are shuffled, and dealt out label by label."""
     order = sorted(np.random.default_rng(seed).permutation(len(answers)), key=lambda row: answers[row])
     fold = np.empty(len(answers), dtype=np.intp)
     fold[order] = np.arange(len(answers)) % 5
@@ -253,17 +253,17 @@ def dealt(answers: NDArray[np.intp], *, seed: int = 0) -> NDArray[np.intp]:
 
 
 def by_prior(x: Array, answers: NDArray[np.intp], asked: Array) -> Array:
-    """Return what the label-prior correction makes of rows."""
+    """Return the distributions of rows after the label-prior correction."""
     return LabelPriorCorrection().fit(x, answers).transform(asked)
 
 
 def by_vector(x: Array, answers: NDArray[np.intp], asked: Array) -> Array:
-    """Return what vector scaling makes of rows."""
+    """Return the distributions of rows after vector scaling."""
     return VectorScaling().fit(x, answers).transform(asked)
 
 
 def by_regression(x: Array, answers: NDArray[np.intp], asked: Array) -> Array:
-    """Return what scikit-learn's regression on standardised columns makes of rows whose labels count alike."""
+    """Return the distributions of scikit-learn's regression on standardised columns."""
     mean, spread = x.mean(axis=0), x.std(axis=0) / 0.1
     each = {label: 1.0 / (2.0 + n) for label, n in Counter(answers.tolist()).items()}
     weights = np.array([each[label] for label in answers.tolist()])
@@ -275,7 +275,7 @@ def by_regression(x: Array, answers: NDArray[np.intp], asked: Array) -> Array:
 
 
 def smoothed(log_p: Array, temperature: float, n: int) -> Array:
-    """Return distributions at a temperature, beside one row that holds every label equally."""
+    """Return distributions at a temperature, mixed with one row of equal shares."""
     found: Array = np.log(
         (n * np.exp(log_softmax(log_p / temperature, axis=1)) + 1.0 / log_p.shape[1]) / (n + 1.0)
     )
@@ -283,7 +283,7 @@ def smoothed(log_p: Array, temperature: float, n: int) -> Array:
 
 
 def held_out(judge: Judge, x: Array, answers: NDArray[np.intp]) -> tuple[Array, float]:
-    """Return what five-fold cross-validation says of every row, and its temperature."""
+    """Return held-out distributions by five-fold cross-validation, and their temperature."""
     found, fold = np.empty_like(x), dealt(answers)
     for k in range(5):
         found[fold == k] = judge(x[fold != k], answers[fold != k], x[fold == k])
@@ -299,7 +299,7 @@ def held_out(judge: Judge, x: Array, answers: NDArray[np.intp]) -> tuple[Array, 
 
 
 def figures(name: str, log_p: Array, answers: NDArray[np.intp]) -> RungFigures:
-    """Return the figures of distributions, by scikit-learn where it has them."""
+    """Return the figures of distributions, computed by scikit-learn where it can."""
     p, best = np.exp(log_p), log_p.argmax(axis=1)
     return RungFigures(
         name=name,
@@ -314,7 +314,7 @@ def figures(name: str, log_p: Array, answers: NDArray[np.intp]) -> RungFigures:
     ("name", "judge"), [("prior", by_prior), ("vector", by_vector), ("regression", by_regression)]
 )
 def test_figures_are_those_of_rows_that_had_not_taught_it(name: str, judge: Judge) -> None:
-    """Figures equal those recomputed fold by fold, temperature included."""
+    """Figures and temperature equal those of a cross-validation that is written out."""
     honest, answers = knowing(120)
     x = log_softmax(2.0 * honest + 3.0 * FIRST, axis=1)
     head = fit_head(x + 7.0, answers, labels=THREE, candidates=[name])
@@ -329,7 +329,7 @@ def test_figures_are_those_of_rows_that_had_not_taught_it(name: str, judge: Judg
 
 @pytest.mark.parametrize("scale", [0.05, 0.3, 1.0])
 def test_a_rung_is_taken_by_the_rule_alone(scale: float) -> None:
-    """A rung needs less loss by more than the standard error, and no lower accuracy or macro F1."""
+    """A rung is taken if it lowers the loss by more than its error, without lower accuracy or F1."""
     decided = Counter[bool]()
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -351,7 +351,7 @@ def test_a_rung_is_taken_by_the_rule_alone(scale: float) -> None:
 
 
 def test_a_better_loss_does_not_excuse_a_worse_macro_f1() -> None:
-    """A rung that always gives the frequent label is more accurate and finds no other."""
+    """A rung with lower loss but lower macro F1 is not taken."""
     rng = np.random.default_rng(0)
     answers = (np.arange(300) % 10 == 0).astype(int)
     logit = 0.8 * (answers + rng.normal(size=300) - 0.4)
@@ -365,7 +365,7 @@ def test_a_better_loss_does_not_excuse_a_worse_macro_f1() -> None:
 
 
 def test_a_better_loss_does_not_excuse_a_worse_accuracy() -> None:
-    """A rung that finds more rare rows and loses more frequent ones is not taken."""
+    """A rung with lower loss but lower accuracy is not taken."""
     rng = np.random.default_rng(29)
     answers = rng.choice(3, size=60, p=[0.8, 0.1, 0.1])
     logits = 3.0 * (0.7 * rng.normal(size=(60, 3)) + 1.2 * np.eye(3)[answers]) + 5.0 * FIRST
@@ -381,7 +381,7 @@ def test_a_better_loss_does_not_excuse_a_worse_accuracy() -> None:
 
 
 def test_candidates_say_what_is_tried() -> None:
-    """The scored distributions are always tried; by default every rung that can be fitted is."""
+    """`candidates` sets the rungs that are tried, beside "as scored", which always is."""
     rows = halves(60)
     assert names(fit(rows)) == LADDER
     assert names(fit(rows, texts=True)) == [*LADDER, "text alone", "regression and text"]
@@ -403,13 +403,13 @@ def test_candidates_say_what_is_tried() -> None:
     ],
 )
 def test_an_unknown_rung_is_refused(candidates: Any, named: str) -> None:
-    """A rung whose texts or features are missing raises ConfigurationError, too."""
+    """An unknown rung, or one without its texts or features, raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=f"Expected rungs among 'as scored'.* got {named}"):
         fit(halves(20), candidates=candidates)
 
 
 def test_a_head_keeps_the_held_out_loss_of_every_row() -> None:
-    """Losses are those of the chosen rung; a head of too few rows has none."""
+    """`held_out_losses` are those of the chosen rung, and None with too few rows."""
     head = fit(halves(60))
     assert head.held_out_losses is not None
     assert head.held_out_losses.shape == (head.n_rows,)
@@ -418,7 +418,7 @@ def test_a_head_keeps_the_held_out_loss_of_every_row() -> None:
 
 
 def test_equal_calls_agree_and_another_seed_deals_again() -> None:
-    """The default equals seed 0."""
+    """Equal calls give equal heads, the default is seed 0, and another seed deals other folds."""
     rows = halves(60)
     first, again = fit(rows), fit(rows)
     assert first.describe() == again.describe()
@@ -431,7 +431,7 @@ def test_equal_calls_agree_and_another_seed_deals_again() -> None:
 
 
 def test_the_order_of_rows_does_no_harm() -> None:
-    """Rows sorted by label give the same rung and nearly the same figures."""
+    """Rows that are sorted by label give the same rung and nearly the same figures."""
     rows = halves(200)
     order = np.argsort(rows.answers, kind="stable")
     dealt_out, blocks = fit(rows, texts=True), fit(rows.take(order), texts=True)
@@ -442,7 +442,7 @@ def test_the_order_of_rows_does_no_harm() -> None:
 
 
 def test_a_head_tells_why() -> None:
-    """The description holds figures, gain and reason as JSON values; the head is immutable."""
+    """The description holds rung, rows, gain, reason and figures as JSON; a head is immutable."""
     head = fit(halves(), texts=True)
     scored, taken = of(head, "as scored"), of(head, head.rung)
     assert head.gain == scored.log_loss - taken.log_loss
@@ -464,7 +464,7 @@ def test_a_head_tells_why() -> None:
 
 
 def shifted(n: int, mix: list[float], *, seed: int = 0) -> tuple[Array, NDArray[np.intp]]:
-    """Return rows of a given mix: what a label's rows look like is the same in every mix, and is known."""
+    """Return rows of a given mix of labels whose true distributions are known."""
     rng = np.random.default_rng(seed)
     answers = rng.choice(3, size=n, p=mix)
     seen = 1.5 * np.eye(3)[answers] + rng.normal(size=(n, 3))
@@ -472,7 +472,7 @@ def shifted(n: int, mix: list[float], *, seed: int = 0) -> tuple[Array, NDArray[
 
 
 def test_a_head_for_another_mix_of_labels_knows_it() -> None:
-    """Fitted on equal shares and used on skewed ones, it nearly equals the true posterior."""
+    """A head with `label_mix` has nearly the true posterior's log loss on rows of that mix."""
     mix = [0.8, 0.15, 0.05]
     x, answers = shifted(1200, [1 / 3] * 3)
     asked, truth = shifted(4000, mix, seed=1)
@@ -486,7 +486,7 @@ def test_a_head_for_another_mix_of_labels_knows_it() -> None:
 
 
 def test_the_shift_is_wanted_over_observed() -> None:
-    """The mix is given by label or by place, as shares or as counts."""
+    """A head shifts by the ratio of `label_mix` to the observed shares, in any form of the mix."""
     x, answers = shifted(300, [0.6, 0.3, 0.1])
     plain = fit_head(x, answers, labels=THREE)
     observed = (np.bincount(answers) + 1 / 3) / 301
@@ -501,7 +501,7 @@ def test_the_shift_is_wanted_over_observed() -> None:
 
 
 def test_a_label_without_rows_has_its_expected_share() -> None:
-    """The mix alone determines the mean probability of such a label."""
+    """The mean probability of a label without rows is its share in `label_mix`."""
     x, answers = shifted(600, [0.5, 0.5, 0.0])
     head = fit_head(x, answers, labels=THREE, label_mix=[0.4, 0.4, 0.2], candidates=["regression"])
     asked, _ = shifted(2000, [0.5, 0.5, 0.0], seed=1)
@@ -509,7 +509,7 @@ def test_a_label_without_rows_has_its_expected_share() -> None:
 
 
 def test_scores_that_are_left_as_they_were_are_shifted_all_the_same() -> None:
-    """With too few rows nothing is shifted."""
+    """A head that left the scores alone still shifts them, but not with too few rows."""
     x, answers = shifted(300, [1 / 3] * 3)
     head = fit_head(x, answers, labels=THREE, candidates=[], label_mix=[8, 1, 1])
     assert head.rung == "as scored"
@@ -530,7 +530,7 @@ def test_scores_that_are_left_as_they_were_are_shifted_all_the_same() -> None:
     ],
 )
 def test_a_mix_that_is_none_of_these_labels_is_refused(mix: Any, said: str) -> None:
-    """The message says what was expected."""
+    """A `label_mix` that does not fit the labels raises ConfigurationError."""
     x, answers = shifted(30, [1 / 3] * 3)
     with pytest.raises(ConfigurationError, match=said):
         fit_head(x, answers, labels=THREE, label_mix=mix)
@@ -541,7 +541,7 @@ def test_a_mix_that_is_none_of_these_labels_is_refused(mix: Any, said: str) -> N
 
 @pytest.mark.parametrize("n", [1, 2, 9])
 def test_few_rows_teach_nothing(n: int) -> None:
-    """The reason names the number of rows needed; there are no figures."""
+    """With fewer than ten rows the scores are left alone, without figures, and the reason says so."""
     rows = halves(n)
     head = fit(rows, texts=True, features=True)
     assert (head.rung, head.figures, head.gain, head.n_rows) == ("as scored", (), 0.0, n)
@@ -551,7 +551,7 @@ def test_few_rows_teach_nothing(n: int) -> None:
 
 
 def test_few_rows_of_many_labels_are_read_anyway() -> None:
-    """One label has a single row, another none."""
+    """Labels with a single row or none do not stop any rung from being tried."""
     rows = dataclasses.replace(halves(60), answers=np.where(np.arange(60) == 0, 2, np.arange(60) % 2))
     head = fit(rows, texts=True, features=True)
     assert all(math.isfinite(one.log_loss) for one in head.figures)
@@ -560,7 +560,7 @@ def test_few_rows_of_many_labels_are_read_anyway() -> None:
 
 @pytest.mark.parametrize("rung", EVERY[1:])
 def test_a_label_without_rows_is_not_ruled_out(rung: str) -> None:
-    """Its probability is at least its share of one row."""
+    """The probability of a label without rows is at least its share of one row, in every rung."""
     rows = halves(120)
     leaning = rows.logprobs[:, [0, 2, 1, 3]] + 5.0 * (np.arange(4) == 3)
     rows = dataclasses.replace(rows, logprobs=leaning, answers=rows.answers % 2)
@@ -571,7 +571,7 @@ def test_a_label_without_rows_is_not_ruled_out(rung: str) -> None:
 
 
 def test_answers_that_are_all_alike_are_learned() -> None:
-    """No probability becomes 0."""
+    """If all answers are one label, the head gives it, and every probability is above 0."""
     rows = dataclasses.replace(halves(40), answers=np.full(40, 2))
     found = np.exp(says(fit(rows, texts=True, features=True)))
     assert (found.argmax(axis=1) == 2).all()
@@ -580,7 +580,7 @@ def test_answers_that_are_all_alike_are_learned() -> None:
 
 @pytest.mark.parametrize("text", ["", "...", "the same words"])
 def test_texts_that_are_all_alike_add_nothing(text: str) -> None:
-    """Later texts may hold words of no label's name."""
+    """Texts that are all alike change no rung, and alone they give the labels' shares."""
     rows = dataclasses.replace(halves(100), texts=[text] * 100)
     assert fit(rows, texts=True).rung == fit(rows).rung
     shares = np.bincount(rows.answers, minlength=4) / 100
@@ -592,7 +592,7 @@ def test_texts_that_are_all_alike_add_nothing(text: str) -> None:
 
 
 def test_constant_and_missing_columns_add_nothing() -> None:
-    """Figures equal those of the regression without features."""
+    """Constant, missing or huge features give the figures of the regression without features."""
     rows = halves(100)
     for useless in (np.full((100, 3), 7.0), np.zeros((100, 0)), np.full((100, 1), 1e100)):
         head = fit_head(rows.logprobs, rows.answers, labels=LABELS, features=useless)
@@ -601,7 +601,7 @@ def test_constant_and_missing_columns_add_nothing() -> None:
 
 
 def test_a_thousand_labels_of_one_row_each_take_seconds() -> None:
-    """Only the prior is tried, and no label is ruled out."""
+    """For 1,000 labels with one row each only the prior is tried, and no label is ruled out."""
     honest = np.random.default_rng(0).normal(size=(1000, 1000)) + 3.0 * np.eye(1000)
     labels = [f"label {number}" for number in range(1000)]
     head = fit_head(
@@ -645,7 +645,7 @@ def test_any_rows_have_distributions(
 
 
 def test_rows_are_normalised_first(heads: list[Head]) -> None:
-    """Logits give the same result, and every row is transformed alone."""
+    """A constant added to a row's scores changes nothing, and each row is transformed alone."""
     shift = np.random.default_rng(0).normal(scale=9.0, size=(200, 1))
     for head in heads:
         found = says(head)
@@ -670,7 +670,7 @@ def test_rows_are_normalised_first(heads: list[Head]) -> None:
     ],
 )
 def test_bad_rows_are_refused(change: dict[str, Any], message: str) -> None:
-    """The message says what was expected."""
+    """Bad rows raise ConfigurationError with what was expected."""
     rows = halves(20)
     given_rows: dict[str, Any] = {**vars(rows), "labels": LABELS, **change}
     with pytest.raises(ConfigurationError, match=message):
@@ -678,7 +678,7 @@ def test_bad_rows_are_refused(change: dict[str, Any], message: str) -> None:
 
 
 def test_what_a_head_needs_is_asked_for(heads: list[Head]) -> None:
-    """Missing texts or features, and other widths, raise ConfigurationError."""
+    """Missing texts, and rows or scores of other sizes, raise ConfigurationError."""
     by_rung = {head.rung: head for head in heads}
     x, texts, features = FRESH.logprobs, FRESH.texts, FRESH.features
     with pytest.raises(ConfigurationError, match="Expected texts for a head of rung 'text alone'"):

@@ -1,4 +1,4 @@
-"""Heads as files."""
+"""Tests of heads that are saved and loaded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def heads() -> dict[str, Head]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return where a head is saved."""
+    """Return the path of a head's file."""
     return tmp_path / "head.json"
 
 
@@ -46,20 +46,20 @@ def again(head: Head, path: Path) -> Head:
 
 
 def refused(path: Path, record: Any) -> None:
-    """Fail unless a record in place of a head's is damaged."""
+    """Check that a changed record raises StateError."""
     path.write_text(json.dumps(record))
     with pytest.raises(StateError, match="damaged"):
         Head.load(path, fingerprint=FINGERPRINT)
 
 
 def says(head: Head) -> Any:
-    """Return what a head makes of rows it has not seen."""
+    """Return a head's distributions of rows that it has not seen."""
     return head.transform(FRESH.logprobs, FRESH.texts, features=FRESH.features)
 
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_a_saved_head_comes_back(heads: dict[str, Head], rung: str, path: Path) -> None:
-    """Only coefficients of words are rounded, to four digits."""
+    """A loaded head predicts as the saved one, to 1e-9, and exactly if it uses no text."""
     head = heads[rung]
     head.save(path, fingerprint=FINGERPRINT)
     loaded = Head.load(str(path), fingerprint=FINGERPRINT)
@@ -76,7 +76,7 @@ def test_a_saved_head_comes_back(heads: dict[str, Head], rung: str, path: Path) 
 
 
 def test_a_head_for_another_mix_comes_back(heads: dict[str, Head], path: Path) -> None:
-    """An invalid shift is damage; a head without one writes none."""
+    """A head with a shift is loaded with it, and an invalid shift raises StateError."""
     head = dataclasses.replace(heads["prior"], shift=(0.5, -0.5, 1.0, 0.0))
     loaded = again(head, path)
     assert loaded.shift == head.shift
@@ -91,7 +91,7 @@ def test_a_head_for_another_mix_comes_back(heads: dict[str, Head], path: Path) -
 
 @pytest.mark.parametrize("n", [3, 40])
 def test_a_head_that_learned_nothing_comes_back(n: int, path: Path) -> None:
-    """Too few rows leave no figures."""
+    """A head that learned nothing is loaded unchanged."""
     rows = ROWS.take(np.arange(n))
     head = fit_head(rows.logprobs, rows.answers, labels=LABELS, candidates=[])
     loaded = again(head, path)
@@ -100,7 +100,7 @@ def test_a_head_that_learned_nothing_comes_back(n: int, path: Path) -> None:
 
 
 def test_words_of_few_labels_come_back(path: Path) -> None:
-    """Labels without rows keep their places; a text may hold any character."""
+    """A loaded head keeps labels without rows and texts of any characters."""
     kinds = ("sunny \u65e5", "rainy \u00e9")
     texts = [f"{kinds[n % 2]} \ud800 {n}" for n in range(40)]
     head = fit_head(np.zeros((40, 4)), np.arange(40) % 2 * 2, labels=LABELS, texts=texts)
@@ -118,7 +118,7 @@ def test_words_of_few_labels_come_back(path: Path) -> None:
 def test_a_head_for_something_else_is_refused(
     heads: dict[str, Head], change: dict[str, Any], named: str, path: Path
 ) -> None:
-    """The message says what differs."""
+    """Another prompt, model, space or label set raises StateError that names the difference."""
     heads["prior"].save(path, fingerprint=FINGERPRINT)
     with pytest.raises(StateError, match=named):
         Head.load(path, fingerprint=dataclasses.replace(FINGERPRINT, **change))
@@ -126,7 +126,7 @@ def test_a_head_for_something_else_is_refused(
 
 @pytest.mark.parametrize("labels", [LABELS[:3], LABELS[::-1], ("a", "b", "c", "d")])
 def test_other_labels_are_refused(heads: dict[str, Head], labels: tuple[str, ...], tmp_path: Path) -> None:
-    """Both `check` and `save` raise ConfigurationError, and no file is written."""
+    """Other labels raise ConfigurationError in `check` and `save`, and no file is written."""
     other = dataclasses.replace(FINGERPRINT, labels=labels)
     with pytest.raises(ConfigurationError, match=f"Expected a head for {len(labels)} labels"):
         heads["prior"].check(other)
@@ -137,7 +137,7 @@ def test_other_labels_are_refused(heads: dict[str, Head], labels: tuple[str, ...
 
 
 def damages(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield paths in a record, and what to put there; `...` takes the entry out."""
+    """Yield places in a record and their new values; `...` stands for removal."""
     children = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )
@@ -165,7 +165,7 @@ def spoil(record: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @pytest.mark.parametrize("rung", ["prior", "regression", "features and text"])
 def test_damage_is_refused_wherever_it_is(heads: dict[str, Head], rung: str, path: Path) -> None:
-    """Every spoilt entry raises StateError, but for the reason, which may be any text."""
+    """Every changed entry of a file raises StateError, except for the text of the reason."""
     heads[rung].save(path, fingerprint=FINGERPRINT)
     record = json.loads(path.read_text())
     survived = []
@@ -194,13 +194,13 @@ def test_damage_is_refused_wherever_it_is(heads: dict[str, Head], rung: str, pat
 def test_impossible_values_are_refused(
     heads: dict[str, Head], place: tuple[str, ...], value: Any, path: Path
 ) -> None:
-    """Places of seen labels lie in the label set, ascend and are whole; a rung has figures and a temperature."""
+    """An impossible value in a file raises StateError."""
     heads["regression"].save(path, fingerprint=FINGERPRINT)
     refused(path, spoil(json.loads(path.read_text()), ("state", *place), value))
 
 
 def test_a_missing_file_and_another_kind_are_refused(heads: dict[str, Head], tmp_path: Path) -> None:
-    """The message names the path, or what the file holds."""
+    """A missing file, or a file of another kind, raises StateError."""
     with pytest.raises(StateError, match=r"absent\.json"):
         Head.load(tmp_path / "absent.json", fingerprint=FINGERPRINT)
     path = tmp_path / "scaling.json"

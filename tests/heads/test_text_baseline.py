@@ -1,4 +1,4 @@
-"""Labels from words alone, against scikit-learn itself."""
+"""Tests of the text baseline: it agrees with scikit-learn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLOURS = [0, 0, 1, 1, 0, 1]
 
 
 def reference(texts: list[str], answers: Any, asked: list[str], *, n_labels: int) -> Any:
-    """Return what scikit-learn says, beside one row that holds every label equally."""
+    """Return scikit-learn's distributions, with one row of equal shares added."""
     model = make_pipeline(
         make_union(
             TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
@@ -37,7 +37,7 @@ def reference(texts: list[str], answers: Any, asked: list[str], *, n_labels: int
 @pytest.mark.parametrize("limit", [0, 2000], ids=["in words", "in the span of the texts"])
 @pytest.mark.parametrize("n_labels", [2, 4])
 def test_it_is_what_scikit_learn_finds(limit: int, n_labels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both solvers agree with scikit-learn, for two labels and for more."""
+    """Both solvers agree with scikit-learn, for two labels and for four."""
     monkeypatch.setattr("calibrant.heads._linear._MOST_IN_SPAN", limit)
     rows, fresh = halves(120), halves(60, seed=1)
     answers = rows.answers % n_labels
@@ -49,7 +49,7 @@ def test_it_is_what_scikit_learn_finds(limit: int, n_labels: int, monkeypatch: p
 
 
 def test_many_texts_are_solved_in_words() -> None:
-    """With 2,100 texts the answer is the same."""
+    """With 2,100 texts the baseline agrees with scikit-learn."""
     answers = np.arange(2100) % 2
     texts = [f"{('sun', 'rain')[bit]} {number % 7}" for number, bit in enumerate(answers)]
     asked = ["sun 3", "rain", "3"]
@@ -61,21 +61,21 @@ def test_many_texts_are_solved_in_words() -> None:
 
 
 def test_a_label_without_rows_keeps_a_small_probability() -> None:
-    """It has its share of the one row that holds every label equally."""
+    """A label without rows has its share of the one row that holds every label equally."""
     found = np.exp(TextBaseline().fit(WORDS, COLOURS, labels=LABELS).predict_log_proba(["red", "grey"]))
     assert found[:, 2:] == pytest.approx(1 / 4 / 7)
     assert found.sum(axis=1) == pytest.approx(1.0)
 
 
 def test_one_label_alone_is_what_it_says() -> None:
-    """Six rows have the label, and one row holds both."""
+    """If all six rows have one label, its probability is 6.5 of 7."""
     found = TextBaseline().fit(WORDS, [1] * 6, labels=["a", "b"])
     assert np.exp(found.predict_log_proba(["red", ""])) == pytest.approx(np.array([[0.5, 6.5]] * 2) / 7)
 
 
 @pytest.mark.parametrize("texts", [["..."] * 6, ["   ", "", "\n", "", "", ""], ["same old"] * 6])
 def test_texts_without_words_leave_the_shares_of_the_labels(texts: list[str]) -> None:
-    """Four rows stand against two, beside one row that holds both labels."""
+    """Texts without telling words give the shares of the labels."""
     found = TextBaseline().fit(texts, [0, 0, 0, 0, 1, 1], labels=["a", "b"])
     assert np.exp(found.predict_log_proba(["same old", ""])) == pytest.approx(
         np.array([[4.5, 2.5]] * 2) / 7, abs=2e-2
@@ -93,7 +93,7 @@ def test_any_texts_have_distributions(texts: list[str], data: st.DataObject) -> 
 
 
 def test_no_texts_have_no_labels() -> None:
-    """A fitted baseline returns nothing for no texts; one string and an unfitted baseline are errors."""
+    """No texts give an empty result; one string, or an unfitted baseline, raises an error."""
     found = TextBaseline().fit(WORDS, COLOURS, labels=["a", "b"])
     assert found.predict([]) == []
     assert found.predict_log_proba([]).shape == (0, 2)
@@ -112,6 +112,6 @@ def test_no_texts_have_no_labels() -> None:
     ],
 )
 def test_bad_input_is_refused(texts: Any, answers: Any, message: str) -> None:
-    """The message says what was expected."""
+    """Bad input raises ConfigurationError with what was expected."""
     with pytest.raises(ConfigurationError, match=message):
         TextBaseline().fit(texts, answers, labels=["a", "b"])

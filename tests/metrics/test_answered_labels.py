@@ -1,4 +1,4 @@
-"""Number of labels that a classifier answers, and collapse."""
+"""Tests of the number of labels that a classifier answers, and of its collapse."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LABELS = ["a", "b", "c", "d", "e"]
 
 
 def counted(truth: str, given: str) -> AnsweredLabels:
-    """Return the count for one-letter labels; a dot is no answer."""
+    """Return the count for one-letter labels, where a dot is a missing answer."""
     return classification_summary(
         list(truth), [None if label == "." else label for label in given], labels=LABELS
     ).answered_labels
 
 
 def test_labels_are_counted_once() -> None:
-    """Repeated answers do not add to the count."""
+    """A label that is answered several times counts once."""
     found = counted("aabbcc", "aaaae.")
     assert (found.answered, found.total, found.present, found.found) == (2, 5, 3, 1)
     assert str(found) == "2 of 5"
@@ -39,21 +39,21 @@ def test_labels_are_counted_once() -> None:
     ],
 )
 def test_few_answered_labels_are_a_collapse(truth: str, given: str, *, collapsed: bool) -> None:
-    """Labels that are in no row do not count."""
+    """A classifier that answers fewer than half of the labels in the rows has collapsed."""
     found = counted(truth, given)
     assert found.collapsed is collapsed
     assert bool(found.warning) is collapsed
 
 
 def test_the_warning_names_both_counts() -> None:
-    """It names the answered labels and the labels in the rows."""
+    """The warning has the number of labels in the rows, and of those that were answered."""
     assert counted("abcd", "eeea").warning == (
         "Collapsed: of the 4 labels that occur in these rows only 1 were ever answered."
     )
 
 
 def test_one_collapsed_field_is_a_collapse() -> None:
-    """The classifier has collapsed although more than half of all labels are answered."""
+    """One field with few answered labels is a collapse, although most labels are answered."""
     labels = FieldLabels(
         [
             Field(name="topic", labels=LabelSet(["x", "y", "z"])),

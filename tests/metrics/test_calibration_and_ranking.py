@@ -1,4 +1,4 @@
-"""ECE, Brier score, AUROC, AURC and selective accuracy, by their written definitions."""
+"""Tests of ECE, Brier score, AUROC, AURC and selective accuracy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from calibrant.metrics._validation import check_confidence_correct, check_number
 
 
 def _saturated(seed: int, n: int = 200) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return rows like a language model's: most confidences exactly 1, others on a coarse grid."""
+    """Return rows with most confidences at exactly 1, and the others on a coarse grid."""
     rng = np.random.default_rng(seed)
     p = np.where(rng.random(n) < 0.6, 1.0, np.round(rng.beta(5, 1, n), 2))
     return p, (rng.random(n) < 0.3 + 0.6 * p).astype(float)
@@ -35,13 +35,13 @@ def _saturated(seed: int, n: int = 200) -> tuple[NDArray[np.float64], NDArray[np
 @pytest.mark.parametrize("strategy", ["uniform", "quantile"])
 @pytest.mark.parametrize("value", [0.0, 0.2, 1.0])
 def test_ece_of_a_constant_confidence_is_its_gap(strategy: Any, value: float) -> None:
-    """One bin remains, also at the ends of the range."""
+    """The ECE of a constant confidence is its distance from the accuracy."""
     found = expected_calibration_error(confidence=[value] * 4, correct=[1, 0, 0, 0], strategy=strategy)
     assert found == pytest.approx(abs(value - 0.25))
 
 
 def test_ece_defaults_to_fifteen_uniform_bins() -> None:
-    """The default is the one of most papers."""
+    """By default the ECE has fifteen uniform bins."""
     p, y = _saturated(3)
     explicit = expected_calibration_error(confidence=p, correct=y, n_bins=15, strategy="uniform")
     assert expected_calibration_error(confidence=p, correct=y) == explicit
@@ -49,14 +49,14 @@ def test_ece_defaults_to_fifteen_uniform_bins() -> None:
 
 @pytest.mark.parametrize("options", [{"strategy": "kmeans"}, {"n_bins": 0}])
 def test_ece_rejects_unknown_bins(options: dict[str, Any]) -> None:
-    """The message names the option."""
+    """An unknown strategy, or no bin, raises ConfigurationError that names the option."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         expected_calibration_error(confidence=[0.5], correct=[1], **options)
 
 
 @pytest.mark.parametrize(("correct", "what"), [([1, 1], "right"), ([0, 0], "wrong")])
 def test_auroc_with_one_kind_of_row_is_undefined(correct: list[int], what: str) -> None:
-    """An error says so instead of a number."""
+    """The AUROC of rows that are all right or all wrong raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=f"undefined: all 2 rows are {what}"):
         auroc(confidence=[0.1, 0.2], correct=correct)
 
@@ -74,7 +74,7 @@ def test_the_interval_of_auroc_solves_its_equation() -> None:
 
 
 def test_a_perfect_ranking_of_few_rows_is_uncertain() -> None:
-    """No interval of width 0; and the other way round for a ranking that is always wrong."""
+    """The interval of a perfect AUROC of few rows reaches below 1, and that of 0 above 0."""
     best, worst = auroc_interval([0.9, 0.8, 0.7, 0.2], [1, 1, 1, 0]), auroc_interval([0.1, 0.9], [1, 0])
     assert (best.estimate, best.upper) == (1.0, 1.0)
     assert best.lower == pytest.approx(0.3216, abs=1e-4)
@@ -83,7 +83,7 @@ def test_a_perfect_ranking_of_few_rows_is_uncertain() -> None:
 
 
 def test_the_interval_of_auroc_covers_as_often_as_it_says() -> None:
-    """Of 300 samples of two normal distributions whose AUROC is 0.760, at least 275 intervals hold it."""
+    """At least 275 of 300 intervals hold the true AUROC of 0.760."""
     rng = np.random.default_rng(0)
     y = np.repeat([1, 0], [40, 15])
     held = 0
@@ -94,7 +94,7 @@ def test_the_interval_of_auroc_covers_as_often_as_it_says() -> None:
 
 
 def test_a_ranking_worse_than_chance_gets_a_sentence() -> None:
-    """A plainer one where the interval says so, too; none from 0.5 on."""
+    """An AUROC below 0.5 gives a remark, a plainer one if its interval lies below 0.5."""
     (few,) = confidence_remarks(
         auroc_interval([0.9, 0.8, 0.7], [0, 1, 1]), rows=3, rows_with_low_label_mass=0
     )
@@ -110,7 +110,7 @@ def test_a_ranking_worse_than_chance_gets_a_sentence() -> None:
 
 
 def test_a_coverage_that_is_whole_up_to_rounding_does_not_round_up() -> None:
-    """0.07 of 100 rows is 7.000000000000001 in floating point: 7 rows, not 8."""
+    """A coverage of 0.07 accepts 7 of 100 rows, although 0.07 * 100 is above 7."""
     assert 0.07 * 100 > 7
     p = np.linspace(1.0, 0.0, 100)
     y = np.ones(100)
@@ -119,7 +119,7 @@ def test_a_coverage_that_is_whole_up_to_rounding_does_not_round_up() -> None:
 
 
 def test_coverage_must_be_a_share() -> None:
-    """Coverage is in (0, 1]."""
+    """A coverage of 0 raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"coverage in \(0, 1\], got 0.0"):
         selective_accuracy(confidence=[0.5], correct=[1], coverage=0.0)
 
@@ -145,14 +145,14 @@ METRICS = [expected_calibration_error, brier_score, auroc, aurc, excess_aurc, lo
     ],
 )
 def test_bad_rows_are_errors_that_say_where(confidence: Any, correct: Any, message: str) -> None:
-    """Confidence and correctness have one checker."""
+    """Bad confidences or correctness raise ConfigurationError that names the row."""
     with pytest.raises(ConfigurationError, match=message):
         check_confidence_correct(confidence, correct)
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_checks_its_rows(metric: Callable[..., float]) -> None:
-    """No metric returns a number for broken data."""
+    """NaN raises ConfigurationError with the row in every metric."""
     with pytest.raises(ConfigurationError, match="row 1"):
         metric(confidence=[0.5, math.nan], correct=[0, 1])
 
@@ -168,26 +168,26 @@ def test_every_metric_checks_its_rows(metric: Callable[..., float]) -> None:
     ],
 )
 def test_numbers_outside_of_their_interval_are_refused(value: Any, interval: str, message: str) -> None:
-    """Parameters of metrics, calibrators and scores have one checker."""
+    """`check_number` raises ConfigurationError for a value outside its interval."""
     with pytest.raises(ConfigurationError, match=message):
         check_number("x", value, interval)
 
 
 def test_numbers_of_any_real_type_are_taken() -> None:
-    """Closed ends belong to the interval, and floats come out."""
+    """`check_number` takes every real type, with closed ends, and returns a float."""
     assert [check_number("x", value, "[0, 1]") for value in (0, 1.0, np.float32(0.5))] == [0.0, 1.0, 0.5]
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_probabilities_just_outside_the_range_are_clipped(metric: Callable[..., float]) -> None:
-    """Rounding up to 1e-6 is forgiven: 1 + 1e-6 ties with 1."""
+    """Confidences up to 1e-6 outside [0, 1] are clipped in every metric."""
     rounded = metric(confidence=[1.0 + 1e-6, 1.0, 0.5, -1e-7], correct=[0, 1, 1, 0])
     assert rounded == metric(confidence=[1.0, 1.0, 0.5, 0.0], correct=[0, 1, 1, 0])
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_booleans_and_lists_are_welcome_and_nothing_is_changed(metric: Callable[..., float]) -> None:
-    """Arrays in, a plain float out."""
+    """Every metric takes arrays, lists and booleans, returns a float and changes no argument."""
     p, y = np.array([0.9, 1.0000001, 0.3]), np.array([True, False, True])
     found = metric(confidence=p, correct=y)
     assert type(found) is float

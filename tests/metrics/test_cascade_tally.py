@@ -1,4 +1,4 @@
-"""Metrics of a cascade's models: the tally equals a count by hand."""
+"""Tests of the tally of a cascade's models: it equals a count by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def count(rows: list[Row]) -> CascadeMetrics | None:
 
 @st.composite
 def cascade_row(draw: st.DrawFn) -> Row:
-    """Return a row of up to three models, of which the last one asked may be sure enough."""
+    """Draw a row of up to three models, of which the last may be accepted."""
     asked = draw(st.integers(1, 3))
     accepted = draw(st.booleans())
     steps = []
@@ -44,7 +44,7 @@ def cascade_row(draw: st.DrawFn) -> Row:
 
 @given(st.lists(cascade_row(), min_size=1, max_size=12))
 def test_numbers_are_those_of_a_count_by_hand(rows: list[Row]) -> None:
-    """All numbers agree, per model and in all, for any outcome of the rows."""
+    """The tally equals a count by hand, for each model and in all."""
     found = count(rows)
     assert found is not None
     assert found.rows == len(rows)
@@ -77,7 +77,7 @@ def test_numbers_are_those_of_a_count_by_hand(rows: list[Row]) -> None:
 
 
 def test_models_stand_in_the_order_in_which_they_were_first_asked() -> None:
-    """Their order is that of the cascade."""
+    """The tally lists the models in the order in which they were first asked."""
     rows: list[Row] = [
         {"steps": [step("z", "accepted")], "accepted": True, "correct": True},
         {"steps": [step("z", "escalated"), step("a", "accepted")], "accepted": True, "correct": True},
@@ -88,12 +88,12 @@ def test_models_stand_in_the_order_in_which_they_were_first_asked() -> None:
 
 
 def test_without_rows_there_are_no_numbers() -> None:
-    """A single model has no steps."""
+    """Without rows the tally is None."""
     assert count([]) is None
 
 
 def test_nothing_is_paid_for_an_answer_that_was_known() -> None:
-    """Its tokens and price were paid for earlier."""
+    """A step without calls adds no call, cost or tokens."""
     found = count(
         [{"steps": [step("a", "accepted", cost=2.0, attempts=0)], "accepted": True, "correct": True}]
     )
@@ -110,7 +110,7 @@ def test_nothing_is_paid_for_an_answer_that_was_known() -> None:
     ],
 )
 def test_a_broken_step_counts_for_nothing(broken: Any) -> None:
-    """The steps before it do not count, either."""
+    """A broken step raises an error, and its row's other steps do not count."""
     tally = CascadeTally()
     with pytest.raises((KeyError, TypeError, ValueError)):
         tally.add([step("b", "escalated"), broken], accepted=False, correct=False)

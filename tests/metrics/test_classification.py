@@ -1,4 +1,4 @@
-"""Accuracy, F1 and the confusion matrix."""
+"""Tests of accuracy, F1 and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LABELS = ["Sports", "World", "Business"]
 
 
 def test_a_hand_made_example() -> None:
-    """Six rows, one without prediction, one with an illegal label."""
+    """The summary of six rows equals the numbers that are worked out by hand."""
     summary = classification_summary(
         ["Sports", "Sports", "Sports", "World", "World", "Business"],
         ["Sports", "World", None, "World", "Weather", "World"],
@@ -37,7 +37,7 @@ def test_a_hand_made_example() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_agrees_with_scikit_learn(seed: int) -> None:
-    """Labels that never occur and rows without prediction are included."""
+    """The summary agrees with scikit-learn, with unused labels and missing predictions."""
     sklearn = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(seed)
     labels = ["a", "b", "c", "d", "unused"]
@@ -57,14 +57,14 @@ def test_it_agrees_with_scikit_learn(seed: int) -> None:
 
 
 def test_labels_compare_without_case_and_surrounding_space() -> None:
-    """Case and space do not matter; results are keyed by the label set's spelling."""
+    """Labels are compared without case and surrounding space, and spelled as in the label set."""
     summary = classification_summary([" sports"], ["SPORTS "], labels=LabelSet(LABELS))
     assert summary.accuracy == 1.0
     assert summary.per_label["Sports"].support == 1
 
 
 def test_without_a_label_set_the_labels_that_occur_are_used() -> None:
-    """They are sorted; missing predictions are no label."""
+    """Without a label set the labels are those that occur, sorted, without missing predictions."""
     summary = classification_summary(["b", "a", "B"], ["c", None, ""])
     assert summary.labels == ("a", "b", "c")
     assert summary.confusion[1].tolist() == [0, 0, 1]
@@ -73,21 +73,21 @@ def test_without_a_label_set_the_labels_that_occur_are_used() -> None:
 
 
 def test_a_perfect_classifier_scores_one_everywhere() -> None:
-    """Its confusion matrix is diagonal, too."""
+    """If all rows are right, accuracy and macro F1 are 1 and the matrix is diagonal."""
     summary = classification_summary(LABELS * 3, LABELS * 3, labels=LABELS)
     assert summary.accuracy == summary.macro_f1 == 1.0
     assert summary.confusion.tolist() == (3 * np.eye(3, dtype=int)).tolist()
 
 
 def test_arrays_of_the_summary_cannot_be_changed() -> None:
-    """A summary is immutable."""
+    """Writing to an array of a summary raises ValueError."""
     summary = classification_summary(["x"], ["y"])
     with pytest.raises(ValueError, match="read-only"):
         summary.confusion[0, 0] = 5
 
 
 def test_arrays_handed_to_a_summary_stay_the_callers() -> None:
-    """They are copied: neither frozen by the summary nor a way to change it."""
+    """A summary copies the arrays that it is given."""
     confusion, other = np.array([[1, 0], [0, 1]]), np.array([0, 0])
     summary = ClassificationSummary(
         labels=("a", "b"), accuracy=1.0, macro_f1=1.0, per_label={}, confusion=confusion, other=other, n=2
@@ -109,6 +109,6 @@ def test_arrays_handed_to_a_summary_stay_the_callers() -> None:
     ],
 )
 def test_bad_input_is_an_error(truth: Any, predicted: Any, labels: Any, message: str) -> None:
-    """True labels must be legal; predictions need not."""
+    """Wrong true labels, or columns of different lengths, raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=message):
         classification_summary(truth, predicted, labels=labels)

@@ -1,4 +1,4 @@
-"""Answers that hold several labels: counts and scores against scikit-learn and plain definitions."""
+"""Tests of metrics for answers that hold several labels."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def counted(labels: MultiLabels | FieldLabels, rows: list[tuple[str, str | None]
 
 
 def indicators(labels: MultiLabels | FieldLabels, answers: list[str | None]) -> np.ndarray:
-    """Return one row of zeros and ones for every answer; no answer is all zeros."""
+    """Return one row of zeros and ones for each answer, all zeros if there is none."""
     held = [frozenset[str]() if answer is None else labels.decisions(answer) for answer in answers]
     return np.array([[name in one for name in labels] for one in held], dtype=int)
 
 
 def f1(truth: np.ndarray, given: np.ndarray, average: str, absent: float) -> float:
-    """Return scikit-learn's F1, without its warnings."""
+    """Return scikit-learn's F1 without its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return float(reference.f1_score(truth, given, average=average, zero_division=absent))
@@ -56,7 +56,7 @@ def f1(truth: np.ndarray, given: np.ndarray, average: str, absent: float) -> flo
 @settings(max_examples=40, deadline=None)
 @given(rows=st.lists(st.tuples(topic_sets, topic_sets), min_size=1, max_size=12))
 def test_sets_of_labels_score_as_in_scikit_learn(rows: list[tuple[str, str]]) -> None:
-    """Where true and given set are empty, they are equal: scikit-learn's zero_division of 1, row by row."""
+    """Metrics of label sets equal scikit-learn's, where two empty sets count as equal."""
     found = counted(TOPICS, list(rows))
     truth, given_ = (indicators(TOPICS, [row[side] for row in rows]) for side in (0, 1))
     tables = reference.multilabel_confusion_matrix(truth, given_)
@@ -79,7 +79,7 @@ def test_sets_of_labels_score_as_in_scikit_learn(rows: list[tuple[str, str]]) ->
 @settings(max_examples=40, deadline=None)
 @given(rows=st.lists(st.tuples(field_answers, st.none() | field_answers), min_size=1, max_size=12))
 def test_fields_score_as_in_scikit_learn(rows: list[tuple[str, str | None]]) -> None:
-    """Every label of every field counts; a row without a legal answer has none of them."""
+    """F1 of fields equals scikit-learn's over the labels of all fields."""
     found = counted(FIELDS, rows)
     truth, given_ = (indicators(FIELDS, [row[side] for row in rows]) for side in (0, 1))
     assert found.micro_f1 == pytest.approx(f1(truth, given_, "micro", 0.0))
@@ -113,7 +113,7 @@ SCALE = FieldLabels(
 def test_credit_is_the_label_sets_own(
     rows: list[tuple[tuple[str, str], tuple[str, str]]], broken: int
 ) -> None:
-    """Fields and sets give partial credit; a row without a legal answer earns none."""
+    """The credit is the mean of the label set's credit, and 0 for a row without a legal answer."""
     answers = [tuple(SCALE.answer_of({"kind": k, "size": s}) for k, s in row) for row in rows]
     pairs: list[tuple[str, str | None]] = [(truth, label) for truth, label in answers]
     found = counted(SCALE, pairs + [(answers[0][0], None)] * broken)
@@ -128,7 +128,7 @@ def test_credit_is_the_label_sets_own(
 
 
 def test_a_row_without_a_legal_answer_is_wrong_in_every_part() -> None:
-    """Nothing was answered: even leaving a label out is no merit."""
+    """A row without a legal answer counts as wrong in every part."""
     found = counted(TOPICS, [('["a"]', None), ('["a"]', '["horse"]'), ("[]", None)])
     assert (found.hamming_loss, found.jaccard, found.samples_f1, found.micro_f1) == (1.0, 0.0, 0.0, 0.0)
     assert {part.correct for part in found.parts.values()} == {0}
@@ -141,7 +141,7 @@ def test_a_row_without_a_legal_answer_is_wrong_in_every_part() -> None:
     unknown=st.integers(0, 3),
 )
 def test_parts_have_confidence_metrics(sure: list[tuple[float, bool]], unknown: int) -> None:
-    """Added up row by row, it is what the functions make of all rows together."""
+    """ECE and Brier score of a part equal those of the functions on all rows."""
     tally = CompositeTally(FIELDS)
     answer = FIELDS.answer_of({"kind": "x", "size": "big"})
     for confidence, right in [*sure, *[(None, True)] * unknown]:
@@ -158,5 +158,5 @@ def test_parts_have_confidence_metrics(sure: list[tuple[float, bool]], unknown: 
 
 
 def test_there_are_no_numbers_without_rows() -> None:
-    """An evaluation may end before its first answer."""
+    """Without rows the metrics are None."""
     assert CompositeTally(TOPICS).metrics() is None

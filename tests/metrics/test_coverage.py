@@ -1,4 +1,4 @@
-"""Coverage of the intervals of an accuracy, by exact enumeration of all outcomes."""
+"""Tests of the coverage of intervals of an accuracy, by enumeration of all outcomes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACCURACIES = (0.5, 0.9, 0.99)
 
 
 def coverages(interval: Callable[[int, int], Interval]) -> list[float]:
-    """Return, for every n and p, the probability that the interval of k of n right rows holds p."""
+    """Return the probability that the interval holds p, for every n and p."""
     found = []
     for n in SIZES:
         ends: dict[int, Interval] = {}
@@ -32,19 +32,19 @@ def coverages(interval: Callable[[int, int], Interval]) -> list[float]:
 
 
 def percentile(k: int, n: int) -> Interval:
-    """Return the bootstrap interval of k right rows of n."""
+    """Return the percentile bootstrap interval of k right rows of n."""
     return bootstrap_interval(np.arange(n) < k, n_resamples=2_000, rng=k)
 
 
 def test_wilson_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """Mean at least 94.5 %, minimum at least 92 %."""
+    """Wilson's interval covers at least 94.5 % on average, and never less than 92 %."""
     found = coverages(partial(wilson_interval, level=0.95))
     assert np.mean(found) >= 0.945
     assert min(found) >= 0.92
 
 
 def test_percentile_bootstrap_intervals_do_not() -> None:
-    """With 20 rows at an accuracy of 0.99 most samples are all right, and their interval is a point."""
+    """The percentile bootstrap covers less than 94.5 % on average, and in places less than 20 %."""
     found = coverages(percentile)
     assert np.mean(found) < 0.945
     assert min(found) < 0.2

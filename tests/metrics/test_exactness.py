@@ -1,4 +1,4 @@
-"""Every metric against scikit-learn or its written-out definition, to 1e-12, on random and tied data."""
+"""Tests of every metric against scikit-learn or its definition, to 1e-12."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KINDS = ("random", "tied", "saturated")
 
 
 def rows(kind: str, seed: int, n: int = 301) -> tuple[Array, Array]:
-    """Return confidence and correctness; saturated: 70 % exactly 1, as language models answer."""
+    """Return confidence and correctness; the kind "saturated" has 70 % at exactly 1."""
     rng = np.random.default_rng(seed)
     p = rng.random(n)
     if kind == "tied":
@@ -43,7 +43,7 @@ def rows(kind: str, seed: int, n: int = 301) -> tuple[Array, Array]:
 
 
 def top_errors(p: Array, y: Array, k: int) -> float:
-    """Return the expected errors among the k most confident rows, group of ties by group of ties."""
+    """Return the expected errors among the k most confident rows, over all orders of ties."""
     errors, left = Fraction(0), k
     for value in sorted(set(p.tolist()), reverse=True):
         group = y[p == value]
@@ -56,7 +56,7 @@ def top_errors(p: Array, y: Array, k: int) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_equal_scikit_learn(kind: str, seed: int) -> None:
-    """Brier score, AUROC and log loss of the clipped confidence."""
+    """Brier score, AUROC and log loss equal scikit-learn's."""
     p, y = rows(kind, seed)
     assert brier_score(p, y) == pytest.approx(peer.brier_score_loss(y, p), **EXACT)
     assert auroc(p, y) == pytest.approx(peer.roc_auc_score(y, p), **EXACT)
@@ -67,7 +67,7 @@ def test_scores_equal_scikit_learn(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_ranking_metrics_equal_their_definitions(kind: str, seed: int) -> None:
-    """AURC, excess AURC and selective accuracy take ties in expectation over their order."""
+    """AURC, excess AURC and selective accuracy equal their definitions, with expected ties."""
     p, y = rows(kind, seed, n=97)
     n, m = len(p), int((1 - y).sum())
     area = math.fsum(top_errors(p, y, k) / k for k in range(1, n + 1)) / n
@@ -84,7 +84,7 @@ def test_ranking_metrics_equal_their_definitions(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("strategy", ["uniform", "quantile"])
 @pytest.mark.parametrize("n_bins", [1, 2, 15])
 def test_calibration_error_equals_its_definition(kind: str, strategy: str, n_bins: int) -> None:
-    """Bins are (lo, hi], the first with its lower edge; quantile edges are without repetition."""
+    """The ECE equals its definition with bins (lo, hi], uniform or between quantiles."""
     p, y = rows(kind, 4)
     p[:3] = [0.0, 0.2, 0.4]
     steps = np.linspace(0, 1, n_bins + 1)
@@ -100,7 +100,7 @@ def test_calibration_error_equals_its_definition(kind: str, strategy: str, n_bin
 
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_of_distributions_equal_scikit_learn(seed: int) -> None:
-    """The multiclass Brier score is halved, also where probabilities are 0 and 1."""
+    """The halved multiclass Brier score equals scikit-learn's, and log loss its definition."""
     rng = np.random.default_rng(seed)
     p = rng.dirichlet([0.3] * 4, size=200)
     p[:20] = np.eye(4)[rng.integers(0, 4, 20)]
@@ -115,7 +115,7 @@ def test_scores_of_distributions_equal_scikit_learn(seed: int) -> None:
 
 
 def test_two_labels_give_the_brier_score_of_one() -> None:
-    """Halving makes the two agree."""
+    """The Brier score of two labels equals that of one confidence."""
     p, y = rows("saturated", 1)
     both = np.stack([1 - p, p], axis=1)
     assert multiclass_brier_score(both, y.astype(int)) == pytest.approx(brier_score(p, y), **EXACT)
@@ -124,7 +124,7 @@ def test_two_labels_give_the_brier_score_of_one() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_holm_equals_its_definition(seed: int) -> None:
-    """The adjusted value is the least level at which step-down testing rejects; ties included."""
+    """Holm's adjusted values equal their definition, with ties."""
     rng = np.random.default_rng(seed)
     p = np.round(rng.random(9) ** 3, 2)
     adjusted = holm(p)
@@ -136,7 +136,7 @@ def test_holm_equals_its_definition(seed: int) -> None:
 
 
 def test_holm_of_one_changes_nothing_and_never_passes_one() -> None:
-    """A single test needs no correction."""
+    """A single p-value is unchanged by Holm's method, and no adjusted value passes 1."""
     assert holm([0.03]).tolist() == [0.03]
     assert holm([0.5, 0.9, 1.0]).tolist() == [1.0, 1.0, 1.0]
     assert holm([0.0, 0.0]).tolist() == [0.0, 0.0]
@@ -144,7 +144,7 @@ def test_holm_of_one_changes_nothing_and_never_passes_one() -> None:
 
 @pytest.mark.parametrize("values", [[math.nan], [0.1, -0.1], [1.1]])
 def test_holm_rejects_what_is_no_list_of_p_values(values: list[float]) -> None:
-    """No values, NaN, values out of range and other shapes are errors."""
+    """NaN and p-values outside [0, 1] raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         holm(values)
 
@@ -161,7 +161,7 @@ def test_holm_rejects_what_is_no_list_of_p_values(values: list[float]) -> None:
     ],
 )
 def test_bad_distributions_are_refused(p: Any, answers: Any) -> None:
-    """Rows sum to 1, and answers are positions of labels."""
+    """Bad distributions or answers raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         multiclass_brier_score(p, answers)
     with pytest.raises(ConfigurationError, match="Expected"):
@@ -169,7 +169,7 @@ def test_bad_distributions_are_refused(p: Any, answers: Any) -> None:
 
 
 def test_a_perfect_ranking_has_no_excess() -> None:
-    """Rows that are all right or all wrong have no excess, either."""
+    """Perfect rankings, and rows that are all right or all wrong, have an excess AURC of 0."""
     p, y = rows("random", 0)
     assert excess_aurc(y, y) == pytest.approx(0.0, **EXACT)
     assert excess_aurc(p, np.ones_like(p)) == 0.0

@@ -1,4 +1,4 @@
-"""Wilson, bootstrap and pooled paired intervals."""
+"""Tests of Wilson, bootstrap and pooled paired intervals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from calibrant.metrics import bootstrap_interval, paired_mean_interval, wilson_i
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
 )
 def test_wilson_matches_newcombes_table(successes: int, n: int, lower: float, upper: float) -> None:
-    """The interval equals the published one to four digits."""
+    """Wilson's interval equals Newcombe's published one to four digits."""
     interval = wilson_interval(successes, n)
     assert (interval.lower, interval.upper) == pytest.approx((lower, upper), abs=5e-5)
     assert interval.estimate == successes / n
@@ -30,7 +30,7 @@ def test_wilson_matches_newcombes_table(successes: int, n: int, lower: float, up
 @pytest.mark.parametrize(("successes", "n"), [(3, 10), (50, 100), (1, 400), (399, 400)])
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.99])
 def test_wilson_solves_score_equation(successes: int, n: int, level: float) -> None:
-    """Each end is a proportion whose own normal interval just reaches the estimate."""
+    """Each end of Wilson's interval solves the score equation."""
     interval = wilson_interval(successes, n, level)
     z = NormalDist().inv_cdf((1 + level) / 2)
     for end in (interval.lower, interval.upper):
@@ -38,7 +38,7 @@ def test_wilson_solves_score_equation(successes: int, n: int, level: float) -> N
 
 
 def test_wilson_touches_bounds() -> None:
-    """Rounding never moves an end past 0 or 1, whatever n."""
+    """Wilson's interval is exactly 0 or 1 at its end if no row or every row is right."""
     for n in (1, 3, 7, 10, 1_000_003):
         assert wilson_interval(0, n).lower == 0.0
         assert wilson_interval(n, n).upper == 1.0
@@ -50,7 +50,7 @@ def test_wilson_touches_bounds() -> None:
     [(0, 0, 0.95), (3, 2, 0.95), (0.5, 2, 0.95), (1, math.nan, 0.95), (True, 2, 0.95), (1, 2, 95)],
 )
 def test_wilson_rejects_bad_input(successes: int, n: int, level: float) -> None:
-    """Impossible counts, NaN and levels out of range are errors."""
+    """Impossible counts, NaN and levels out of range raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         wilson_interval(successes, n, level)
 
@@ -66,7 +66,7 @@ def _rows(kind: str) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["binary", "few values", "continuous"])
 def test_bootstrap_matches_row_draws(kind: str) -> None:
-    """The shortcut for repeated values has the same percentiles as draws of rows."""
+    """The bootstrap has the percentiles of resampled rows, also for repeated values."""
     x = _rows(kind)
     rng = np.random.default_rng(1)
     means = np.array([rng.choice(x, len(x)).mean() for _ in range(20_000)])
@@ -78,7 +78,7 @@ def test_bootstrap_matches_row_draws(kind: str) -> None:
 
 
 def test_bootstrap_seeds() -> None:
-    """Equal seeds agree, a seed equals its generator, None is seed 0, other seeds differ."""
+    """Equal seeds give equal intervals, and the default is seed 0."""
     x = _rows("continuous")
     one = bootstrap_interval(x, rng=11, n_resamples=500)
     assert bootstrap_interval(x, rng=np.random.default_rng(11), n_resamples=500) == one
@@ -87,7 +87,7 @@ def test_bootstrap_seeds() -> None:
 
 
 def test_bootstrap_in_chunks() -> None:
-    """Every chunk adds its resamples: the width is that of the normal interval."""
+    """The bootstrap of 5,000 rows has the width of the normal interval."""
     x = np.random.default_rng(0).normal(size=5_000)
     interval = bootstrap_interval(x, n_resamples=2_000, rng=0)
     half = 1.96 * x.std() / math.sqrt(len(x))
@@ -95,7 +95,7 @@ def test_bootstrap_in_chunks() -> None:
 
 
 def test_bootstrap_of_a_million_rows() -> None:
-    """Binary rows are resampled by their counts; ten billion row draws would take hours."""
+    """The bootstrap of a million zeros and ones has the normal interval."""
     x = np.zeros(1_000_000)
     x[:900_000] = 1.0
     interval = bootstrap_interval(x, rng=0)
@@ -105,7 +105,7 @@ def test_bootstrap_of_a_million_rows() -> None:
 @pytest.mark.parametrize("method", ["percentile", "bca"])
 @pytest.mark.parametrize("values", [[1.0], [0.1] * 7, [0, 0]])
 def test_bootstrap_of_equal_values(method: Any, values: list[float]) -> None:
-    """Equal values leave no spread to resample."""
+    """The interval of equal values is one point."""
     found = bootstrap_interval(values, method=method)
     assert found == Interval(
         lower=values[0], upper=values[0], level=0.95, estimate=values[0], median=values[0]
@@ -122,7 +122,7 @@ def test_bootstrap_of_equal_values(method: Any, values: list[float]) -> None:
     ],
 )
 def test_bootstrap_rejects_bad_input(values: list[float], options: dict[str, object]) -> None:
-    """Infinite values, an unknown method and parameters out of range are errors."""
+    """Infinite values and wrong options raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         bootstrap_interval(values, **options)  # type: ignore[arg-type]
 
@@ -130,7 +130,7 @@ def test_bootstrap_rejects_bad_input(values: list[float], options: dict[str, obj
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["percentile", "bca"])
 def test_bootstrap_coverage(method: Any) -> None:
-    """95% intervals of a skewed mean (n = 60) cover it nearly as often as stated."""
+    """Intervals of a skewed mean (n = 60) at 95 % cover the mean in 92 to 97 % of samples."""
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(2_000):
@@ -141,7 +141,7 @@ def test_bootstrap_coverage(method: Any) -> None:
 
 
 def test_paired_mean_is_t_interval() -> None:
-    """Student's sleep data (1908) have mean 1.58 and 95% interval 0.70 to 2.46."""
+    """The interval of Student's sleep data (1908) is the published 0.70 to 2.46 around 1.58."""
     differences = [1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4]
     interval = paired_mean_interval(differences)
     assert interval.estimate == pytest.approx(1.58)
@@ -149,7 +149,7 @@ def test_paired_mean_is_t_interval() -> None:
 
 
 def test_paired_mean_of_two_groups() -> None:
-    """Groups of variance 2 / 2 and 3 / 3 give v = 0.16 and 0.36, and 2.99 degrees of freedom (Welch)."""
+    """The interval of two groups has Welch's degrees of freedom."""
     values, groups = [0.0, 2.0, 10.0, 13.0, 13.0], ["a", "a", "b", "b", "b"]
     interval = paired_mean_interval(values, groups)
     v = (0.4**2 * 2 / 2, 0.6**2 * 3 / 3)
@@ -161,7 +161,7 @@ def test_paired_mean_of_two_groups() -> None:
 
 
 def test_group_shift_keeps_width() -> None:
-    """Shifting one stratum moves the estimate and leaves the width alone."""
+    """A constant added to one group shifts the estimate and leaves the width."""
     rng = np.random.default_rng(0)
     values, groups = rng.normal(size=60), np.repeat(["a", "b", "c"], 20)
     before = paired_mean_interval(values, groups)
@@ -171,7 +171,7 @@ def test_group_shift_keeps_width() -> None:
 
 
 def test_row_order_is_irrelevant() -> None:
-    """Groups need not be contiguous."""
+    """The order of rows does not change the interval."""
     rng = np.random.default_rng(1)
     values, groups = rng.normal(size=30), rng.integers(0, 3, 30)
     order = rng.permutation(30)
@@ -183,7 +183,7 @@ def test_row_order_is_irrelevant() -> None:
 
 
 def test_constant_groups() -> None:
-    """Equal values within each group give width 0, without rounding; a varying group counts."""
+    """Groups of equal values give width 0, and one group that varies gives more."""
     flat = paired_mean_interval([0.1, 0.1, 0.1, 0.3, 0.3], [0, 0, 0, 1, 1])
     assert flat.lower == flat.upper == flat.estimate == pytest.approx(0.18)
     mixed = paired_mean_interval([0.1, 0.1, 0.0, 1.0, 0.5], [0, 0, 1, 1, 1])
@@ -200,14 +200,14 @@ def test_constant_groups() -> None:
     ],
 )
 def test_paired_mean_rejects_bad_input(values: list[float], groups: list[str] | None, level: float) -> None:
-    """A group of one row, different lengths and levels out of range are errors."""
+    """A group of one row, or a level out of range, raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         paired_mean_interval(values, groups, level)
 
 
 @pytest.mark.slow
 def test_paired_mean_coverage() -> None:
-    """95% intervals over three tasks of unequal size, spread and effect cover the mean as stated."""
+    """Intervals over three unequal groups at 95 % cover the mean in 95 % of samples."""
     rng = np.random.default_rng(0)
     sizes, means, spreads = (15, 30, 60), (0.0, 0.3, -0.2), (0.2, 1.0, 0.5)
     truth = np.dot(sizes, means) / sum(sizes)
@@ -222,7 +222,7 @@ def test_paired_mean_coverage() -> None:
 
 @pytest.mark.parametrize("kind", ["binary", "few values", "continuous"])
 def test_bca_agrees_with_scipy(kind: str) -> None:
-    """An independent implementation of Efron's interval, up to resampling noise."""
+    """The BCa interval agrees with SciPy's, up to the noise of resampling."""
     stats = pytest.importorskip("scipy.stats")
     x = _rows(kind)
     reference = stats.bootstrap((x,), np.mean, method="BCa", n_resamples=20_000, rng=np.random.default_rng(3))
@@ -233,7 +233,7 @@ def test_bca_agrees_with_scipy(kind: str) -> None:
 
 
 def test_bca_agrees_with_scipy_where_the_corrections_are_large() -> None:
-    """Twelve very skewed values, enough resamples to tell each part of the formula."""
+    """The BCa interval of twelve very skewed values agrees with SciPy's."""
     stats = pytest.importorskip("scipy.stats")
     x = np.random.default_rng(2).lognormal(sigma=1.2, size=12)
     options = {"method": "BCa", "n_resamples": 100_000, "rng": np.random.default_rng(3)}

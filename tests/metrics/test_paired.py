@@ -1,4 +1,4 @@
-"""Paired comparison of two classifiers."""
+"""Tests of the paired comparison of two classifiers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _table(both: int, only_a: int, only_b: int, neither: int) -> tuple[list[int]
 def test_intervals_match_published_examples(
     table: tuple[int, int, int, int], lower: float, upper: float, digits: int
 ) -> None:
-    """Newcombe's method 10, with the reduced correlation."""
+    """The interval equals the published examples of Newcombe's method 10."""
     both, only_a, only_b, neither = table
     found = paired_comparison(*_table(*table))
     assert found.difference == pytest.approx((only_b - only_a) / sum(table))
@@ -42,7 +42,7 @@ def test_intervals_match_published_examples(
 
 
 def test_negative_correlation_is_not_reduced() -> None:
-    """Table 1, 5, 5, 1 has phi = (1 - 25) / 36; by hand the limits are symmetric about 0."""
+    """For the table 1, 5, 5, 1 the limits equal those worked out by hand, symmetric about 0."""
     found = paired_comparison(*_table(1, 5, 5, 1))
     z2 = 1.959963984540054**2
     # Both Wilson intervals are 0.5 ± w with w = z / 2 / sqrt(n + z^2).
@@ -55,7 +55,7 @@ def test_negative_correlation_is_not_reduced() -> None:
     ("only_a", "only_b"), [(0, 0), (0, 1), (0, 5), (5, 0), (1, 9), (9, 1), (6, 6), (10, 12), (30, 50)]
 )
 def test_the_p_value_counts_outcomes_at_least_as_extreme(only_a: int, only_b: int) -> None:
-    """Exact McNemar by adding up the binomial, two-sided; 1 without discordant pairs."""
+    """The p-value equals McNemar's exact two-sided one, added up from binomials."""
     n = only_a + only_b
     extreme = [k for k in range(n + 1) if abs(k - n / 2) >= abs(only_a - n / 2)]
     expected = sum(math.comb(n, k) for k in extreme) / 2**n
@@ -64,7 +64,7 @@ def test_the_p_value_counts_outcomes_at_least_as_extreme(only_a: int, only_b: in
 
 
 def test_positive_differences_favour_the_second() -> None:
-    """The direction is b minus a, in difference and interval, and swapping mirrors both."""
+    """The difference is b minus a, and swapping a and b mirrors the interval."""
     a, b = _table(50, 2, 20, 28)
     forward, backward = paired_comparison(a, b), paired_comparison(b, a)
     assert forward.difference == pytest.approx(0.18)
@@ -77,13 +77,13 @@ def test_positive_differences_favour_the_second() -> None:
 
 @pytest.mark.parametrize("table", [(10, 0, 0, 0), (0, 0, 0, 10), (6, 0, 0, 4), (0, 10, 0, 0), (1, 0, 0, 0)])
 def test_degenerate_tables_give_intervals_inside_the_range(table: tuple[int, int, int, int]) -> None:
-    """Limits stay in [-1, 1] for extreme counts and one row."""
+    """The interval of an extreme table lies in [-1, 1] and holds the difference."""
     found = paired_comparison(*_table(*table))
     assert -1.0 <= found.interval.lower <= found.difference <= found.interval.upper <= 1.0
 
 
 def test_a_higher_level_gives_a_wider_interval() -> None:
-    """The interval records its level."""
+    """A higher level gives a wider interval, which keeps its level."""
     a, b = _table(50, 5, 9, 6)
     narrow, wide = paired_comparison(a, b, 0.8).interval, paired_comparison(a, b, 0.99).interval
     assert wide.lower < narrow.lower < narrow.upper < wide.upper
@@ -95,7 +95,7 @@ def test_a_higher_level_gives_a_wider_interval() -> None:
     [([], [], 0.95), ([1], [1, 0], 0.95), ([2], [1], 0.95), ([math.nan], [1], 0.95), ([1], [0], 0)],
 )
 def test_bad_input_is_an_error(a: list[float], b: list[float], level: float) -> None:
-    """No rows, different lengths and entries other than 0 and 1 are errors."""
+    """No rows, different lengths and values other than 0 and 1 raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         paired_comparison(a, b, level)
 
@@ -112,7 +112,7 @@ def test_bad_input_is_an_error(a: list[float], b: list[float], level: float) -> 
     ],
 )
 def test_intervals_cover_the_truth(n: int, cells: tuple[float, float, float, float]) -> None:
-    """At least 94% for a nominal 95%, at the sizes and correlations prompts are compared at."""
+    """At a level of 95 %, at least 94 % of the intervals hold the true difference."""
     rng = np.random.default_rng(0)
     truth, hits, runs = cells[2] - cells[1], 0, 4_000
     for table in rng.multinomial(n, cells, size=runs):

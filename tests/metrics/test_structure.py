@@ -1,4 +1,4 @@
-"""Numbers about scales and trees, against scikit-learn and against rows counted one by one."""
+"""Tests of metrics of scales and trees."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ rows_of_five = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), min_siz
 
 
 def counted(rows: list[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the counts of rows."""
+    """Return the arguments of `structure_metrics` that count these rows."""
     table = np.zeros((5, 6), dtype=np.int64)
     for true, label in rows:
         table[true, label] += 1
@@ -29,7 +29,7 @@ def counted(rows: list[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def credit(labels: LabelSet, true: int, label: int) -> float:
-    """Return the share of aspects that are right, as the adapter's objective has it."""
+    """Return the adapter's credit of an answer."""
     if label == len(labels):
         return 0.0
     aspects = labels.aspects(Prediction(label=labels[label]), labels[true])
@@ -38,7 +38,7 @@ def credit(labels: LabelSet, true: int, label: int) -> float:
 
 @given(rows_of_five)
 def test_scales_are_counted_as_row_by_row(rows: list[tuple[int, int]]) -> None:
-    """Kappa is scikit-learn's; the rest follows from the steps of each row."""
+    """Metrics of a scale equal a count row by row, and kappa equals scikit-learn's."""
     found = structure_metrics(SCALE, *counted(rows))
     assert isinstance(found, OrdinalMetrics)
     placed = [(true, label) for true, label in rows if label < 5]
@@ -66,7 +66,7 @@ def test_scales_are_counted_as_row_by_row(rows: list[tuple[int, int]]) -> None:
 
 @given(rows_of_five)
 def test_trees_are_counted_as_row_by_row(rows: list[tuple[int, int]]) -> None:
-    """Hierarchical precision and recall are those of the sets of labels and all that stands above them."""
+    """Metrics of a tree equal a count row by row over labels and all labels above them."""
     found = structure_metrics(TREE, *counted(rows))
     assert isinstance(found, HierarchicalMetrics)
     both = meant = said = 0
@@ -93,7 +93,7 @@ def above(label: str) -> set[str]:
 
 
 def begun(label: str, level: int) -> str:
-    """Return how a label begins."""
+    """Return the beginning of a label down to a level."""
     return "/".join(label.split("/")[:level])
 
 
@@ -105,7 +105,7 @@ def test_plain_labels_and_no_rows_have_no_such_numbers() -> None:
 
 
 def test_numbers_stand_in_a_table_with_their_rows() -> None:
-    """Every number has a name of its own; none is left out."""
+    """`figures` lists every metric with its name, and with its rows for a scale."""
     scale = structure_metrics(SCALE, *counted([(0, 1), (4, 4), (2, 5)]))
     assert scale is not None
     assert [(figure.name, figure.rows) for figure in scale.figures()] == [
@@ -123,7 +123,7 @@ def test_numbers_stand_in_a_table_with_their_rows() -> None:
 
 @given(st.integers(0, 30), st.integers(0, 30))
 def test_of_rows_right_or_wrong_the_interval_is_wilsons(wrong: int, right: int) -> None:
-    """The effective size is the number of rows there."""
+    """For values of 0 and 1, the interval of the mean equals Wilson's interval."""
     if wrong + right == 0:
         with pytest.raises(ConfigurationError, match="at least one row"):
             mean_interval(np.array([0.0, 1.0]), np.array([0, 0]))
@@ -137,7 +137,7 @@ def test_of_rows_right_or_wrong_the_interval_is_wilsons(wrong: int, right: int) 
 
 @given(st.lists(st.integers(0, 20), min_size=5, max_size=5).filter(any))
 def test_the_interval_of_a_mean_holds_it_and_is_no_wider_than_wilsons(counts: list[int]) -> None:
-    """Values between 0 and 1 say more than 0 and 1 of the same mean."""
+    """The interval of a mean holds the mean, and is no wider than Wilson's."""
     values, weights = np.linspace(0.0, 1.0, 5), np.array(counts)
     found = mean_interval(values, weights)
     assert 0.0 <= found.lower <= found.estimate + 1e-12
@@ -150,13 +150,13 @@ def test_the_interval_of_a_mean_holds_it_and_is_no_wider_than_wilsons(counts: li
 
 
 def test_in_large_samples_the_interval_of_a_mean_is_the_normal_one() -> None:
-    """Its width is that of the values' own variance, not of zeros and ones of the same mean."""
+    """For 100,000 values, the interval of the mean has the normal interval's width."""
     found = mean_interval(np.array([0.75, 1.0]), np.array([50_000, 50_000]))
     assert found.upper - found.lower == pytest.approx(2 * 1.96 * 0.125 / np.sqrt(100_000), rel=0.01)
 
 
 def test_the_interval_of_a_mean_keeps_its_promise() -> None:
-    """Samples of partial credits, near the ends as well, are covered within 3 standard errors of 2,000 samples."""
+    """At a level of 95 %, the interval covers the mean as often, within 3 standard errors."""
     rng = np.random.default_rng(0)
     values = np.linspace(0.0, 1.0, 5)
     for weights in ([0.05, 0.05, 0.1, 0.3, 0.5], [0.0, 0.0, 0.05, 0.15, 0.8], [0.2, 0.2, 0.2, 0.2, 0.2]):

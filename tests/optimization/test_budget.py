@@ -1,4 +1,4 @@
-"""A budget is an upper bound, whatever the search asks for."""
+"""Tests of search budgets: they are upper bounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from small_tasks import LABELS, searched, task_of
 
 
 def learner(text: str, prompt: str) -> dict[str, float]:
-    """Prefer cats, tell dogs the better the longer the prompt is, and err on rows that end in 7."""
+    """Prefer cats, tell dogs better under a longer prompt, and err on rows that end in 7."""
     cat = 0.9 if ("meow" in text) != text.endswith("7") else max(0.2, 0.8 - len(prompt) / 40)
     return {"cat": cat, "dog": 1.0 - cat}
 
@@ -30,7 +30,7 @@ def examples(prefix: str, count: int) -> tuple[Example, ...]:
 
 
 def task(train: int, validation: int) -> Task:
-    """Return a task of so many rows."""
+    """Return a task with so many rows in each split."""
     return task_of(examples, train, validation, 6, prompt="Which?")
 
 
@@ -39,7 +39,7 @@ def task(train: int, validation: int) -> Task:
     "options", [{}, {"prior_correction": "batch"}, {"thresholds": "auto", "prior_correction": "batch"}]
 )
 def test_no_search_asks_more_rows_than_its_budget(budget: int, options: dict[str, Any]) -> None:
-    """The budget holds label prior and thresholds; test rows are apart."""
+    """A search asks no more rows than its budget, with label prior and thresholds included."""
     client = FakeClient(LABELS, learner)
     result = optimize(task(60, 30), model=client, max_metric_calls=budget, minibatch_size=10, **options)
     assert result.proposals >= 1
@@ -47,7 +47,7 @@ def test_no_search_asks_more_rows_than_its_budget(budget: int, options: dict[str
 
 
 def test_rows_asked_again_are_within_the_budget() -> None:
-    """A tenth of the validation rows fails the first time a prompt is asked about them."""
+    """Rows that failed and are asked again count in the budget."""
     failed: set[tuple[str, str]] = set()
 
     def flaky(text: str, prompt: str) -> Any:
@@ -69,7 +69,7 @@ def test_rows_asked_again_are_within_the_budget() -> None:
 
 @pytest.mark.parametrize("prior", ["off", "batch"])
 def test_a_prior_takes_no_rows_of_its_own(prior: Any) -> None:
-    """The same rows are asked as without a prior."""
+    """A search with a label prior asks as many rows as one without."""
     blended = replace(task(40, 40), scoring=ScoringSettings(strategy="linear"))
     options: dict[str, Any] = {"max_metric_calls": 110, "minibatch_size": 10, "prior_correction": prior}
     result = optimize(blended, model=FakeClient(LABELS, learner), **options)
@@ -83,7 +83,7 @@ def test_a_prior_takes_no_rows_of_its_own(prior: Any) -> None:
 
 @pytest.mark.parametrize("prior", [None, "batch"])
 def test_an_adapter_keeps_its_budget(prior: Any) -> None:
-    """Without a journal every repeated row is a call."""
+    """The adapter's budget stops gepa's search, and every repeated row counts as a call."""
     rows: Any = [{"input": example.input, "answer": example.answer} for example in examples("row", 20)]
     client = FakeClient(LABELS, learner)
     adapter = ConfidenceAdapter(
@@ -106,14 +106,14 @@ def test_an_adapter_keeps_its_budget(prior: Any) -> None:
 
 
 class _Silent:
-    """A log that nobody reads."""
+    """Log that nobody reads."""
 
     def log(self, message: str) -> None:
         """Drop the message."""
 
 
 def test_a_budget_for_nothing_is_refused() -> None:
-    """The adapter refuses it, as `optimize` does."""
+    """A budget that pays for no accepted proposal raises ConfigurationError."""
     client = FakeClient(LABELS, learner)
     rows: Any = [{"input": example.input, "answer": example.answer} for example in examples("row", 20)]
     adapter = ConfidenceAdapter(client, "category", enum_schema(LabelSet(LABELS), "category"))

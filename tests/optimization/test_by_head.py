@@ -1,4 +1,4 @@
-"""Which of a race's best two prompts is kept, where labelled rows teach each a head."""
+"""Tests of the choice between a race's best two prompts by the heads of their answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VALIDATION = 60
 
 
 def told(text: str, prompt: str) -> dict[str, float]:
-    """Know three texts of four; or all of them, under a prompt that makes it say the wrong label."""
+    """Answer three texts of four rightly, or all of them with swapped labels."""
     hard = hashlib.sha256(text.encode()).digest()[1] % 4 == 0
     right = 0.3 if prompt.startswith(USEFUL) or hard else 0.6
     return {LABELS[place(text)]: right, LABELS[1 - place(text)]: 1.0 - right}
@@ -43,14 +43,14 @@ def nothing(*_: object) -> dict[str, str]:
 
 
 def search(found: Task, client: FakeClient, *, budget: int = 400, **options: Any) -> OptimizationResult:
-    """Race the prompts of a task, and no others."""
+    """Race the prompts of a task, without proposals."""
     return optimize(
         found, model=client, proposer=nothing, max_metric_calls=budget, minibatch_size=4, **options
     )
 
 
 def without_time(result: OptimizationResult) -> dict[str, Any]:
-    """Return all that a result says but how long it took."""
+    """Return a result's record without its duration."""
     return {**result.to_record(), "seconds": None}
 
 
@@ -58,7 +58,7 @@ def without_time(result: OptimizationResult) -> dict[str, Any]:
 
 
 def test_the_runner_up_is_kept_for_its_head(tmp_path: Path) -> None:
-    """The head turns wrong answers that tell the label."""
+    """The race's second prompt is chosen if its head is better, and the verdict says so."""
     client = FakeClient(LABELS, told)
     result = search(task(), client, out=tmp_path)
     assert result.by_head is not None
@@ -90,7 +90,7 @@ def test_the_runner_up_is_kept_for_its_head(tmp_path: Path) -> None:
 
 
 def test_the_seed_prompt_is_kept_for_its_head() -> None:
-    """Another prompt won the race."""
+    """The seed prompt is kept for its head although another prompt won the race."""
     result = search(task(prompt=USEFUL, other=SOBER), FakeClient(LABELS, told))
     assert result.by_head is not None
     assert (result.by_head.raced, result.chosen, result.improved) == (1, 0, False)
@@ -101,7 +101,7 @@ def test_the_seed_prompt_is_kept_for_its_head() -> None:
 
 
 def test_heads_that_agree_with_the_race_change_nothing() -> None:
-    """The verdict reports the figures of both."""
+    """Heads that agree with the race leave its choice, and the verdict says so."""
 
     def ignorant(text: str, prompt: str) -> dict[str, float]:
         return {"cat": 0.5, "dog": 0.5} if prompt.startswith(USEFUL) else told(text, prompt)
@@ -115,7 +115,7 @@ def test_heads_that_agree_with_the_race_change_nothing() -> None:
 
 
 def test_a_less_accurate_head_is_not_taken() -> None:
-    """Loss and accuracy must both be better, as in a race."""
+    """A head with lower loss but lower accuracy does not change the race's choice."""
 
     def cautious(text: str, prompt: str) -> dict[str, float]:
         # Sure where it is right and wrong by a hair elsewhere, against right more often and never sure.
@@ -132,7 +132,7 @@ def test_a_less_accurate_head_is_not_taken() -> None:
 
 
 def test_a_row_that_failed_under_one_prompt_compares_neither() -> None:
-    """The row is left out of both heads."""
+    """A row that failed under one prompt is left out of the comparison of heads."""
 
     def flaky(text: str, prompt: str) -> Any:
         if text == "validation 7" and prompt.startswith(USEFUL):
@@ -150,7 +150,7 @@ def test_a_row_that_failed_under_one_prompt_compares_neither() -> None:
 
 @pytest.mark.parametrize("budget", [60, 90, 120, 175, 176, 200, 400])
 def test_the_budget_is_an_upper_bound(budget: int) -> None:
-    """No question is asked twice."""
+    """A search asks no more rows than its budget, and none twice, with heads too."""
     client = FakeClient(LABELS, told)
     result = search(task(), client, budget=budget)
     asked = searched(client)
@@ -166,7 +166,7 @@ def test_the_budget_is_an_upper_bound(budget: int) -> None:
 
 @pytest.mark.parametrize("before", [30, 90, 130, 180])
 def test_an_interrupted_run_comes_to_the_same_end(tmp_path: Path, before: int) -> None:
-    """The run stops in the race, between the heads or among the test rows."""
+    """A search that was interrupted at any stage ends with the same result."""
     whole = search(task(), FakeClient(LABELS, told))
 
     with pytest.raises(Interrupted):
@@ -191,7 +191,7 @@ def test_an_interrupted_run_comes_to_the_same_end(tmp_path: Path, before: int) -
     ],
 )
 def test_heads_are_compared_only_after_a_race(changes: dict[str, Any]) -> None:
-    """Too few validation rows make no race."""
+    """Heads are not compared where they are off or no race was held."""
     result = search(task(**changes), FakeClient(LABELS, told))
     assert result.by_head is None
     assert "by_head" not in result.to_record()

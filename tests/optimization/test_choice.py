@@ -1,4 +1,4 @@
-"""What counts as the best prompt, and as an improvement, to a search that climbs a score somebody asked for."""
+"""Tests of which prompt a search by a given score takes as the best and as an improvement."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ GOOD = {"validation": "aabbccdd", "test": "aabbccdd" * 4}
 
 
 def test_more_confidence_in_the_same_answers_is_no_improvement() -> None:
-    """The seed prompt is kept, and tested once."""
+    """A prompt that is only surer of the same answers is no improvement, and the seed is kept."""
     result = search(TRUTH, {SEED: POOR, "Sure.": POOR}, {SEED: 0.5, "Sure.": 0.99})
     assert (result.accepted, result.chosen, result.improved) == (1, 0, False)
     assert result.best_prompt == result.seed_prompt
@@ -90,7 +90,7 @@ def test_more_confidence_in_the_same_answers_is_no_improvement() -> None:
     ],
 )
 def test_an_improvement_is_one_in_score_and_accuracy_too(answers: str, sure: float) -> None:
-    """A gain in macro F1 alone, or without the score, is no improvement."""
+    """A prompt with higher macro F1 but no higher score, or no higher accuracy, is not chosen."""
     other = {"validation": answers, "test": answers * 4}
     result = search(TRUTH, {SEED: POOR, "Other.": other}, {SEED: 0.6, "Other.": sure})
     assert (result.accepted, result.chosen) == (1, 0)
@@ -99,7 +99,7 @@ def test_an_improvement_is_one_in_score_and_accuracy_too(answers: str, sure: flo
 
 
 def test_more_right_rows_of_fewer_labels_are_no_improvement() -> None:
-    """The prompt always gives the frequent label: accuracy rises and macro F1 falls."""
+    """A prompt with higher accuracy and lower macro F1 is no improvement."""
     truth = {"validation": "aaaaaabcd", "test": "aaaaaabcd" * 4}
     even = {"validation": "aabcddbcd", "test": "aabcddbcd" * 4}
     always = {"validation": "aaaaaaaaa", "test": "aaaaaaaaa" * 4}
@@ -116,7 +116,7 @@ def test_more_right_rows_of_fewer_labels_are_no_improvement() -> None:
 
 
 def test_the_best_improvement_is_chosen(tmp_path: Path) -> None:
-    """The highest score belongs to a prompt that is no improvement."""
+    """The best improvement is chosen although another prompt has the highest score."""
     fair = {"validation": "aabbccaa", "test": "aabbccaa" * 4}
     lower = {"validation": "aabbcaaa", "test": "aabbcaaa" * 4}
     given = {SEED: POOR, "Lower.": lower, "Fair.": fair, "Sure.": POOR}
@@ -132,7 +132,7 @@ def test_the_best_improvement_is_chosen(tmp_path: Path) -> None:
 
 
 def test_a_refuted_choice_is_no_improvement() -> None:
-    """Test rows change the statement, and never the choice."""
+    """A choice that is worse on the test rows stays chosen, and `improved` is False."""
     given = {
         SEED: {"validation": POOR["validation"], "test": GOOD["test"]},
         "Other.": {"validation": GOOD["validation"], "test": POOR["test"]},
@@ -146,7 +146,7 @@ def test_a_refuted_choice_is_no_improvement() -> None:
 
 
 def test_test_rows_that_show_nothing_do_not_refute() -> None:
-    """The interval of the difference holds 0."""
+    """A choice whose test rows show no difference counts as improved."""
     given = {SEED: POOR, "Other.": {"validation": GOOD["validation"], "test": POOR["test"]}}
     result = search(TRUTH, given, {SEED: 0.5, "Other.": 0.9})
     assert (result.chosen, result.improved) == (1, True)
@@ -154,7 +154,7 @@ def test_test_rows_that_show_nothing_do_not_refute() -> None:
 
 @pytest.mark.parametrize(("answer", "collapsed"), [("aaaaaaaa", True), ("aabbaaaa", False)])
 def test_both_prompts_say_how_many_labels_they_answered(answer: str, *, collapsed: bool) -> None:
-    """The test rows are counted."""
+    """The result has the number of answered labels of both prompts on the test rows."""
     given = {SEED: {"validation": "aaaaaaaa", "test": answer * 4}, "Good.": GOOD}
     result = search(TRUTH, given, {SEED: 0.5, "Good.": 0.9})
     seed, best = result.seed_prompt, result.best_prompt

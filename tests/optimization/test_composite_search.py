@@ -1,4 +1,4 @@
-"""Searches for tasks whose answers hold several labels."""
+"""Tests of searches for tasks whose answers hold several labels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WORDS = {"Bills": "invoice payment", "Food": "lunch kitchen", "Travel": "ticket 
 
 
 def examples(prefix: str, count: int) -> tuple[Example, ...]:
-    """Return rows about every pair of topics, and about none."""
+    """Return rows about each pair of topics, and about none."""
     sets = [("Bills",), ("Bills", "Food"), ("Food", "Travel"), ()]
     return tuple(
         Example(
@@ -60,7 +60,7 @@ def examples(prefix: str, count: int) -> tuple[Example, ...]:
     ],
 )
 def test_demonstrations_show_sets(field: str, answer: str, document: Any) -> None:
-    """A prompt with sets is read back."""
+    """A prompt whose demonstrations hold sets is parsed back unchanged."""
     form = PromptFormat([answer, '["Travel"]'], field=field, composite=TOPICS)
     parts = PromptParts(instruction="Which?", demonstrations=(Demonstration("text", answer),))
     shown = form.render(parts).rpartition("Answer: ")[2]
@@ -69,7 +69,7 @@ def test_demonstrations_show_sets(field: str, answer: str, document: Any) -> Non
 
 
 def test_demonstrations_show_fields_at_their_paths() -> None:
-    """Paths with a common beginning share an object."""
+    """A demonstration of several fields has the JSON of their paths, and is read back."""
     form = PromptFormat([HIGH], field="label", composite=FIELDS)
     shown = form.render(PromptParts(instruction="", demonstrations=(Demonstration("t", HIGH),)))
     answer = shown.rpartition("Answer: ")[2]
@@ -88,7 +88,7 @@ def notes_of(proposer: ExemplarProposer, rows: Any, answer: str) -> set[str]:
 
 
 def test_notes_are_about_labels_that_are_missed_or_added() -> None:
-    """The words occur in texts with the label, and not in the others."""
+    """A note about a label that is missed has words of the texts with that label."""
     proposer = ExemplarProposer(train=examples("train", 40), seed=1)
     proposer.prepare(labels=TOPICS, field="labels")
     rows = [{"input": row.input, "answer": row.answer} for row in examples("train", 40)]
@@ -98,7 +98,7 @@ def test_notes_are_about_labels_that_are_missed_or_added() -> None:
 
 
 def test_the_proposer_learns_from_unseen_answers() -> None:
-    """The note is about the label that was added."""
+    """The proposer's note is only about the label that the model added wrongly."""
     train = examples("train", 40)
     proposer = ExemplarProposer(train=train, seed=1)
     proposer.prepare(labels=TOPICS, field="labels")
@@ -108,7 +108,7 @@ def test_the_proposer_learns_from_unseen_answers() -> None:
 
 
 def test_a_search_runs_from_task_to_result(tmp_path: Path) -> None:
-    """Whole answers are counted, and the score looks at every label."""
+    """A search scores whole answers with credit, and a second run gives the same prompt."""
     task = task_of(examples, 40, 8, 12, labels=TOPICS, prompt="Which?", field="labels")
 
     def answers(text: str, prompt: str) -> Any:

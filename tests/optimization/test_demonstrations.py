@@ -1,4 +1,4 @@
-"""A search over a task with demonstrations: proposed, chosen, written down and exported."""
+"""Tests of searches over a task with demonstrations."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ LABELS = ["cat", "dog"]
 
 
 def copying(_: str, system: str) -> dict[str, float]:
-    """Answer what is shown most; more surely the more of it is shown."""
+    """Answer the label that is shown most, and more surely the more is shown."""
     cats, dogs = (system.count(f'"{label}"') for label in LABELS)
     share = (1 + cats) / (2 + cats + dogs)
     return {"cat": share, "dog": 1.0 - share}
 
 
 def rows(split: str, count: int) -> list[dict[str, str]]:
-    """Return rows that words tell."""
+    """Return rows whose words tell their label."""
     return [
         {"input": f"{split} {n} {('meow', 'woof')[n % 2]}", "answer": LABELS[n % 2]} for n in range(count)
     ]
 
 
 def run(*arguments: object) -> str:
-    """Run a command that succeeds."""
+    """Run a command, and check that it succeeds."""
     done = CliRunner().invoke(app, list(map(str, arguments)))
     assert done.exit_code == 0, done.output
     return done.output
@@ -59,7 +59,7 @@ def searched(write_task: Callable[..., Path], use_model: Callable[..., Any], tmp
 
 
 def test_a_run_says_what_was_shown(searched: Path, tmp_path: Path) -> None:
-    """The file of demonstrations lies beside the best candidate."""
+    """A search writes its demonstrations beside the result, and a bundle shows as many."""
     best = json.loads((searched / "result.json").read_text())["best_candidate"]
     settings = DemonstrationSettings.from_text(best["demonstrations"])
     assert len((searched / "demonstrations.jsonl").read_text().splitlines()) == 40
@@ -71,7 +71,7 @@ def test_a_run_says_what_was_shown(searched: Path, tmp_path: Path) -> None:
 
 
 def test_later_commands_ask_as_the_search_did(searched: Path, tmp_path: Path) -> None:
-    """An evaluation of the best prompt gives the same predictions and fingerprint."""
+    """An evaluation of the best prompt gives the search's predictions and fingerprint."""
     task = searched.parent / "task.toml"
     run("evaluate", task, "--run", searched, "--out", tmp_path / "evaluated", "--no-cache")
     again = [
@@ -99,13 +99,13 @@ def task_of(**changes: Any) -> Task:
 
 
 def hesitant(text: str, system: str) -> dict[str, float]:
-    """Answer what is shown most where much is shown, and else cats."""
+    """Answer the label that is shown most if much is shown, and cats otherwise."""
     shown = sum(system.count(f'"{label}"') for label in LABELS)
     return copying(text, system) if shown >= 4 else {"cat": 0.6, "dog": 0.4}
 
 
 def test_prompts_show_more_where_the_task_shows_some() -> None:
-    """Four and eight demonstrations are tried before anything else."""
+    """A search tries four and eight demonstrations first, if the task shows some."""
     found = optimize(task_of(), model=FakeClient(LABELS, hesitant), max_metric_calls=400)
     tried = [DemonstrationSettings.from_text(one.candidate["demonstrations"]).k for one in found.validated]
     assert tried[:3] == [1, 4, 8]
@@ -123,7 +123,7 @@ def test_prompts_show_more_where_the_task_shows_some() -> None:
 
 
 def test_a_reflecting_model_is_not_asked_about_demonstrations(tmp_path: Path) -> None:
-    """The model rewrites prompt and template in turn."""
+    """The reflection model is not asked to change the demonstrations."""
     task, asked = task_of(user_template="{input}!"), []
 
     def reflect(prompt: str) -> str:
@@ -141,7 +141,7 @@ def test_a_reflecting_model_is_not_asked_about_demonstrations(tmp_path: Path) ->
 
 
 def test_an_interrupted_search_shows_the_same_when_it_goes_on(tmp_path: Path) -> None:
-    """The journal holds answers to prompts with demonstrations."""
+    """A second search with demonstrations makes no call, and gives the same result."""
     client = FakeClient(LABELS, copying)
     first = optimize(task_of(), model=client, max_metric_calls=200, out=tmp_path)
     calls = len(client.requests)

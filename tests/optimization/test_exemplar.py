@@ -1,4 +1,4 @@
-"""`ExemplarProposer`: what it edits, and what it never does."""
+"""Tests of `ExemplarProposer`: its edits and their limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEED = {"system_prompt": "Classify."}
 
 
 def prediction(label: str | None, confidence: float | None = 0.9) -> Prediction:
-    """Return an answer."""
+    """Return a prediction of this label."""
     return Prediction(label=label, confidence=confidence, outcome=Outcome.OK if label else Outcome.UNPARSED)
 
 
@@ -41,12 +41,12 @@ def propose(proposer: ExemplarProposer, candidate: dict[str, str], times: int) -
 
 
 def demonstrations(prompt: str) -> list[Demonstration]:
-    """Return the demonstrations of a rendered prompt."""
+    """Return the demonstrations in a prompt."""
     return list(PromptFormat(LABELS, field="label").parse(prompt).demonstrations)
 
 
 def test_first_proposal_shows_one_training_text_of_every_label() -> None:
-    """The instruction stays at the top."""
+    """The first proposal shows one training text of every label below the instruction."""
     (prompt,) = propose(ExemplarProposer(train=TRAIN), SEED, 1)
     shown = demonstrations(prompt)
     assert prompt.startswith("Classify.\n\nExamples:\n\nText: ")
@@ -56,7 +56,7 @@ def test_first_proposal_shows_one_training_text_of_every_label() -> None:
 
 
 def test_labels_are_named_first_where_that_is_wished() -> None:
-    """Only labels and the form of an answer are added."""
+    """With `forms=True` the first proposal lists the labels, and shows no texts."""
     (prompt,) = propose(ExemplarProposer(train=TRAIN, forms=True), SEED, 1)
     assert prompt.startswith("Classify.\n\nLabels: ")
     assert all(label in prompt for label in LABELS)
@@ -64,7 +64,7 @@ def test_labels_are_named_first_where_that_is_wished() -> None:
 
 
 def test_labels_that_do_not_fit_are_not_named() -> None:
-    """Texts are shown within the budget."""
+    """Labels that exceed the token budget are not listed, and texts are shown in its limits."""
     names = [f"category number {n} of accounts" for n in range(100)]
     train = [{"input": f"entry {n}", "answer": name} for n, name in enumerate(names)]
     proposer = ExemplarProposer(train=train, forms=True, token_budget=300)
@@ -75,7 +75,7 @@ def test_labels_that_do_not_fit_are_not_named() -> None:
 
 
 def test_demonstrations_are_tried_first_where_a_candidate_has_them() -> None:
-    """Four and eight are tried once each, where there are enough rows."""
+    """Four and eight demonstrations are proposed first, if there are enough training rows."""
     candidate = {**SEED, "demonstrations": ""}
     proposer = ExemplarProposer(train=TRAIN)
     found = [proposer(candidate, {}, list(candidate)) for _ in range(3)]
@@ -91,7 +91,7 @@ def test_demonstrations_are_tried_first_where_a_candidate_has_them() -> None:
 
 
 def test_same_seed_and_evaluations_give_the_same_proposals() -> None:
-    """Another seed gives others."""
+    """The same seed and predictions give the same proposals, and another seed gives others."""
 
     def run(seed: int) -> list[str]:
         proposer = ExemplarProposer(train=TRAIN, seed=seed)
@@ -103,7 +103,7 @@ def test_same_seed_and_evaluations_give_the_same_proposals() -> None:
 
 
 def test_no_prompt_is_proposed_twice() -> None:
-    """Repeating a rejected prompt would only burn the budget."""
+    """A proposer proposes no prompt twice."""
     proposer = ExemplarProposer(train=TRAIN, seed=1)
     found = [proposer(SEED, {}, ["system_prompt"]).get("system_prompt") for _ in range(15)]
     made = [prompt for prompt in found if prompt is not None]
@@ -112,7 +112,7 @@ def test_no_prompt_is_proposed_twice() -> None:
 
 @given(budget=st.integers(30, 400), seed=st.integers(0, 50))
 def test_token_budget_is_never_exceeded(budget: int, seed: int) -> None:
-    """It holds for every chain of accepted edits."""
+    """No proposal of a chain exceeds the token budget."""
     proposer = ExemplarProposer(train=TRAIN, token_budget=budget, seed=seed)
     proposer.observe(SEED, TRAIN, [prediction("Food")] * len(TRAIN))
     for prompt in propose(proposer, SEED, 8):
@@ -121,7 +121,7 @@ def test_token_budget_is_never_exceeded(budget: int, seed: int) -> None:
 
 @given(seed=st.integers(0, 200))
 def test_validation_texts_are_never_copied(seed: int) -> None:
-    """Rows that are not in the training set inform counts, never texts."""
+    """No proposal holds a text of a row outside the training set."""
     proposer = ExemplarProposer(train=TRAIN, seed=seed)
     secret = [{"input": f"secret{i} validation words", "answer": "Fuel"} for i in range(8)]
     proposer.observe(SEED, secret, [prediction("Food")] * len(secret))
@@ -132,7 +132,7 @@ def test_validation_texts_are_never_copied(seed: int) -> None:
 
 
 def test_costly_confusions_choose_the_edits() -> None:
-    """Demonstrations and notes are about the one confused pair."""
+    """New demonstrations and notes are about the pair of labels that is confused."""
     proposer = ExemplarProposer(train=TRAIN, seed=0)
     (start,) = propose(proposer, SEED, 1)
     base = {"system_prompt": start}
@@ -153,7 +153,7 @@ def test_costly_confusions_choose_the_edits() -> None:
 
 
 def test_confidence_weighs_the_confusions() -> None:
-    """A sure mistake costs more; answers without a label are no confusions."""
+    """A confusion costs its confidence, and an answer without a label costs nothing."""
     record = PromptRecord()
     record.add([("a", "Food"), ("b", "Food")], [prediction("Fuel", 0.9), prediction("Bills/Gas & Oil", 0.2)])
     assert record.cost["Food", "Fuel"] == pytest.approx(0.9)
@@ -166,7 +166,7 @@ def test_confidence_weighs_the_confusions() -> None:
 
 
 def test_the_system_prompt_is_edited_whatever_is_asked_for() -> None:
-    """GEPA takes turns over the components; a turn is not wasted on one that holds no demonstrations."""
+    """The proposer edits the system prompt whichever component it is asked for."""
     proposer = ExemplarProposer(train=TRAIN)
     for candidate in (
         {"system_prompt": "Classify.", "user_template": "{input}"},
@@ -176,7 +176,7 @@ def test_the_system_prompt_is_edited_whatever_is_asked_for() -> None:
 
 
 def test_an_adapter_tells_spelling_and_field() -> None:
-    """Demonstrations show what the schema allows."""
+    """Demonstrations have the spelling and the field that `prepare` was given."""
     rows = [{"input": "meow", "answer": "CAT "}, {"input": "woof", "answer": "DOG"}]
     proposer = ExemplarProposer(train=rows)
     proposer.prepare(labels=("cat", "dog"), field="a.b")
@@ -188,7 +188,7 @@ def test_an_adapter_tells_spelling_and_field() -> None:
 
 
 def test_long_texts_are_not_shown_while_short_ones_exist() -> None:
-    """A label whose texts are all long shows its shortest one within the budget."""
+    """A label whose only text exceeds the token budget is not shown at all."""
     long = "word " * 400
     rows = [
         {"input": long + "a", "answer": "Food"},
@@ -202,7 +202,7 @@ def test_long_texts_are_not_shown_while_short_ones_exist() -> None:
 
 
 def test_examples_and_mappings_are_the_same() -> None:
-    """Labels that differ in case or space are one label."""
+    """Training rows may be examples or mappings, and labels ignore case and space."""
     rows = [
         Example(input="x", answer="Food"),
         {"input": "y", "answer": " food"},
@@ -217,7 +217,7 @@ def test_examples_and_mappings_are_the_same() -> None:
     "options", [{"train": []}, {"train": TRAIN[:3]}, {"train": TRAIN, "token_budget": 0}]
 )
 def test_bad_parameters_are_refused(options: dict[str, Any]) -> None:
-    """The message says what was expected."""
+    """A bad parameter raises ConfigurationError with what was expected."""
     with pytest.raises(ConfigurationError, match="Expected"):
         ExemplarProposer(**options)
 
@@ -238,7 +238,7 @@ texts = (
 def test_rendered_prompts_are_read_back_exactly(
     instruction: str, notes: list[str], shown: list[tuple[str, str]], field: str
 ) -> None:
-    """`parse` undoes `render`, so that edits never touch the instruction."""
+    """A rendered prompt is parsed back into the same parts."""
     form = PromptFormat(LABELS, field=field)
     parts = PromptParts(
         instruction=instruction,
@@ -252,6 +252,6 @@ def test_rendered_prompts_are_read_back_exactly(
 
 
 def test_foreign_prompts_are_all_instruction() -> None:
-    """A section that only looks like ours is not taken apart."""
+    """A foreign prompt with a section like ours is parsed as one instruction."""
     prompt = "Do it.\n\nExamples:\n\nText: a\nAnswer: something else"
     assert PromptFormat(LABELS, field="label").parse(prompt) == PromptParts(instruction=prompt)

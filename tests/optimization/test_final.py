@@ -1,4 +1,4 @@
-"""What labelled rows add to the best prompt of a search, and what the search says of it."""
+"""Tests of a search's final figures: the head on its best prompt, and the verdict."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ BUDGET: dict[str, Any] = {"max_metric_calls": 120, "minibatch_size": 6}
 
 
 def biased(text: str) -> dict[str, float]:
-    """Hear the difference, and prefer cats."""
+    """Give the right label the higher evidence, but prefer cats."""
     cat = 0.6 if place(text) else 0.9
     return {"cat": cat, "dog": 1.0 - cat}
 
 
 def learner(text: str, prompt: str) -> dict[str, float]:
-    """Prefer cats, the less the longer the prompt is; a third of the texts is too hard."""
+    """Prefer cats, less so under a longer prompt, and err on a third of the texts."""
     hard = hashlib.sha256(text.encode()).digest()[1] % 3 == 0
     cat = 0.9 if hard or not place(text) else max(0.3, 0.8 - len(prompt) / 250)
     return {"cat": cat, "dog": 1.0 - cat}
@@ -58,7 +58,7 @@ def hidden_task(**changes: Any) -> Task:
 
 
 def test_the_result_says_what_the_head_adds() -> None:
-    """All rows are right where half were, beside two baselines that know nothing."""
+    """The final figures have the accuracy with the head, two baselines and the difference."""
     result = optimize(hidden_task(), model=FakeClient(LABELS, biased), **BUDGET)
     final = result.final
     assert final is not None
@@ -85,7 +85,7 @@ def test_the_result_says_what_the_head_adds() -> None:
 
 
 def test_the_files_agree_with_the_result(tmp_path: Path) -> None:
-    """Predictions with the head are those that count."""
+    """`load_predictions` reads a search's predictions with the head, as result.json has them."""
     out, task = tmp_path / "run", hidden_task()
     result = optimize(task, model=FakeClient(LABELS, biased), out=out, **BUDGET)
     assert result.final is not None
@@ -115,7 +115,7 @@ def test_the_files_agree_with_the_result(tmp_path: Path) -> None:
 
 
 def test_without_a_head_rows_of_the_best_prompt_count(tmp_path: Path) -> None:
-    """Runs of earlier versions have no others."""
+    """Without predictions of a head, `load_predictions` reads those of the best prompt."""
     out = tmp_path / "run"
     optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
     path = out / "predictions.jsonl"
@@ -133,7 +133,7 @@ def test_without_a_head_rows_of_the_best_prompt_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("budget", [80, 90, 101, 140, 300])
 @pytest.mark.parametrize("options", [{}, {"prior_correction": "batch"}, {"thresholds": "auto"}])
 def test_rows_for_the_head_are_within_the_budget(budget: int, options: dict[str, Any]) -> None:
-    """Every call of the search is counted."""
+    """The rows for the head count in the budget, and no row is asked twice."""
     client = FakeClient(LABELS, learner)
     train = hidden_rows("train", 60)
     budget += len(train) if "thresholds" in options else 0
@@ -149,7 +149,7 @@ def test_rows_for_the_head_are_within_the_budget(budget: int, options: dict[str,
 
 
 def test_a_perfect_model_is_asked_no_more_rows() -> None:
-    """The head learns from the rows asked so far."""
+    """A model without errors is asked no further rows for its head."""
     client = FakeClient(LABELS, lambda text: (LABELS[place(text)], 0.99))
     result = optimize(hidden_task(), model=client, **BUDGET)
     assert result.final is not None
@@ -157,7 +157,7 @@ def test_a_perfect_model_is_asked_no_more_rows() -> None:
 
 
 def test_the_head_learns_from_unseen_rows() -> None:
-    """Test rows, shown rows and repeated rows teach nothing."""
+    """Test rows, shown rows and repeated rows are left out of the head's rows."""
     train = (
         Example(input="a cat\n on  two lines", answer="cat"),
         Example(input="both 1", answer="cat"),
@@ -177,13 +177,13 @@ def test_the_head_learns_from_unseen_rows() -> None:
 
 
 def left(prompt: str, *texts: str) -> list[str]:
-    """Return those of some training texts that a head may learn from under a prompt."""
+    """Return the texts that a head may learn from under a prompt."""
     train = tuple(Example(input=text, answer="cat") for text in texts)
     return [row.input for row in labelled_rows(hidden_task(train=train, validation=(), test=()), prompt)]
 
 
 def test_a_demonstration_shows_its_text_and_no_other() -> None:
-    """Words of the demonstration or instruction are no shown texts."""
+    """A text in a demonstration is left out of the head's rows, and its single words are not."""
     parts = PromptParts(
         instruction="It is ok to say cat.",
         notes=('"dog": walks, barks',),
@@ -210,7 +210,7 @@ def test_a_demonstration_shows_its_text_and_no_other() -> None:
     ],
 )
 def test_a_row_that_a_reflection_model_copied_is_shown(prompt: str) -> None:
-    """Copied texts are found in every usual form, between word boundaries."""
+    """A text copied into a prompt is left out of the head's rows, in every usual form."""
     for copied in ("meow!", "two cats\n on a mat at noon"):
         others = ["mat", "cats", "me"]
         assert left(prompt.format(" ".join(copied.split())), copied, *others) == others
@@ -220,7 +220,7 @@ def test_a_row_that_a_reflection_model_copied_is_shown(prompt: str) -> None:
 
 
 def test_training_rows_of_the_best_prompt_are_left_out() -> None:
-    """No test row teaches the head."""
+    """Training rows that the best prompt shows are left out of the head's rows."""
 
     def imitator(text: str, prompt: str) -> dict[str, float]:
         if "Text: " not in prompt:
@@ -244,7 +244,7 @@ def test_training_rows_of_the_best_prompt_are_left_out() -> None:
 
 
 def test_several_labels_have_no_head(tmp_path: Path) -> None:
-    """Neither the result nor the files have a head."""
+    """A search over several labels has no final figures and writes no head."""
     answers = ('["cat"]', '["dog"]')
 
     def several(split: str, count: int) -> tuple[Example, ...]:
@@ -266,7 +266,7 @@ def test_several_labels_have_no_head(tmp_path: Path) -> None:
 
 
 def test_a_cascade_has_no_head(tmp_path: Path) -> None:
-    """A cascade's answers come from several models."""
+    """A search over a cascade has no final figures and writes no head."""
     models = [
         Classifier(model=FakeClient(LABELS, biased, name=name), labels=LABELS, field="category", prompt="?")
         for name in ("small", "large")
@@ -278,7 +278,7 @@ def test_a_cascade_has_no_head(tmp_path: Path) -> None:
 
 
 def test_a_model_without_distributions_has_no_head() -> None:
-    """The result has no final figures."""
+    """A search over a model without distributions has no final figures."""
     client = FakeClient(LABELS, biased, space="none")
     result = optimize(hidden_task(), model=client, **BUDGET)
     assert result.final is None
@@ -301,7 +301,7 @@ def test_a_model_without_distributions_has_no_head() -> None:
     ],
 )
 def test_the_verdict_judges_the_model(told: bool, answers: tuple[str, str] | None, said: str) -> None:
-    """The interval against TF-IDF lies above 0, holds 0, lies below 0 or is missing."""
+    """The verdict follows the interval of the difference from TF-IDF, or says it is missing."""
     kinds = ("meow", "woof")
 
     def split(name: str, count: int) -> tuple[Example, ...]:
@@ -337,7 +337,7 @@ def test_the_verdict_judges_the_model(told: bool, answers: tuple[str, str] | Non
 
 @pytest.mark.parametrize("before", [20, 75, 100, 115])
 def test_an_interrupted_run_goes_on_and_asks_nothing_twice(tmp_path: Path, before: int) -> None:
-    """The run stops in the search, while the head learns or among the test rows."""
+    """A search interrupted at any stage ends with the same result, and asks no text twice."""
     whole = optimize(hidden_task(), model=FakeClient(LABELS, learner), **BUDGET)
 
     client = interrupted(learner, before)

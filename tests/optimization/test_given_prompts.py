@@ -1,4 +1,4 @@
-"""Other prompts and label descriptions, which a task gives a search beside its prompt."""
+"""Tests of other prompts and label descriptions that a task gives to a search."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def task(*other_prompts: str, **changes: Any) -> Task:
 
 
 def listener(text: str, prompt: str) -> dict[str, float]:
-    """Err on every third row, on most where it is told to guess, and on none where the prompt helps."""
+    """Err on every third row, more under a bad prompt, and never under a good one."""
     _, label, number = text.split()
     helped = "carefully" in prompt or "It meows." in prompt
     errs = int(number) % 3 == 0 if prompt != BAD else int(number) % 3 > 0
@@ -46,19 +46,19 @@ def nothing(*_: Any) -> dict[str, str]:
 
 
 def search(found: Task, client: FakeClient | None = None, **options: Any) -> OptimizationResult:
-    """Search with a scripted model, 400 calls at most."""
+    """Search with a scripted model and at most 400 calls."""
     return optimize(
         found, model=client or FakeClient(LABELS, listener), **{"max_metric_calls": 400, **options}
     )
 
 
 def origins(result: OptimizationResult) -> list[str | None]:
-    """Return the names of the prompts that were asked about validation rows."""
+    """Return the names of the prompts that were asked on validation rows."""
     return [one.origin for one in result.validated]
 
 
 def asked(client: FakeClient, split: str = "") -> list[tuple[str, str]]:
-    """Return prompt and text of the questions about rows of one split, or of all but the test rows."""
+    """Return prompt and text of the search's calls, without those on test rows."""
     return [pair for pair in searched(client) if pair[1].startswith(split)]
 
 
@@ -66,7 +66,7 @@ def asked(client: FakeClient, split: str = "") -> list[tuple[str, str]]:
     "changes", [{}, {"scoring": ScoringSettings(strategy="linear")}], ids=["race", "own-score"]
 )
 def test_a_better_other_prompt_wins(changes: dict[str, Any]) -> None:
-    """No proposal is made."""
+    """A better prompt of the task wins without any proposal."""
     result = search(task(BAD, GOOD, **changes), proposer=nothing)
     assert (result.improved, result.best_prompt.prompt, result.seed_prompt.prompt) == (
         True,
@@ -79,13 +79,13 @@ def test_a_better_other_prompt_wins(changes: dict[str, Any]) -> None:
 
 
 def test_the_prompt_stays_where_no_other_is_better() -> None:
-    """The other prompts are equal or worse."""
+    """The seed prompt is kept where the other prompts are equal or worse."""
     result = search(task(BAD, "Which one?"), proposer=nothing)
     assert (result.chosen, result.improved, result.best_prompt.prompt) == (0, False, "Which animal?")
 
 
 def test_other_prompts_are_screened_before_proposals() -> None:
-    """The first 48 questions are about 16 validation rows under three prompts."""
+    """The first 48 calls ask the three prompts about the same 16 validation rows."""
     client = FakeClient(LABELS, listener)
     search(task(BAD, GOOD), client)
     first = asked(client)[:48]
@@ -98,7 +98,7 @@ def test_other_prompts_are_screened_before_proposals() -> None:
 
 
 def test_proposals_build_on_other_prompts() -> None:
-    """The best prompt so far is a parent."""
+    """A proposal can build on one of the other prompts."""
     parents: list[str] = []
 
     def propose(candidate: dict[str, str], *_: Any) -> dict[str, str]:
@@ -110,7 +110,7 @@ def test_proposals_build_on_other_prompts() -> None:
 
 
 def test_a_reflecting_model_comes_after_other_prompts() -> None:
-    """The model writes proposals alone."""
+    """The reflection model is asked only after the other prompts were screened."""
     client = FakeClient(LABELS, listener)
     asked_before: list[int] = []
 
@@ -125,7 +125,7 @@ def test_a_reflecting_model_comes_after_other_prompts() -> None:
 
 @pytest.mark.parametrize("budget", [72, 90, 131, 200])
 def test_the_budget_holds_with_other_prompts(budget: int) -> None:
-    """The least budget screens all of them."""
+    """A budget that cannot screen all other prompts raises ConfigurationError."""
     client = FakeClient(LABELS, listener)
     result = search(task(BAD, GOOD, head=HeadSettings()), client, max_metric_calls=budget)
     assert len(asked(client)) == result.metric_calls <= budget
@@ -137,7 +137,7 @@ def test_the_budget_holds_with_other_prompts(budget: int) -> None:
 
 
 def test_other_prompts_are_not_tried_without_errors() -> None:
-    """A prompt without errors cannot be beaten."""
+    """The other prompts are not tried if the seed prompt makes no error."""
     client = FakeClient(LABELS, lambda text: (text.split()[1], 0.7))
     result = search(task(GOOD), client)
     assert origins(result) == [None]
@@ -145,7 +145,7 @@ def test_other_prompts_are_not_tried_without_errors() -> None:
 
 
 def test_a_run_with_other_prompts_is_another_run(tmp_path: Path) -> None:
-    """Descriptions make another run, too; plain tasks keep the digest of earlier versions."""
+    """Other prompts or label descriptions in the same directory raise StateError."""
     options: dict[str, Any] = {"max_metric_calls": 120, "out": tmp_path}
     search(task(head=HeadSettings()), **options)
     stored = json.loads((tmp_path / "run.json").read_text())
@@ -156,7 +156,7 @@ def test_a_run_with_other_prompts_is_another_run(tmp_path: Path) -> None:
 
 
 def test_label_descriptions_are_tried_and_chosen() -> None:
-    """Every label has one line, before the form of the answer."""
+    """A prompt with one line for each described label is tried, and chosen if it is better."""
     result = search(task(label_descriptions={**DESCRIBED, "dog": "It barks,\nor growls."}), proposer=nothing)
     assert origins(result) == [None, "prompt with label descriptions"]
     assert (result.chosen, result.improved) == (1, True)
@@ -167,7 +167,7 @@ def test_label_descriptions_are_tried_and_chosen() -> None:
 
 
 def test_descriptions_stand_before_demonstrations() -> None:
-    """A prompt that holds the descriptions already is not tried again."""
+    """Label descriptions are put before demonstrations, and not added twice."""
     shown = '\n\nExamples:\n\nText: train cat 0\nAnswer: {"category": "cat"}'
     described = (
         "Which animal?\n\nLabels:\n- cat: It meows.\n- dog\n"
@@ -189,7 +189,7 @@ def test_descriptions_stand_before_demonstrations() -> None:
     ],
 )
 def test_prompts_that_show_rows_of_the_comparison_are_refused(given: dict[str, Any]) -> None:
-    """Such prompts raise ConfigurationError."""
+    """A given prompt that shows a validation or test row raises ConfigurationError."""
     with pytest.raises(
         ConfigurationError, match=r"show no validation or test row, got the text 'validation (cat 2|dog 13)'"
     ):
@@ -197,7 +197,7 @@ def test_prompts_that_show_rows_of_the_comparison_are_refused(given: dict[str, A
 
 
 def test_other_prompts_may_show_training_rows() -> None:
-    """Proposals made from them may show these rows, too."""
+    """A given prompt that shows training rows is accepted, and so are proposals from it."""
     result = search(
         task("Texts like 'train cat 12' are cats."),
         proposer=lambda *_: {"system_prompt": "Texts like 'train cat 12' are cats. Listen carefully."},
@@ -207,12 +207,12 @@ def test_other_prompts_may_show_training_rows() -> None:
 
 
 class Interruption(BaseException):
-    """Ends a search as Ctrl-C does."""
+    """Exception that ends a search as Ctrl-C does."""
 
 
 @pytest.mark.parametrize("stop", [20, 60])
 def test_an_interrupted_search_continues(tmp_path: Path, stop: int) -> None:
-    """The search asks nothing twice, also among the other prompts."""
+    """An interrupted search gives the same result, and pays for no call twice."""
     whole = search(task(BAD, GOOD), max_metric_calls=200)
 
     def interrupt(progress: Progress) -> None:

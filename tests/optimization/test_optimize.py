@@ -1,4 +1,4 @@
-"""`optimize`: the search, its files, and starting again."""
+"""Tests of `optimize`: the search, the files it writes, and how it resumes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def make_task(**changes: Any) -> Task:
 
 
 def learner(text: str, prompt: str) -> Any:
-    """Answer rightly when the prompt shows an example of the label, else Rent."""
+    """Answer rightly if the prompt shows an example of the label, and otherwise Rent."""
     truth = next(label for label in LABELS if label.lower() in text)
     return (truth, 0.95) if f'"category": "{truth}"' in prompt else ("Rent", 0.6)
 
@@ -48,13 +48,13 @@ def client(rule: Any = learner, **options: Any) -> FakeClient:
 
 
 def search(task: Task | None = None, *, model: Any = None, **options: Any) -> OptimizationResult:
-    """Return the result of a small search: a budget of 60 calls, minibatches of 4."""
+    """Return the result of a search with a budget of 60 calls and minibatches of 4."""
     settings: dict[str, Any] = {"max_metric_calls": 60, "minibatch_size": 4, **options}
     return optimize(task or make_task(), model=model or client(), **settings)
 
 
 def test_search_finds_demonstrations_and_reports_on_test_rows(tmp_path: Path) -> None:
-    """One label in three is right before, and all of them after."""
+    """The search raises the test accuracy from one third to 1, and writes its predictions."""
     out = tmp_path / "run"
     result = search(max_metric_calls=150, out=out)
     assert result.seed_prompt.accuracy is not None
@@ -77,7 +77,7 @@ def test_search_finds_demonstrations_and_reports_on_test_rows(tmp_path: Path) ->
 
 
 def test_test_rows_are_never_asked_during_the_search() -> None:
-    """They are asked once per prompt, after the search."""
+    """Test rows are asked only after the search, once under each prompt."""
     fake = client()
     search(model=fake)
     asked = [request.messages[1]["content"] for request in fake.requests]
@@ -88,7 +88,7 @@ def test_test_rows_are_never_asked_during_the_search() -> None:
 
 
 def test_a_search_with_nothing_new_to_ask_ends() -> None:
-    """A proposer that repeats itself does not run forever."""
+    """A search whose proposer repeats itself ends before its budget."""
     result = optimize(
         make_task(), model=client(), proposer=lambda *_: {"system_prompt": "Same."}, max_metric_calls=80
     )
@@ -97,7 +97,7 @@ def test_a_search_with_nothing_new_to_ask_ends() -> None:
 
 
 def test_finished_run_is_repeated_without_a_single_call(tmp_path: Path) -> None:
-    """The journal answers everything, and the numbers are the same."""
+    """A second run of a finished search makes no call, and gives the same result."""
     first = search(max_metric_calls=120, seed=5, out=tmp_path)
     again = client()
     second = search(model=again, max_metric_calls=120, seed=5, out=tmp_path)
@@ -107,11 +107,11 @@ def test_finished_run_is_repeated_without_a_single_call(tmp_path: Path) -> None:
 
 
 class Interruption(BaseException):
-    """Stands for a kill."""
+    """Exception that stands for a kill."""
 
 
 def after(updates: int) -> Callable[[Progress], None]:
-    """Return a listener that interrupts the run after so many updates."""
+    """Return a listener that raises an exception after so many updates."""
     seen = 0
 
     def interrupt(_: Progress) -> None:
@@ -124,7 +124,7 @@ def after(updates: int) -> Callable[[Progress], None]:
 
 
 def test_an_interrupted_run_ends_the_same(tmp_path: Path) -> None:
-    """The run stops in the validation pass, in the search or among the test rows."""
+    """A search that was interrupted at any stage ends with the same best prompt."""
     task = make_task()
     whole = search(task, max_metric_calls=120, out=tmp_path / "whole")
     for stop in (4, 30, 70, 125):
@@ -143,7 +143,7 @@ def test_an_interrupted_run_ends_the_same(tmp_path: Path) -> None:
 
 
 def test_resuming_with_a_larger_budget_goes_on(tmp_path: Path) -> None:
-    """Answers that were paid for are used again."""
+    """A larger budget continues a finished search, and uses its answers again."""
     search(out=tmp_path)
     more = client()
     result = search(model=more, max_metric_calls=140, out=tmp_path)
@@ -161,7 +161,7 @@ def test_resuming_with_a_larger_budget_goes_on(tmp_path: Path) -> None:
     ],
 )
 def test_directory_of_another_run_is_refused(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
-    """The message names what differs, and the files stay as they were."""
+    """The directory of another run raises StateError that names the difference, and is unchanged."""
     search(out=tmp_path)
     before = (tmp_path / "result.json").read_bytes()
     options: dict[str, Any] = {"minibatch_size": 4, **changes}
@@ -173,7 +173,7 @@ def test_directory_of_another_run_is_refused(tmp_path: Path, changes: dict[str, 
 
 
 def test_a_failed_start_may_be_changed(tmp_path: Path) -> None:
-    """A directory without an answer takes another model."""
+    """A directory without any answer can be used with another model."""
     down = client(lambda _: ProviderError("bad key", provider="p", status=401))
     with pytest.raises(ProviderError, match="bad key"):
         search(model=down, out=tmp_path)
@@ -182,14 +182,14 @@ def test_a_failed_start_may_be_changed(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_opened_leaves_no_directory(tmp_path: Path) -> None:
-    """No file is written."""
+    """A model that cannot be opened raises ConfigurationError, and no directory is written."""
     with pytest.raises(ConfigurationError, match="gguf"):
         optimize(make_task(), model="llamacpp:missing.gguf", max_metric_calls=100, out=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_better_user_template_counts_as_improved() -> None:
-    """The system prompt stays as it was."""
+    """A better user template counts as an improvement."""
 
     def rule(text: str, _: str) -> Any:
         truth = next(label for label in LABELS if label.lower() in text)
@@ -208,7 +208,7 @@ def test_a_better_user_template_counts_as_improved() -> None:
 
 
 def test_nothing_better_is_said_so() -> None:
-    """The best prompt is the seed prompt, and is tested once."""
+    """Without an improvement the best prompt is the seed prompt, and is tested once."""
     fake = client(lambda _: ("Rent", 0.9))
     result = search(model=fake)
     assert not result.improved
@@ -218,7 +218,7 @@ def test_nothing_better_is_said_so() -> None:
 
 
 def test_held_out_training_rows_are_never_shown() -> None:
-    """A validation or test text in the prompt would flatter the numbers."""
+    """A training row that is also a validation or test row is not shown in a prompt."""
     task = make_task()
     leaky = make_task(train=(*task.train[:6], *task.validation, *task.test))
     result = search(leaky, max_metric_calls=150)
@@ -229,14 +229,14 @@ def test_held_out_training_rows_are_never_shown() -> None:
 
 
 def test_a_perfect_prompt_ends_the_search() -> None:
-    """Only the validation rows are asked."""
+    """A seed prompt without errors ends the search after the validation rows."""
     fake = client(lambda text: (next(label for label in LABELS if label.lower() in text), 1.0))
     result = search(model=fake, max_metric_calls=500)
     assert result.metric_calls == 9
 
 
 def test_an_unanswered_test_set_is_a_failure(tmp_path: Path) -> None:
-    """Paid answers are kept."""
+    """Test rows that all fail raise ProviderError, and a second run completes the search."""
     down = ProviderError("overloaded", provider="p", status=503)
     fake = client(lambda text, prompt: down if text.startswith("test") else learner(text, prompt))
     with pytest.raises(ProviderError, match="12 of the last"):
@@ -250,7 +250,7 @@ def test_an_unanswered_test_set_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_a_proposer_that_fails_ends_the_run() -> None:
-    """The budget is not spent."""
+    """A proposer that keeps failing raises ProviderError before the budget is spent."""
 
     def broken(*_: object) -> dict[str, str]:
         raise KeyError("oops")
@@ -262,7 +262,7 @@ def test_a_proposer_that_fails_ends_the_run() -> None:
 
 
 def test_unnamed_functions_cannot_own_a_run_directory(tmp_path: Path) -> None:
-    """A lambda as the model raises ConfigurationError."""
+    """A lambda as the model raises ConfigurationError, and no directory is written."""
     with pytest.raises(ConfigurationError, match="lambda"):
         search(model=lambda _: None, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -276,20 +276,20 @@ def test_unnamed_functions_cannot_own_a_run_directory(tmp_path: Path) -> None:
     ],
 )
 def test_contradictory_options_are_refused(options: dict[str, Any], named: str) -> None:
-    """They raise ConfigurationError."""
+    """Contradictory options raise ConfigurationError that names one of them."""
     with pytest.raises(ConfigurationError, match=named):
         optimize(make_task(), model=client(), **options)
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_missing_split_is_refused(split: str) -> None:
-    """The message names the split."""
+    """A task without one of the splits raises ConfigurationError that names the split."""
     with pytest.raises(ConfigurationError, match=split):
         optimize(make_task(**{split: ()}), model=client())
 
 
 def test_reflection_needs_a_model_and_unknown_proposers_are_refused() -> None:
-    """Both messages say what to pass."""
+    """Reflection without a model, and an unknown proposer, raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="reflection_model"):
         optimize(make_task(), model=client(), proposer="reflection")
     for unknown in ("magic", ""):
@@ -298,7 +298,7 @@ def test_reflection_needs_a_model_and_unknown_proposers_are_refused() -> None:
 
 
 def test_a_reflection_model_is_not_asked_twice(tmp_path: Path) -> None:
-    """The model sees graded feedback, and the run keeps its answers."""
+    """The reflection model reads graded feedback, and a second run does not ask it again."""
     seen: list[str] = []
 
     def reflect(prompt: str) -> str:
@@ -318,7 +318,7 @@ def test_a_reflection_model_is_not_asked_twice(tmp_path: Path) -> None:
 
 
 def test_unreachable_reflection_model_ends_the_run() -> None:
-    """The budget is not spent on minibatches without a proposal."""
+    """A reflection model that keeps failing raises ProviderError before the budget is spent."""
     fake = client()
 
     def broken(_: str) -> str:
@@ -330,7 +330,7 @@ def test_unreachable_reflection_model_ends_the_run() -> None:
 
 
 def test_progress_counts_calls_scores_and_cost() -> None:
-    """The last state of each phase is complete."""
+    """The last progress of the search has the result's calls, scores and proposals."""
     seen: list[Progress] = []
     result = search(progress=seen.append)
     search_states = [p for p in seen if p.phase == "search"]
@@ -343,7 +343,7 @@ def test_progress_counts_calls_scores_and_cost() -> None:
 
 
 def test_scoring_section_chooses_the_strategy() -> None:
-    """Strategy and parameters are those of the task file."""
+    """`[scoring]` sets the strategy and its parameters, and wrong ones raise ConfigurationError."""
     assert _scoring(ScoringSettings(strategy="threshold", parameters={"threshold": 0.6})) == ThresholdScoring(
         0.6
     )
@@ -355,7 +355,7 @@ def test_scoring_section_chooses_the_strategy() -> None:
 
 
 def test_a_journal_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
-    """Half a line of another process is no damage; a broken line is."""
+    """A journal that another process writes raises StateError, and so does a broken line."""
     path = tmp_path / "journal.jsonl"
     with JsonlStore(path) as store:
         store.put("a", 1)
@@ -371,7 +371,7 @@ def test_a_journal_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moment", [3, 60, 110], ids=["the first rows", "the search", "the test rows"])
 def test_answers_of_a_lost_directory_are_kept(tmp_path: Path, moment: int) -> None:
-    """The search goes on from the rescue directory and asks nothing twice."""
+    """A search whose directory was removed continues from the rescue directory."""
     out, rescue = tmp_path / "run", tmp_path / "run.rescued"
     settings: dict[str, Any] = {"max_metric_calls": 120, "minibatch_size": 4}
     asked = 0
@@ -396,7 +396,7 @@ def test_answers_of_a_lost_directory_are_kept(tmp_path: Path, moment: int) -> No
 
 
 def test_no_library_writes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """GEPA's log goes to the run directory, if there is one."""
+    """A search prints nothing."""
     search()
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
@@ -406,7 +406,7 @@ def test_no_library_writes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_reflection_model_takes_every_name_with_options() -> None:
-    """The model is tried with one small call first."""
+    """A reflection model gets its options, and is tried with one call before the search."""
     fake, seen = client(), []
 
     def first(_number: int, body: Any) -> None:
@@ -428,7 +428,7 @@ def test_a_reflection_model_takes_every_name_with_options() -> None:
     "model", ["openai/writer", "gpt-4.1-mini", "llamacpp:/no/such.gguf", "local/no-such"]
 )
 def test_unreachable_reflection_models_cost_nothing(monkeypatch: pytest.MonkeyPatch, model: str) -> None:
-    """The search does not begin."""
+    """A reflection model that cannot be reached raises an error before any call."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     fake = client()
     with pytest.raises((ConfigurationError, ProviderError)):
@@ -437,7 +437,7 @@ def test_unreachable_reflection_models_cost_nothing(monkeypatch: pytest.MonkeyPa
 
 
 def test_progress_names_a_rate_limit_that_is_waited_for() -> None:
-    """Progress names the model."""
+    """Progress has the name of a model that waits for its rate limit."""
     seen: list[Progress] = []
     headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "0.2s"}
     with FaultServer(LABELS, lambda _: LABELS[0], headers=headers) as server:
@@ -448,7 +448,7 @@ def test_progress_names_a_rate_limit_that_is_waited_for() -> None:
 
 
 def test_journal_survives_a_line_cut_off_by_a_kill(tmp_path: Path) -> None:
-    """The half line is dropped."""
+    """A half line at the end of a journal is dropped, and the journal is continued."""
     path = tmp_path / "journal.jsonl"
     with JsonlStore(path) as store:
         store.put("a", 1)
@@ -463,7 +463,7 @@ def test_journal_survives_a_line_cut_off_by_a_kill(tmp_path: Path) -> None:
 
 
 def test_unwritable_and_damaged_directories_are_refused(tmp_path: Path) -> None:
-    """The message names the path and what to do."""
+    """A directory that cannot be written, or has a damaged run.json, raises StateError."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(StateError, match="choose"):
         search(out=tmp_path / "file" / "run")
@@ -474,7 +474,7 @@ def test_unwritable_and_damaged_directories_are_refused(tmp_path: Path) -> None:
 
 
 def test_rows_asked_before_cost_neither_a_call_nor_budget() -> None:
-    """GEPA evaluates a parent again for every proposal; only new questions count."""
+    """A row that is asked again under the same prompt costs no call and no budget."""
     fake = client(lambda _: ("Rent", 0.9))
     result = search(model=fake, max_metric_calls=100)
     asked = searched(fake)
@@ -482,7 +482,7 @@ def test_rows_asked_before_cost_neither_a_call_nor_budget() -> None:
 
 
 def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
-    """No file is written."""
+    """A directory with other files raises StateError, and no file is written."""
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(StateError, match="other files"):
         search(out=tmp_path)
@@ -490,6 +490,6 @@ def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_too_small_a_budget_is_refused_with_the_floor() -> None:
-    """The floor is two validation passes and two minibatches."""
+    """A budget below two validation passes and two minibatches raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"max_metric_calls >= 26, got 25"):
         search(max_metric_calls=25)

@@ -1,4 +1,4 @@
-"""Searches over labels of which one can be nearer to the truth than another."""
+"""Tests of searches over labels with partial credit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUDGET: dict[str, Any] = {"max_metric_calls": 60, "minibatch_size": 4}
 
 
 def rows(prefix: str, count: int) -> tuple[Example, ...]:
-    """Return rows that are all high."""
+    """Return rows whose label is high."""
     return tuple(Example(input=f"{prefix} {number}", answer="high") for number in range(count))
 
 
@@ -29,7 +29,7 @@ def task(labels: LabelSet = SCALE) -> Task:
 
 
 def rule(_: str, prompt: str) -> tuple[str, float]:
-    """Be far off, unless told how to rate: then be one step off."""
+    """Answer far off, or one step off if the prompt tells how to rate."""
     return ("medium", 0.9) if prompt.startswith("Rate higher") else ("low", 0.9)
 
 
@@ -44,7 +44,7 @@ def search(labels: LabelSet, out: Path | None = None) -> OptimizationResult:
 
 
 def test_a_search_climbs_by_credit(tmp_path: Path) -> None:
-    """No answer is right under either prompt."""
+    """A search over a scale takes the prompt with more credit, although no answer is right."""
     result = search(SCALE, tmp_path)
     assert result.improved
     assert result.comparison is not None
@@ -60,7 +60,7 @@ def test_a_search_climbs_by_credit(tmp_path: Path) -> None:
 
 
 def test_plain_labels_see_no_difference(tmp_path: Path) -> None:
-    """Neither result nor record holds a credit."""
+    """With plain labels, neither result nor record has a credit."""
     result = search(LabelSet(SCALE), tmp_path)
     assert result.best_prompt.credit is None
     assert result.credit_difference is None
@@ -70,7 +70,7 @@ def test_plain_labels_see_no_difference(tmp_path: Path) -> None:
 
 
 def test_another_structure_is_another_run(tmp_path: Path) -> None:
-    """Other labels in the same directory raise StateError."""
+    """Another label structure in the same directory raises StateError."""
     search(SCALE, tmp_path)
     with pytest.raises(StateError, match="differs in task"):
         search(LabelSet(SCALE), tmp_path)

@@ -1,4 +1,4 @@
-"""A search that is not misled by what a prompt makes the model prefer."""
+"""Tests of a search with the label-prior correction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WriteTask = Callable[..., Path]
 
 
 def biased(text: str) -> dict[str, float]:
-    """Hear the difference, and prefer cats."""
+    """Give the right label the higher evidence, but prefer cats."""
     cat = 0.9 if "meow" in text else 0.6
     return {"cat": cat, "dog": 1.0 - cat}
 
@@ -35,7 +35,7 @@ def search(out: Path | None = None, **options: Any) -> OptimizationResult:
 
 
 def test_both_prompts_are_judged_by_corrected_predictions(tmp_path: Path) -> None:
-    """All rows are right instead of half; the files hold answers and correction."""
+    """The correction raises the seed prompt's accuracy, and the written one belongs to its prompt."""
     plain, found = search(), search(tmp_path, prior_correction="batch")
     assert plain.seed_prompt.accuracy is not None
     assert found.seed_prompt.accuracy is not None
@@ -57,7 +57,7 @@ def test_both_prompts_are_judged_by_corrected_predictions(tmp_path: Path) -> Non
 
 
 def test_the_caller_overrides_the_task_on_prior_correction(tmp_path: Path) -> None:
-    """`prior_correction` of the call beats `[calibration]` of the task."""
+    """The argument `prior_correction` comes before `[calibration]` of the task."""
     task = make_task(calibration=CalibrationSettings(prior_correction="batch"))
     for wished, corrected in ((None, True), ("off", False)):
         search(tmp_path / str(wished), task=task, prior_correction=wished)
@@ -65,7 +65,7 @@ def test_the_caller_overrides_the_task_on_prior_correction(tmp_path: Path) -> No
 
 
 def test_an_unknown_correction_is_refused() -> None:
-    """Another method raises ConfigurationError."""
+    """Another correction than "batch" or "off" raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="'batch' or 'off'"):
         search(prior_correction="contextual")
 
@@ -73,7 +73,7 @@ def test_an_unknown_correction_is_refused() -> None:
 def test_the_command_line_corrects_and_uses_the_correction(
     write_task: WriteTask, tmp_path: Path, use_model: Callable[..., Any]
 ) -> None:
-    """`classify --label-prior` reads what `optimize` wrote."""
+    """`classify --label-prior` uses the correction that `optimize` wrote, for its prompt only."""
     use_model(lambda *_, **__: FakeClient(LABELS, biased))
     task, out = write_task(), tmp_path / "run"
     run = CliRunner().invoke

@@ -1,4 +1,4 @@
-"""Which prompt a race takes, and what it asks for that."""
+"""Tests of the race between prompts: its winner, and the rows it asks."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from small_tasks import LABELS, searched, task_of
 
 
 def stand_of(losses: NDArray[np.float64], accuracy: Sequence[float]) -> Callable[[int, int], PromptStanding]:
-    """Return how prompts stand whose losses are the rows of an array of shape (prompts, n)."""
+    """Return the standing of prompts whose losses are an array of shape (prompts, n)."""
     return lambda place, n: PromptStanding(
         losses=losses[place, :n], accuracy=accuracy[place], macro_f1=accuracy[place]
     )
 
 
 def drawn(gains: Sequence[float], *, rows: int = 400, seed: int = 0) -> NDArray[np.float64]:
-    """Return losses that are lower by `gains` than the seed prompt's, in the mean, with noise of size 1."""
+    """Return losses with noise of size 1 whose mean is lower than the seed prompt's by `gains`."""
     rng = np.random.default_rng(seed)
     return np.array([rng.normal(1.0 - gain, 1.0, rows) for gain in (0.0, *gains)])
 
 
 def test_the_best_of_several_is_taken() -> None:
-    """It is better by half of the noise."""
+    """A race takes the best of several prompts."""
     stand = stand_of(drawn([-0.5, 0.1, 0.8, 0.0]), [0.5] * 5)
     assert race(4, stand, rows=400) == 3
 
 
 def test_a_clear_race_ends_early() -> None:
-    """Only the rows of the first stage are asked."""
+    """A clear race asks only the rows of the first stage."""
     asked: list[tuple[int, int]] = []
     stand = stand_of(drawn([2.0]), [0.5, 0.9])
 
@@ -65,7 +65,7 @@ def test_a_clear_race_ends_early() -> None:
     ],
 )
 def test_a_race_ends_once_its_end_is_nearly_certain(errors: float, rows: int, chosen: int | None) -> None:
-    """A prompt is out below a chance of 0.1 to be taken at the last row; above 0.98 it has won."""
+    """A race ends at its first stage if a prompt's chance to win is below 0.1 or above 0.98."""
     each = np.tile([1.0, -1.0], rows // 2) * math.sqrt((FIRST - 1) / FIRST)  # deviation 1 on the first rows
     stand = stand_of(np.stack([each + errors / math.sqrt(FIRST), np.zeros(rows)]), [0.5, 0.5])
     asked: list[int] = []
@@ -80,7 +80,7 @@ def test_a_race_ends_once_its_end_is_nearly_certain(errors: float, rows: int, ch
 
 
 def test_half_of_the_challengers_goes_on() -> None:
-    """No challenger is clearly better or hopeless."""
+    """After each stage about half of the other prompts goes on."""
     asked: Counter[int] = Counter()
     stand = stand_of(np.tile(np.linspace(0.5, 1.5, 400), (5, 1)), [0.5] * 5)
 
@@ -95,18 +95,18 @@ def test_half_of_the_challengers_goes_on() -> None:
 
 @pytest.mark.parametrize("accuracy", [[0.5, 0.4], [0.6, 0.5]])
 def test_a_less_accurate_prompt_is_not_taken(accuracy: list[float]) -> None:
-    """Its loss is lower."""
+    """A prompt with a lower loss and a lower accuracy than the seed prompt does not win the race."""
     assert race(1, stand_of(drawn([2.0]), accuracy), rows=400) == 0
 
 
 def test_the_least_promising_entrants_stay_out() -> None:
-    """The last-named entrants are the least promising."""
+    """If not all prompts can be paid for, the last ones are left out."""
     stand = stand_of(drawn([2.0, 3.0]), [0.5] * 3)
     assert race(2, stand, rows=400, affordable=lambda places, n: len(places) * n <= 2 * FIRST) == 1
 
 
 def test_nothing_is_asked_that_cannot_be_paid() -> None:
-    """The seed prompt stays where not even the first stage can be paid."""
+    """If not even the first stage can be paid for, the seed prompt wins and no row is asked."""
 
     def never(place: int, n: int) -> PromptStanding:
         raise AssertionError(place, n)
@@ -117,7 +117,7 @@ def test_nothing_is_asked_that_cannot_be_paid() -> None:
 
 
 def test_the_seed_prompt_is_rarely_lost_to_its_equals() -> None:
-    """A slightly worse prompt wins more rarely still."""
+    """An equally good prompt wins less than 35 % of the races, and a worse one less than 15 %."""
     equal, worse = (
         np.mean([race(1, stand_of(drawn([gain], seed=seed), [0.5, 0.5]), rows=400) for seed in range(400)])
         for gain in (0.0, -0.1)
@@ -126,14 +126,14 @@ def test_the_seed_prompt_is_rarely_lost_to_its_equals() -> None:
 
 
 def test_differences_of_rounding_are_none() -> None:
-    """Every row has the same difference."""
+    """A difference in losses of the size of rounding is no gain."""
     losses = np.full((2, 40), 0.3)
     losses[1] -= 1e-14
     assert race(1, stand_of(losses, [0.5, 0.5]), rows=40) == 0
 
 
 def test_rows_that_failed_for_one_prompt_count_for_none() -> None:
-    """Only rows answered under both prompts are compared."""
+    """Only rows that were answered under both prompts are compared."""
     losses = drawn([0.0])
     losses[1] = losses[0] - 0.5
     losses[0, ::2] = np.nan
@@ -144,7 +144,7 @@ def test_rows_that_failed_for_one_prompt_count_for_none() -> None:
 
 
 def test_losses_spread_a_tenth_evenly() -> None:
-    """Fewer than ten rows stay as they were scored."""
+    """Losses are those of nine tenths of the probabilities and one tenth spread evenly."""
     share = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
     found = standing(np.log(share), [0, 0, 1], answered=[True, True, False], labels=LabelSet(LABELS))
     np.testing.assert_allclose(found.losses[:2], -np.log([0.9 * 0.9 + 0.05, 0.9 * 0.2 + 0.05]))
@@ -155,7 +155,7 @@ def test_losses_spread_a_tenth_evenly() -> None:
 
 
 def test_a_preference_for_a_label_costs_nothing() -> None:
-    """The same evidence gives the same standing with and without it."""
+    """A preference for one label changes loss and accuracy of a prompt hardly."""
     rng = np.random.default_rng(0)
     answers = rng.integers(2, size=200)
     logit = 2.0 * (answers - 0.5) + rng.normal(size=200)
@@ -170,7 +170,7 @@ def test_a_preference_for_a_label_costs_nothing() -> None:
 
 
 def test_more_rows_show_smaller_gains() -> None:
-    """Rows beyond the last stage do not count."""
+    """The detectable gain falls with more rows, up to 240."""
     gains = [detectable_gain(rows) for rows in (20, 60, 120, 240)]
     assert gains == sorted(set(gains), reverse=True)
     assert detectable_gain(1000) == detectable_gain(240)
@@ -178,7 +178,7 @@ def test_more_rows_show_smaller_gains() -> None:
 
 @pytest.mark.parametrize("rows", [20, 64, 240])
 def test_a_detectable_gain_is_found(rows: int) -> None:
-    """Four races of five find it where prompts differ on a quarter of the rows."""
+    """A gain of the detectable size wins about four races of five."""
     rng = np.random.default_rng(0)
     taken = 0
     for _ in range(1000):
@@ -204,14 +204,14 @@ def task(**changes: Any) -> Task:
 
 
 def imitator(text: str, prompt: str) -> dict[str, float]:
-    """Know little, and more where the prompt shows texts."""
+    """Answer hardly better than chance, and better if the prompt shows texts."""
     place = LABELS.index(text.split()[1])
     known = 0.9 if "Text: " in prompt else 0.45 + 0.1 * (int(text.split()[2]) % 2)
     return {LABELS[place]: known, LABELS[1 - place]: 1.0 - known}
 
 
 def test_a_search_decides_on_rows_that_chose_no_entrant() -> None:
-    """A clear race needs few of them, also where labels stand together in the file."""
+    """A clear race in a search asks only part of the validation rows."""
     client = FakeClient(LABELS, imitator)
     result = optimize(task(), model=client, max_metric_calls=400)
     assert result.improved
@@ -223,7 +223,7 @@ def test_a_search_decides_on_rows_that_chose_no_entrant() -> None:
 
 
 def test_a_fruitless_search_states_its_detectable_gain() -> None:
-    """The seed prompt stays."""
+    """A search without a winner keeps the seed prompt, and states its detectable gain."""
 
     def ignorant(text: str, _: str) -> dict[str, float]:
         chance = np.random.default_rng([*text.encode()]).uniform(0.3, 0.7)
@@ -236,7 +236,7 @@ def test_a_fruitless_search_states_its_detectable_gain() -> None:
 
 @pytest.mark.parametrize("errs", [False, True])
 def test_a_model_without_errors_is_not_searched(*, errs: bool) -> None:
-    """A few rows of the race are asked to be sure."""
+    """With a large budget, proposals are made only for a model that errs."""
     order = np.random.default_rng(0).permutation(80)
     wrong = task().validation[order[20]].input  # none of the first sixteen
 
@@ -251,7 +251,7 @@ def test_a_model_without_errors_is_not_searched(*, errs: bool) -> None:
 
 
 def test_a_reflecting_model_reads_the_costliest_rows() -> None:
-    """It reads eight of twelve rows, and no validation text."""
+    """The reflection model reads eight training rows, and no validation text."""
     seen: list[str] = []
 
     def reflect(prompt: str) -> str:
@@ -271,7 +271,7 @@ def test_a_reflecting_model_reads_the_costliest_rows() -> None:
 
 @pytest.mark.parametrize(("validation", "budget"), [(30, 76), (80, 90)])
 def test_rows_that_fail_for_ever_are_within_the_budget(validation: int, budget: int) -> None:
-    """They are asked once more for the race."""
+    """Rows that always fail are asked again within the budget."""
 
     def flaky(text: str, prompt: str) -> Any:
         if text.startswith("validation") and text.endswith("4"):
@@ -290,7 +290,7 @@ def test_rows_that_fail_for_ever_are_within_the_budget(validation: int, budget: 
 
 
 def test_instructions_with_training_texts_are_not_accepted() -> None:
-    """The same text as a demonstration is accepted."""
+    """An instruction that holds a training text is not accepted, and a demonstration of it is."""
     copied = [one.input for one in task().train if one.input.endswith(" 12")]
 
     def right(text: str, prompt: str) -> dict[str, float]:

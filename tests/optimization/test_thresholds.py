@@ -1,4 +1,4 @@
-"""A search whose confidence thresholds come from the training rows."""
+"""Tests of searches that find their thresholds on the training rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def client() -> FakeClient:
 
 
 def test_thresholds_come_from_the_training_rows(client: FakeClient) -> None:
-    """A confidence of 0.96 earns the full score from 0.95 on."""
+    """With thresholds from the training rows, a confidence of 0.96 earns the full score."""
     found = optimize(make_task(train=60), model=client, max_metric_calls=130, thresholds="auto")
     assert found.seed_prompt.validation_score == 1.0
     asks = make_task(train=60, scoring=ScoringSettings(thresholds="auto"))
@@ -40,14 +40,14 @@ def test_thresholds_come_from_the_training_rows(client: FakeClient) -> None:
 
 
 def test_parameters_of_the_score_are_kept(client: FakeClient) -> None:
-    """Only the thresholds of the feedback are found."""
+    """Parameters of the score in the task are kept."""
     task = make_task(train=60, scoring=ScoringSettings(parameters={"low_confidence_threshold": 0.98}))
     found = optimize(task, model=client, max_metric_calls=130, thresholds="auto")
     assert found.seed_prompt.validation_score == pytest.approx(0.3 + 0.7 * 0.96 / 0.98)
 
 
 def test_the_budget_must_hold_the_sample(client: FakeClient) -> None:
-    """The sample takes 60 rows."""
+    """A budget below the sample's 60 rows, and a wrong setting, raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="60 training rows for thresholds"):
         optimize(make_task(train=60), model=client, max_metric_calls=100, thresholds="auto")
     with pytest.raises(ConfigurationError, match="'auto', got 'guess'"):
@@ -55,7 +55,7 @@ def test_the_budget_must_hold_the_sample(client: FakeClient) -> None:
 
 
 def test_a_run_with_and_one_without_are_different_runs(client: FakeClient, tmp_path: Path) -> None:
-    """The second search raises StateError."""
+    """A search without thresholds in the directory of one with them raises StateError."""
     settings: dict[str, Any] = {"model": client, "max_metric_calls": 130, "out": tmp_path / "run"}
     optimize(make_task(train=60), thresholds="auto", **settings)
     with pytest.raises(StateError):
@@ -63,7 +63,7 @@ def test_a_run_with_and_one_without_are_different_runs(client: FakeClient, tmp_p
 
 
 def test_the_command_takes_it(write_task: Callable[..., Path]) -> None:
-    """Another word exits with 2."""
+    """`--thresholds` with another word than "auto" exits with 2."""
     result = CliRunner().invoke(app, ["optimize", str(write_task()), "--thresholds", "guess"])
     assert result.exit_code == 2
     assert "Expected thresholds 'auto'" in result.output

@@ -1,4 +1,4 @@
-"""An application on a real socket."""
+"""Fixtures for tests of `calibrant.serving`: an application on a real socket."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Reply(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The body, read."""
+        """Return the body as a JSON value."""
         return json.loads(self.body)
 
 
 class Clock(asyncio.SelectorEventLoop):
-    """An event loop whose time a test can advance, so that no test waits for a timeout."""
+    """Event loop whose time a test can advance, so that no test waits for a timeout."""
 
     ahead = 0.0
 
@@ -46,7 +46,7 @@ class Clock(asyncio.SelectorEventLoop):
         return super().time() + self.ahead
 
     def advance(self, seconds: float) -> None:
-        """Return once all that is due within `seconds` has happened; called from another thread."""
+        """Advance the time, and return when everything that is due has run; for other threads."""
         done = threading.Event()
 
         def jump() -> None:
@@ -58,7 +58,7 @@ class Clock(asyncio.SelectorEventLoop):
 
 
 class Running(NamedTuple):
-    """A service."""
+    """A running service, with what tests ask about it."""
 
     port: int
     clock: Clock
@@ -71,19 +71,19 @@ class Running(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Return the service's address."""
         return f"http://127.0.0.1:{self.port}"
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[socket.socket]:
-        """Yield a connection."""
+        """Yield an open connection to the service."""
         with socket.create_connection(("127.0.0.1", self.port)) as line:
             line.settimeout(SECONDS)
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small pieces leave at once
             yield line
 
     def ask(self, body: Any = None, *, path: str = "/verify", method: str = "POST", **headers: str) -> Reply:
-        """Send one request; bytes as they are, an iterator in chunks, other values as JSON."""
+        """Send one request: bytes unchanged, an iterator in chunks, any other value as JSON."""
         raw = isinstance(body, bytes) or hasattr(body, "__next__")
         data = body if raw else json.dumps(body).encode()
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)) as line:

@@ -1,4 +1,4 @@
-"""A bundle over a real socket: what it answers, refuses, counts and logs."""
+"""Tests of the bundle service over a real socket: answers, refusals, metrics and logs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json
 
 
 def test_answers_are_the_classifier_s(serve: Any, bundle: Bundle) -> None:
-    """One text and many are answered in order, with the decision of the bundle's threshold."""
+    """The service answers one text or many in order, and decides by the bundle's threshold."""
     decided = with_threshold(bundle, 0.8)
     texts = ["a cat", "a dog", "something", *(f"number {n}" for n in range(20))]
     with FaultServer(["cat", "dog"]) as server:
@@ -52,7 +52,7 @@ def test_answers_are_the_classifier_s(serve: Any, bundle: Bundle) -> None:
 
 
 def test_answers_of_several_labels_have_parts(serve: Any, bundle: Bundle) -> None:
-    """Every part has its own confidence; answers of one label have no parts."""
+    """An answer of several labels has parts with probabilities and confidence, and metrics count them."""
     topics = MultiLabels(["cat", "dog", "bird"])
     fake = FakeClient(topics, {"both": ('["dog", "cat"]', 0.9), "none": "[]"}, field="animals")
     classifier = Classifier(model=fake, labels=topics, field="animals")
@@ -77,7 +77,7 @@ def test_answers_of_several_labels_have_parts(serve: Any, bundle: Bundle) -> Non
 
 
 def test_an_answer_says_which_number_decided(serve: Any, bundle: Bundle) -> None:
-    """The calibrated confidence decides, except for a certified threshold."""
+    """The answer names the number that was compared with the threshold: calibrated or not."""
     calibrator = IsotonicCalibrator().fit([0.2, 0.2, 0.5, 0.5, 0.9, 0.9], [0, 0, 0, 1, 0, 1])
     suggested = replace(with_threshold(bundle, 0.35), calibrator=calibrator)
     certified = replace(
@@ -94,7 +94,7 @@ def test_an_answer_says_which_number_decided(serve: Any, bundle: Bundle) -> None
 
 
 def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> None:
-    """The decision is null; text that UTF-8 cannot hold is replaced."""
+    """Without a threshold the decision is null; a text that UTF-8 cannot hold is replaced."""
     failed = Prediction(label=None, outcome=Outcome.UNPARSED, reason="\ud800")
     running = serve(
         app(bundle, Held(held=False, answer=lambda t: failed if t == "x" else Prediction(label="cat")))
@@ -122,7 +122,7 @@ def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> N
     ],
 )
 def test_bad_bodies_are_refused(serve: Any, bundle: Bundle, body: Any, status: int) -> None:
-    """The error is a sentence, and no model is called."""
+    """A bad body gets an error that begins with "Expected", and no model is called."""
     held = Held(held=False)
     running = serve(app(bundle, held, most_texts=5))
     found = ask(running, body)
@@ -134,12 +134,12 @@ def test_bad_bodies_are_refused(serve: Any, bundle: Bundle, body: Any, status: i
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 def test_the_content_type_must_be_json(running: Any, kind: str) -> None:
-    """Browsers send no JSON across sites without asking first."""
+    """A request whose content type is not JSON gets 415."""
     assert running.ask({"text": "a"}, path=PATH, **{"Content-Type": kind}).status == 415
 
 
 def test_a_huge_body_is_refused_unread(running: Any) -> None:
-    """The server reads little more than the limit, of a stated length as of chunks."""
+    """A body above the limit gets 413 before most of it is read."""
     sent = itertools.count()
     stated = ask(running, b"x", **{"Content-Length": "100000000"})
     pieces = (b"x" * 65536 for _ in range(1600) if next(sent) >= 0)
@@ -150,7 +150,7 @@ def test_a_huge_body_is_refused_unread(running: Any) -> None:
 
 
 def test_requests_need_one_of_the_keys(serve: Any, bundle: Bundle) -> None:
-    """Classifications and metrics need a key; the liveness check needs none."""
+    """Requests without one of the keys get 401, except at /healthz and /openapi.json."""
     running = serve(app(bundle, Held(held=False), api_keys=("first", "second")))
     for wrong in (None, "Bearer", "Bearer wrong", "Bearer firs", "Basic first", "first", "Bearer \xff"):
         headers = {} if wrong is None else {"Authorization": wrong}
@@ -167,7 +167,7 @@ def test_requests_need_one_of_the_keys(serve: Any, bundle: Bundle) -> None:
 
 
 def test_too_many_texts_are_429(serve: Any, bundle: Bundle) -> None:
-    """Rows count, not requests, and finished rows free their room."""
+    """More rows in flight than allowed get 429, and finished rows free their room."""
     held = Held()
     running = serve(app(bundle, held, most_rows=5, most_texts=4))
     taken, found = later(lambda: ask(running, {"texts": list("abcd")}))
@@ -194,7 +194,7 @@ def test_too_many_texts_are_429(serve: Any, bundle: Bundle) -> None:
 
 
 def test_a_flood_is_refused_before_its_bodies(serve: Any, bundle: Bundle) -> None:
-    """A body that was being read when the room filled up is refused, too."""
+    """When all room is taken, late requests get 429, also one whose body was still being read."""
     held = Held()
     running = serve(app(bundle, held, most_rows=1, most_texts=1))
     with running.connected() as early:
@@ -213,7 +213,7 @@ def test_a_flood_is_refused_before_its_bodies(serve: Any, bundle: Bundle) -> Non
 
 
 def test_a_deadline_ends_a_request(serve: Any, bundle: Bundle) -> None:
-    """The status is 504, the call is cancelled, and its room is freed."""
+    """A request past its deadline gets 504, its call is cancelled, and its room is free again."""
     held = Held()
     running = serve(app(bundle, held, deadline_seconds=7.0, most_rows=1, most_texts=1))
     thread, found = later(lambda: ask(running, {"text": "a"}))
@@ -237,7 +237,7 @@ def test_a_lost_client_cancels_its_rows(serve: Any, bundle: Bundle) -> None:
 
 
 def test_an_unreachable_model_is_503(serve: Any, bundle: Bundle) -> None:
-    """All texts of the request fail without the reason, and the service stays up."""
+    """A request with an unreachable model gets 503 without the reason, and the next one gets 200."""
     wrong = ProviderError("the key is bad", provider="p", status=401, hint="Mend it.")
     cat = Prediction(label="cat", confidence=0.5)
     running = serve(app(bundle, Held(held=False, answer=lambda text: wrong if text == "key" else cat)))
@@ -248,7 +248,7 @@ def test_an_unreachable_model_is_503(serve: Any, bundle: Bundle) -> None:
 
 
 def test_unknown_paths_list_the_known_ones(running: Any) -> None:
-    """Unknown paths make no series of their own in the metrics."""
+    """Unknown paths get 404, and the metrics count them together as "other"."""
     assert running.ask(path="/v1/other", method="GET").status == 404
     assert running.ask(path=PATH, method="GET").status == 405
     seen = counts(running)
@@ -275,7 +275,7 @@ def logged() -> Iterator[io.StringIO]:
 def test_provider_messages_are_logged_on_request(
     serve: Any, bundle: Bundle, logged: io.StringIO, texts: bool, answer: Any
 ) -> None:
-    """They may quote a text or an address; kind, status and hint are always logged."""
+    """A provider's message is logged only with `log_texts`; error class, status and hint always are."""
     running = serve(app(bundle, Held(held=False, answer=lambda _: answer), log_texts=texts))
     found = ask(running, {"text": "a"})
     assert (found.status, b"secret" in found.body) == (503, False)
@@ -290,14 +290,14 @@ def test_provider_messages_are_logged_on_request(
 
 
 def test_asyncio_errors_are_logged_without_texts(logged: io.StringIO) -> None:
-    """Only the first line of asyncio's message is logged."""
+    """Only the first line of a message of asyncio is logged."""
     logging.getLogger("asyncio").error("Task exception was never retrieved\nfuture: <Task 'secret'>")
     told = json.loads(logged.getvalue())
     assert (told["level"], told["event"]) == ("error", "Task exception was never retrieved")
 
 
 def test_lifespan_events_are_answered(bundle: Bundle) -> None:
-    """Other servers and test clients send them; they are no requests."""
+    """The application answers the lifespan events startup and shutdown."""
     made = app(bundle, Held())
     sent: list[str] = []
 
@@ -313,7 +313,7 @@ def test_lifespan_events_are_answered(bundle: Bundle) -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_crash_before_the_answer_is_500(bundle: Bundle, begun: bool) -> None:
-    """A crash after the answer has begun is raised, so that the server closes the connection."""
+    """A crash before the answer gives 500, and a later one is raised."""
     made = app(bundle, Held())
     sent: list[Any] = []
 
@@ -337,7 +337,7 @@ def test_a_crash_before_the_answer_is_500(bundle: Bundle, begun: bool) -> None:
 def test_logs_hold_texts_on_request_only(
     serve: Any, bundle: Bundle, logged: io.StringIO, texts: bool
 ) -> None:
-    """Every request is one JSON line with its id; a crash is logged by class and place."""
+    """Every request is one JSON line with its id, and texts are logged with `log_texts` only."""
     cat = Prediction(label="cat", confidence=0.5)
     held = Held(held=False, answer=lambda text: RuntimeError(text) if "crash" in text else cat)
     running = serve(app(bundle, held, log_texts=texts))
@@ -362,7 +362,7 @@ def test_logs_hold_texts_on_request_only(
 
 
 def test_json_logs_restore_the_loggers() -> None:
-    """Neither handler nor level stays after the block."""
+    """Handlers and level of the logger are restored after `json_logs`."""
     logger = logging.getLogger("calibrant")
     before = (list(logger.handlers), logger.level, logger.propagate)
     with json_logs(io.StringIO()):
@@ -371,7 +371,7 @@ def test_json_logs_restore_the_loggers() -> None:
 
 
 def test_readyz_is_503_during_shutdown(serve: Any, bundle: Bundle) -> None:
-    """Late requests are answered, and their connections closed."""
+    """During shutdown /readyz gives 503, and requests are answered and their connections closed."""
     made = app(bundle, Held(held=False))
     running = serve(made)
     ready = running.ask(path="/readyz", method="GET")
@@ -385,7 +385,7 @@ def test_readyz_is_503_during_shutdown(serve: Any, bundle: Bundle) -> None:
 
 
 def test_openapi_describes_bodies_and_refusals(serve: Any, bundle: Bundle) -> None:
-    """The OpenAPI document lists every status."""
+    """The OpenAPI document has the bodies, the limit on texts and every refusal's status."""
     running = serve(app(bundle, Held(held=False), most_texts=7))
     described = running.ask(path="/openapi.json", method="GET").json
     post = described["paths"][PATH]["post"]
@@ -411,7 +411,7 @@ def test_openapi_describes_bodies_and_refusals(serve: Any, bundle: Bundle) -> No
     ],
 )
 def test_bad_settings_are_refused(kind: type[Any], name: str, value: object) -> None:
-    """The constructor raises ConfigurationError."""
+    """A bad setting raises ConfigurationError that names it."""
     with pytest.raises(ConfigurationError, match="API keys" if name == "api_keys" else name):
         kind(**{name: value})
 
@@ -419,7 +419,7 @@ def test_bad_settings_are_refused(kind: type[Any], name: str, value: object) -> 
 def test_the_callback_gets_all_predictions(
     serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An error of the callback is logged, and no request fails."""
+    """`on_predictions` gets all predictions; its error is logged, and the request gets 200."""
     seen: list[str | None] = []
 
     def note(predictions: Sequence[Prediction]) -> None:
@@ -433,6 +433,6 @@ def test_the_callback_gets_all_predictions(
 
 
 def test_finish_seconds_cover_body_and_deadline() -> None:
-    """Shutdown waits so many whole seconds."""
+    """`finish_seconds` is the sum of the deadline and of `seconds_for_body`, rounded up."""
     assert ServiceSettings(deadline_seconds=1.5).finish_seconds == 32
     assert ServiceSettings(connections=ConnectionLimits(seconds_for_body=9.0)).finish_seconds == 39

@@ -1,4 +1,4 @@
-"""A bundle behind litellm's model name ``calibrant/NAME``, with the real litellm."""
+"""Tests of a bundle behind litellm's model name ``calibrant/NAME``, with the real litellm."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def user(text: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("provider")
 def test_litellm_answers_with_the_bundle(bundle: Bundle, server: FaultServer) -> None:
-    """The content is the service's answer; only the bundle's prompt and the last user message are sent."""
+    """Litellm returns the service's answer; only the prompt and the last user message are sent."""
     with contextlib.closing(load(bundle, options={"api_base": server.api_base})) as classifier:
         expected = classifier.classify("one dog")
     found = litellm.completion(NAME, messages=user("one dog"))
@@ -78,7 +78,7 @@ def test_litellm_answers_with_the_bundle(bundle: Bundle, server: FaultServer) ->
 
 @pytest.mark.usefixtures("provider")
 def test_a_stream_has_the_same_content() -> None:
-    """Streams work with and without an event loop."""
+    """A stream of litellm has the same content as a whole answer, with and without an event loop."""
     whole = litellm.completion(NAME, messages=user("one dog")).choices[0].message.content
 
     async def stream() -> str:
@@ -92,7 +92,7 @@ def test_a_stream_has_the_same_content() -> None:
 
 @pytest.mark.usefixtures("provider")
 def test_litellm_s_router_calls_the_bundle() -> None:
-    """The model has a name of its own there."""
+    """Litellm's Router calls the bundle under a name of the router's own."""
     router = litellm.Router([{"model_name": "mine", "litellm_params": {"model": NAME}}])
     found = asyncio.run(router.acompletion("mine", messages=user("one cat")))
     assert json.loads(found.choices[0].message.content)["label"] == "cat"
@@ -111,7 +111,7 @@ def test_litellm_s_router_calls_the_bundle() -> None:
 )
 @pytest.mark.usefixtures("provider")
 def test_bad_calls_are_litellm_s_errors(model: str, text: Any, status: int, told: str) -> None:
-    """The message says what was expected."""
+    """A bad call raises litellm's error with its status and with what was expected."""
     with pytest.raises(Exception, match=told) as found:
         litellm.completion(model, messages=user(text), num_retries=0)
     assert getattr(found.value, "status_code", None) == status
@@ -126,7 +126,7 @@ def test_bad_calls_are_litellm_s_errors(model: str, text: Any, status: int, told
     ],
 )
 def test_a_text_without_a_label_is_an_error(text: str, error: type[Exception], outcome: str) -> None:
-    """Fallbacks apply; a failed call has status 503."""
+    """A text that the model declines or answers wrongly raises litellm's error with the outcome."""
     litellm.completion(NAME, messages=user("a cat"))  # so the failure is one of the text, not of the set-up
     with pytest.raises(error, match=f"animals: {outcome}: "):
         litellm.completion(NAME, messages=user(text), num_retries=0)
@@ -134,14 +134,14 @@ def test_a_text_without_a_label_is_an_error(text: str, error: type[Exception], o
 
 @pytest.mark.usefixtures("provider")
 def test_litellm_s_timeout_is_kept() -> None:
-    """The timeout is in seconds."""
+    """Litellm's timeout, in seconds, ends a call."""
     with pytest.raises(Exception, match=r"no answer within 0\.001s") as found:
         litellm.completion(NAME, messages=user("silent"), num_retries=0, timeout=0.001)
     assert getattr(found.value, "status_code", None) in {408, 504}
 
 
 def test_wrong_bundles_are_refused(bundle: Bundle, tmp_path: Any) -> None:
-    """The constructor raises."""
+    """Options for another bundle, no bundle, or a wrong folder raise an error in the constructor."""
     with pytest.raises(ConfigurationError, match="options for other"):
         BundleProvider({"animals": bundle.path}, options={"other": {}})
     with pytest.raises(ConfigurationError, match="bundles none"):

@@ -1,4 +1,4 @@
-"""litellm's proxy with a bundle: a process, its configuration file, and HTTP.
+"""Tests of litellm's proxy with a bundle: a process, its configuration file, and HTTP.
 
 The proxy's requirements do not go together with those of the other tests; `make test-proxy` installs it into an
 environment of its own and names it in ``LITELLM_PROXY``.
@@ -127,7 +127,7 @@ def await_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> None
 
 
 def test_the_proxy_answers_with_the_bundle(proxy: int, bundle: Bundle, server: FaultServer) -> None:
-    """Whole answers and streams have the classifier's answer and its tokens."""
+    """The proxy returns the classifier's answer and its tokens, whole and as a stream."""
     with contextlib.closing(load(bundle, options={"api_base": server.api_base})) as classifier:
         expected = classifier.classify("one dog")
     status, found = chat(proxy, {"role": "system", "content": "Be brief."}, user("one dog"))
@@ -143,7 +143,7 @@ def test_the_proxy_answers_with_the_bundle(proxy: int, bundle: Bundle, server: F
 
 
 def test_the_proxy_passes_errors_on(proxy: int) -> None:
-    """The status tells callers whose fault it is."""
+    """The proxy passes on the status and the message of an error."""
     for messages, status, words in (
         ([{"role": "system", "content": "a cat"}], 400, "user message"),
         ([user("declined")], 502, "refusal"),

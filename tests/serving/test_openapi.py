@@ -1,4 +1,4 @@
-"""The service and its description, compared by schemathesis over a socket.
+"""Tests of the service against its OpenAPI description, by schemathesis over a socket.
 
 It runs as a process of its own: its tests are Hypothesis's, with settings that are not those of this suite.
 """
@@ -22,7 +22,7 @@ KEY = "sk-described"
 
 
 def examine(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Compare a service with its own description, by every check there is."""
+    """Compare a service with its own description, by all of schemathesis's checks."""
     return subprocess.run(  # noqa: S603 (our own words)
         [
             *COMMAND,
@@ -40,7 +40,7 @@ def examine(url: str, folder: Path, *options: str) -> subprocess.CompletedProces
 
 
 def test_the_service_fits_its_description(serve: Any, bundle: Bundle, tmp_path: Path) -> None:
-    """Fitting bodies are accepted, others refused, and all answers fit the schema."""
+    """The service passes all of schemathesis's checks."""
     with (
         FaultServer(["cat", "dog"]) as server,
         contextlib.closing(load(bundle, options={"api_base": server.api_base})) as classifier,
@@ -58,7 +58,7 @@ def test_the_service_fits_its_description(serve: Any, bundle: Bundle, tmp_path: 
     "wrong", ["status", "schema"], ids=["a status that is not described", "an answer of another shape"]
 )
 def test_a_deviating_service_is_detected(serve: Any, bundle: Bundle, tmp_path: Path, wrong: str) -> None:
-    """The check above fails for a service with another answer."""
+    """Schemathesis finds a status that is not described, and an answer of another shape."""
     made = app(bundle, Held(held=False), api_keys=(KEY,))
     described = made.openapi()
     if wrong == "status":

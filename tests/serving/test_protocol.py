@@ -1,4 +1,4 @@
-"""Clients that are slow, greedy or wrong, over sockets."""
+"""Tests of clients that are slow, greedy or wrong, over sockets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def rest(line: socket.socket) -> bytes:
-    """Return what comes until the connection ends, however it ends."""
+    """Return all that is received until the connection ends in any way."""
     found = []
     with contextlib.suppress(ConnectionError):
         while piece := line.recv(1 << 20):
@@ -39,13 +39,13 @@ def rest(line: socket.socket) -> bytes:
 
 
 def until(seen: Callable[[], bool]) -> None:
-    """Return when something is so; the timeout of every test bounds it."""
+    """Wait until a condition is true."""
     while not seen():
         threading.Event().wait(0.005)
 
 
 def status(line: socket.socket) -> int:
-    """Return an answer's status; all of the answer is read."""
+    """Read a whole answer and return its status."""
     response = http.client.HTTPResponse(line)
     response.begin()
     response.read()
@@ -59,7 +59,7 @@ def body(text: str) -> bytes:
 
 
 def test_slow_headers_end_a_connection(running: Any) -> None:
-    """Silent and trickling clients are disconnected, and others are served."""
+    """Connections without whole headers are closed after a time, and other requests are answered."""
     with running.connected() as silent, running.connected() as begun, running.connected() as second:
         begun.sendall(b"POST /v1/classify HT")
         second.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /he")
@@ -80,7 +80,7 @@ def sending(running: Any, head: bytes) -> Any:
 
 
 def test_a_slow_body_is_408(serve: Any, bundle: Bundle) -> None:
-    """A body that trickles is refused, others are served meanwhile, and no model is called."""
+    """A body that arrives too slowly gets 408, and other requests are answered meanwhile."""
     held = Held(held=False)
     running = serve(app(bundle, held))
     with sending(running, b"Content-Length: 100\r\n\r\n") as stated, sending(running, CHUNKED) as chunked:
@@ -97,7 +97,7 @@ def test_a_slow_body_is_408(serve: Any, bundle: Bundle) -> None:
 
 
 def test_bodies_have_their_own_timeout(running: Any) -> None:
-    """A body may take longer than headers."""
+    """A body that takes longer than the limit for headers is accepted."""
     with sending(running, b"Content-Length: 13\r\n\r\n") as line:
         line.sendall(b'{"text": ')
         running.clock.advance(LIMITS.seconds_for_headers)
@@ -106,7 +106,7 @@ def test_bodies_have_their_own_timeout(running: Any) -> None:
 
 
 def test_the_longest_idle_connection_is_closed(serve: Any, bundle: Bundle) -> None:
-    """Connections with a request in progress stay."""
+    """Idle connections are closed when too many come, and one with a request in progress stays."""
     held = Held()
     running = serve(app(bundle, held, connections=ConnectionLimits(seconds_idle=0.0, most_connections=4)))
     with contextlib.ExitStack() as lines:
@@ -128,7 +128,7 @@ def test_the_longest_idle_connection_is_closed(serve: Any, bundle: Bundle) -> No
 
 @pytest.mark.parametrize("idle", [False, True])
 def test_without_idle_connections_the_last_is_refused(serve: Any, bundle: Bundle, idle: bool) -> None:
-    """It gets 503, also if its body comes late; others wait until there is room."""
+    """When no connection is idle, one too many gets 503, and others wait until there is room."""
     held = Held(held=not idle)
     limits = ConnectionLimits(seconds_idle=float(SECONDS), most_connections=2)
     running = serve(app(bundle, held, connections=limits))
@@ -160,7 +160,7 @@ def test_without_idle_connections_the_last_is_refused(serve: Any, bundle: Bundle
 
 @pytest.mark.parametrize(("clients", "most"), [(300, 20), pytest.param(2_000, 512, marks=pytest.mark.slow)])
 def test_a_crowd_is_not_reset(serve: Any, bundle: Bundle, clients: int, most: int) -> None:
-    """Every connection gets an answer, 429 or 503."""
+    """In a crowd of clients every connection gets 200, 429 or 503."""
     held = Held()
     limits = ConnectionLimits(most_connections=most, seconds_idle=float(SECONDS))
     running = serve(app(bundle, held, connections=limits, most_rows=most // 2, most_texts=1))
@@ -189,7 +189,7 @@ def test_a_crowd_is_not_reset(serve: Any, bundle: Bundle, clients: int, most: in
 
 
 def test_a_crowd_is_accepted_in_parts(serve: Any, bundle: Bundle) -> None:
-    """One and a half times the limit are accepted; the others take no file descriptor."""
+    """At most one and a half times the limit of connections are open; the others wait."""
     limits = ConnectionLimits(most_connections=4, seconds_idle=float(SECONDS))
     running = serve(app(bundle, Held(held=False), connections=limits))
     with running.connected() as first, contextlib.ExitStack() as lines:
@@ -207,7 +207,7 @@ def test_a_crowd_is_accepted_in_parts(serve: Any, bundle: Bundle) -> None:
 
 @contextlib.contextmanager
 def file_descriptors(most: int) -> Any:
-    """Let this process have so many file descriptors."""
+    """Raise this process's limit of file descriptors in a block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
@@ -227,7 +227,7 @@ def file_descriptors(most: int) -> Any:
     ids=["length first", "chunked first", "HTTP/1.0"],
 )
 def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Bundle, head: bytes) -> None:
-    """A proxy could read its end as another request, so the connection is closed."""
+    """A body with two lengths gets 400, and nothing after it is read as a request."""
     held = Held(held=False)
     running = serve(app(bundle, held))
     with running.connected() as line:
@@ -240,7 +240,7 @@ def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Bundle, head: byte
 
 
 def test_a_body_in_tiny_chunks_is_refused(serve: Any, bundle: Bundle) -> None:
-    """A reasonable number of chunks is read."""
+    """A body in too many tiny chunks gets 400, and a reasonable number of chunks is read."""
     held = Held(held=False)
     running = serve(app(bundle, held))
     with running.connected() as line:
@@ -259,7 +259,7 @@ def test_a_body_in_tiny_chunks_is_refused(serve: Any, bundle: Bundle) -> None:
 
 
 def test_pieces_are_counted_by_request(running: Any) -> None:
-    """Several requests on one connection may have many pieces each."""
+    """Several requests on one connection may each have a body in many pieces."""
     pieces = b"".join(b"1\r\n%c\r\n" % own for own in b'{"text": "%s"}' % (b"x" * 700)) + b"0\r\n\r\n"
     with running.connected() as line:
         for _ in range(3):
@@ -268,7 +268,7 @@ def test_pieces_are_counted_by_request(running: Any) -> None:
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """Return what was logged as an error, but for litellm's tasks of earlier tests that are only now collected."""
+    """Return the logged errors, without those of litellm's tasks from earlier tests."""
     return [
         record
         for record in caplog.records
@@ -278,7 +278,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 
 def test_an_unwanted_body_is_cut_off(running: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A short rest is read and the connection kept; after a long one it is closed."""
+    """An unwanted body is read if it is short; else the connection is closed."""
     with running.connected() as line:
         for _ in range(2):
             line.sendall(b"POST /no HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n")
@@ -300,7 +300,7 @@ def test_an_unwanted_body_is_cut_off(running: Any, caplog: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00", b"GET /\xff HTTP/1.1\r\n\r\n"])
 def test_other_protocols_are_refused(running: Any, sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """The status is 400, and the service stays up."""
+    """Bytes of another protocol get 400, and the next request gets 200."""
     with running.connected() as line:
         line.sendall(sent + b"\r\n\r\n")
         assert rest(line).startswith(b"HTTP/1.1 400")
@@ -309,7 +309,7 @@ def test_other_protocols_are_refused(running: Any, sent: bytes, caplog: pytest.L
 
 
 def test_a_lost_sender_is_no_error(running: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The request is counted with status 499."""
+    """A client that leaves while it sends is counted with status 499, and no error is logged."""
     with running.connected() as line:
         line.sendall(POST + b'Content-Length: 100\r\n\r\n{"te')
         assert running.ask(path="/healthz", method="GET").status == 200
@@ -318,7 +318,7 @@ def test_a_lost_sender_is_no_error(running: Any, caplog: pytest.LogCaptureFixtur
 
 
 def test_the_headers_timer_restarts(serve: Any, bundle: Bundle) -> None:
-    """It restarts after an answer that took longer than the timer."""
+    """The timer for headers starts anew after every answer, even after a slow one."""
     held = Held()
     running = serve(app(bundle, held))
     with running.connected() as line:
@@ -340,7 +340,7 @@ def test_the_headers_timer_restarts(serve: Any, bundle: Bundle) -> None:
 
 
 def test_simultaneous_connections_each_drop_an_idle_one() -> None:
-    """A closed connection is not counted twice before the event loop reports it."""
+    """Of ten connections at once, the seven oldest are closed where three are allowed."""
 
     class Line(asyncio.Transport):
         aborted = False
@@ -358,7 +358,7 @@ def test_simultaneous_connections_each_drop_an_idle_one() -> None:
 
 
 def protocol(state: ServerState, limits: ConnectionLimits = LIMITS) -> PatientProtocol:
-    """Return the protocol of one connection, without one."""
+    """Return the protocol object of a connection that does not exist."""
     config = uvicorn.Config(FastAPI(), ws="none")
     config.load()
     return PatientProtocol(config, state, {}, limits=limits)
@@ -366,7 +366,7 @@ def protocol(state: ServerState, limits: ConnectionLimits = LIMITS) -> PatientPr
 
 @pytest.mark.parametrize("patient", [True, False])
 def test_an_unread_answer_ends_the_connection(serve: Any, bundle: Bundle, *, patient: bool) -> None:
-    """A client that reads late gets all of the answer."""
+    """An answer that nobody reads ends the connection; a slow reader gets all of it."""
     size = 16 << 20  # more than sockets hold
     made = app(bundle, Held(held=False))
 
@@ -385,7 +385,7 @@ def test_an_unread_answer_ends_the_connection(serve: Any, bundle: Bundle, *, pat
 
 
 def test_accepted_connections_have_no_delay(running: Any) -> None:
-    """Sockets that are accepted by hand have TCP_NODELAY."""
+    """Accepted sockets have TCP_NODELAY."""
     with running.connected():
         until(lambda: running.connections == 1)
         (one,) = running.server.server_state.connections
@@ -394,7 +394,7 @@ def test_accepted_connections_have_no_delay(running: Any) -> None:
 
 
 def test_endless_headers_are_refused(running: Any) -> None:
-    """They are refused before they fill the memory."""
+    """Endless headers get 400."""
     with running.connected() as line:
         with contextlib.suppress(ConnectionError):
             line.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ")
@@ -404,7 +404,7 @@ def test_endless_headers_are_refused(running: Any) -> None:
 
 
 def test_a_pipeline_is_answered_in_order(serve: Any, bundle: Bundle) -> None:
-    """Pipelined requests are answered one after the other."""
+    """Requests that were sent together are answered in order."""
     running = serve(app(bundle, Held(held=False), most_texts=1))
     with running.connected() as line:
         line.sendall(body("a") + b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")

@@ -1,4 +1,4 @@
-"""A model that fails: 503 to those who ask, and not ready until it answers again."""
+"""Tests of readiness: a service with a failing model is not ready until the model answers again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Model:
 
 
 def ready(running: Any) -> tuple[int, str]:
-    """Return status and word of the probe."""
+    """Return status and word of the readiness probe."""
     found = running.ask(path="/readyz", method="GET")
     return found.status, found.json["status"]
 
@@ -39,7 +39,7 @@ def failing(running: Any) -> None:
 
 
 def test_a_wholly_failed_request_is_503(serve: Any, bundle: Bundle) -> None:
-    """One text that the model answered or declined makes it 200."""
+    """A request whose texts all failed gets 503, and one answered or declined text makes it 200."""
     running = serve(app(bundle, Model().held))
     failed = ask(running, {"texts": ["a", "b"]})
     assert (failed.status, failed.headers["retry-after"]) == (503, "1")
@@ -52,7 +52,7 @@ def test_a_wholly_failed_request_is_503(serve: Any, bundle: Bundle) -> None:
 
 
 def test_three_failures_make_it_unready(serve: Any, bundle: Bundle) -> None:
-    """An answer in between prevents it, and a later one ends it."""
+    """Three failures in a row make the service not ready, and an answer makes it ready again."""
     running = serve(app(bundle, Model().held))
     for _ in range(2):
         ask(running, {"text": "a"})
@@ -67,7 +67,7 @@ def test_three_failures_make_it_unready(serve: Any, bundle: Bundle) -> None:
     "failure", [FAILED, ProviderError("bad key", provider="p", status=401)], ids=["error", "wrong key"]
 )
 def test_readiness_checks_probe_the_model(serve: Any, bundle: Bundle, failure: Any) -> None:
-    """One probe runs at a time, less and less often, and no row is counted."""
+    """Readiness checks probe a failing model, less and less often, and the probes count no rows."""
     model = Model(failure)
     running = serve(app(bundle, model.held))
     failing(running)
@@ -96,7 +96,7 @@ def test_readiness_checks_probe_the_model(serve: Any, bundle: Bundle, failure: A
 
 
 def test_a_hanging_probe_is_cancelled(serve: Any, bundle: Bundle) -> None:
-    """It has a request's deadline; requests beyond theirs count as failures."""
+    """A probe that hangs is cancelled at the deadline; requests past their deadline are failures."""
     held = Held()
     running = serve(app(bundle, held, deadline_seconds=60.0))
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Running an application until a signal comes."""
+"""Tests of running an application until a signal comes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from calibrant.testing import FakeClient
 
 
 def has_ipv6() -> bool:
-    """Return whether this machine has a loopback interface of that kind."""
+    """Return whether this machine has an IPv6 loopback interface."""
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -41,7 +41,7 @@ def connection(address: str) -> Any:
     ],
 )
 def test_a_signal_ends_the_server(number: signal.Signals, host: str, shown: str) -> None:
-    """The reported address answers, and the signal handlers are restored."""
+    """The server answers at the reported address; a signal ends it and handlers are restored."""
     before = [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)]
     told: list[str] = []
     found: list[int] = []
@@ -63,7 +63,7 @@ def test_a_signal_ends_the_server(number: signal.Signals, host: str, shown: str)
 
 
 def test_late_requests_are_cancelled_at_shutdown() -> None:
-    """The model's call is cancelled, and the client gets 503."""
+    """At shutdown a late request's call is cancelled, and the client gets 503."""
     model = FakeClient(["correct", "incorrect"], {}, field="verdict", latency=60.0)
     found: list[int] = []
     threads: list[threading.Thread] = []
@@ -96,7 +96,7 @@ def test_late_requests_are_cancelled_at_shutdown() -> None:
     ids=["while requests are taken", "while those are heard that have just connected"],
 )
 def test_connected_clients_are_answered_after_a_signal(notice: float, speak: float) -> None:
-    """A second Ctrl-C ends the wait."""
+    """A connected client is answered after the first signal, and a second signal ends the wait."""
     app = create_verifier_app(None, connections=ConnectionLimits(seconds_to_speak=speak))
     found: list[bytes] = []
 
@@ -125,7 +125,7 @@ def test_connected_clients_are_answered_after_a_signal(notice: float, speak: flo
     ("host", "port"), [("256.1.1.1", 0), ("127.0.0.1", 99999), ("no.such.host.invalid", 0)]
 )
 def test_an_unusable_address_is_refused(monkeypatch: pytest.MonkeyPatch, host: str, port: int) -> None:
-    """It raises ConfigurationError."""
+    """An address that cannot be listened at raises ConfigurationError."""
 
     def unknown(*_: Any, **__: Any) -> Any:
         raise socket.gaierror(-2, "Name or service not known")

@@ -1,4 +1,4 @@
-"""The frontier between two models: brute force over all policies, shape, mixtures, refusals."""
+"""Tests of the frontier between two models: optimality, shape, mixtures and refusals."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def best_mixture(cost: Array, performance: Array, budget: float) -> float:
 
 
 def simulate(frontier: RoutingFrontier, point: int, rows: Rows) -> tuple[float, float]:
-    """Return what a break point's policy costs and achieves, row by row."""
+    """Return cost and performance of a point's policy, applied row by row."""
     policy = frontier.policy(point)
     dear = np.broadcast_to(rows["large_cost"], rows["small_score"].shape)
     routed = (
@@ -98,7 +98,7 @@ def test_no_policy_beats_the_frontier(seed: int) -> None:
 
 
 def test_free_escalations_come_first() -> None:
-    """A free and better large model is called first, and a free but worse one never."""
+    """A free and better large model is called first, and a free but worse one is never called."""
     rows: Rows = {
         "signal": [0.1, 0.1, 0.5, 0.5, 0.9, 0.9],
         "small_score": [0, 0, 1, 1, 0, 0],
@@ -119,7 +119,7 @@ def test_free_escalations_come_first() -> None:
 
 @st.composite
 def instances(draw: st.DrawFn) -> Rows:
-    """Draw rows with many ties."""
+    """Draw the rows of an instance with many ties."""
     n = draw(st.integers(1, 30))
     unit = st.sampled_from([0.0, 0.25, 0.5, 1.0]) | st.integers(0, 10**6).map(lambda i: i / 10**6)
     column = st.lists(unit, min_size=n, max_size=n).map(np.array)
@@ -174,7 +174,7 @@ def test_a_frontier_by_hand() -> None:
 
 
 def test_verifier_cost_defaults_to_small_cost() -> None:
-    """Without a verifier's cost, a look costs as much as the small model's call, row by row."""
+    """Without `verifier_cost`, verifying a row costs as much as the small model's call."""
     rows = ([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1])
     unset, free = (
         routing_frontier(*rows, small_cost=[1, 2, 3, 2], large_cost=10, **more)
@@ -187,7 +187,7 @@ def test_verifier_cost_defaults_to_small_cost() -> None:
 
 
 def test_signals_are_rounded_to_k_steps() -> None:
-    """Signals fall into k + 1 bins, and shares of k samples keep a bin of their own despite floating point."""
+    """Signals fall into k + 1 bins, and each share of k samples has a bin of its own."""
     frontier = routing_frontier(
         [0.04, 0.06, 0.3, 1.0], [0, 1, 0, 1], [1, 1, 1, 1], small_cost=1, large_cost=5, k=10
     )

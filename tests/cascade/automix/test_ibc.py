@@ -1,4 +1,4 @@
-"""Benefit per cost, its lift over mixing blindly, and when neither is defined."""
+"""Tests of benefit per cost, its lift over blind mixing, and undefined cases."""
 
 from __future__ import annotations
 

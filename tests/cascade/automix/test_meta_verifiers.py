@@ -1,4 +1,4 @@
-"""Meta-verifiers: optimal among all policies for the price, the budget or the lift; unseen scores; refusals."""
+"""Tests of meta-verifiers: they are optimal for a price, a budget or the lift."""
 
 from __future__ import annotations
 

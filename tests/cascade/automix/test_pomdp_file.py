@@ -1,4 +1,4 @@
-"""POMDP files: they are read to the last bit; what is wrong is refused by line."""
+"""Tests of POMDP files: every number is read exactly, and mistakes have their lines."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_start_may_be_one_state(tmp_path: Path) -> None:
 
 
 def test_costs_and_counts_are_converted(tmp_path: Path) -> None:
-    """Costs become negative rewards, counts become names, and all states are equally likely without a start."""
+    """Costs are read as negative rewards and counts as names; without a start all states are equal."""
     spec = parsed(
         "discount: 1 values: cost states: 2 actions: 1 observations: 2\nT: 0 identity O: 0 uniform R: 0 : 1 : * : * 3",
         tmp_path,

@@ -1,4 +1,4 @@
-"""Three and more models: brute force over all policies, simulation, estimation, refusals."""
+"""Tests of plans over three and more models: optimality, simulation, estimation, refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Policy = dict[tuple[tuple[int, int], ...], tuple[str, int]]
 def policies(
     shape: tuple[int, ...], seen: tuple[tuple[int, int], ...] = (), after: int = 0
 ) -> Iterator[Policy]:
-    """Yield every deterministic policy for verifiers with these numbers of bins, as what is done after what."""
+    """Yield every deterministic policy for verifiers with these numbers of bins."""
     last = len(shape)
     for model in range(max(after - 1, 0), last + 1):
         yield {seen: ("report", model)}
@@ -37,7 +37,7 @@ def policies(
 
 
 def follow(policy: Policy, cell: tuple[int, ...], costs: Array, looks: Array) -> tuple[float, int]:
-    """Return what a policy pays for a row in a cell of bins, and whose answer it reports: step by step."""
+    """Return what a policy pays for a row, and whose answer it reports, step by step."""
     seen: tuple[tuple[int, int], ...] = ()
     paid = 0.0
     while True:
@@ -97,7 +97,7 @@ def largest_gap(frontier: CascadeFrontier, x: Array, y: Array) -> float:
 
 @pytest.mark.parametrize("shape", [None, (4,), (3, 2), (2, 1, 2), (1, 1, 1, 2)])
 def test_no_policy_beats_the_frontier_of_several_models(shape: tuple[int, ...] | None) -> None:
-    """At the slope of every segment the best of all policies lies on it, in 1,000 problems of three models."""
+    """In 1,000 problems of three models no policy lies above the frontier."""
     rng = np.random.default_rng(7)
     for _ in range(1000 if shape is None else 3):
         problem = random_problem(rng, shape or (int(rng.integers(1, 3)), int(rng.integers(1, 4))))

@@ -1,4 +1,4 @@
-"""AutoMix's Union baseline: one two-model mix for each budget."""
+"""Tests of AutoMix's Union baseline: one mix of two models for each budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COST = [1.0, 10.0, 50.0]
 
 
 def rows(n: int, seed: int) -> tuple[list[Any], list[Any]]:
-    """Return verifier scores of two models, and scores of three that know more and more."""
+    """Return verifier scores of two models, and scores of three models of rising quality."""
     rng = np.random.default_rng(seed)
     hardness = rng.random(n)
     scores = [(rng.random(n) < ability - hardness).astype(float) for ability in (1.0, 1.3, 1.7)]

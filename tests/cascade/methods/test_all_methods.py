@@ -1,4 +1,4 @@
-"""Names, needs and native units of every confidence method."""
+"""Tests of names, needs and native units of every confidence method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AutoMixEntailment with verifiers that are down, slow, broken or inconsistent."""
+"""Tests of AutoMixEntailment with verifiers that are down, slow, broken or inconsistent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class VerifierServer(LoopbackServer):
 
 @pytest.fixture
 def server() -> Iterator[VerifierServer]:
-    """Return a verifier that says 6 of 8."""
+    """Return a verifier that confirms 6 of 8 samples."""
     running = VerifierServer()
     yield running
     running.stop()
@@ -91,7 +91,7 @@ def answered(*, prompt: str = "", context: str | None = None, template: str | No
 def assess(
     server: VerifierServer | str, what: Answered | None = None, **options: Any
 ) -> Assessment | NoEvidence:
-    """Return what one assessment comes to."""
+    """Return the result of one assessment."""
     url = server if isinstance(server, str) else server.root
     method = AutoMixEntailment(url, **{"retry": QUICK, **options})
 
@@ -105,7 +105,7 @@ def assess(
 
 
 def confirmed(server: VerifierServer, **options: Any) -> Assessment:
-    """Return an assessment; anything else fails the test."""
+    """Return the assessment, or fail the test if there is no evidence."""
     found = assess(server, **options)
     assert isinstance(found, Assessment), found
     return found
@@ -155,7 +155,7 @@ def test_addresses_may_end_with_the_route(server: VerifierServer) -> None:
 
 
 def test_reported_usage_is_counted(server: VerifierServer) -> None:
-    """The usage of refused calls is added to that of the answer."""
+    """Tokens of refused calls are added to those of the answer."""
     used = {"prompt_tokens": 100, "completion_tokens": 8, "cost": 0.25}
     server.first = [(503, {"error": "no verdict", "usage": used})]
     server.reply = {**HONEST, "usage": used}
@@ -168,7 +168,7 @@ def test_reported_usage_is_counted(server: VerifierServer) -> None:
     "used", [None, 7, {"prompt_tokens": -1, "completion_tokens": "8", "cost": float("nan")}, {"cost": -1}]
 )
 def test_senseless_usage_is_ignored(server: VerifierServer, used: object) -> None:
-    """Usage that is no count counts as none, and the confidence stands."""
+    """A reported usage that is no count counts as none, and the confidence stays."""
     server.reply = {**HONEST, "usage": used}
     assert confirmed(server).usage == Usage()
 
@@ -207,7 +207,7 @@ def test_inconsistent_replies_are_no_evidence(
     ],
 )
 def test_rounded_numbers_are_believed(server: VerifierServer, reply: Any, confidence: float) -> None:
-    """A confidence that is rounded, or has no counts, is accepted."""
+    """A confidence that is rounded, or comes without counts, is accepted."""
     server.reply = reply
     assert confirmed(server).confidence == confidence
 
@@ -224,7 +224,7 @@ def test_contradicting_advice_is_reported(
 
 
 def test_advice_at_the_threshold_accepts(server: VerifierServer) -> None:
-    """A confidence at the threshold agrees with the advice to accept."""
+    """A confidence at the threshold agrees with the service's advice to accept."""
     server.reply = {**HONEST, "threshold": 0.75}
     assert "contradicts" not in confirmed(server).reason
 
@@ -260,7 +260,7 @@ def test_passing_faults_are_retried(server: VerifierServer) -> None:
 
 
 def test_a_server_that_is_down_is_no_evidence() -> None:
-    """The reason has the address of a server that is down, after retries."""
+    """A server that is down is retried, and the reason has its address."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as line:
         port = line.getsockname()[1]
     found = refused(f"http://127.0.0.1:{port}")
@@ -315,7 +315,7 @@ async def _endless(request: web.Request) -> web.StreamResponse:
 
 
 def test_fifty_megabytes_are_not_read(server: VerifierServer) -> None:
-    """A reply above 1 MB is no evidence."""
+    """A reply of more than 1 MB is no evidence."""
     server.reply = _endless
     assert "at most 1 MB" in refused(server, retry=RetryPolicy(attempts=1)).reason
 
@@ -397,7 +397,7 @@ def in_process(
 
 
 def test_a_local_verifier_needs_no_service() -> None:
-    """A verifier in this process gets the same texts, and its samples are counted and paid alike."""
+    """A verifier in this process gets the same texts as a server, and its calls are counted."""
     method, model = in_process("correct", "correct", "incorrect", "correct")
     found = asyncio.run(method.assess(answered(prompt="Which animal?", context="Cats purr.")))
     assert isinstance(found, Assessment)
@@ -414,7 +414,7 @@ def test_a_local_verifier_needs_no_service() -> None:
     "fault", [ProviderError("is down.", provider="fake"), ContextLengthError("too long.", provider="fake")]
 )
 def test_a_verifier_without_a_verdict_is_no_evidence(fault: Exception) -> None:
-    """A verifier whose calls all fail, or that has no room for the question, gives the fault as the reason."""
+    """A verifier whose calls fail, or whose question does not fit, gives the fault as the reason."""
     method, _ = in_process("correct", "correct", failures={0: fault, 1: fault})
     found = asyncio.run(method.assess(answered()))
     assert isinstance(found, NoEvidence)

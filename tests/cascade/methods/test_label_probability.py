@@ -1,4 +1,4 @@
-"""The probability of the label as confidence, calibrated or not."""
+"""Tests of the label's probability as confidence, with and without a calibrator."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CLASSIFIER = Classifier(model=FakeClient(LABELS, {"meow": ("cat", 0.9)}), labels
 
 
 def judged(method: LabelProbability, confidence: float | None, label: str = "cat") -> Assessment | NoEvidence:
-    """Return what the method says to an answer of some confidence."""
+    """Return the method's result for an answer of some confidence."""
     prediction = Prediction(label=label, confidence=confidence)
     return asyncio.run(method.assess(Answered(question="meow", prediction=prediction, classifier=CLASSIFIER)))
 
 
 def assess(method: LabelProbability, confidence: float, label: str = "cat") -> Assessment:
-    """Return an assessment; anything else fails the test."""
+    """Return the assessment, or fail the test if there is no evidence."""
     found = judged(method, confidence, label)
     assert isinstance(found, Assessment), found
     return found
@@ -42,7 +42,7 @@ def refused(method: LabelProbability, confidence: float | None) -> str:
 
 
 def platt(flip: int = 0) -> PlattCalibrator:
-    """Return a calibrator that trusts 0.9 less than it says."""
+    """Return a Platt calibrator that maps 0.9 to less."""
     rng = np.random.default_rng(flip)
     confidence = rng.uniform(0.5, 1.0, 400)
     return PlattCalibrator().fit(confidence, rng.uniform(size=400) < confidence**3)
@@ -58,7 +58,7 @@ def test_the_probability_of_the_label_is_its_confidence() -> None:
 
 @pytest.mark.parametrize("client", [FakeClient, FakeContinuingClient])
 def test_it_needs_no_tokens(client: Any) -> None:
-    """Scored labels and decoded answers both have a confidence without tokens."""
+    """`LabelProbability` assesses scored labels and decoded answers without tokens."""
     asked = Classifier(model=client(LABELS, {"meow": ("cat", 0.9)}), labels=LABELS, field="category")
     prediction = asked.classify("meow")
     assert prediction.tokens is None
@@ -96,13 +96,13 @@ def test_calibrators_get_the_label() -> None:
 
 
 class Foreign:
-    """A calibrator that is not ours."""
+    """Calibrator of a user's own class."""
 
     def __init__(self, *returned: float) -> None:
         self.returned = returned
 
     def predict(self, confidence: Any, /) -> Any:
-        """Return what it was told to, or the square."""
+        """Return the given value, or else the square."""
         return np.array(self.returned) if self.returned else np.asarray(confidence) ** 2
 
 
@@ -128,7 +128,7 @@ def test_a_confidence_out_of_range_is_no_evidence() -> None:
 
 
 def test_it_describes_what_the_calibrator_learned() -> None:
-    """Calibrators with different fits have different descriptions in JSON."""
+    """The description differs between calibrators with different fits, and is JSON."""
     calibrators: list[Any] = [None, platt(), platt(1), Foreign(), Foreign(*[0.5] * 1001)]
     calibrators.append(IsotonicCalibrator().fit([0.2, 0.4, 0.6, 0.8], [0, 1, 0, 1]))
     described = [json.dumps(LabelProbability(calibrator=one).describe()) for one in calibrators]

@@ -1,4 +1,4 @@
-"""A scorer that learns from validation rows which answers are right."""
+"""Tests of the scorer that learns from validation rows which answers are right."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ RULES: dict[str, Callable[[str, str, float], float]] = {
 
 
 def assess(scorer: LearnedScorer, question: str, one: Prediction) -> Assessment | NoEvidence:
-    """Return what the scorer says."""
+    """Return the scorer's result for one answer."""
     return asyncio.run(scorer.assess(Answered(question=question, prediction=one, classifier=CLASSIFIER)))
 
 
@@ -178,7 +178,7 @@ def test_fitting_again_forgets() -> None:
 
 
 def test_a_single_wrong_row_is_enough_to_fit() -> None:
-    """With a single wrong row there is no cross-validation, and the strength is 1."""
+    """With one wrong row there is nothing to cross-validate, and C stays 1."""
     questions, predictions, _ = rows(10, 0, RULES["words"])
     scorer = LearnedScorer().fit(questions, predictions, [0] + [1] * 9)
     assert scorer.strength_ == 1.0
@@ -200,7 +200,7 @@ def test_assessing_and_predicting_agree(fitted: LearnedScorer) -> None:
 def test_every_score_is_a_probability(
     fitted: LearnedScorer, question: str, label: str, confidence: float
 ) -> None:
-    """The score of any text, label and confidence lies in [0, 1]."""
+    """The scorer gives every text, label and confidence a score in [0, 1]."""
     found = assess(fitted, question, prediction(label, confidence))
     assert isinstance(found, Assessment)
     assert 0.0 <= found.confidence <= 1.0

@@ -1,4 +1,4 @@
-"""A model grades its answer: what it is asked, how its reply is read, and what the calls cost."""
+"""Tests of self-verification: the grading request, the reading of replies, and usage."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def grading(*answers: Any, **settings: Any) -> Classifier:
 def verify(
     classifier: Classifier, *, question: str = "It purrs.", method: SelfVerify | None = None, **changes: Any
 ) -> Assessment | NoEvidence:
-    """Return what the method says about the answer "cat"."""
+    """Return the method's result for the answer "cat"."""
     prediction = Prediction(**{"label": "cat", **changes})
     answered = Answered(question=question, prediction=prediction, classifier=classifier)
     return asyncio.run((method or SelfVerify()).assess(answered))
@@ -124,14 +124,14 @@ def test_anything_else_is_no_evidence(text: str) -> None:
 
 
 def test_a_reply_cut_off_says_so() -> None:
-    """The reason for a reply that was cut off says to raise max_tokens."""
+    """A reply that was cut off gives a reason that says to raise max_tokens."""
     found = verify(grading(reply('{"confidence": 0.', finish_reason="length")))
     assert isinstance(found, NoEvidence)
     assert "raise max_tokens" in found.reason
 
 
 def test_a_refusal_is_no_evidence() -> None:
-    """The reason has the words of the refusal."""
+    """A refusal is no evidence, and the reason has the refusal's words."""
     found = verify(grading(reply(None, refusal="I must not judge.")))
     assert isinstance(found, NoEvidence)
     assert "I must not judge." in found.reason
@@ -164,7 +164,7 @@ def test_every_reply_gives_a_legal_confidence(text: str) -> None:
 
 
 def test_one_user_message_holds_the_case_as_data() -> None:
-    """The message holds task, labels, context, question and answer as JSON, and a schema is sent."""
+    """One user message holds task, labels, context, question and answer as JSON, with a schema."""
     classifier = grading('{"confidence": 0.5}')
     prediction = Prediction(label="cat")
     answered = Answered(question="It purrs.", prediction=prediction, classifier=classifier, context="Pets")

@@ -1,4 +1,4 @@
-"""Which tokens count: content of the label, of arguments, or all but layout, found by bytes."""
+"""Tests of token filters: label content, values of arguments, or all but layout."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_empty_tokens_count_inside_a_value_only() -> None:
 
 
 def test_braces_in_front_of_a_call_are_passed_over() -> None:
-    """Text that is all openings is not read over and over."""
+    """Opening braces in front of a call do not change the spans of its values."""
     assert argument_spans(b"{" * 100_000) == []
     assert argument_spans(b"{x " * 300 + b'{"arguments": {"a": 1}}') == [(920, 921)]
     call = b'{"arguments": {"a": 1}}'

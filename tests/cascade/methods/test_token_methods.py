@@ -1,4 +1,4 @@
-"""Confidence from token log-probabilities: the reference's figures, and evidence that is none."""
+"""Tests of confidence from token log-probabilities, and of missing evidence."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def answered(*tokens: Token, text: str | None = None, **changes: Any) -> Answere
 
 
 def assess(method: ConfidenceMethod, given_: Answered) -> Assessment:
-    """Return an assessment; anything else fails the test."""
+    """Return the assessment, or fail the test if there is no evidence."""
     found = asyncio.run(method.assess(given_))
     assert isinstance(found, Assessment), found
     return found
@@ -89,7 +89,7 @@ def test_a_mean_gap_becomes_a_confidence(native: float, confidence: float) -> No
 
 
 def test_means_go_over_the_tokens_that_count() -> None:
-    """Only the tokens that the filter keeps enter the means."""
+    """The mean is that of the tokens that the filter keeps."""
     tokens = (
         token(-3.0, data=b'{"category": "'),
         token(-0.2, -2.2, data=b"c"),
@@ -206,7 +206,7 @@ def test_forced_tokens_never_count(method: Any, token_filter: Any) -> None:
 
 
 def test_a_sure_token_with_alternatives_counts() -> None:
-    """A token of probability 1 with an alternative counts."""
+    """A token of probability 1 counts if it has an alternative."""
     sure = (token(0.0, -9999.0, data=b"c"), token(-0.6, -1.6, data=b"at"))
     found = assess(AvgLogprob(token_filter="all"), answered(GIVEN, *sure))
     assert found.native == pytest.approx(-0.3)
@@ -227,7 +227,7 @@ def test_all_tokens_count_without_alternatives() -> None:
 
 
 def test_empty_selections_are_no_evidence() -> None:
-    """The reason is that of the filter."""
+    """An empty selection gives the filter's reason."""
     for method in METHODS:
         assert "tool call" in refused(method(token_filter="tool_call_args"), answered(token(-0.1, -1.0)))
         assert "category" in refused(method(), answered(token(-0.1, -1.0)))

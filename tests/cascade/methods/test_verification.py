@@ -1,4 +1,4 @@
-"""AutoMix's verifier: votes, what is no vote, and what a prompt is filled with."""
+"""Tests of AutoMix's verifier: votes, replies without a vote, and prompts."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def says(text: str, *, refusal: str | None = None) -> dict[str, Any]:
 
 
 def judge(answers: Iterable[Any]) -> FakeClient:
-    """Return a model whose calls are answered one after the other as `answers` say."""
+    """Return a model that gives `answers` in order."""
     left = iter(answers)
     return FakeClient(WORDS, lambda _: next(left), field="verdict")
 
 
 def verified(*answers: Any, **options: Any) -> Verification:
-    """Return what a verifier makes of these samples."""
+    """Return the verifier's result for these samples."""
     return Verifier(judge(answers), k=len(answers), retry=ONCE, **options).verify("Who?", "Ann")
 
 
 class Reading:
-    """A model with room for `room` characters; keeps what it was asked."""
+    """Model with room for `room` characters that keeps its requests."""
 
     name = "reading"
     space = LogprobSpace.NONE
@@ -60,7 +60,7 @@ class Reading:
         return says('{"verdict": "correct"}')
 
     def close(self) -> None:
-        """Close nothing."""
+        """Do nothing: this model holds no resource."""
 
 
 def test_confidence_is_the_share_of_correct() -> None:
@@ -120,7 +120,7 @@ def test_unreadable_samples_give_no_verdict() -> None:
 
 
 def failing(numbers: Iterable[int], *, k: int = 4) -> Verification:
-    """Return what comes of `k` samples of which some calls fail."""
+    """Return the result of `k` samples of which some calls fail."""
     failures = {number: ProviderError("down", provider="fake") for number in numbers}
     client = FakeClient(WORDS, lambda _: "correct", field="verdict", failures=failures)
     return Verifier(client, k=k, retry=ONCE).verify("Who?", "Ann")
@@ -345,7 +345,7 @@ def test_automix_slot_names_are_known() -> None:
     ],
 )
 def test_custom_prompts_take_the_last_verdict(reply: str, vote: str) -> None:
-    """Under a custom prompt the last verdict of a reply is its vote."""
+    """Under a custom prompt the last verdict in a reply is its vote."""
     assert verified(says(reply), prompt=REASONING).samples == (vote,)
 
 

@@ -1,4 +1,4 @@
-"""Certified thresholds keep their promise; their exact test agrees with an enumeration of every outcome."""
+"""Tests of certified thresholds of a cascade: their promise and their exact test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calibrant.core import ConfigurationError
 
 
 def population(size: int, rng: np.random.Generator) -> tuple[Any, Any, Any]:
-    """Return rows on which the small model is the worse the less sure it is; half of them are at 1."""
+    """Return rows on which the small model is worse the less sure it is; half of them are at 1."""
     confidence = np.where(rng.random(size) < 0.5, 1.0, rng.random(size).round(3))
     small = rng.random(size) < np.where(confidence == 1.0, 0.93, 0.5 + 0.4 * confidence)
     large = np.where(rng.random(size) < 0.8, small | (rng.random(size) < 0.5), rng.random(size) < 0.9)
@@ -154,7 +154,7 @@ def rejection_probability(n: int, epsilon: float, score: float, better: float, *
 
 
 def largest_rejection_probability(n: int, epsilon: float, score: float) -> float:
-    """Maximise over many populations that lose epsilon, by the conditional binomial; independent of the code."""
+    """Return the largest probability over many populations that lose epsilon, by other formulas."""
     b = np.arange(n + 1)
     most = np.array(
         [sum(loss_score(np.arange(n - own + 1), own, n, epsilon) <= score) - 1 for own in b.tolist()]
@@ -247,7 +247,7 @@ def test_scores_follow_losses() -> None:
 
 
 def test_too_few_rows_reject_nothing() -> None:
-    """One row proves nothing, and 113 agreeing rows prove no loss below 0.02 at 0.1."""
+    """One row rejects nothing, and 113 equal rows reject a loss of 0.02 at a level of 0.1."""
     assert critical_score(1, 0.02, 0.1) < loss_score(0, 1, 1, 0.02)
     assert float(loss_score(0, 0, 113, 0.02)) > critical_score(113, 0.02, 0.1)
 

@@ -1,4 +1,4 @@
-"""Plans: their choice, certificate and figures, and the models they belong to."""
+"""Tests of plans: their choice, certificate and figures, and the models they belong to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LABELS = ("cat", "dog")
 
 
 def fingerprint(model: str, prompt: str = "Which animal?") -> Fingerprint:
-    """Return what a run was recorded with."""
+    """Return the fingerprint of a recorded run."""
     return Fingerprint(prompt=prompt, model=model, space=LogprobSpace.MASKED, labels=LABELS)
 
 
@@ -47,7 +47,7 @@ def recorded(n: int = 600, seed: int = 0, **changes: Any) -> tuple[RecordedRun, 
 
 
 def test_the_default_is_the_certified_threshold() -> None:
-    """Without a goal the plan has the threshold, the loss and the p-value of `certify_cascade` on all rows."""
+    """Without a goal a plan has threshold, loss and p-value of `certify_cascade` on all rows."""
     small, large = recorded()
     plan = plan_cascade(small, large, **COSTS, epsilon=0.05)
     expected = certify_cascade(small.confidence, small.correct, large.correct, epsilon=0.05)
@@ -197,7 +197,7 @@ def test_equal_models_stay_with_the_small_one(small_right: int, large_right: int
 
 
 def test_equal_and_zero_costs_are_allowed() -> None:
-    """A small model of equal cost is not used, a free one is, and a free large one raises ConfigurationError."""
+    """A small model of equal cost is left out; a free large model raises ConfigurationError."""
     small, large = recorded()
     equal = plan_cascade(small, large, small_cost=1, large_cost=1, epsilon=0.05)
     assert equal.policy.members == (1,)

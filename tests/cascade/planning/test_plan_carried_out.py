@@ -1,4 +1,4 @@
-"""A plan that is carried out does what its replay says, and only with the models it was made for."""
+"""Tests of plans in use: a cascade does what the plan's replay says."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Recorded = tuple[list[Classifier], list[Example], CascadePlan, list[Path]]
 
 
 def model(name: str, known: Callable[[str], tuple[str, float]]) -> Classifier:
-    """Return a model that says this about texts."""
+    """Return a model with this answer for each text."""
     client = FakeClient(LABELS, lambda text, _: known(text), name=name)
     return Classifier(model=client, labels=LABELS, field="category", prompt="Which?")
 
@@ -85,7 +85,7 @@ def test_live_answers_are_those_of_the_replay(
 
 
 def tied() -> tuple[list[Classifier], list[Example]]:
-    """Return a small model that is always sure, and wrong about every tenth text, and one that is always right."""
+    """Return a small model that is always sure and sometimes wrong, and one that is always right."""
     rows = [Example(input=f"row-{row % 150}.", answer=LABELS[row % 150 % 10 == 0]) for row in range(N)]
     truth = {row.input: (row.answer, 0.99) for row in rows}
     return [model("small", lambda _: ("cat", 1.0)), model("large", truth.__getitem__)], rows
@@ -169,7 +169,7 @@ def test_a_model_alone_is_its_classifier(recorded: Recorded) -> None:
 
 
 def test_planned_options_are_refused(recorded: Recorded) -> None:
-    """Other classifiers raise StateError, and options that the plan sets raise ConfigurationError."""
+    """A plan of 100,000 rows covers all of them, and splits the block that it keeps in part."""
     models, _, plan, _ = recorded
     with pytest.raises(StateError, match=r"model 1 .*differs in model"):
         plan.cascade(models[::-1])

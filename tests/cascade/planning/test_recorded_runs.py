@@ -1,4 +1,4 @@
-"""Recorded runs come from anywhere, and are paired row by row."""
+"""Tests of recorded runs: their sources, their pairing and their faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies priced on recorded rows, against a loop over the rows."""
+"""Tests of policies that are priced on recorded rows, against a loop over the rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def runs(m: int, n: int, seed: int) -> list[RecordedRun]:
 def by_hand(
     policy: KeepPolicy, recorded: list[RecordedRun], costs: list[float], checks: list[float]
 ) -> tuple[list[int], list[float], list[float]]:
-    """Return who answers each row, whether that is right, and what it costs, one row at a time."""
+    """Return who answers each row, whether the answer is right, and its cost, row by row."""
     answered, right, spent = [], [], []
     for row in range(len(recorded[0])):
         cost = 0.0

@@ -1,4 +1,4 @@
-"""Equal confidences are split by a keyed hash of the texts, alike in certificates, plans and replays."""
+"""Tests of ties: equal confidences are split by a keyed hash of the texts."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_budget_buys_a_share_of_a_tied_block() -> None:
 
 
 def three_runs() -> tuple[RecordedRun, RecordedRun, RecordedRun]:
-    """Return models that say 1 on each of 2,000 texts; the last one is always right, the others in nine of ten."""
+    """Return models that say 1 on 2,000 texts; the last is always right, the others in 9 of 10."""
     rng = np.random.default_rng(0)
     texts = [f"text {row}" for row in range(2000)]
     right = [rng.random(2000) >= 0.1, rng.random(2000) >= 0.1, np.ones(2000)]
@@ -323,7 +323,7 @@ def test_a_damaged_split_is_refused(tmp_path: Path) -> None:
 
 
 def test_stored_plans_with_one_key_decide_as_before(tmp_path: Path) -> None:
-    """Under one key for all models the second keeps the texts between both shares."""
+    """With one key for all models, the second model keeps the texts between both shares."""
     ranks = tie_ranks([f"text {row}" for row in range(2000)], key="old")
     for second in (0.3, 0.8):
         rules = [{"threshold": 1.0, "tied_share": share, "key": "old"} for share in (0.3, second)]

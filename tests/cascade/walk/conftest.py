@@ -1,4 +1,4 @@
-"""Cascades of fake models, and a confidence method whose values a test sets."""
+"""Fixtures for tests of cascades: fake models, and a method whose values a test sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Say = Callable[[Answered], float | Assessment | NoEvidence | None]
 
 
 class Told:
-    """A confidence method that says what it is told, by model or by answer: the model's own confidence by default.
+    """Confidence method with values that a test sets; the model's own confidence by default.
 
     Its native unit is the logarithm. `calls` is what every assessment takes.
     """
@@ -51,7 +51,7 @@ class Told:
         self._say = say if callable(say) else lambda answered: say[answered.classifier.client.name]
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
-        """Return the confidence that a test sets."""
+        """Return the confidence that the test has set."""
         self.asked.append(answered)
         said = self._say(answered)
         if isinstance(said, NoEvidence | Assessment):
@@ -69,7 +69,7 @@ class Told:
         return math.exp(native)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the settings that a test sets."""
+        """Return the settings that the test has set."""
         return {"about": self._about}
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ NONSENSE = {"choices": [{"message": {"content": "It is a cat."}, "finish_reason"
 
 @dataclass
 class Built:
-    """A cascade and what it is made of."""
+    """A cascade with its models and its method."""
 
     cascade: Cascade
     clients: list[FakeClient]
@@ -126,7 +126,7 @@ def say() -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def refusal() -> dict[str, Any]:
-    """Return an answer that declines."""
+    """Return an answer that refuses."""
     return REFUSAL
 
 

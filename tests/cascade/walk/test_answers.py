@@ -1,4 +1,4 @@
-"""Answers of a cascade, and their steps."""
+"""Tests of a cascade's answers and their steps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FORBIDDEN = ProviderError("no such key.", provider="x", status=401)
 
 
 def verdicts(prediction: Prediction) -> list[str]:
-    """Return what became of every model's answer."""
+    """Return the verdict about each model's answer."""
     return [step.verdict.value for step in prediction.steps]
 
 
@@ -123,13 +123,13 @@ def test_an_answer_at_a_native_threshold_is_accepted(build: Build, probability: 
 
 
 class Curve:
-    """A calibrator of the user's own."""
+    """Calibrator of a user's own class."""
 
     def __init__(self, value: float, fingerprint: Any = None) -> None:
         self.value, self.fingerprint = value, fingerprint
 
     def predict(self, confidence: Any) -> Any:
-        """Return the same for all."""
+        """Return the same value for every confidence."""
         return np.full(len(confidence), self.value)
 
 
@@ -162,7 +162,7 @@ def test_wrong_settings_are_refused(build: Build, options: dict[str, Any], messa
 
 
 def test_each_model_may_have_its_own_threshold(build: Build, told: Any) -> None:
-    """Thresholds apply in calling order."""
+    """Each threshold of a list is that of the model in the same place of the calling order."""
     built = build(
         ("cat", 0.8), ("dog", 0.6), models=[{"size": 70}, {"size": 7}], threshold=[0.5, 0.9], method=told()
     )
@@ -172,7 +172,7 @@ def test_each_model_may_have_its_own_threshold(build: Build, told: Any) -> None:
 
 
 def test_one_threshold_less_takes_the_last_answer(build: Build, told: Any) -> None:
-    """Without a threshold of its own the last model's answer is taken, and is not accepted without evidence."""
+    """Without a threshold the last model's answer is returned, and not accepted without evidence."""
     found = build(("cat", 0.8), ("dog", 0.55), threshold=[0.9]).cascade.classify("t")
     assert (found.label, found.accepted) == ("dog", True)
     method = told({"a": 0.8, "b": None})
@@ -186,7 +186,7 @@ def test_one_threshold_less_takes_the_last_answer(build: Build, told: Any) -> No
 
 
 def test_an_answer_without_evidence_is_a_last_resort(build: Build, told: Any) -> None:
-    """An answer without evidence is returned only where there is no other, and is never accepted."""
+    """An answer without evidence is returned only if there is no other, and is never accepted."""
     worst = build("cat", "dog", method=told({"a": 0.0, "b": None}), threshold=0.5).cascade.classify("t")
     assert (worst.label, worst.confidence, worst.accepted) == ("cat", 0.0, False)
     assert worst.reason == "no model was sure enough: nothing was told"
@@ -203,7 +203,7 @@ def test_an_answer_without_evidence_is_a_last_resort(build: Build, told: Any) ->
 
 
 def test_a_failing_verifier_is_no_evidence(build: Build, told: Any) -> None:
-    """The calls of a verifier that is down are counted."""
+    """A verifier that is down gives no evidence, and its calls are counted."""
 
     def down(_: Any) -> Any:
         error = ProviderError("is down.", provider="verifier")
@@ -217,7 +217,7 @@ def test_a_failing_verifier_is_no_evidence(build: Build, told: Any) -> None:
 
 @pytest.fixture(params=["down", "refusal", "nonsense"])
 def fault(request: pytest.FixtureRequest) -> tuple[Any, Outcome]:
-    """Return what a model says instead of an answer, and the outcome."""
+    """Return the response of a model without an answer, and its outcome."""
     if request.param == "down":
         return DOWN, Outcome.ERROR
     outcome = {"refusal": Outcome.REFUSAL, "nonsense": Outcome.UNPARSED}[request.param]
@@ -274,7 +274,7 @@ def test_rows_that_all_models_fail_keep_steps(build: Build) -> None:
 
 
 def test_systemic_faults_of_all_models_end_the_run(build: Build) -> None:
-    """A bad key of one model is worked around, and bad keys of all models raise ProviderError."""
+    """A row goes on after an invalid API key, and ProviderError is raised if all keys are invalid."""
     built = build(FORBIDDEN, ("cat", 0.9))
     assert {found.label for found in built.cascade.classify_many(["s", "t"])} == {"cat"}
     hopeless = build(FORBIDDEN, FORBIDDEN)
@@ -392,7 +392,7 @@ def test_a_cascade_is_no_model_of_a_cascade(build: Build, told: Any) -> None:
 
 
 def test_models_over_other_labels_are_refused(told: Any) -> None:
-    """Models with other labels, or in another order, raise ConfigurationError."""
+    """Models with the same labels in another order raise ConfigurationError."""
     models = [
         Classifier(model=FakeClient(labels, {}, default="cat"), labels=labels)
         for labels in (["cat", "dog"], ["dog", "cat"])
@@ -402,7 +402,7 @@ def test_models_over_other_labels_are_refused(told: Any) -> None:
 
 
 class Route:
-    """Meta-verifier that escalates below a half, and notes the scores it gets."""
+    """Meta-verifier that escalates below one half, and keeps the scores it gets."""
 
     def __init__(self) -> None:
         self.asked: list[list[float]] = []

@@ -1,4 +1,4 @@
-"""A cascade in place of a classifier."""
+"""Tests of a cascade in place of a classifier."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ DOWN = ProviderError("is down.", provider="x", retryable=True)
 
 
 def unsure(text: str) -> tuple[str, float]:
-    """Return a small model's answer: sure of every third text."""
+    """Answer as a small model does that is sure of every third text."""
     number = int(text.rsplit(maxsplit=1)[-1])
     return ("cat" if number % 2 else "dog"), 0.9 if number % 3 == 0 else 0.6
 
 
 def sure(text: str) -> tuple[str, float]:
-    """Return a large model's answer."""
+    """Answer as a large model does."""
     return ("cat" if int(text.rsplit(maxsplit=1)[-1]) % 2 else "dog"), 0.95
 
 
 class KeyList(MemoryJournal):
-    """Journal that notes the keys it is read by."""
+    """Journal that keeps the keys that are read."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
-        """Note the keys."""
+        """Keep the keys, and return their values."""
         self.asked += keys
         return super().get_many(keys)
 
@@ -81,7 +81,7 @@ def test_equal_rows_share_an_answer(build: Build) -> None:
 
 
 def test_another_threshold_asks_no_model_again(build: Build, told: Any) -> None:
-    """With a journal another threshold calls no model and no verifier again."""
+    """With a journal, another threshold makes no call of a model or a verifier."""
     journal = MemoryJournal()
     texts = [row.input for row in ROWS]
     first = build(unsure, sure, method=told(calls=2), journal=journal, threshold=0.95)
@@ -222,7 +222,7 @@ def test_a_deadline_leaves_nothing_final(build: Build) -> None:
 
 
 def test_a_batch_evaluates_a_cascade(build: Build, tmp_path: Path) -> None:
-    """An evaluation writes the rows of a cascade, and a second run calls no model."""
+    """An evaluation writes a cascade's rows, and a second run makes no call."""
     built = build(unsure, sure)
     result = BatchEvaluator(built.cascade, concurrency=4).evaluate(ROWS, out=tmp_path / "run")
     assert result.metrics.accuracy.estimate == 1.0

@@ -1,4 +1,4 @@
-"""A cascade of servers of which one misbehaves in every way there is."""
+"""Tests of a cascade of servers of which one fails in every known way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads and prior corrections of a cascade's models: the answer that is judged is the final one."""
+"""Tests of heads and prior corrections of a cascade's models."""
 
 from __future__ import annotations
 

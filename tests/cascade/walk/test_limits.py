@@ -1,4 +1,4 @@
-"""Limits of one row of a cascade, and of a whole run."""
+"""Tests of limits of one row of a cascade, and of a whole run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DOWN = ProviderError("is down.", provider="x", retryable=True)
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that sets what the clock of rows shows, time by time; the last one stays."""
+    """Return a function that sets the times that the clock of rows shows; the last one stays."""
 
     def show(*seconds: float) -> None:
         times: Iterator[int] = count()
@@ -47,7 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def stopped(prediction: Prediction) -> str:
-    """Return why no further model was asked."""
+    """Return the reason why no further model was asked."""
     *_, last = prediction.steps
     before, _, reason = last.reason.partition("the next model was not asked: ")
     assert reason, before
@@ -171,7 +171,7 @@ def test_model_timeouts_are_not_the_deadline(build: Build, told: Any) -> None:
 
 
 def forever(client: Any) -> None:
-    """Make the client answer nothing."""
+    """Make every call of the client wait forever."""
 
     async def complete(_request: Any) -> object:
         return await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""The methods a configuration names, and the meta-verifiers there are, in a running cascade."""
+"""Tests of the confidence methods with a name, and of meta-verifiers, in a running cascade."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Build = Callable[..., Any]
 
 
 def grading(label: str, probability: float, grade: float) -> Callable[[str], Any]:
-    """Return a model that answers texts, and grades its answers where it is asked to."""
+    """Return a model that answers texts, and grades its answers on request."""
 
     def rule(text: str) -> Any:
         if text == "t":

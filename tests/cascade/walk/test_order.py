@@ -1,4 +1,4 @@
-"""The order in which models of a cascade are asked."""
+"""Tests of the order in which models of a cascade are asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy for three models, carried out: it is asked before each step, and may jump over a model."""
+"""Tests of a cascade that follows a policy for three models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Build = Callable[..., Any]
 
 
 def report(model: int) -> CascadeAction:
-    """Return the action of taking a model's answer."""
+    """Return the action that reports a model's answer."""
     return CascadeAction(kind="report", model=model)
 
 
@@ -27,7 +27,7 @@ def verify(model: int) -> CascadeAction:
 
 
 def policy(**changes: Any) -> CascadePolicy:
-    """Return a policy that jumps to the largest model where the small one is lost, and looks twice where it is torn."""
+    """Return a policy that can jump to the largest model, and can verify two answers."""
     actions = {
         (): verify(0),
         ((0, 0),): report(2),
@@ -57,7 +57,7 @@ def built(build: Build, told: Any, *answers: Any, **options: Any) -> Any:
 
 
 def asked(found: Any) -> list[str]:
-    """Return which models were asked about a text."""
+    """Return the models that were asked about a text."""
     return [step.model for step in found.steps]
 
 

@@ -1,4 +1,4 @@
-"""Cascades over answers that hold several labels."""
+"""Tests of cascades over answers that hold several labels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPICS = MultiLabels(["cat", "dog", "bird"])
 
 
 def models(*said: Any, labels: Any = TOPICS) -> list[CascadeModel]:
-    """Return models that say this to every text, the cheapest first."""
+    """Return models with this answer to every text, the cheapest first."""
     return [
         CascadeModel(
             classifier=Classifier(

@@ -1,4 +1,4 @@
-"""A cascade of which a model gives no log-probabilities, always or now and then."""
+"""Tests of cascades with a model that gives no log-probabilities, or only sometimes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = [f"text {number}" for number in range(100)]
 
 
 def failure(cascade: Cascade) -> LogprobsUnsupportedError:
-    """Return what ends a run over many texts."""
+    """Return the error that ends a run over many texts."""
     with pytest.raises(LogprobsUnsupportedError) as caught:
         cascade.classify_many(TEXTS)
     return caught.value
