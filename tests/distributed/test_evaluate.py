@@ -81,10 +81,7 @@ def test_workers_give_the_rows_of_one_machine(tmp_path: Path) -> None:
 
 
 def test_a_killed_worker_loses_and_duplicates_nothing(tmp_path: Path) -> None:
-    """After a worker is killed, every row is there once, answered by another worker.
-
-    A limit on calls holds nevertheless: what the dead worker had begun counts.
-    """
+    """After a worker is killed, every row is there once, answered by another worker."""
     rows = animals(tmp_path)
     seen = tmp_path / "workers"
     seen.mkdir()
@@ -147,10 +144,7 @@ def test_what_kills_every_worker_ends_the_run(tmp_path: Path, when: str, message
 
 
 def test_a_stopped_run_goes_on_within_its_limits(tmp_path: Path) -> None:
-    """A stopped run continues within its rate and budget, and no row is paid for twice.
-
-    A server that refuses whatever comes faster refuses nothing; the dollars end the second run at their number.
-    """
+    """A stopped run continues within its rate and budget, and no row is paid for twice."""
     rows = animals(tmp_path)
     prices = {"input_cost_per_token": 0.01, "output_cost_per_token": 0.0}
     stop = Stop()

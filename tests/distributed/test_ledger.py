@@ -178,9 +178,9 @@ class World:
     delay=st.integers(1, 3),
 )
 def test_workers_share_a_rate(rate: float, workers: int, busy: int, amount: float, delay: int) -> None:
-    """Workers never exceed the rate but for a first second's worth and the calls in flight.
-
-    They see hardly less, though only some of the workers call: an idle one delays no other.
+    """Workers exceed the rate by no more than its first second and the calls in flight.
+    
+    Some workers alone use nearly the whole rate: an idle worker delays no other.
     """
     world = World(60 * rate, workers, delay=delay)
     asking = world.leased[: min(busy, workers)]

@@ -170,7 +170,7 @@ class NotConnected:
 def test_the_cluster_is_named_or_local(
     address: str | None, variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The address goes to Ray unless it means a local cluster; SIGTERM's handler is restored."""
+    """Ray gets the named address or "local", and SIGTERM's handler is restored."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if variable is not None:
         monkeypatch.setenv("RAY_ADDRESS", variable)

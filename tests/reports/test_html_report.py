@@ -603,7 +603,7 @@ def test_a_directory_without_rows_is_refused(write_run: WriteRun, tmp_path: Path
 
 
 def test_nothing_of_the_users_becomes_markup(write_run: WriteRun) -> None:
-    """Markup in texts, labels, prompts, names and reasons is escaped."""
+    """Markup in texts, labels, prompts, names and reasons is escaped; one script is in the page."""
     prompts = {"seed_prompt": score(f"seed {EVIL}"), "best_prompt": score(f"best {EVIL}")}
     rows = [
         row(f"text {EVIL}", f"true {EVIL}", f"given {EVIL}", 0.9, prompt="best"),

@@ -226,7 +226,7 @@ def test_failed_rows_earn_nothing_and_are_failures(tmp_path: Path) -> None:
 
 
 def test_a_log_is_replayed(tmp_path: Path) -> None:
-    """Replaying a log gives a fixed choice its provider's mean reward, and thompson more."""
+    """A fixed choice on a log has its provider's mean reward, and thompson's is above 0.8."""
     lines = uniform_log()
     log, page = write_log(tmp_path, lines), tmp_path / "page.html"
     found = run_json(log, "--seeds", 3, "--strategies", "none,thompson", "--out", page)
