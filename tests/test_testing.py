@@ -345,7 +345,7 @@ class TestFakeContinuingClient:
         assert walked(client, LABELS).emitted == ""
 
     def test_illegal_mass_is_at_the_start(self) -> None:
-        """The illegal mass is at the label's first position, and the labels share it nowhere else."""
+        """The illegal mass is at the label's first position only; later tokens belong to labels."""
         client = FakeContinuingClient(
             LABELS, {}, default={"Food": 3, "Bills": 1}, tokens="characters", illegal_mass=0.9
         )
