@@ -1,4 +1,4 @@
-"""``calibrant evaluate`` beside what needs no language model."""
+"""Tests of ``calibrant evaluate`` with baselines, which need no language model."""
 
 from __future__ import annotations
 

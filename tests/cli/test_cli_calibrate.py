@@ -1,4 +1,4 @@
-"""``calibrant calibrate``: what is learned from predictions, where it is measured, and what is promised."""
+"""Tests of ``calibrant calibrate``: fitting, held-out figures, and certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calibrant cascade``: plan, replay and run, with files, exit codes and bad input."""
+"""Tests of ``calibrant cascade``: plan, replay and run, with files, exit codes and bad input."""
 
 from __future__ import annotations
 

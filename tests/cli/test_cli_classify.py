@@ -1,4 +1,4 @@
-"""``calibrant classify``: texts in, one line each out."""
+"""Tests of ``calibrant classify``: output, prompts, failures and bad input."""
 
 from __future__ import annotations
 

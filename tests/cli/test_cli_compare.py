@@ -1,4 +1,4 @@
-"""``calibrant compare``: which run is better, on the same rows, with its uncertainty."""
+"""Tests of ``calibrant compare``: differences of runs on the same rows, with intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calibrant doctor``: findings, remedies, settings to paste, and an exit code."""
+"""Tests of ``calibrant doctor``: findings, remedies, settings and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calibrant evaluate``: what it prints, what it leaves, how it ends, and that it can be killed at any moment."""
+"""Tests of ``calibrant evaluate``: output, files, exit codes, kills and signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads that read texts with an embedding model, on the command line."""
+"""Tests of heads that read texts with an embedding model, on the command line."""
 
 from __future__ import annotations
 

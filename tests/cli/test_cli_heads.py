@@ -1,4 +1,4 @@
-"""A search's head on the command line: what the table shows, and which commands use it."""
+"""Tests of a search's head on the command line: the table, and the commands that use the head."""
 
 from __future__ import annotations
 

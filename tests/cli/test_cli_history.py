@@ -1,4 +1,4 @@
-"""``calibrant history`` and ``calibrant evaluate --history``: output, stored scores and errors."""
+"""Tests of ``calibrant history`` and ``calibrant evaluate --history``: output, stored scores and errors."""
 
 from __future__ import annotations
 

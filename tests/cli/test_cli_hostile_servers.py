@@ -1,4 +1,4 @@
-"""What a server says, through the commands: whatever it is, runs end well, and so do their repetitions."""
+"""Tests of commands whose server sends hostile text: runs and their repetitions end well."""
 
 from __future__ import annotations
 

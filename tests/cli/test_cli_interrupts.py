@@ -1,4 +1,4 @@
-"""Ctrl-C, as a signal to a process: when it ends, what it keeps, and what the next run asks."""
+"""Tests of Ctrl-C as a signal to a process: exit code, saved rows, and the next run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calibrant models`` and the command line as a whole."""
+"""Tests of ``calibrant models`` and the command line as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calibrant optimize``: what it prints, what it leaves, and what it refuses."""
+"""Tests of ``calibrant optimize``: output, files and errors."""
 
 from __future__ import annotations
 

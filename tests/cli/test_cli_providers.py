@@ -1,4 +1,4 @@
-"""The table of providers: numbers in their columns, dashes where nothing is known."""
+"""Tests of the table of providers: columns, and dashes for unknown numbers."""
 
 from __future__ import annotations
 

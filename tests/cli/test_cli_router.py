@@ -1,4 +1,4 @@
-"""``calibrant router``: statistics, resets and errors."""
+"""Tests of ``calibrant router``: statistics, resets and errors."""
 
 from __future__ import annotations
 

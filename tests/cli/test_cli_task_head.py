@@ -1,4 +1,4 @@
-"""A head from an evaluation, named in the task file."""
+"""Tests of a head from an evaluation, named in the task file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calibrant verifier serve``: its address, its answers, and its end on a signal."""
+"""Tests of ``calibrant verifier serve``: its address, its answers, and its end on a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No secret reaches a file or a stream, for every command and every place of a secret."""
+"""Tests that no secret reaches a file or a stream, for every command and every place of a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain tables and amounts of money."""
+"""Tests of plain tables and amounts of money."""
 
 from __future__ import annotations
 

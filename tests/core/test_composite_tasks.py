@@ -80,7 +80,7 @@ def test_a_file_declares_several_fields(tmp_path: Path) -> None:
 
 
 def test_fields_have_structures_of_their_own(tmp_path: Path) -> None:
-    """Each field has its own structure, and each is one aspect of the answer."""
+    """Each field has its own structure, and the weights of its aspects add up to 1."""
     text = FIELDS.replace('["low", "high"]', '["low", "middle", "high"]\nstructure = "ordinal"')
     text = text.replace(
         '["Bills", "Food"]', '["Bills:Gas", "Food"]\nstructure = "hierarchical"\nseparator = ":"'

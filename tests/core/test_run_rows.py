@@ -19,7 +19,7 @@ def test_texts_of_csv_files_are_parsed() -> None:
 
 
 def test_correctness_follows_from_the_labels() -> None:
-    """A stated `correct` wins over the labels, and a failed row has None."""
+    """`correct` follows from the labels; a stated value wins, and a failed row is UNKNOWN."""
     row = {"label": "cat", "answer": "cat"}
     assert RunRow.checked(row).correct == 1
     assert RunRow.checked({**row, "answer": "dog"}).correct == 0

@@ -1,4 +1,4 @@
-"""``report.html`` about answers that hold several labels."""
+"""Tests of ``report.html`` about answers that hold several labels."""
 
 from __future__ import annotations
 

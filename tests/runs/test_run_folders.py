@@ -46,7 +46,7 @@ def test_unchanged_runs_continue(folder: Path) -> None:
 
 @pytest.mark.parametrize("changed", [{"prompt": "What?"}, {"seed": 1}, {"model": None}])
 def test_changed_runs_are_errors(folder: Path, changed: dict[str, object]) -> None:
-    """A changed record is an error that names new, changed and missing values."""
+    """A new, changed or missing value raises StateError with its name, if the folder has rows."""
     (name,) = changed
     with pytest.raises(StateError, match=f"holds a run that differs in {name} .*: choose a new directory"):
         check(folder, FOUND | changed)
@@ -151,7 +151,7 @@ def test_moved_directories_are_rescued_beside(tmp_path: Path) -> None:
     ],
 )
 def test_stored_rows_are_resumed(text: str, outcome: Outcome, expected: tuple[bool, bool]) -> None:
-    """Stored rows of the same text are kept; rows with a transport error are asked again."""
+    """A stored row of the same text is finished, unless it has a transport error."""
     label = "cat" if outcome is Outcome.OK else None
     line = row_line(0, Example(input="a", answer="cat"), Prediction(label=label, outcome=outcome))
     row = StoredRow.read(line, Example(input=text, answer="cat"))

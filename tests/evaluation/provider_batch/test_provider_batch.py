@@ -1,4 +1,4 @@
-"""Jobs at a provider's batch interface: nothing lost, nothing submitted twice."""
+"""Tests of jobs at a provider's batch interface: no row is lost or submitted twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``calibrant batch``: exit codes, files, and what is printed."""
+"""Tests of ``calibrant batch``: exit codes, files and output."""
 
 from __future__ import annotations
 
