@@ -125,7 +125,7 @@ def task(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """Return the file of a task with secrets in the environment, headers and options, and perhaps in the address."""
+    """Return the file of a task with secrets in environment, headers, options, and perhaps the address."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRETS["environment"])
     address = f"{server.root}/v1"
     if request.param == "address":

@@ -82,7 +82,7 @@ def test_extraction_names_the_emitted_label(written: str, emitted: str, confiden
 
 
 def test_probabilities_are_by_label() -> None:
-    """probability returns the share of a label, and raises KeyError for an unknown one."""
+    """`probability` returns the share of a label, and raises KeyError for an unknown label."""
     assert distribution().probabilities == pytest.approx([0.2, 0.5, 0.2, 0.1])
     assert distribution().probability("d") == pytest.approx(0.1)
     with pytest.raises(KeyError, match="e"):

@@ -35,7 +35,7 @@ def test_wrong_label_sets_are_errors(labels: Any, message: str) -> None:
 
 
 def test_canonical_ignores_case_and_space() -> None:
-    """canonical returns the task's spelling of a label, or None for an unknown label."""
+    """`canonical` returns the task's spelling of a label, or None for an unknown label."""
     labels = LabelSet(["Gas & Oil", "ÉTÉ"])
     assert labels.canonical("  gas & OIL\n") == "Gas & Oil"
     assert labels.canonical("été") == "ÉTÉ"

@@ -433,7 +433,7 @@ def test_a_fault_ends_the_run_and_blocks_that_are_begun_are_kept(tmp_path: Path)
 
 
 def test_a_run_without_prices_ends_before_a_budget_in_dollars(server: FaultServer, tmp_path: Path) -> None:
-    """Without prices a budget in dollars stops the run after at most two calls."""
+    """A budget in dollars stops a run without prices after at most two calls."""
     result = run(animals(tmp_path), server, tmp_path / "out", limits=Limits(concurrency=8, max_cost=1))
     assert "No price is known" in result.metrics.stopped
     assert sum(server.counts.values()) <= 2

@@ -179,7 +179,7 @@ class World:
 )
 def test_workers_share_a_rate(rate: float, workers: int, busy: int, amount: float, delay: int) -> None:
     """Workers exceed the rate by no more than its first second and the calls in flight.
-    
+
     Some workers alone use nearly the whole rate: an idle worker delays no other.
     """
     world = World(60 * rate, workers, delay=delay)

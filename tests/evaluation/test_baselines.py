@@ -56,7 +56,7 @@ def test_rows_that_failed_are_not_judged(tmp_path: Path) -> None:
 
 
 def test_of_many_rows_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many rows 300 are judged and 5 learned from, and repetitions draw the same rows."""
+    """At most 300 rows are judged and 5 learned from, and repetitions draw the same rows."""
     monkeypatch.setattr(_learned, "_JUDGED", 300)
     monkeypatch.setattr(_learned, "_LEARNED", 5)
     directory = evaluation(tmp_path / "run", count=2000, wrong=range(1000))

@@ -106,7 +106,7 @@ def test_the_metadata_is_whole(built: Built) -> None:
 
 
 def test_a_registry_would_take_it(built: Built) -> None:
-    """twine's strict check passes for wheel and sdist."""
+    """The strict check of twine passes for wheel and sdist."""
     said = uv("tool", "run", "twine", "check", "--strict", built.wheel, built.sdist, cwd=built.wheel.parent)
     assert said.count("PASSED") == 2
 

@@ -1,4 +1,4 @@
-"""Tests of the sdist against the wheel: on every supported Python, and on the lowest versions of what it needs."""
+"""Tests of the sdist on every supported Python, and on the lowest versions of dependencies."""
 
 from __future__ import annotations
 

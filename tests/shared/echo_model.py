@@ -81,7 +81,7 @@ class EchoModel:
         return self._known[state]
 
     def mass(self, prompt: str, added: str) -> float:
-        """Return the log-probability that a text begins with these tokens."""
+        """Return the log-probability of all tokens of the prompt and the added text but the first."""
         return math.fsum(self.logprobs(self.tokenize(prompt + added))[:-1])
 
     def distribution(self, prompt: str, labels: Sequence[str]) -> list[float]:

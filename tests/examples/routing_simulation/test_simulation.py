@@ -330,7 +330,7 @@ def test_routers_with_other_providers_are_refused() -> None:
 
 
 def test_a_log_with_gaps_is_for_replay() -> None:
-    """simulate raises ConfigurationError for a log with gaps, and names replay."""
+    """`simulate` raises ConfigurationError for a log with gaps, and names `replay`."""
     rows = Recording(providers=("a", "b"), success=[[1, NAN]])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="use replay"):
         simulate(rows, {"a": always("a", "ab")})
