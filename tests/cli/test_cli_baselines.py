@@ -93,7 +93,7 @@ def test_the_verdict_says_what_the_model_is_for(
     is_right: bool,
     said: str,
 ) -> None:
-    """The verdict says "adds" where words tell nothing, and "nothing certain" where they tell all."""
+    """The verdict states the model's gain where words tell nothing, and else that none is needed."""
     answers = {row["input"]: row["answer"] for row in rows("test", 40)}
     use_model(FakeClient(LABELS, lambda text, _: (answers[text] if is_right else "cat", 0.9)))
     task = write_task(**{name: rows(name, 40) for name in ("train", "validation", "test")})

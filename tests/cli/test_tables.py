@@ -22,7 +22,7 @@ from calibrant.cli._tables import aligned, dollars
     ],
 )
 def test_small_amounts_are_not_nothing(cost: float | None, text: str) -> None:
-    """Amounts below a cent are shown with their digits."""
+    """Amounts below a ten-thousandth of a dollar keep their digits, and an unknown amount is a dash."""
     assert dollars(cost) == text
 
 

@@ -113,7 +113,7 @@ def test_a_killed_worker_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_what_kills_every_worker_ends_the_run(tmp_path: Path, when: str, message: str) -> None:
-    """A row that kills every worker raises StateError, and finished blocks are kept."""
+    """A fault that kills every worker raises StateError, and finished blocks are kept."""
     driver = os.getpid()
 
     def faults(_number: int, body: Any) -> None:
