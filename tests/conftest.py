@@ -1,4 +1,4 @@
-"""What several folders of tests share."""
+"""Fixtures and settings for all folders of tests."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def calibrant_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep stored examinations of the machine out of the tests, and those of one test out of the next."""
+    """Use an empty folder for stored examinations, of its own for each test."""
     home = tmp_path_factory.getbasetemp() / "homes" / uuid.uuid4().hex  # made by whoever stores something
     monkeypatch.setenv("CALIBRANT_HOME", str(home))
     return home
 
 
 def _fail_unexpected_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Where everything must run (REQUIRE_ALL), turn a skip for something that is missing into a failure."""
+    """Turn a skip for a missing thing into a failure if REQUIRE_ALL is set."""
     if not os.environ.get("REQUIRE_ALL") or not report.skipped or hasattr(report, "wasxfail"):
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -113,7 +113,7 @@ def embedded_engine() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def one_engine_a_worker(request: pytest.FixtureRequest) -> None:
-    """Let tests on the embedded model share one engine."""
+    """Share one engine among the tests on the embedded model."""
     if request.node.get_closest_marker("real_model"):
         request.getfixturevalue("embedded_engine")
 
@@ -157,7 +157,7 @@ def write_task(tmp_path: Path) -> WriteTask:
 
 @pytest.fixture
 def animals() -> FakeClient:
-    """Return a model that knows what meows and what barks, with 0.9 and 0.8 probability."""
+    """Return a model that answers "meow" with cat at 0.9, and "woof" with dog at 0.8."""
     return FakeClient(["cat", "dog"], {"meow": ("cat", 0.9), "woof": ("dog", 0.8)})
 
 

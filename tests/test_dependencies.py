@@ -1,4 +1,4 @@
-"""What is installed beside calibrant."""
+"""Tests of the dependencies' version bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text
 
 @pytest.mark.parametrize("name", ["gepa", "xllamacpp"])
 def test_fragile_dependencies_have_upper_bounds(name: str) -> None:
-    """Libraries whose next version may call us in another way have an upper bound."""
+    """Libraries that change their interfaces have an upper bound."""
     declared = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["local"]]
     (found,) = [one for one in declared if re.match(r"[\w-]+", one)[0] == name]  # type: ignore[index]
     assert re.search(r">=[\d.]+,<\d", found)

@@ -1,4 +1,4 @@
-"""Examples in docstrings run, and print what they say."""
+"""Tests of the examples in docstrings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULES = sorted(
 
 
 def texts(name: str) -> Iterator[ast.Constant]:
-    """Yield the texts with examples: docstrings, and those below a type alias, which doctest leaves out."""
+    """Yield the texts with examples: docstrings, and texts below type aliases."""
     tree = ast.parse((SOURCE / "/".join(name.split(".")[1:])).with_suffix(".py").read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if (
@@ -32,7 +32,7 @@ def texts(name: str) -> Iterator[ast.Constant]:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_print_what_they_say(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every example of the module runs in a folder of its own."""
+    """Every example of a module runs in an empty folder and prints its output."""
     monkeypatch.chdir(tmp_path)
     names = vars(importlib.import_module(name))
     runner, parser = doctest.DocTestRunner(), doctest.DocTestParser()

@@ -1,4 +1,4 @@
-"""Fake models that are opened by name."""
+"""Tests of `fake_model`: models opened by a name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from calibrant.testing import FakeClient, fake_model
 
 
 def test_names_open_fakes_inside_the_block(animals: FakeClient) -> None:
-    """A classifier opens the fake by its name and closes it; the name ends with the block."""
+    """A classifier opens the fake by its name and closes it; after the block the name is unknown."""
     with fake_model("fake/animals", animals) as name:
         assert open_client(name) is animals
         with pytest.raises(ConfigurationError, match="there are: fake/animals"):
@@ -23,7 +23,7 @@ def test_names_open_fakes_inside_the_block(animals: FakeClient) -> None:
 
 
 def test_functions_receive_the_opening_settings(animals: FakeClient) -> None:
-    """The function gets name and settings at every opening."""
+    """The function is called with the model's name and the settings of `open_client`."""
     opened: list[tuple[str, dict[str, Any]]] = []
 
     def open_it(name: str, **settings: Any) -> FakeClient:
@@ -37,7 +37,7 @@ def test_functions_receive_the_opening_settings(animals: FakeClient) -> None:
 
 
 def test_blocks_nest(animals: FakeClient) -> None:
-    """The inner block counts, and gives the name back."""
+    """In nested blocks the inner model is opened; after the inner block, the outer one again."""
     inner = FakeClient(["cat", "dog"], {}, default="dog")
     with fake_model("fake/animals", animals):
         with fake_model("fake/animals", inner):
@@ -46,7 +46,7 @@ def test_blocks_nest(animals: FakeClient) -> None:
 
 
 def test_real_names_are_replaced(animals: FakeClient) -> None:
-    """A task file can be tested with the name of a real model, which works again afterwards."""
+    """A fake replaces a real model's name in the block, and the real name works afterwards."""
     with fake_model("openai/gpt-4.1-mini", animals):
         assert open_client("openai/gpt-4.1-mini") is animals
     assert open_client("openai/gpt-4.1-mini", options={"api_key": "k"}) is not animals

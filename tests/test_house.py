@@ -1,4 +1,4 @@
-"""The limits of the house: what counts as code and as a riddle, and that new breaks and paid debts fail."""
+"""Tests of the house's checks: code lines, unclear sentences, and lists of exceptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = "def long():\n" + "    pass\n" * 41
 
 @pytest.fixture(scope="module")
 def check() -> ModuleType:
-    """Return the script as a module."""
+    """Return the script of the checks as a module."""
     if not BENCHMARKS.is_dir():
         pytest.skip("benchmarks/ is not part of this installation")
     sys.path.insert(0, str(BENCHMARKS))
@@ -37,7 +37,7 @@ def check() -> ModuleType:
 
 @pytest.fixture
 def read(check: ModuleType, tmp_path: Path) -> Read:
-    """Return a function that reads one module of a package `house`, with the text it is given."""
+    """Return a function that reads a module of a package `house` with the given text."""
 
     def written(source: str) -> Any:
         folder = tmp_path / "house"
@@ -60,7 +60,7 @@ def read(check: ModuleType, tmp_path: Path) -> Read:
     ],
 )
 def test_questions_are_riddles(check: ModuleType, line: str) -> None:
-    """A question is found at the beginning and behind a verb."""
+    """A sentence that begins with a question, or has one behind its verb, is found."""
     assert check.house.is_riddle(line)
 
 
@@ -74,25 +74,25 @@ def test_questions_are_riddles(check: ModuleType, line: str) -> None:
     ],
 )
 def test_plain_sentences_are_no_riddles(check: ModuleType, line: str) -> None:
-    """A predicate, a moment and a relative clause pass."""
+    """Plain sentences with "when" or a relative clause are not found."""
     assert not check.house.is_riddle(line)
 
 
 def test_code_lines_leave_words_out(read: Read, check: ModuleType) -> None:
-    """Docstrings, comments and blank lines do not count; every line of another text does."""
+    """Docstrings, comments and blank lines are not code lines; other lines of text are."""
     source = '"""Title.\n\nMore.\n"""\n\n# why\nTEXT = """a\nb\n"""\n\n\ndef f():  # here\n    """Do it."""\n'
     assert check.house.code_lines(read(source)) == 4
 
 
 def test_parameters_do_not_count(read: Read, check: ModuleType) -> None:
-    """Only the body counts: 40 lines pass, 41 do not."""
+    """A function's parameters do not count: a body of 40 lines passes, one of 41 does not."""
     parameters = ",\n    ".join(f"p{n}" for n in range(60))
     passing = f"def wide(\n    {parameters},\n):\n" + "    pass\n" * 40
     assert [place.name for place in check.house.long_functions(read(passing + LONG))] == ["house.room.long"]
 
 
 def test_new_breaks_fail(read: Read, check: ModuleType) -> None:
-    """Each rule names the place."""
+    """A new break of each rule fails with its place."""
     none = dict.fromkeys(check.RULES, ())
     for source in (LONG, "\n" * 501, '"""What it is."""\n'):
         (message,) = check.failures(read(source), none)
@@ -100,7 +100,7 @@ def test_new_breaks_fail(read: Read, check: ModuleType) -> None:
 
 
 def test_paid_debts_fail(read: Read, check: ModuleType) -> None:
-    """A debt that is paid fails while it stands on the list; shrinking deletes it, and no other."""
+    """An exception that is not needed any more fails, until shrinking deletes it."""
     text = 'long_modules = []\nlong_functions = [\n    "house.room.long",\n]\nriddles = [\n    "house.room",\n]\n'
     debts = check.tomllib.loads(text)
     assert check.failures(read('"""What it is."""\n' + LONG), debts) == []
@@ -111,6 +111,6 @@ def test_paid_debts_fail(read: Read, check: ModuleType) -> None:
 
 
 def test_lists_match_the_rules(read: Read, check: ModuleType) -> None:
-    """A missing list and a list without a rule fail."""
+    """A missing list, and a list without a rule, fail."""
     assert check.failures(read(""), dict.fromkeys([*check.RULES, "other"], ())) != []
     assert check.failures(read(""), {}) != []

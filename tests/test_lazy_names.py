@@ -1,4 +1,4 @@
-"""Packages import their public names when they are used, and offer them as if they had been there from the start."""
+"""Tests of lazy imports: packages offer their public names and import them on use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGES = sorted(
 
 
 def declared(package: str) -> dict[str, str]:
-    """Return the modules that a type checker takes a package's names from, by name."""
+    """Return the modules that a type checker takes a package's names from."""
     path = SOURCE.joinpath(*package.split(".")[1:]) / "__init__.py"
     block = next(node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -43,14 +43,14 @@ def test_type_checkers_see_the_same_names(package: str) -> None:
 
 @pytest.mark.parametrize("package", ["calibrant.cascade", "calibrant.routing", "calibrant.inference"])
 def test_star_imports_follow_all(package: str) -> None:
-    """A star import gives what ``__all__`` lists."""
+    """A star import gives the names in ``__all__``."""
     found: dict[str, Any] = {}
     exec(f"from {package} import *", found)  # noqa: S102 (the statement is what is tested)
     assert set(importlib.import_module(package).__all__) <= set(found)
 
 
 def test_objects_are_pickled_and_copied() -> None:
-    """Objects belong to the module that defines them."""
+    """Objects are pickled and copied by the module that defines them."""
     for value in (Limits(concurrency=3), CascadeSettings(threshold=0.5)):
         assert pickle.loads(pickle.dumps(value)) == value  # noqa: S301 (our own)
         assert copy.deepcopy(value) == value
@@ -72,7 +72,7 @@ FORMER = {
 
 
 def test_former_names_work_with_a_warning() -> None:
-    """The warning says where the name is now."""
+    """A former name works, and its warning names the new place."""
     for (package, name), home in FORMER.items():
         with pytest.warns(DeprecationWarning, match=rf"{package}\.{name} is .*{home}"):
             found = getattr(importlib.import_module(package), name)
@@ -80,7 +80,7 @@ def test_former_names_work_with_a_warning() -> None:
 
 
 def test_moved_names_show_their_home() -> None:
-    """The warning shows the new public home of the name."""
+    """The warning for a moved name shows its public place."""
     with pytest.warns(
         DeprecationWarning, match="calibrant.inference.Limits is calibrant.core.Limits now: import it"
     ):

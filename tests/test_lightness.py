@@ -1,4 +1,4 @@
-"""Importing calibrant and asking for help are quick: nothing heavy is loaded before it is needed."""
+"""Tests of what imports and help load."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ STEPS = {
 
 
 def heavy_after(steps: dict[str, str]) -> dict[str, list[str]]:
-    """Return the heavy packages that a fresh interpreter has loaded after each step, the earlier ones included."""
+    """Return the heavy packages that a fresh interpreter has loaded after each step."""
     report = "seen.append(sorted({m.split('.')[0] for m in sys.modules}))"
     code = "\n".join(f"{step}\n{report}" for step in steps.values())
     code = f"import json, sys\nseen = []\n{code}\nsys.stderr.write('\\n' + json.dumps(seen))"
@@ -73,12 +73,12 @@ def heavy_after(steps: dict[str, str]) -> dict[str, list[str]]:
 
 
 def test_nothing_heavy_is_loaded() -> None:
-    """No provider's library, solver or template engine is loaded by imports and help."""
+    """Imports and help load no provider's library, solver or template engine."""
     assert heavy_after(STEPS) == {key: [] for key in STEPS}
 
 
 def test_help_loads_no_work() -> None:
-    """The help of every command loads neither numpy nor a package that does its work."""
+    """The help of every command loads neither numpy nor the packages that do its work."""
     report = "import json, sys; sys.stderr.write('\\n' + json.dumps(sorted(sys.modules)))"
     done = subprocess.run(  # noqa: S603 (our own code)
         [sys.executable, "-c", f"{HELP}\n{report}"], capture_output=True, text=True, timeout=60, check=True
@@ -95,7 +95,7 @@ def test_help_loads_no_work() -> None:
 
 
 def test_the_check_can_fail() -> None:
-    """The check reports a heavy package that is loaded."""
+    """A heavy package that is loaded is reported."""
     assert heavy_after({"jinja2": "import calibrant, jinja2"}) == {"jinja2": ["jinja2"]}
 
 
@@ -137,7 +137,7 @@ UNUSED = {
 
 
 def test_a_plain_evaluation_loads_what_it_uses(tmp_path: Path) -> None:
-    """An evaluation loads a limited number of modules, and no package that other tasks need."""
+    """An evaluation loads a limited number of modules, and no package of other tasks."""
     (tmp_path / "task.toml").write_text(TASK)
     (tmp_path / "rows.csv").write_text("input,answer,split\nmeow,cat,test\nwoof,dog,test\n")
     done = subprocess.run(  # noqa: S603 (our own code)

@@ -1,4 +1,4 @@
-"""The names other people's code imports: they change on purpose or not at all."""
+"""Tests of the public names: names, parameters and defaults that must not change."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def find(path: str) -> object:
 
 
 def test_versions_agree() -> None:
-    """The version of pyproject.toml is that of the package and of the command."""
+    """The versions of pyproject.toml, the package and the command are equal."""
     assert calibrant.__version__ == metadata.version("calibrant")
     assert CliRunner().invoke(app, ["--version"]).output == f"calibrant {calibrant.__version__}\n"
 
@@ -168,7 +168,7 @@ def test_unknown_root_names_are_errors() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_packages_list_their_names(package: str) -> None:
-    """``__all__`` exists, is sorted as ruff sorts it, has no duplicates, and every name is there."""
+    """``__all__`` of each package is sorted, without duplicates, and all its names exist."""
     module = importlib.import_module(package)
     names = module.__all__
     kinds = {name: 0 if name.isupper() else 1 if name[0].isupper() else 2 for name in names}
@@ -179,7 +179,7 @@ def test_packages_list_their_names(package: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_public_names_have_examples(package: str) -> None:
-    """The example is in the name's own docstring, not in that of a base class."""
+    """Every public name has an example in its own docstring."""
     module = importlib.import_module(package)
     names = [name for name in module.__all__ if f"{package}.{name}" not in WITHOUT_EXAMPLE]
     assert [name for name in names if ">>>" not in (getattr(module, name).__doc__ or "")] == []
@@ -187,7 +187,7 @@ def test_public_names_have_examples(package: str) -> None:
 
 @pytest.mark.parametrize("path", SIGNATURES)
 def test_pinned_parameters_keep_name_and_kind(path: str) -> None:
-    """Positional parameters keep their order too; others may stand between keyword-only ones."""
+    """Pinned parameters keep name, kind and, if positional, their order."""
     parameters = inspect.signature(find(path)).parameters  # type: ignore[arg-type]
     positional, _, keyword = SIGNATURES[path].partition("*")
     found = [name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -198,19 +198,19 @@ def test_pinned_parameters_keep_name_and_kind(path: str) -> None:
 
 @pytest.mark.parametrize("path", DEFAULTS)
 def test_pinned_defaults_stay(path: str) -> None:
-    """A changed default would change everyone's numbers."""
+    """Pinned defaults keep their values."""
     parameters = inspect.signature(find(path)).parameters  # type: ignore[arg-type]
     assert {name: parameters[name].default for name in DEFAULTS[path]} == DEFAULTS[path]
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_pinned_attributes_stay(name: str) -> None:
-    """Pinned attributes of results stay, as users' programs read them."""
+    """Pinned attributes of results exist."""
     assert set(getattr(calibrant, name).__dataclass_fields__) >= ATTRIBUTES[name]
 
 
 def test_classification_has_asynchronous_twins() -> None:
-    """Each twin has the parameters of the other."""
+    """Each asynchronous method has the parameters of its synchronous one."""
     classifier = calibrant.Classifier
     for name in ("classify", "classify_many"):
         plain, twin = getattr(classifier, name), getattr(classifier, f"a{name}")

@@ -1,4 +1,4 @@
-"""README's code runs as it stands there."""
+"""Tests of README's code and commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = EMBEDDED
 
 
 def test_the_quick_start_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every Python block runs in order, in one namespace, and prints what it shows."""
+    """README's Python blocks run in order, in one namespace, and print their output."""
     assert len(BLOCKS) >= 2
     namespace: dict[str, object] = {}
     for block in BLOCKS:
@@ -31,7 +31,7 @@ def test_the_quick_start_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_readme_commands_exist() -> None:
-    """Each `calibrant` command of README is one the program has."""
+    """Each `calibrant` command in README exists."""
     known = set(get_command(app).commands)  # type: ignore[attr-defined]
     named = set(re.findall(r"^calibrant (\w+)", CONSOLE, re.MULTILINE))
     assert named

@@ -1,4 +1,4 @@
-"""The public fakes: exact probabilities, scripted failures, recorded calls."""
+"""Tests of the public fakes: probabilities, scripted failures, recorded calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tokens_of(response: Any) -> Any:
 
 
 def text_of(response: Any) -> Any:
-    """Return what a response says."""
+    """Return the text of a response."""
     return response["choices"][0]["message"]["content"]
 
 
@@ -167,7 +167,7 @@ class TestFakeClient:
             ask(FakeClient(LABELS, {"gas": "Bills"}), "else")
 
     def test_rules_may_read_the_prompt(self) -> None:
-        """A rule with a second parameter receives the system prompt."""
+        """A rule with a second parameter gets the system prompt."""
         client = FakeClient(LABELS, lambda _text, prompt: "Food" if "careful" in prompt else "Bills")
         messages = ({"role": "system", "content": "Be careful."}, {"role": "user", "content": "x"})
         assert "Food" in text_of(asyncio.run(client.complete(CompletionRequest(messages=messages))))
@@ -175,7 +175,7 @@ class TestFakeClient:
         assert "Food" in text_of(ask(FakeClient(LABELS, lambda _text: "Food"), "x"))
 
     def test_failures_follow_the_call_number(self) -> None:
-        """The second call fails, whatever its text."""
+        """A failure for call 1 meets the second call, whatever its text."""
         client = FakeClient(LABELS, {}, default="Food", failures={1: ProviderError("down", provider="fake")})
         ask(client, "a")
         with pytest.raises(ProviderError, match="down"):
@@ -183,7 +183,7 @@ class TestFakeClient:
         ask(client, "c")
 
     def test_lists_answer_successive_calls(self) -> None:
-        """The last answer stays, and other rows are not affected."""
+        """A list gives one answer per call; its last answer is repeated, and other rows are not affected."""
         slow = ProviderTimeoutError("slow", provider="fake", retryable=True)
         client = FakeClient(LABELS, {"a": [slow, "Food", "Bills"], "b": "Müll"})
         with pytest.raises(ProviderTimeoutError):
@@ -197,13 +197,13 @@ class TestFakeClient:
         assert ask(FakeClient(LABELS, {"a": broken}), "a") is broken
 
     def test_requests_choose_the_alternatives(self) -> None:
-        """The request says how many alternatives are reported, 0 included."""
+        """The request decides the number of alternatives reported, 0 included."""
         client = FakeClient(LABELS, {}, default=("Food", 0.7))
         assert len(tokens_of(ask(client, "a", top_logprobs=2))[1]["top_logprobs"]) == 2
         assert ask(client, "a", top_logprobs=0)["choices"][0]["logprobs"] is None
 
     def test_records_requests_and_concurrency(self) -> None:
-        """The fake records its requests and the most calls in flight."""
+        """The fake records its requests, and the largest number of calls at the same time."""
         client = FakeClient(LABELS, {}, default="Food", latency=0.02)
 
         async def three() -> Any:
@@ -215,7 +215,7 @@ class TestFakeClient:
         assert client.max_in_flight == 3
 
     def test_functions_are_the_same_model(self) -> None:
-        """Rule, failures and recording hold for the function too, from several threads."""
+        """The function made of a fake keeps rule, failures and records, from several threads."""
         client = FakeClient(LABELS, {}, default="Food", latency=0.02, failures={0: ValueError("first")})
         function = client.as_callable(top_logprobs=1)
         with pytest.raises(ValueError, match="first"):
@@ -232,7 +232,7 @@ class TestFakeClient:
         assert client.requests[0].top_logprobs == 1
 
     def test_unknown_answers_are_errors(self) -> None:
-        """The message lists the forms of answers."""
+        """An answer of an unknown form raises an error that lists the forms."""
         with pytest.raises(ConfigurationError, match="Expected a label"):
             ask(FakeClient(LABELS, lambda _text: 3), "a")
 
@@ -263,7 +263,7 @@ def next_tokens(client: Any, text: str, **fields: Any) -> Any:
 
 
 def walked(client: Any, labels: Any, *, opening: str = OPENING) -> Any:
-    """Return the distribution that a walk to every end finds."""
+    """Return the distribution found by a walk to every end of a label."""
     walk = LabelWalk(labels, tolerance=0.0)
     while texts := walk.pending():
         for text in texts:
@@ -279,7 +279,7 @@ class TestFakeContinuingClient:
         assert not isinstance(FakeClient(LABELS, {}), ContinuingClient)
 
     def test_whole_requests_are_answered_alike(self) -> None:
-        """Both fakes answer whole requests by the same rule and options."""
+        """The continuing fake answers whole requests like the plain fake."""
         options: dict[str, Any] = {"default": ("Food", 0.7), "tokens": "characters", "illegal_mass": 0.2}
         plain, continuing = FakeClient(LABELS, {}, **options), FakeContinuingClient(LABELS, {}, **options)
         assert ask(continuing, "lunch") == ask(plain, "lunch")
@@ -320,7 +320,7 @@ class TestFakeContinuingClient:
         assert walked(client, list(ODD)).probabilities == pytest.approx(list(ODD.values()))
 
     def test_beginnings_continue_inside_tokens(self) -> None:
-        """Where no label has whole tokens up to there, all labels with that beginning share."""
+        """A beginning that ends inside tokens is continued by all labels with that beginning."""
         client = FakeContinuingClient(list(ODD), {}, default=ODD, tokens=ODD_TOKENS.__getitem__)
         assert next_tokens(client, OPENING + "Bil") == pytest.approx({'ls"': 4 / 7, "l": 3 / 7})
         assert next_tokens(client, OPENING + "Fo") == pytest.approx({'od"': 1.0})
@@ -345,7 +345,7 @@ class TestFakeContinuingClient:
         assert walked(client, LABELS).emitted == ""
 
     def test_illegal_mass_is_at_the_start(self) -> None:
-        """The illegal mass is at the first position of the label, and behind it labels have everything."""
+        """The illegal mass is at the label's first position only; later tokens belong to labels."""
         client = FakeContinuingClient(
             LABELS, {}, default={"Food": 3, "Bills": 1}, tokens="characters", illegal_mass=0.9
         )
@@ -360,12 +360,12 @@ class TestFakeContinuingClient:
 
     @pytest.mark.parametrize(("wanted", "listed"), [(0, 2), (1, 1), (3, 3)])
     def test_requests_choose_the_list_length(self, wanted: int, listed: int) -> None:
-        """Zero leaves the number to the client."""
+        """A request of 0 leaves the length of the list to the client."""
         client = FakeContinuingClient(LABELS, {}, default=("Food", 0.7), listed=2)
         assert len(next_tokens(client, OPENING, top_logprobs=wanted)) == listed
 
     def test_next_token_calls_are_calls(self) -> None:
-        """Whole answers and next tokens share the numbers of calls."""
+        """Calls for next tokens and for whole answers are counted together."""
         down = ProviderError("down", provider="fake")
         client = FakeContinuingClient(LABELS, {}, default="Food", failures={1: down})
         ask(client, "a")
@@ -376,7 +376,7 @@ class TestFakeContinuingClient:
         assert [request.top_logprobs for request in client.requests] == [5, 0, 7]
 
     def test_successive_answers_serve_next_tokens(self) -> None:
-        """A row may fail first and be answered later."""
+        """A list of answers serves calls for next tokens, so a row may fail first."""
         slow = ProviderTimeoutError("slow", provider="fake", retryable=True)
         client = FakeContinuingClient(LABELS, {"a": [slow, "Food", "Bills"]})
         with pytest.raises(ProviderTimeoutError):
@@ -384,7 +384,7 @@ class TestFakeContinuingClient:
         assert [next(iter(next_tokens(client, OPENING))) for _ in range(2)] == ['Food"', 'Bills"']
 
     def test_concurrent_next_token_calls_count(self) -> None:
-        """Calls for next tokens run side by side and are counted."""
+        """Calls for next tokens at the same time are counted."""
         client = FakeContinuingClient(LABELS, {}, default="Food", latency=0.02)
         request = CompletionRequest(messages=({"role": "user", "content": "a"},))
 
@@ -397,7 +397,7 @@ class TestFakeContinuingClient:
         assert (client.max_in_flight, client.open_rows) == (3, 0)
 
     def test_ended_rows_raise_errors(self) -> None:
-        """A row raises ConfigurationError after its context, however that ended."""
+        """A row used after its context raises ConfigurationError."""
         client = FakeContinuingClient(LABELS, {}, default="Food")
 
         async def late() -> None:

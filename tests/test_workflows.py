@@ -1,4 +1,4 @@
-"""The workflows and the hooks of contributors name what is there."""
+"""Tests of the workflows and of the contributors' hooks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parsed(path: Path) -> Any:
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_workflows_run_what_exists(path: Path) -> None:
-    """Every command of every job is a target of the Makefile or a script of the repository."""
+    """Every command of a workflow is a target of the Makefile or a script of the repository."""
     workflow = parsed(path)
     commands = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
     ours = [words for command in commands if (words := command.split())[0] != "sudo"]
@@ -34,7 +34,7 @@ def test_workflows_run_what_exists(path: Path) -> None:
 
 
 def test_every_supported_python_is_tested() -> None:
-    """The versions are those of the classifiers in pyproject.toml, and one on macOS."""
+    """The tested versions of Python are those of the classifiers, and one runs on macOS."""
     supported = re.findall(
         r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text()
     )
@@ -46,14 +46,14 @@ def test_every_supported_python_is_tested() -> None:
 
 
 def test_hooks_are_tools_of_the_environment() -> None:
-    """No hook is fetched from elsewhere."""
+    """Every hook runs a tool of the environment."""
     repositories = parsed(ROOT / ".pre-commit-config.yaml")["repos"]
     assert [entry["repo"] for entry in repositories] == ["local"]
     assert all(hook["entry"].startswith(".venv/bin/") for entry in repositories for hook in entry["hooks"])
 
 
 def test_one_command_installs_all_hooks() -> None:
-    """The configuration names every stage, as `pre-commit install` takes only one by default."""
+    """The configuration names every stage of its hooks."""
     config = parsed(ROOT / ".pre-commit-config.yaml")
     hooks = [hook for repository in config["repos"] for hook in repository["hooks"]]
     stages = {stage for hook in hooks for stage in hook.get("stages", config["default_stages"])}
@@ -61,14 +61,14 @@ def test_one_command_installs_all_hooks() -> None:
 
 
 def test_the_nightly_run_has_a_database() -> None:
-    """Tests on PostgreSQL are skipped without a database."""
+    """The nightly workflow has a PostgreSQL database."""
     recipe = re.search(r"^test-nightly:.*\n(?:\t.*\n)+", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe
     assert re.search(r"\.ci/postgres \$\(MAKE\).* test-slow\b", recipe[0])
 
 
 def test_constraints_are_plain_pins() -> None:
-    """Each line is one `name==version`, each name is there once, and every dependency is among them."""
+    """Each line is one `name==version`; names are unique, and every dependency has a line."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [re.fullmatch(r"([A-Za-z0-9._-]+)==\S+", line) for line in lines]
     assert all(pins)

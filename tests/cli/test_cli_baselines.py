@@ -1,4 +1,4 @@
-"""``calibrant evaluate`` beside what needs no language model."""
+"""Tests of ``calibrant evaluate`` with baselines, which need no language model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def animals(prefix: str, count: int) -> list[dict[str, str]]:
 
 
 def riddles(prefix: str, count: int) -> list[dict[str, str]]:
-    """Return rows of both labels, which no word of the text tells."""
+    """Return rows of both labels, whose words do not tell the label."""
     texts = [f"{prefix} {n}" for n in range(count)]
     return [
         {"input": text, "answer": LABELS[hashlib.sha256(text.encode()).digest()[0] % 2]} for text in texts
@@ -52,7 +52,7 @@ def table(result: Result) -> list[list[str]]:
 
 
 def beside(result: Result) -> list[list[str]]:
-    """Return the table of the baselines, without its head, and the line below it."""
+    """Return the table of the baselines without its head, and the line below the table."""
     cells = table(result)
     start = next(place for place, line in enumerate(cells) if "learned from" in line)
     return cells[start + 1 : start + 5]
@@ -93,7 +93,7 @@ def test_the_verdict_says_what_the_model_is_for(
     is_right: bool,
     said: str,
 ) -> None:
-    """The model adds much where words tell nothing, and nothing where they tell all."""
+    """The verdict states the model's gain where words tell nothing, and else that none is needed."""
     answers = {row["input"]: row["answer"] for row in rows("test", 40)}
     use_model(FakeClient(LABELS, lambda text, _: (answers[text] if is_right else "cat", 0.9)))
     task = write_task(**{name: rows(name, 40) for name in ("train", "validation", "test")})
@@ -107,7 +107,7 @@ def test_the_verdict_says_what_the_model_is_for(
 def test_the_evaluated_split_teaches_nothing(
     write_task: WriteTask, tmp_path: Path, words: Sequence[str], count: int
 ) -> None:
-    """Both splits teach for another file, except for texts that are in it."""
+    """Rows of the evaluated split, and texts of the evaluated file, are not learned from."""
     task = write_task(train=animals("a", 5), validation=animals("b", 3), test=animals("c", 4))
     other = tmp_path / "other.jsonl"
     other.write_text("".join(json.dumps(row) + "\n" for row in animals("d", 4)))
@@ -132,7 +132,7 @@ def test_the_evaluated_split_teaches_nothing(
 def test_an_evaluation_without_baselines_says_why(
     write_task: WriteTask, model: FakeClient, tmp_path: Path, change: Callable[[Path], None], said: str
 ) -> None:
-    """The evaluation's own numbers are printed all the same."""
+    """An evaluation without baselines prints the reason after "No baselines:", and its metrics."""
     task = write_task()
     change(task)
     printed = run("evaluate", task, "--out", tmp_path / "out").stdout
@@ -144,7 +144,7 @@ def test_an_evaluation_without_baselines_says_why(
 
 
 def test_partial_runs_have_no_baselines(write_task: WriteTask, use_model: UseModel, tmp_path: Path) -> None:
-    """The baselines come with the last row."""
+    """A run that a deadline stops has no baselines; the run that finishes the rows prints them."""
     use_model(FakeClient(LABELS, knows, latency=0.05))
     task = write_task(test=animals("c", 40))
     words = ["evaluate", task, "--out", tmp_path / "out", "--no-cache", "--concurrency", 2]
@@ -155,7 +155,7 @@ def test_partial_runs_have_no_baselines(write_task: WriteTask, use_model: UseMod
 
 
 def test_sets_of_labels_have_no_baselines(write_task: WriteTask, use_model: UseModel, tmp_path: Path) -> None:
-    """No line mentions baselines."""
+    """A task whose answers hold several labels prints no baselines."""
     toml = (
         'name = "topics"\nmulti_label = true\nlabels = ["cat", "dog"]\nprompt = "Which?"\n[data]\n'
         'train = "train.jsonl"\ntest = "test.jsonl"\n'
@@ -167,7 +167,7 @@ def test_sets_of_labels_have_no_baselines(write_task: WriteTask, use_model: UseM
 
 
 def test_a_cascade_is_compared_too(write_task: WriteTask, use_model: UseModel, tmp_path: Path) -> None:
-    """The cascade's answers are compared, whichever model gave them."""
+    """The baselines' table shows the accuracy of the whole cascade, in the line "model"."""
     section = '\n[cascade]\nconfidence_method = "label_probability"\nthreshold = 0.85\n'
     models = [f'\n[[cascade.models]]\nname = "{name}"\n' for name in ("small", "large")]
     for name in ("small", "large"):

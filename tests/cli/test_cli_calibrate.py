@@ -1,4 +1,4 @@
-"""``calibrant calibrate``: what is learned from predictions, where it is measured, and what is promised."""
+"""Tests of ``calibrant calibrate``: fitting, held-out figures, and certificates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def rows(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
 
 
 def test_it_learns_what_confidence_is_worth(tmp_path: Path) -> None:
-    """The calibrated confidence is nearer the truth, on rows that were not fitted, and the file says so."""
+    """Calibration lowers the ECE and the Brier score on the held-out rows, and prints their number."""
     result = done(run(write_rows(tmp_path / "p.jsonl", rows(2000)), "--out", tmp_path / "out"))
     found = json.loads((tmp_path / "out" / "calibration.json").read_text())
     assert (found["schema_version"], found["kind"]) == (1, "calibration")
@@ -51,7 +51,7 @@ def test_it_learns_what_confidence_is_worth(tmp_path: Path) -> None:
 
 
 def test_the_held_out_numbers_are_those_of_the_other_half(tmp_path: Path) -> None:
-    """Both halves together are all rows, and the numbers come from one of them alone."""
+    """The held-out figures equal those computed by hand on the rows that were not fitted."""
     found = calibrate_predictions(load_predictions(write_rows(tmp_path / "p.jsonl", rows(400))), seed=3)
     data = rows(400)
     fitted = set(found.selection.calibrator.rows_.ids)
@@ -79,7 +79,7 @@ def _was_fitted(calibrator: Any, name: str) -> bool:
 
 
 def test_rows_of_one_text_stay_in_one_half(tmp_path: Path) -> None:
-    """The calibrator is not judged on texts that it has seen; too few texts are refused."""
+    """Rows of one text stay in one half; rows of a single text raise DataError."""
     data = rows(200)
     for row in data:
         row["input"] = f"text {row['index'] % 50}"
@@ -91,7 +91,7 @@ def test_rows_of_one_text_stay_in_one_half(tmp_path: Path) -> None:
 
 
 def test_the_seed_decides(tmp_path: Path) -> None:
-    """Equal seeds give the same file, byte for byte."""
+    """Equal seeds write equal bytes, another seed writes other ones, and a negative seed is refused."""
     path = write_rows(tmp_path / "p.jsonl", rows(300))
     texts = []
     for out, seed in (("a", 0), ("b", 0), ("c", 1)):
@@ -104,7 +104,7 @@ def test_the_seed_decides(tmp_path: Path) -> None:
 
 
 def test_an_acceptance_rule_is_certified(tmp_path: Path) -> None:
-    """Accepted answers are right as often as required, on fresh rows too."""
+    """Answers accepted by the certified threshold reach the target accuracy on fresh rows, too."""
     write_rows(tmp_path / "predictions.jsonl", rows(2000))
     result = done(run(tmp_path, "--target-accuracy", 0.9, "--delta", 0.1, "--out", tmp_path))
     certified = json.loads((tmp_path / "calibration.json").read_text())["certified"]
@@ -123,7 +123,7 @@ def test_an_acceptance_rule_is_certified(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_certified_is_said(tmp_path: Path) -> None:
-    """The reason is printed, and no threshold is stored."""
+    """With too few rows the reason is printed, and "certified" and its threshold are null."""
     path = write_rows(tmp_path / "p.jsonl", rows(60))
     result = done(run(path, "--target-accuracy", 0.99, "--out", tmp_path))
     found = json.loads((tmp_path / "calibration.json").read_text())
@@ -133,7 +133,7 @@ def test_what_cannot_be_certified_is_said(tmp_path: Path) -> None:
 
 
 def test_an_accuracy_that_was_never_seen_is_said_plainly(tmp_path: Path) -> None:
-    """More rows of this kind would not help, so none are requested; a backward ranking gets a sentence."""
+    """If no threshold reaches the target, no more rows are requested; a reversed ranking is reported."""
     found = [
         {**row, "correct": n % 3 == 0, "confidence": 0.9 if n % 3 else 0.6} for n, row in enumerate(rows(80))
     ]
@@ -149,7 +149,7 @@ def test_an_accuracy_that_was_never_seen_is_said_plainly(tmp_path: Path) -> None
 
 
 def test_a_low_label_mass_is_said(tmp_path: Path) -> None:
-    """The column is read as evaluations and searches write it; one of another meaning is ignored."""
+    """Low label mass is counted in every layout of a row; mass in the space "outer" or on an error is not."""
     found = rows(80)
     found[0] |= {"label_mass": 0.1, "unresolved_mass": 0.1, "space": "exact"}
     found[1] |= {"distribution": {"label_mass": 0.2, "unresolved_mass": 0.2, "space": "raw"}}
@@ -163,7 +163,7 @@ def test_a_low_label_mass_is_said(tmp_path: Path) -> None:
 
 
 def test_an_interval_of_width_0_says_why(tmp_path: Path) -> None:
-    """Rows that all came out alike are no proof; rows that differ have nothing to say."""
+    """An interval of width 0 is explained if all rows came out alike, and only then."""
     same = [{**row, "confidence": 1.0, "label": "cat", "correct": True} for row in rows(40)]
     for found, said in ((same, True), (rows(80), False)):
         result = run(write_rows(tmp_path / "p.jsonl", found), "--out", tmp_path)
@@ -171,7 +171,7 @@ def test_an_interval_of_width_0_says_why(tmp_path: Path) -> None:
 
 
 def test_the_calibrator_of_a_run_fits_its_classifier_and_no_other(tmp_path: Path) -> None:
-    """The directory of an evaluation says what the predictions depend on."""
+    """The calibrator of a run loads with the classifier's fingerprint; another prompt raises StateError."""
     texts = [f"{n} {'meow' if n % 2 else 'woof'}" for n in range(120)]
     fake = FakeClient(LABELS, lambda text, _: ("cat" if "meow" in text else "dog", 0.6 + len(text) % 3 / 10))
     examples = [Example(input=text, answer="cat" if n % 3 else "dog") for n, text in enumerate(texts)]
@@ -189,7 +189,7 @@ def test_the_calibrator_of_a_run_fits_its_classifier_and_no_other(tmp_path: Path
 
 
 def test_without_a_run_no_calibrator_is_left(tmp_path: Path) -> None:
-    """Nothing says what it would belong to; one of earlier predictions is removed."""
+    """Predictions from a file save no calibrator, and an old calibrator.json is removed."""
     (tmp_path / "calibrator.json").write_text("of earlier predictions")
     result = done(run(write_rows(tmp_path / "p.jsonl", rows(100)), "--out", tmp_path))
     assert "the calibrator was not saved: nothing says which prompt and model" in result.stderr
@@ -228,7 +228,7 @@ def test_few_rows_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_odd_predictions_give_a_stated_result(tmp_path: Path, changes: dict[str, Any]) -> None:
-    """All numbers are finite."""
+    """Predictions of odd values give files and output without NaN and infinity."""
     data = [{**row, **changes} for row in rows(100)]
     result = done(run(write_rows(tmp_path / "p.jsonl", data), "--target-accuracy", 0.8, "--out", tmp_path))
     text = (tmp_path / "calibration.json").read_text()
@@ -241,7 +241,7 @@ def test_odd_predictions_give_a_stated_result(tmp_path: Path, changes: dict[str,
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """A file stands where the directory should be."""
+    """A file in the place of the output directory is named in the error."""
     (tmp_path / "out").write_text("")
     assert f"{tmp_path / 'out'}: cannot be written" in refusal(
         run(write_rows(tmp_path / "p.jsonl", rows(100)), "--out", tmp_path / "out")
@@ -258,7 +258,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_an_unfinished_run_is_noticed(tmp_path: Path, metrics: dict[str, Any] | None, said: str) -> None:
-    """The rows present are used, and a warning says that the run is incomplete."""
+    """Rows of an unfinished run are used, with a warning that the run is incomplete."""
     run_directory = tmp_path / "run"
     run_directory.mkdir()
     write_rows(run_directory / "predictions.jsonl", rows(200))

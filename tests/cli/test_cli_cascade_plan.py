@@ -1,4 +1,4 @@
-"""``calibrant cascade``: plan, replay and run, with files, exit codes and bad input."""
+"""Tests of ``calibrant cascade``: plan, replay and run, with files, exit codes and bad input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ N = 400
 
 
 def write(path: Path, correct: Any, confidence: Any, **changes: Any) -> Path:
-    """Write a run in which the rows are right as given; None is a row that failed."""
+    """Write a run whose rows are right as given; None is a row that failed."""
     return write_rows(path, [{**row, **changes} for row in recorded_rows(correct, confidence)])
 
 
@@ -47,7 +47,7 @@ COSTS = ("--small-cost", 1, "--large-cost", 50)
 
 
 def test_a_plan_is_printed_and_written_with_its_picture(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """Failed rows are accounted for; the files are whole and load nothing."""
+    """The plan is printed with its failed rows and written as JSON, SVG and a page without links."""
     out = tmp_path / "out" / "plan"
     result = done(cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", out))
     assert "Certified: its accuracy is within 0.05 of always using large" in result.stdout
@@ -64,7 +64,7 @@ def test_a_plan_is_printed_and_written_with_its_picture(runs: tuple[Path, Path],
 
 
 def test_a_plan_says_which_share_of_equally_sure_answers_it_keeps(tmp_path: Path) -> None:
-    """The printed statement and the page name the share; another key is kept in the file."""
+    """The output, the page and a replay name the share of tied answers that the plan keeps."""
     right = [row % 10 != 0 for row in range(N)]
     runs = [write(tmp_path / "small", right, np.ones(N)), write(tmp_path / "large", [True] * N, np.ones(N))]
     out = tmp_path / "out"
@@ -81,7 +81,7 @@ def test_a_plan_says_which_share_of_equally_sure_answers_it_keeps(tmp_path: Path
 
 
 def test_the_share_of_a_later_model_is_told_and_kept(tmp_path: Path) -> None:
-    """Each model that splits a tied block has a sentence; what it keeps is within four standard deviations."""
+    """Each model with tied answers has a sentence; its kept share is within four standard deviations."""
     rng = np.random.default_rng(1)
     small, middle = rng.random(N) < 0.88, rng.random(N) < 0.94
     tied = [np.where(rng.random(N) < share, 1.0, rng.uniform(0.5, 0.99, N)) for share in (0.7, 0.8)]
@@ -105,7 +105,7 @@ def test_the_share_of_a_later_model_is_told_and_kept(tmp_path: Path) -> None:
 
 
 def test_json_holds_the_plan(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """The JSON object equals the file except for the kind of the file."""
+    """The printed JSON equals plan.json without the file's kind and version."""
     result = cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", tmp_path / "out", "--json")
     printed = json.loads(result.stdout)
     stored = json.loads((tmp_path / "out" / "plan.json").read_text())
@@ -124,7 +124,7 @@ def test_json_holds_the_plan(runs: tuple[Path, Path], tmp_path: Path) -> None:
 def test_a_missing_certificate_exits_with_3(
     runs: tuple[Path, Path], tmp_path: Path, options: tuple[object, ...], code: int
 ) -> None:
-    """The plan is written all the same."""
+    """--require-certified exits with 3 if there is no certificate, and the plan is written."""
     out = tmp_path / "out"
     result = cascade("plan", *runs, *COSTS, *options, "--require-certified", "--out", out)
     assert result.exit_code == code, result.output
@@ -134,7 +134,7 @@ def test_a_missing_certificate_exits_with_3(
 
 
 def test_costs_come_from_the_runs_where_they_hold_them(tmp_path: Path) -> None:
-    """Runs with recorded costs need no cost options."""
+    """Runs with recorded costs are planned without cost options."""
     small = write(tmp_path / "a", [True] * 20, [0.9] * 20, cost=0.001)
     large = write(tmp_path / "b", [True] * 20, [0.9] * 20, cost=0.02)
     done(cascade("plan", small, large, "--out", tmp_path / "out"))
@@ -142,7 +142,7 @@ def test_costs_come_from_the_runs_where_they_hold_them(tmp_path: Path) -> None:
 
 
 def test_a_replay_of_a_plan_is_its_price_on_these_rows(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """A threshold is priced without a plan, too."""
+    """A replay of a plan gives the same accuracy and cost as its threshold and costs given by hand."""
     cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", tmp_path / "out")
     threshold = CascadePlan.load(tmp_path / "out").threshold
     by_plan = json.loads(cascade("replay", tmp_path / "out", *runs, "--json").stdout)
@@ -162,7 +162,7 @@ def test_a_run_that_ended_early_is_planned_with_a_warning(runs: tuple[Path, Path
 
 
 def test_a_plan_with_a_threshold_beside_it_is_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """A plan and a threshold together are ambiguous."""
+    """A plan together with --threshold is refused."""
     done(cascade("plan", *runs, *COSTS, "--out", tmp_path / "out"))
     assert "Expected a plan or --threshold, got both" in refusal(
         cascade("replay", tmp_path / "out", *runs, "--threshold", 0.5)
@@ -170,7 +170,7 @@ def test_a_plan_with_a_threshold_beside_it_is_refused(runs: tuple[Path, Path], t
 
 
 def test_a_first_model_that_costs_more_is_warned_of(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """Runs named from large to small give a warning."""
+    """A first model that costs more gives a warning to name the runs from small to large."""
     wrong_way = ("--small-cost", 50, "--large-cost", 1)
     result = done(cascade("plan", *runs, *wrong_way, "--out", tmp_path / "out"))
     assert "name the runs from small to large" in result.stderr
@@ -178,7 +178,7 @@ def test_a_first_model_that_costs_more_is_warned_of(runs: tuple[Path, Path], tmp
 
 
 def test_numbers_say_what_their_intervals_are(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    """Terminal and page name the level; the last model minus itself is 0 with certainty."""
+    """Output and page name the 95 % level; the last model minus itself is 0 with an interval of width 0."""
     result = cascade("plan", *runs, *COSTS, "--out", tmp_path / "out")
     assert "95 % intervals" in result.stdout
     assert "+0.0000 (+0.0000 to +0.0000)" in result.stdout.splitlines()[-2]
@@ -223,7 +223,7 @@ def test_bad_input_exits_with_2_and_one_line(
     arguments: tuple[object, ...],
     message: str,
 ) -> None:
-    """The message holds what was expected, what came and what to do."""
+    """Bad input exits with 2, and its message begins with "error: "."""
     places = {"SMALL": str(runs[0]), "LARGE": str(runs[1]), "OUT": str(tmp_path / "out")}
     result = cascade(
         *(re.sub("SMALL|LARGE|OUT", lambda found: places[found[0]], str(one)) for one in arguments)
@@ -258,7 +258,7 @@ def task(path: Path) -> Path:
 def test_a_plan_is_run_with_all_its_models(
     runs: tuple[Path, Path], tmp_path: Path, options: tuple[object, ...], message: str
 ) -> None:
-    """Missing tasks or models are named before any model is opened."""
+    """A missing task or model is named in the error."""
     cascade("plan", *runs, *COSTS, "--epsilon", 0.05, "--out", tmp_path / "out")
     assert message in refusal(cascade("run", tmp_path / "out", task(tmp_path / "task.toml"), *options))
 
@@ -267,7 +267,7 @@ def test_a_plan_is_run_with_all_its_models(
 def planned(
     tmp_path: Path, use_model: Callable[..., Any], write_task: Callable[..., Path]
 ) -> tuple[Path, Path]:
-    """Return a plan that keeps what the small model says of cats, and the task of both models."""
+    """Return a plan that keeps the small model's "cat" answers, and the task of both models."""
     labels = ["cat", "dog"]
     fakes = {
         "small": FakeClient(labels, {"meow": ("cat", 0.9), "woof": ("cat", 0.6)}, name="small"),
@@ -296,7 +296,7 @@ MODELS = ("--model", "small", "--model", "large")
 
 
 def test_texts_are_classified_as_planned(planned: tuple[Path, Path]) -> None:
-    """The small model answers where it is sure enough; otherwise the other model is named."""
+    """A sure answer of the small model is final; other texts are answered by the large one."""
     result = done(cascade("run", *planned, *MODELS, "--text", "meow", "--text", "woof"))
     lines = [line.split("\t") for line in result.stdout.splitlines()]
     assert [(line[0], line[2]) for line in lines] == [("cat", "small"), ("dog", "large")]
@@ -306,7 +306,7 @@ def test_texts_are_classified_as_planned(planned: tuple[Path, Path]) -> None:
 
 
 def test_labelled_rows_are_evaluated_as_planned(planned: tuple[Path, Path], tmp_path: Path) -> None:
-    """The directory is that of any evaluation; one task for each model works, too."""
+    """The run writes its rows, prints accuracy and escalations, and accepts a task for each model."""
     out = tmp_path / "evaluated"
     result = done(cascade("run", *planned, *MODELS, "--out", out))
     assert re.search(r"accuracy, all rows +1\.000 ", result.stdout)
@@ -322,7 +322,7 @@ def test_labelled_rows_are_evaluated_as_planned(planned: tuple[Path, Path], tmp_
 def test_an_interrupted_run_is_kept_and_goes_on(
     planned: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows under way are finished; the exit code is that of `calibrant evaluate`."""
+    """Ctrl-C finishes the rows under way, and the same command answers the others."""
     healthy = FakeClient.complete
 
     async def pressing(self: FakeClient, request: Any) -> Any:
@@ -340,13 +340,13 @@ def test_an_interrupted_run_is_kept_and_goes_on(
 
 
 def test_only_the_first_rows_are_evaluated(planned: tuple[Path, Path], tmp_path: Path) -> None:
-    """The option works as for `calibrant evaluate`."""
+    """--max-rows limits the rows that are evaluated."""
     result = cascade("run", *planned, *MODELS, "--max-rows", 2, "--out", tmp_path / "out", "--json")
     assert json.loads(result.stdout)["rows"] == 2
 
 
 def test_models_the_plan_was_not_made_for_are_refused(planned: tuple[Path, Path]) -> None:
-    """Models in the wrong order are refused."""
+    """Models in another order than the plan's are refused."""
     assert "This plan was made for something else" in refusal(
         cascade("run", *planned, "--model", "large", "--model", "small", "--text", "meow")
     )

@@ -1,4 +1,4 @@
-"""``calibrant classify``: texts in, one line each out."""
+"""Tests of ``calibrant classify``: output, prompts, failures and bad input."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_texts_are_answered_in_order(write_task: WriteTask, model: FakeClient) -
 def test_a_low_label_mass_stands_beside_the_confidence(
     write_task: WriteTask, use_model: UseModel, space: str, illegal: float, remark: str
 ) -> None:
-    """A share of next to nothing is no certainty."""
+    """A label mass below one half is printed beside the confidence, unless a grammar masks the rest."""
     fake = FakeClient(["cat", "dog"], {"meow": ("cat", 1.0)}, space=space, illegal_mass=illegal)
     use_model(fake)
     line = run(write_task(), "--text", "meow").stdout
@@ -62,7 +62,7 @@ def test_a_low_label_mass_stands_beside_the_confidence(
 
 
 def test_a_reason_of_several_lines_is_printed_on_one(write_task: WriteTask, use_model: UseModel) -> None:
-    """Every text has one line, as when a gateway refuses some of them."""
+    """A reason of several lines is printed on the one line of its text."""
     refused = LogprobsUnsupportedError("no logprobs.", provider="x")
     use_model(FakeClient(["cat", "dog"], {"meow": ("cat", 0.9), "woof": refused}))
     shown = run(write_task(), "--text", "meow", "--text", "woof").stdout.splitlines()
@@ -71,7 +71,7 @@ def test_a_reason_of_several_lines_is_printed_on_one(write_task: WriteTask, use_
 
 
 def test_a_long_text_is_shortened_in_the_listing(write_task: WriteTask, model: FakeClient) -> None:
-    """The model sees all of it."""
+    """A long text is shortened in the output, and sent to the model in full."""
     text = "meow " * 100
     result = run(write_task(), "--text", text)
     line = result.stdout.rstrip("\n").split("\t")[2]
@@ -82,7 +82,7 @@ def test_a_long_text_is_shortened_in_the_listing(write_task: WriteTask, model: F
 
 @pytest.mark.usefixtures("model")
 def test_texts_of_a_file_come_after_those_given_by_hand(write_task: WriteTask, tmp_path: Path) -> None:
-    """They stand in the task's input column."""
+    """Texts of --text come before those of the file, which are read from the task's input column."""
     (tmp_path / "texts.csv").write_text("id,text\n1,meow\n2,woof\n")
     toml = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\nfield = "category"\n[data]\ninput_column = "text"\n'
     task = write_task(toml=toml)
@@ -96,7 +96,7 @@ def test_texts_of_a_file_come_after_those_given_by_hand(write_task: WriteTask, t
 
 @pytest.mark.usefixtures("model")
 def test_json_has_one_object_a_line(write_task: WriteTask) -> None:
-    """The object holds all that a program may need."""
+    """The JSON object of a text holds answer, probabilities, label mass, space and model."""
     result = done(run(write_task(), "--text", "meow é", "--json"))
     record = json.loads(result.stdout)
     assert "é" in result.stdout
@@ -108,7 +108,7 @@ def test_json_has_one_object_a_line(write_task: WriteTask) -> None:
 
 
 def test_another_prompt_comes_from_a_file(write_task: WriteTask, model: FakeClient, tmp_path: Path) -> None:
-    """The prompt is replaced, and the task's user template stays."""
+    """--prompt replaces the prompt, and the user template of the task stays."""
     prompt = tmp_path / "best_prompt.txt"
     prompt.write_bytes(b"\xef\xbb\xbfBetter.\nMuch b\xc3\xa9tter.")
     toml = write_task().read_text().replace("[data]", 'user_template = "<{input}>"\n[data]')
@@ -120,7 +120,7 @@ def test_another_prompt_comes_from_a_file(write_task: WriteTask, model: FakeClie
 
 
 def test_a_row_that_failed_says_why(write_task: WriteTask, use_model: UseModel) -> None:
-    """Others are printed all the same, and one good row is a success."""
+    """A failed row has its reason on its line, and the other rows are printed with exit code 0."""
     answers = {
         "meow": {"choices": [{"message": {"content": '{"category": "cat"}'}}]},
         "moo": "cow",
@@ -139,7 +139,7 @@ def test_a_row_that_failed_says_why(write_task: WriteTask, use_model: UseModel) 
 
 
 def test_no_answer_at_all_is_a_failure(write_task: WriteTask, use_model: UseModel) -> None:
-    """The rows are printed, and the exit code is 1."""
+    """If no text is answered, the rows are printed and the exit code is 1."""
     fault = ProviderError("broken", provider="fake", status=400)
     use_model(FakeClient(["cat", "dog"], {}, default=fault))
     result = run(write_task(), "--text", "a", "--text", "b")
@@ -148,12 +148,12 @@ def test_no_answer_at_all_is_a_failure(write_task: WriteTask, use_model: UseMode
 
 
 class Output(io.StringIO):
-    """Standard output that knows how much of it was flushed."""
+    """Standard output that records the text that was flushed."""
 
     flushed = ""
 
     def flush(self) -> None:
-        """Remember what a reader would have by now."""
+        """Record all text written so far as flushed."""
         self.flushed = self.getvalue()
 
 
@@ -165,7 +165,7 @@ def classify(task: Path, texts: list[str]) -> None:
 def test_a_row_is_printed_as_soon_as_it_is_known(
     write_task: WriteTask, use_model: UseModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an interrupted run has printed is kept."""
+    """Each row is flushed before the next text is sent."""
     output = Output()
     seen: list[str] = []
 
@@ -181,17 +181,17 @@ def test_a_row_is_printed_as_soon_as_it_is_known(
 
 
 class Slow(FakeClient):
-    """A model that answers some texts only after others."""
+    """A model that answers "meow" texts after all others."""
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Let what meows wait."""
+        """Delay the answer to a text with "meow"."""
         if "meow" in request.messages[-1]["content"]:
             await asyncio.sleep(0.1)
         return await super().complete(request)
 
 
 def test_a_row_waits_for_those_before_it(write_task: WriteTask, use_model: UseModel) -> None:
-    """Lines stand in the order of the texts, not of the answers."""
+    """Rows are printed in the order of the texts, even if the first answer comes last."""
     client = Slow(["cat", "dog"], {"meow": "cat", "woof": "dog"})
     use_model(client)
     texts = ["woof 0", "meow 1", "woof 2", "woof 3", "meow 4"]
@@ -215,7 +215,7 @@ finally:
 
 
 def test_a_reader_that_has_enough_ends_the_run(write_task: WriteTask, tmp_path: Path) -> None:
-    """A closed pipe ends the command without a trace, and no further text is sent."""
+    """A closed pipe ends the command with exit code 0, without a traceback and without further calls."""
     texts = tmp_path / "texts.txt"
     texts.write_text("meow\n" * 500)
     task = write_task(extra='[model]\nname = "fake/animals"\nconcurrency = 1\n')
@@ -230,7 +230,7 @@ def test_a_reader_that_has_enough_ends_the_run(write_task: WriteTask, tmp_path: 
 
 
 def test_a_bad_key_is_one_line(write_task: WriteTask, use_model: UseModel) -> None:
-    """The exit code is 1, no row is printed, and the client is closed."""
+    """A refused key exits with 1 and one line; no row is printed and the client is closed."""
     fault = ProviderError("no", provider="fake", status=401, hint="Check the API key.")
     client = FakeClient(["cat", "dog"], {}, default=fault)
     use_model(client)
@@ -266,7 +266,7 @@ def test_bad_input_exits_with_2(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    """No model is called before all input is known to be good."""
+    """Bad input exits with 2 before any call."""
     files, arguments, message = BAD_INPUT[kind]
     monkeypatch.chdir(tmp_path)
     for name, content in files.items():
@@ -277,7 +277,7 @@ def test_bad_input_exits_with_2(
 
 
 def test_an_unknown_task_file_is_bad_input(tmp_path: Path) -> None:
-    """A missing task file is named."""
+    """A missing task file is named in the error."""
     assert "none.toml: no such task file" in refusal(run(tmp_path / "none.toml", "--text", "meow"))
 
 
@@ -285,7 +285,7 @@ def test_an_unknown_task_file_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_the_installed_command_talks_to_a_server(write_task: WriteTask) -> None:
-    """Nothing between the task file and the printed confidence is replaced by a fake."""
+    """The command sends prompt, schema and logprobs to a server, and prints label and confidence."""
     answers = {"meow": ("cat", 0.9), "woof": ("dog", 0.75)}
     with FaultServer(["cat", "dog"], answers, api_key="sk-secret") as server:
         task = write_task(extra=f'[model]\nname = "openai/small"\napi_base = "{server.api_base}"\n')

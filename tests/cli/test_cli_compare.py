@@ -1,4 +1,4 @@
-"""``calibrant compare``: which run is better, on the same rows, with its uncertainty."""
+"""Tests of ``calibrant compare``: differences of runs on the same rows, with intervals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write(path: Path, correct: Sequence[bool | None], **changes: Any) -> Path:
 
 
 def better(count: int) -> list[bool]:
-    """Return the base with `count` wrong rows put right."""
+    """Return the base with `count` wrong rows changed to right."""
     fixed = [row for row in range(N) if not BASE[row]][:count]
     return [right or row in fixed for row, right in enumerate(BASE)]
 
@@ -62,7 +62,7 @@ def test_several_are_corrected_for_their_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("counts", "code"), [((12,), 0), ((2,), 3), ((12, 20), 0), ((12, 2), 3)])
 def test_require_better_is_a_gate(tmp_path: Path, counts: tuple[int, ...], code: int) -> None:
-    """Every interval has to lie above zero; what fails is named."""
+    """--require-better fails unless every interval lies above zero, and names the run that fails."""
     runs = [write(tmp_path / "a", BASE)]
     runs += [write(tmp_path / f"b{place}", better(count)) for place, count in enumerate(counts)]
     result = run(*runs, "--require-better")
@@ -73,7 +73,7 @@ def test_require_better_is_a_gate(tmp_path: Path, counts: tuple[int, ...], code:
 
 
 def test_rows_that_failed_in_either_are_left_out_and_counted(tmp_path: Path) -> None:
-    """They say nothing about which is better."""
+    """Rows that failed in either run are left out of the difference, and counted."""
     first: list[bool | None] = [None, *BASE[1:]]
     second: list[bool | None] = [*better(12)[:-2], None, None]
     a, b = write(tmp_path / "a", first), write(tmp_path / "b", second)
@@ -92,7 +92,7 @@ def test_rows_that_failed_in_either_are_left_out_and_counted(tmp_path: Path) -> 
 
 
 def test_other_rows_cannot_be_compared(tmp_path: Path) -> None:
-    """Other texts, true labels or rows are named, with exit code 2."""
+    """Runs that differ in texts, true labels or rows exit with 2, and the difference is named."""
     a = write(tmp_path / "a", BASE)
     assert "Expected the same input in the row with index 0, got 'text 0'" in refusal(
         run(a, write(tmp_path / "b", BASE, input="something else"))
@@ -123,7 +123,7 @@ def test_there_must_be_something_to_compare(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_known_are_dashes(tmp_path: Path) -> None:
-    """Without confidence and labels there is accuracy alone."""
+    """Columns without known values show dashes, and the accuracy is printed."""
     for name, right in (("a", BASE), ("b", better(6))):
         rows = "".join(json.dumps({"correct": value}) + "\n" for value in right)
         (tmp_path / f"{name}.jsonl").write_text(rows)
@@ -133,7 +133,7 @@ def test_numbers_that_are_not_known_are_dashes(tmp_path: Path) -> None:
 
 
 def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:
-    """The same file under two spellings is a slip, not a result of zero."""
+    """One file under two spellings of its path is refused."""
     one = write(tmp_path / "one.jsonl", better(20))
     assert "got one of them twice" in refusal(run(one, tmp_path / "." / "one.jsonl"))
 

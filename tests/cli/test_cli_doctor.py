@@ -1,4 +1,4 @@
-"""``calibrant doctor``: findings, remedies, settings to paste, and an exit code."""
+"""Tests of ``calibrant doctor``: findings, remedies, settings and exit codes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def answer(text: str) -> Mapping[str, float]:
 
 @pytest.fixture
 def opened(use_model: Callable[..., Any]) -> list[dict[str, Any]]:
-    """Record what is opened; the answers are those of `answer`, without a mask if the name says so."""
+    """Record the opened models; a name with "raw" has answers without a mask."""
     calls: list[dict[str, Any]] = []
 
     def open_fake(model: str, **options: Any) -> FakeClient:
@@ -54,7 +54,7 @@ def opened(use_model: Callable[..., Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("opened")
 def test_a_usable_model_is_plain_lines_and_settings(calibrant_home: Path) -> None:
-    """Each finding is a line with tabs; nothing has to be done; the place of the record is named."""
+    """A usable model has one line per finding, no remedies, settings, and the place of the record."""
     result = done(run("openai/x"))
     findings, settings, stored = result.stdout.split("\n\n", 1)[0], *result.stdout.rsplit("\n\n", 2)[1:]
     rows = [line.split("\t") for line in findings.splitlines()]
@@ -69,7 +69,7 @@ def test_a_usable_model_is_plain_lines_and_settings(calibrant_home: Path) -> Non
 
 @pytest.mark.usefixtures("opened")
 def test_a_problem_comes_with_its_remedy_and_exit_code_1() -> None:
-    """A model whose confidence would mislead fails the command."""
+    """A problem has its remedy in the output, and exit code 1."""
     result = run("openai/raw")
     assert result.exit_code == 1
     assert "\nspace\tproblem\tRaw: " in result.stdout
@@ -82,7 +82,7 @@ def test_a_problem_comes_with_its_remedy_and_exit_code_1() -> None:
 
 @pytest.mark.usefixtures("opened")
 def test_json_is_one_object() -> None:
-    """The JSON is the stored record, dated now."""
+    """The JSON equals the stored record, with the time of the examination."""
     before = datetime.now(UTC)
     result = run("openai/raw", "--json")
     assert (result.exit_code, result.stdout.count("\n")) == (1, 1)
@@ -95,7 +95,7 @@ def test_json_is_one_object() -> None:
 
 @pytest.mark.usefixtures("opened")
 def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Progress goes to standard error."""
+    """A terminal shows a table on standard output and progress on standard error."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "160")
     result = run("openai/[raw]")
@@ -108,13 +108,13 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("opened")
 def test_no_progress_is_shown_elsewhere() -> None:
-    """A log file gets results alone."""
+    """Standard error stays empty if it is no terminal."""
     assert run("openai/x").stderr == ""
 
 
 @pytest.mark.usefixtures("opened")
 def test_what_is_stored_is_consulted() -> None:
-    """A classifier that would mislead is refused, unless nothing was to be stored."""
+    """Classifier raises ConfigurationError after a stored problem; with --no-save nothing is stored."""
     assert run("openai/raw", "--no-save").exit_code == 1
     assert load_examination("openai/raw") is None
     Classifier(model="openai/raw", labels=LABELS)
@@ -126,7 +126,7 @@ def test_what_is_stored_is_consulted() -> None:
 
 @pytest.mark.usefixtures("opened")
 def test_the_command_of_a_refusal_examines_the_same_setup() -> None:
-    """A new examination replaces the old one."""
+    """The command in the error of a refusal repeats model, address and options of the classifier."""
     arguments = ["openai/raw", "--api-base", "http://h/v1", "--option", "seed=7", "--option", "user=a b"]
     run(*arguments)
     options = {"api_base": "http://h/v1", "seed": 7, "user": "a b"}
@@ -147,7 +147,7 @@ def test_the_command_of_a_refusal_examines_the_same_setup() -> None:
     ],
 )
 def test_options_are_json_or_text(opened: list[dict[str, Any]], text: str, value: dict[str, Any]) -> None:
-    """Options are read as in a task file."""
+    """An option's value is read as JSON, or else as text."""
     done(run("openai/x", "--option", text, "--api-base", "http://h"))
     assert opened[0]["options"] == {**value, "api_base": "http://h"}
 
@@ -169,7 +169,7 @@ def test_options_are_json_or_text(opened: list[dict[str, Any]], text: str, value
     ],
 )
 def test_bad_usage_is_exit_code_2(arguments: list[str], message: str) -> None:
-    """The message is one line, before any call."""
+    """Bad usage exits with 2 and a message without a traceback."""
     result = run(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr
@@ -177,14 +177,14 @@ def test_bad_usage_is_exit_code_2(arguments: list[str], message: str) -> None:
 
 
 def test_a_model_that_cannot_be_opened_is_exit_code_2() -> None:
-    """The message names the models that exist."""
+    """A model that cannot be opened exits with 2 and an error."""
     result = run("local/huge")
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
 
 
 def test_a_bad_key_is_one_line_and_exit_code_1(use_model: Callable[..., Any]) -> None:
-    """There is one call, no stored record and no table."""
+    """A refused key exits with 1 after one call; one line is printed and nothing is stored."""
     fault = ProviderError("no", provider="openai/x", status=401, hint="Check the API key.")
     client = FakeClient(LABELS, {}, default=fault)
     use_model(client, "openai/x")
@@ -198,7 +198,7 @@ def test_a_bad_key_is_one_line_and_exit_code_1(use_model: Callable[..., Any]) ->
 
 @pytest.mark.usefixtures("opened")
 def test_an_unwritable_folder_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What was found is printed all the same."""
+    """An unwritable folder gives one warning, and the settings are printed."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CALIBRANT_HOME", str(tmp_path / "file"))
     result = done(run("openai/x"))
@@ -209,7 +209,7 @@ def test_an_unwritable_folder_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def examined(**changes: Any) -> Examination:
-    """Return the examination of a masked model with some of its fields replaced."""
+    """Return the examination of a masked model, some of its fields replaced."""
     found = examine(FakeClient(LABELS, answer, field="topic", name="openai/x"))
     return replace(found, **changes)
 
@@ -227,7 +227,7 @@ low = 0.8
 
 
 def test_the_settings_of_a_plain_model() -> None:
-    """The settings can be pasted into a task file."""
+    """The settings of a plain model are the expected TOML text."""
     assert settings_toml(examined()) == PLAIN
 
 
@@ -247,7 +247,7 @@ OPTIONS = {"seed": 7, "logprobs?": True, "stop": ["a", "b"], "extra_body": {"min
     ],
 )
 def test_tasks_take_settings(write_task: WriteTask, changes: dict[str, Any], model: dict[str, Any]) -> None:
-    """Any name and any option is possible; a value without a TOML form is a comment."""
+    """A task file with the printed settings has the examined model's values."""
     task = Task.from_file(write_task(extra=settings_toml(examined(**changes))))
     assert task.model.model_dump() | model == task.model.model_dump()
     assert task.model.name == changes.get("model", "openai/x")
@@ -257,7 +257,7 @@ def test_tasks_take_settings(write_task: WriteTask, changes: dict[str, Any], mod
 
 
 def test_sampling_is_recommended_without_a_space() -> None:
-    """A sampled model has no log-probabilities to read."""
+    """Settings for a model without log-probabilities have scoring = "sampled" and no space."""
     text = settings_toml(examined(scoring="sampled", space=LogprobSpace.NONE))
     assert 'scoring = "sampled"' in text
     assert "space" not in text
@@ -276,7 +276,7 @@ def test_credentials_are_printed_nowhere() -> None:
 
 @pytest.mark.usefixtures("opened")
 def test_a_credential_that_was_given_is_a_comment_in_the_settings(write_task: WriteTask) -> None:
-    """The credential is a comment with its name; a table of nothing else is left out."""
+    """A credential becomes a comment with its name, and the settings load as a task file."""
     secret = "s3cr3t-value"  # noqa: S105 (made up)
     result = run(
         "openai/x",
@@ -317,7 +317,7 @@ low = 0.8
 
 
 def test_help_explains_the_command() -> None:
-    """The command stands in the overview and has a page of its own."""
+    """`calibrant --help` lists doctor, and the command's own help names all its options."""
     assert "doctor" in command()("--help").stdout
     alone = " ".join(run("--help").stdout.replace("│", " ").split())
     for word in ("MODEL", "--api-base", "--option", "KEY=VALUE", "--space", "--json", "--no-save"):

@@ -1,4 +1,4 @@
-"""``calibrant evaluate``: what it prints, what it leaves, how it ends, and that it can be killed at any moment."""
+"""Tests of ``calibrant evaluate``: output, files, exit codes, kills and signals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LABELS = ["cat", "dog"]
 
 
 def test_numbers_come_with_denominators(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """The table goes to standard output, progress to standard error."""
+    """Every metric is printed with its denominator; progress goes to standard error."""
 
     def rule(text: str, prompt: str) -> Answer:
         return ProviderError("no route.", provider="fake") if text.startswith("7") else knows(text, prompt)
@@ -78,7 +78,7 @@ def test_numbers_come_with_denominators(write_task: WriteTask, fake: Fake, tmp_p
 
 
 def test_useless_confidence_is_reported(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """Low label mass and a backward ranking are named, also for rows read back."""
+    """Low label mass and a reversed ranking are reported, also when a finished run is repeated."""
     fake(lambda text, _: ("cat", 0.95 if "woof" in text else 0.6), space="raw", illegal_mass=0.9)
     command = write_task(test=animals(8)), "--out", tmp_path / "out"
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_useless_confidence_is_reported(write_task: WriteTask, fake: Fake, tmp_p
 
 
 def test_rows_in_columns_are_written_where_wanted(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """The Parquet file stands beside the lines and is named."""
+    """--parquet writes predictions.parquet, and the output names the file."""
     fake()
     out = tmp_path / "out"
     result = done(run(write_task(test=animals(8)), "--out", out, "--parquet"))
@@ -102,7 +102,7 @@ def test_rows_in_columns_are_written_where_wanted(write_task: WriteTask, fake: F
 def test_missing_pyarrow_ends_it_first(
     write_task: WriteTask, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message holds the command that installs what is missing."""
+    """Without pyarrow, --parquet fails with the install command before any call."""
     client = fake()
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     assert install_command("data") in refusal(
@@ -112,7 +112,7 @@ def test_missing_pyarrow_ends_it_first(
 
 
 def test_json_is_the_content_of_the_metrics_file(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """Standard output holds one line of JSON and nothing else."""
+    """With --json standard output equals metrics.json."""
     fake()
     result = done(run(write_task(), "--out", tmp_path / "out", "--json"))
     assert json.loads(result.stdout) == json.loads((tmp_path / "out" / "metrics.json").read_text())
@@ -120,7 +120,7 @@ def test_json_is_the_content_of_the_metrics_file(write_task: WriteTask, fake: Fa
 
 
 def test_only_the_rows_of_the_split_are_read(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """Another split may be broken or missing."""
+    """A broken split that is not evaluated does no harm; unknown and missing splits are named."""
     client = fake()
     task = write_task(train="not JSON\n", validation=animals(3))
     done(run(task, "--split", "validation", "--out", tmp_path / "out"))
@@ -133,7 +133,7 @@ def test_only_the_rows_of_the_split_are_read(write_task: WriteTask, fake: Fake, 
 
 
 def test_another_file_and_its_first_rows(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """The task's own rows are left alone; more of the same file go on where it ended."""
+    """With --file only that file's rows are asked, and a second run continues after the saved rows."""
     client = fake()
     data = tmp_path / "more.csv"
     data.write_text("input,answer\n" + "".join(f"{row['input']},{row['answer']}\n" for row in animals(9)))
@@ -146,7 +146,7 @@ def test_another_file_and_its_first_rows(write_task: WriteTask, fake: Fake, tmp_
 
 
 def test_a_broken_row_costs_nothing(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """File and line are named, and the exit code says bad input."""
+    """A broken row exits with 2 and its file and line, before any call."""
     client = fake()
     task = write_task(test=[*animals(500), {"input": "meow", "answer": "horse"}])
     assert "test.jsonl:501: answer 'horse' is not one of the 2 labels" in refusal(
@@ -156,7 +156,7 @@ def test_a_broken_row_costs_nothing(write_task: WriteTask, fake: Fake, tmp_path:
 
 
 def test_prompts_come_from_a_file_or_from_a_search(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """A search's best prompt comes with its user template and its label prior."""
+    """--prompt takes a file; --run takes a search's prompt with its user template and label prior."""
     client = fake()
     task = write_task()
     prompt = tmp_path / "prompt.txt"
@@ -193,7 +193,7 @@ def test_prompts_come_from_a_file_or_from_a_search(write_task: WriteTask, fake: 
 
 
 def test_a_metric_below_its_bound_is_exit_code_3(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """Several bounds may be set; the message names those that do not hold."""
+    """A metric below --fail-under exits with 3 and is named; a wrong bound is bad input."""
     client = fake()
     task = write_task(test=animals(8))
     done(run(task, "--out", tmp_path / "a", "--fail-under", "accuracy=0.75", "--fail-under", "ok=1"))
@@ -211,7 +211,7 @@ def test_a_metric_below_its_bound_is_exit_code_3(write_task: WriteTask, fake: Fa
 
 
 def test_a_deadline_exits_with_1(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """Rows and numbers so far are printed and saved; the next run goes on."""
+    """A deadline exits with 1 and prints the metrics so far; the next run answers the other rows."""
     client = fake(latency=0.05)
     arguments = (write_task(test=animals(40)), "--out", tmp_path / "out", "--concurrency", 2)
     result = run(*arguments, "--deadline", 0.4)
@@ -228,7 +228,7 @@ def test_a_deadline_exits_with_1(write_task: WriteTask, fake: Fake, tmp_path: Pa
 
 
 def test_a_bad_key_is_one_message(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """The run ends early with one message."""
+    """A refused key exits with 1 and one message after at most 64 calls."""
     refusal = ProviderError("HTTP 401.", provider="fake", status=401, hint="Check the API key.")
     client = fake(lambda *_: refusal)
     result = run(write_task(test=animals(500)), "--out", tmp_path / "out")
@@ -237,7 +237,7 @@ def test_a_bad_key_is_one_message(write_task: WriteTask, fake: Fake, tmp_path: P
 
 
 def test_a_lost_server_gives_one_message(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """The next run repeats unanswered rows alone."""
+    """A lost server exits with 1, and the next run asks only the unanswered rows."""
     gone = [True]
 
     def rule(text: str, prompt: str) -> Answer:
@@ -261,7 +261,7 @@ def test_a_lost_server_gives_one_message(write_task: WriteTask, fake: Fake, tmp_
 
 
 def test_rows_that_all_failed_are_exit_code_1(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """A run without an answer has failed."""
+    """A run in which every row fails exits with 1."""
     fake(lambda *_: ProviderError("no route.", provider="fake"))
     assert run(write_task(), "--out", tmp_path / "out").exit_code == 1
 
@@ -269,7 +269,7 @@ def test_rows_that_all_failed_are_exit_code_1(write_task: WriteTask, fake: Fake,
 def test_the_cache_spares_a_second_directory(
     write_task: WriteTask, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calibrant_home: Path
 ) -> None:
-    """The default cache is the user's; a URL or file names another one."""
+    """The user's cache answers a second directory; --cache and the environment name another cache."""
     client = fake()
     task = write_task()
     for number, (options, calls) in enumerate(
@@ -289,7 +289,7 @@ def test_the_cache_spares_a_second_directory(
 
 
 def test_lines_show_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line holds rate, accuracy with interval, failures by kind, cost and time left."""
+    """A progress line holds rate, accuracy with interval, failures by kind, cost and time left."""
     now = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
     with progress_module.EvaluationDisplay() as display:
@@ -315,7 +315,7 @@ def test_lines_show_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def test_a_rate_limit_that_is_waited_for_is_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """The wait is printed at once, on a line of its own."""
+    """A wait for a rate limit is printed at once, on a line of its own."""
     with progress_module.EvaluationDisplay() as display:
         display(EvaluationProgress(rows=1, rows_expected=9))
         # Calls of the last seconds say nothing about a minute without any, so no time left is named.
@@ -332,7 +332,7 @@ def test_a_rate_limit_that_is_waited_for_is_named_at_once(capsys: pytest.Capture
 
 
 def test_terminals_show_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The text of a provider is no markup."""
+    """A terminal shows a bar, and brackets in a provider's message stay text."""
     monkeypatch.setattr(progress_module, "Console", partial(Console, force_terminal=True, width=160))
     with progress_module.EvaluationDisplay() as display:
         display(EvaluationProgress(rows=3, rows_expected=4, errors={"[bold]no[/nonsense]": 1}))
@@ -369,7 +369,7 @@ with fake_model("local/smollm2-135m", opened):
     "options", [pytest.param((), marks=pytest.mark.slow), ("--no-cache",)], ids=["cache", "no-cache"]
 )
 def test_a_killed_run_goes_on(write_task: WriteTask, tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Every row is there once, in order, and hardly a call is paid twice."""
+    """After three kills every row is there once, in order, and few calls are repeated."""
     rows, concurrency = 300, 8
     task = write_task(test=animals(rows))
     with FaultServer(LABELS, knows, latency=0.01) as server:
@@ -400,7 +400,7 @@ def test_a_killed_run_goes_on(write_task: WriteTask, tmp_path: Path, options: tu
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_finishes_begun_rows(write_task: WriteTask, tmp_path: Path, number: signal.Signals) -> None:
-    """They are saved, the message says how to go on, and nothing is paid again."""
+    """After a signal the rows under way are saved with exit code 130; the next run repeats no call."""
     out = tmp_path / "out"
     arguments = (write_task(test=animals(60)), "--out", out, "--concurrency", 4)
     with FaultServer(LABELS, knows, latency=0.05) as server:
@@ -422,7 +422,7 @@ def test_a_signal_finishes_begun_rows(write_task: WriteTask, tmp_path: Path, num
 
 
 def test_the_second_signal_ends_at_once(write_task: WriteTask, tmp_path: Path) -> None:
-    """A hanging server does not delay the end; finished answers are kept."""
+    """A second signal ends the run although the server hangs, and finished answers are kept."""
     out = tmp_path / "out"
 
     def hangs(_number: int, body: Any) -> str | None:
@@ -450,7 +450,7 @@ def test_the_second_signal_ends_at_once(write_task: WriteTask, tmp_path: Path) -
 
 
 def test_a_directory_that_goes_away_is_exit_code_1(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """Nothing is written under its name again; the message names the directory with the answers."""
+    """A moved directory exits with 1; its answers are in the named rescue directory."""
     out = tmp_path / "out"
 
     def rule(text: str, prompt: str) -> Answer:
@@ -468,7 +468,7 @@ def test_a_directory_that_goes_away_is_exit_code_1(write_task: WriteTask, fake: 
 
 
 def test_a_damaged_metrics_file_is_one_message(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """The message says how to have the file written again."""
+    """A damaged metrics.json exits with 2; without the file, the metrics are computed again."""
     fake()
     task, out = write_task(test=animals(8)), tmp_path / "out"
     whole = run(task, "--out", out, "--json").stdout
@@ -491,14 +491,14 @@ def test_a_damaged_metrics_file_is_one_message(write_task: WriteTask, fake: Fake
     ],
 )
 def test_wrong_engine_fails(write_task: WriteTask, tmp_path: Path, options: list[str], message: str) -> None:
-    """An option that would be ignored is bad usage."""
+    """An unknown --engine, and --ray-address without Ray, exit with 2."""
     result = run(write_task(), "--out", tmp_path / "run", *options)
     assert (result.exit_code, message in result.stderr) == (2, True)
     assert not (tmp_path / "run").exists()
 
 
 def test_collapsed_labels_are_reported(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """`metrics.json` has the same; one of two labels is half of them, and no collapse."""
+    """The output counts the labels answered, and warns of a collapse if no label was answered."""
     fake(lambda *_: ("dog", 0.9))
     result = run(write_task(), "--no-cache", "--out", tmp_path / "dogs")
     assert re.search(r"labels answered +1 of 2 +1 of the 2 that occur in these rows", result.stdout)
@@ -537,7 +537,7 @@ with fake_model("local/smollm2-135m", engine):
 
 @pytest.mark.parametrize("name", ["evaluate", "classify"])
 def test_embedded_models_stop_at_once(write_task: WriteTask, tmp_path: Path, name: str) -> None:
-    """A call that never ends is given up; answers are kept, and a rerun goes on."""
+    """Ctrl-C gives up a call that never ends; answers are kept, and a rerun asks the other rows."""
     task, out, texts = write_task(test=animals(60)), tmp_path / "out", tmp_path / "texts.txt"
     texts.write_text("\n".join(row["input"] for row in animals(60)))
     options = {"evaluate": ("--out", out), "classify": ("--file", texts)}[name]
@@ -583,7 +583,7 @@ def claude(monkeypatch: pytest.MonkeyPatch) -> Iterator[AnthropicServer]:
 def test_advice_without_logprobs_works(
     write_task: WriteTask, tmp_path: Path, claude: AnthropicServer, by_option: bool
 ) -> None:
-    """The message shows two lines; no call is made until they stand in the task file."""
+    """Without logprobs the error shows the lines for the task file, and these lines make the run work."""
     own = '[model]\nname = "anthropic/claude-haiku-4-5"\n'
     arguments = ("--model", "anthropic/claude-haiku-4-5") if by_option else ()
     arguments = (*arguments, "--out", tmp_path / "out", "--no-cache")
@@ -621,7 +621,7 @@ name = "anthropic/claude-sonnet-4-5"
 def test_advice_for_several_models_works(
     write_task: WriteTask, tmp_path: Path, claude: AnthropicServer, extra: str
 ) -> None:
-    """The lines replace the models of the task file; no call is made before."""
+    """The lines shown for a cascade or for routing make the run work; no call is made before."""
     arguments = ("--out", tmp_path / "out", "--no-cache")
     with FaultServer(LABELS) as large:
         extra = extra.format(large=large.api_base)

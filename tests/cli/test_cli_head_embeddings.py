@@ -1,4 +1,4 @@
-"""Heads that read texts with an embedding model, on the command line."""
+"""Tests of heads that read texts with an embedding model, on the command line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(texts: list[str], answers: list[str]) -> list[dict[str, str]]:
 def task(
     write_task: Callable[..., Path], use_model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """Return a task of a model that knows nothing, and of test rows with words that no other row holds."""
+    """Return a task of a model that knows nothing; its test rows have words of no other row."""
     install_model2vec(monkeypatch, {"here": 0, "moved": 0, "other": 1})
     use_model(lambda name, **_: FakeClient(LABELS, lambda _: {"cat": 0.6, "dog": 0.4}, name=name))
     return write_task(
@@ -46,13 +46,13 @@ def done(*arguments: object) -> str:
 
 
 def all_right(directory: Path) -> bool:
-    """Return whether every prediction in a directory is."""
+    """Return whether every prediction in a directory is right."""
     lines = (directory / "predictions.jsonl").read_text().splitlines()
     return all(json.loads(line)["correct"] for line in lines)
 
 
 def test_a_search_embeds_its_head(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test row is right; its bundle answers so, too, and is refused where the model is another."""
+    """The head of a search and its bundle label unseen words; other model weights raise an error."""
     task.write_text(task.read_text() + SECTION)
     done("optimize", task, "--out", tmp_path / "run", *BUDGET)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
@@ -70,7 +70,7 @@ def test_a_search_embeds_its_head(task: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_missing_extra_is_named(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No directory is left; a search without a head needs no extra."""
+    """Without the extra, a search with embeddings is refused; a search without a head works."""
     without_model2vec(monkeypatch)
     task.write_text(task.read_text() + SECTION)
     assert "extra embeddings" in refusal(run("optimize", task, "--out", tmp_path / "run", *BUDGET))
@@ -80,7 +80,7 @@ def test_a_missing_extra_is_named(task: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_head_of_a_run_reads_with_embeddings(task: Path, tmp_path: Path) -> None:
-    """The task says where its model lies now; another model is refused."""
+    """A head works with its model under another path, and another model is refused."""
     plain = task.read_text()
     done("evaluate", task, "--out", tmp_path / "train", "--split", "train", "--no-cache")
     done("calibrate", tmp_path / "train", "--embeddings", "model2vec:here", "--out", tmp_path)

@@ -1,4 +1,4 @@
-"""A search's head on the command line: what the table shows, and which commands use it."""
+"""Tests of a search's head on the command line: the table, and the commands that use the head."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def final_rows(searched: Path) -> list[dict[str, Any]]:
 
 
 def test_the_table_shows_the_head_beside_what_needs_no_model(task: Path) -> None:
-    """The table holds prompts, head and baselines, with verdict and origin below."""
+    """The table holds prompts, head and baselines, and the output has the differences and the origin."""
     result = done(run("optimize", task, *BUDGET))
     cells = [
         [cell.strip() for cell in line.split("│")[1:6]] for line in result.stdout.splitlines() if "│" in line
@@ -51,7 +51,7 @@ def test_the_table_shows_the_head_beside_what_needs_no_model(task: Path) -> None
 
 
 def test_texts_are_classified_with_the_head_of_a_run(task: Path, searched: Path) -> None:
-    """Labels are those of the search; the prompt alone brings no head."""
+    """--run classifies with the search's head; --prompt takes the prompt without the head."""
     texts = [argument for row in final_rows(searched) for argument in ("--text", row["input"])]
     result = done(run("classify", task, *texts, "--run", searched, "--json"))
     found = [json.loads(line) for line in result.stdout.splitlines()]
@@ -64,7 +64,7 @@ def test_texts_are_classified_with_the_head_of_a_run(task: Path, searched: Path)
 
 
 def test_rows_are_evaluated_with_the_head_of_a_run(task: Path, searched: Path, tmp_path: Path) -> None:
-    """All labels are right, and the head stays with the evaluation."""
+    """--run evaluates with the search's head, and copies head.json into the directory."""
     out = tmp_path / "evaluated"
     done(run("evaluate", task, "--run", searched, "--out", out, "--no-cache"))
     found = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
@@ -76,7 +76,7 @@ def test_rows_are_evaluated_with_the_head_of_a_run(task: Path, searched: Path, t
 
 
 def test_a_head_of_another_prompt_or_a_damaged_one_is_refused(task: Path, searched: Path) -> None:
-    """Heads are refused as label priors are."""
+    """A damaged head.json, and a head beside another prompt, are refused."""
     head = searched / "head.json"
     whole = head.read_text()
     head.write_text(whole[: len(whole) // 2])
@@ -87,7 +87,7 @@ def test_a_head_of_another_prompt_or_a_damaged_one_is_refused(task: Path, search
 
 
 def test_a_label_prior_that_is_named_comes_before_the_head(task: Path, tmp_path: Path) -> None:
-    """A search that corrects leaves both; the head is used unless the prior is named."""
+    """--label-prior replaces the head of a run; without the option the head is used."""
     out = tmp_path / "run"
     done(run("optimize", task, "--out", out, "--prior-correction", "batch", *BUDGET))
     asked = ("classify", task, "--text", "test 1", "--run", out, "--json")

@@ -1,4 +1,4 @@
-"""``calibrant history`` and ``calibrant evaluate --history``: what they print, keep and refuse."""
+"""Tests of ``calibrant history`` and ``calibrant evaluate --history``: output, stored scores and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def database(tmp_path: Path) -> Path:
 
 
 def test_what_is_recorded_is_summed_up(database: Path) -> None:
-    """Later commands print the scores, for programs and for people."""
+    """Recorded scores are printed as interval and list, as JSON and as text."""
     at = ("--history", database)
     for score in (1, 1, 0, 1):
         found = json_of(
@@ -59,7 +59,7 @@ def test_what_is_recorded_is_summed_up(database: Path) -> None:
 
 
 def test_an_interval_of_width_0_says_why(database: Path) -> None:
-    """A remark says that equal scores are no certainty."""
+    """An interval of width 0 has a remark with Wilson's interval."""
     at = ("--history", database)
     for _ in range(3):
         run("history", "record", *NAMES, "--score", 1, "--family", "custom", *at)
@@ -73,7 +73,7 @@ def test_an_interval_of_width_0_says_why(database: Path) -> None:
 
 
 def test_accounts_are_apart(database: Path) -> None:
-    """Intervals and lists hold the scores of one account."""
+    """Intervals and lists hold only the scores of the named account."""
     at = ("--history", database)
     for account, score in (("a", 0), ("a", 0), ("b", 5), ("b", 5)):
         json_of(run("history", "record", *NAMES, "--account", account, "--score", score, *at, "--json"))
@@ -87,7 +87,7 @@ def test_accounts_are_apart(database: Path) -> None:
 
 
 def test_the_strategy_and_too_few_scores_are_stated(database: Path) -> None:
-    """Both are stated with exit code 0."""
+    """The strategy none, and fewer than two scores, are stated with exit code 0."""
     at = ("--history", database)
     json_of(run("history", "record", *NAMES, "--score", 0.5, *at, "--json"))
     few = run("history", "interval", *NAMES, *at)
@@ -99,7 +99,7 @@ def test_the_strategy_and_too_few_scores_are_stated(database: Path) -> None:
 
 
 def test_what_is_not_captured_is_not_recorded(database: Path) -> None:
-    """The command says that nothing was recorded."""
+    """With --capture none nothing is stored, and the command says "not recorded"."""
     at = ("--history", database, "--capture", "none")
     assert json_of(run("history", "record", *NAMES, "--score", 1, *at, "--json"))["stored"] is False
     assert (
@@ -110,7 +110,7 @@ def test_what_is_not_captured_is_not_recorded(database: Path) -> None:
 
 
 def test_the_environment_names_the_database(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable is used if no option is given."""
+    """CALIBRANT_HISTORY names the database if no option is given."""
     monkeypatch.setenv("CALIBRANT_HISTORY", f"sqlite:///{database}")
     assert json_of(run("history", "record", *NAMES, "--score", 1, "--json"))["location"] == str(database)
 
@@ -123,7 +123,7 @@ def test_the_environment_names_the_database(database: Path, monkeypatch: pytest.
     ],
 )
 def test_bad_input_exits_with_2(database: Path, arguments: tuple[str, ...], message: str) -> None:
-    """Nothing is recorded."""
+    """Bad input exits with 2, and nothing is recorded."""
     EvaluationHistory(database)
     result = run("history", *arguments, "--history", database)
     assert message in refusal(result)
@@ -131,7 +131,7 @@ def test_bad_input_exits_with_2(database: Path, arguments: tuple[str, ...], mess
 
 
 def test_reading_a_missing_database_is_an_error(database: Path) -> None:
-    """A mistyped name makes no empty file."""
+    """Reading a missing database is an error, and makes no file."""
     assert f"{database}: holds no evaluation history" in refusal(
         run("history", "list", "--history", database)
     )
@@ -139,7 +139,7 @@ def test_reading_a_missing_database_is_an_error(database: Path) -> None:
 
 
 def test_a_newer_database_is_an_error(database: Path) -> None:
-    """The message says what to do."""
+    """A newer database is an error that says to install the newer calibrant."""
     EvaluationHistory(database)
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE calibrant_versions SET version = 7")
@@ -150,24 +150,24 @@ def test_a_newer_database_is_an_error(database: Path) -> None:
 
 
 def knows(text: str, _prompt: str) -> Answer:
-    """Know what meows, more or less surely; take everything else for a dog."""
+    """Answer cat to "meow", more or less surely, and dog to everything else."""
     number = int(text.split(maxsplit=1)[0])
     return ("cat", 0.9 + number * 1e-4) if "meow" in text else ("dog", 0.8 + number * 1e-4)
 
 
 def unsure(text: str, _prompt: str) -> Answer:
-    """Know as much, and be less sure."""
+    """Answer like `knows`, with less confidence."""
     label, _ = knows(text, "")  # type: ignore[misc]
     return label, 0.6
 
 
 def evaluate(task: Path, out: Path, database: Path, *more: object) -> Any:
-    """Evaluate without a cache, and return what is printed for programs."""
+    """Evaluate without a cache, and return the printed JSON."""
     return json_of(run("evaluate", task, "--out", out, "--history", database, "--no-cache", *more, "--json"))
 
 
 def test_runs_enter_the_history(write_task: WriteTask, fake: Install, tmp_path: Path, database: Path) -> None:
-    """Correctness and confidences are recorded; the first run has nothing to be compared with."""
+    """A run records correctness and confidences; the first run has no drift."""
     fake(knows)
     entry = evaluate(write_task(test=animals(40)), tmp_path / "one", database)["history"]
     assert entry["recorded"] == 40
@@ -188,7 +188,7 @@ def test_runs_enter_the_history(write_task: WriteTask, fake: Install, tmp_path: 
 
 
 def test_drift_is_reported(write_task: WriteTask, fake: Install, tmp_path: Path, database: Path) -> None:
-    """The p-value is small once the model has become less sure."""
+    """Equal confidences have p = 1, and lower ones a small p-value in the output."""
     task = write_task(test=animals(40))
     fake(knows)
     evaluate(task, tmp_path / "one", database)
@@ -204,7 +204,7 @@ def test_drift_is_reported(write_task: WriteTask, fake: Install, tmp_path: Path,
 
 
 def test_a_repeat_counts_once(write_task: WriteTask, fake: Install, tmp_path: Path, database: Path) -> None:
-    """Rows that failed at first are added, the others are not counted twice."""
+    """Repeating a run adds the rows that failed, and counts no row twice."""
 
     def fails_once(text: str, prompt: str) -> Answer:
         return ProviderError("no route.", provider="fake") if text.startswith("7 ") else knows(text, prompt)
@@ -221,7 +221,7 @@ def test_a_repeat_counts_once(write_task: WriteTask, fake: Install, tmp_path: Pa
 
 
 def test_prompts_have_profiles(write_task: WriteTask, fake: Install, tmp_path: Path, database: Path) -> None:
-    """A given name joins runs; accounts stay apart."""
+    """Each prompt has a profile of its own; --profile joins runs, and accounts stay apart."""
     task = write_task(test=animals(8))
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Another prompt.")
@@ -238,7 +238,7 @@ def test_prompts_have_profiles(write_task: WriteTask, fake: Install, tmp_path: P
 
 
 def test_partial_runs_stay_out(write_task: WriteTask, fake: Install, tmp_path: Path, database: Path) -> None:
-    """The rows of a partial run would not stand for the file."""
+    """A run that a deadline stops is not recorded."""
     fake(latency=0.05)
     result = run(
         "evaluate", write_task(test=animals(40)), "--out", tmp_path / "one", "--history", database,
@@ -250,7 +250,7 @@ def test_partial_runs_stay_out(write_task: WriteTask, fake: Install, tmp_path: P
 
 
 def test_an_unusable_history_fails_first(write_task: WriteTask, fake: Install, tmp_path: Path) -> None:
-    """Nothing is paid for."""
+    """An unusable history is refused, and no output directory is made."""
     client = fake(knows)
     assert "folder" in refusal(
         run("evaluate", write_task(), "--out", tmp_path / "one", "--history", tmp_path, "--no-cache")
@@ -260,7 +260,7 @@ def test_an_unusable_history_fails_first(write_task: WriteTask, fake: Install, t
 
 
 def test_late_faults_keep_rows(write_task: WriteTask, fake: Install, tmp_path: Path, database: Path) -> None:
-    """The numbers are printed, the command fails, and its repetition records the run."""
+    """A history that breaks during a run exits with 2; the rows are kept and recorded by a rerun."""
     EvaluationHistory(database)
     task = write_task(test=animals(8))
 
@@ -281,7 +281,7 @@ def test_late_faults_keep_rows(write_task: WriteTask, fake: Install, tmp_path: P
 
 
 def test_a_misspelt_profile_is_noticed(database: Path) -> None:
-    """An interval over nothing is no error, but it is seldom meant."""
+    """An interval without scores warns that nothing is recorded for these names."""
     run("history", "record", "--evaluator", "e", "--profile", "p", "--score", "1", "--history", database)
     found = done(run("history", "interval", "--evaluator", "e", "--profile", "q", "--history", database))
     assert "nothing is recorded for account 'default', evaluator 'e' and profile 'q'" in found.stderr

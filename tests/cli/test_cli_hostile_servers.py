@@ -1,4 +1,4 @@
-"""What a server says, through the commands: whatever it is, runs end well, and so do their repetitions."""
+"""Tests of commands whose server sends hostile text: runs and their repetitions end well."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def task(write_task: WriteTask, server: tuple[str, FaultServer]) -> Path:
 
 
 def said(result: Result, *folders: Path) -> str:
-    """Return all that a command printed and wrote as text."""
+    """Return the output of a command and the text of the files that it wrote."""
     files = [
         path for folder in folders for path in folder.rglob("*") if path.suffix in {".json", ".jsonl", ".txt"}
     ]
@@ -96,7 +96,7 @@ def said(result: Result, *folders: Path) -> str:
 
 
 def test_an_evaluation_ends_well_and_so_does_its_repetition(task: Path, tmp_path: Path) -> None:
-    """Every other row is right; nothing that a server says reaches a terminal or a file as it is."""
+    """All other rows are right, and no escape sequence of a server reaches output or files."""
     out = tmp_path / "run"
     for _ in range(2):
         result = done(run("evaluate", task, "--out", out))
@@ -110,7 +110,7 @@ def test_an_evaluation_ends_well_and_so_does_its_repetition(task: Path, tmp_path
 
 
 def test_classified_texts_are_printed(task: Path, server: tuple[str, FaultServer]) -> None:
-    """The command prints JSON and plain lines."""
+    """All texts have one line or JSON object, without escape sequences of the server."""
     texts = [f"--text={n} {'meow' if n % 2 else 'woof'}" for n in range(4)]
     for options in (["--json"], []):
         result = run("classify", task, *texts, *options)
@@ -125,7 +125,7 @@ def test_classified_texts_are_printed(task: Path, server: tuple[str, FaultServer
 
 
 def test_a_search_ends_well_and_so_does_its_repetition(task: Path, tmp_path: Path) -> None:
-    """Every prompt answers hostile rows."""
+    """A search and its repetition write result.json, and no escape sequence of a server."""
     out = tmp_path / "run"
     for _ in range(2):
         result = done(run("optimize", task, "--out", out, "--max-metric-calls", 30, "--minibatch-size", 3))

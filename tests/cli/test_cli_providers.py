@@ -1,4 +1,4 @@
-"""The table of providers: numbers in their columns, dashes where nothing is known."""
+"""Tests of the table of providers: columns, and dashes for unknown numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FOUND = RoutingStats(
 
 
 def test_every_number_has_its_column() -> None:
-    """Replies that took too long count as failed; providers in cooldown have a line."""
+    """Each number has its column; useless replies and providers in cooldown have a line."""
     assert FOUND.lines() == [
         "provider  calls  failed             turned down  mean latency  tokens       cost",
         "small     1,200  8 (2 rate limits)  40           0.123 s       9,000 + 800  $0.5000",
@@ -47,14 +47,14 @@ def test_every_number_has_its_column() -> None:
 
 
 def test_without_calls_there_is_no_table() -> None:
-    """A finished run makes no calls."""
+    """Without calls there are no lines."""
     assert (
         RoutingStats(strategy="ema", providers=(ProviderStats(provider="small"),), helpers={}).lines() == []
     )
 
 
 def test_the_record_is_json() -> None:
-    """The keys are the names of the attributes."""
+    """The record is JSON, and its keys are the attributes' names."""
     record = json.loads(json.dumps(FOUND.to_record()))
     assert (record["strategy"], record["providers"][0]["rate_limits"]) == ("triage", 2)
     assert record["helpers"]["triage"]["usage"]["cost"] == 0.01

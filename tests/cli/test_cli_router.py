@@ -1,4 +1,4 @@
-"""``calibrant router``: what it prints, forgets and refuses."""
+"""Tests of ``calibrant router``: statistics, resets and errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ name = "b"
 
 
 def learn(router: Router, place: Path, *, scope: str = "default") -> None:
-    """Teach a router and store what it learnt: `a` answered three times, `b` failed twice."""
+    """Record three answers of `a` and two failures of `b` in a router, and store its state."""
     context = np.ones(64)
     for provider, success in (("a", True), ("b", False), ("a", True), ("b", False), ("a", True)):
         router.record(
@@ -61,7 +61,7 @@ def learn(router: Router, place: Path, *, scope: str = "default") -> None:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Return the file of what two strategies learnt."""
+    """Return the file with the state of two strategies."""
     learn(ThompsonRouter(["a", "b"]), tmp_path / "state.sqlite")
     learn(EMARouter(["a", "b"]), tmp_path / "state.sqlite")
     return tmp_path / "state.sqlite"
@@ -76,7 +76,7 @@ def standings(found: Any, place: int = 0) -> dict[str, Any]:
 
 
 def test_a_bandit_s_exploration_and_decay_are_printed(tmp_path: Path) -> None:
-    """The parameters are the task's or the record's; older records have none."""
+    """A bandit's parameters are those of the task or of the record; older records have none."""
     learn(BanditRouter(["a", "b"], alpha=1.5, decay_factor=0.98), tmp_path / "state.sqlite")
     found = json_of(run("stats", "--state", tmp_path / "state.sqlite", "--json"))
     assert found["records"][0]["parameters"] == {"alpha": 1.5, "decay_factor": 0.98}
@@ -103,7 +103,7 @@ def test_a_bandit_s_exploration_and_decay_are_printed(tmp_path: Path) -> None:
 
 
 def test_the_interval_of_thompson_is_that_of_the_beta_distribution(tmp_path: Path) -> None:
-    """The record holds alpha, beta and the mean success probability."""
+    """Thompson's interval equals scipy's beta interval, with alpha, beta and mean."""
     learn(ThompsonRouter(["a", "b"]), tmp_path / "state.sqlite")
     found = json_of(run("stats", "--state", tmp_path / "state.sqlite", "--json"))
     assert found["location"] == str(tmp_path / "state.sqlite")
@@ -127,7 +127,7 @@ def test_the_interval_of_thompson_is_that_of_the_beta_distribution(tmp_path: Pat
     ids=lambda value: value.strategy if hasattr(value, "strategy") else "",
 )
 def test_every_strategy_is_shown_as_it_stands(tmp_path: Path, router: Router, shown: set[str]) -> None:
-    """The printed values are those of the strategy itself."""
+    """The printed values of every strategy equal the router's standings."""
     learn(router, tmp_path / "state.sqlite")
     found = standings(json_of(run("stats", "--state", tmp_path / "state.sqlite", "--json")))
     for standing in router.standings():
@@ -161,7 +161,7 @@ def test_help_shows_brackets_as_they_are() -> None:
 
 
 def test_strategies_that_learn_nothing_are_said_to(write_task: WriteTask, tmp_path: Path) -> None:
-    """The message says that the strategy keeps nothing."""
+    """A task with routing "none" and no stored record is refused."""
     task = write_task(extra=ROUTING.replace("thompson", "none"))
     assert "got routing = 'none', which keeps nothing" in refusal(run("stats", "--task", task))
     learn(FixedRouter(["a", "b"]), tmp_path / "learnt.sqlite", scope="animals")
@@ -169,7 +169,7 @@ def test_strategies_that_learn_nothing_are_said_to(write_task: WriteTask, tmp_pa
 
 
 def test_tasks_name_the_scope(write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment names the place without a task, and all scopes are shown."""
+    """--task shows the task's scope; CALIBRANT_ROUTER_STATE names the place without a task."""
     task = write_task(extra=ROUTING)
     learn(ThompsonRouter(["a", "b"]), tmp_path / "learnt.sqlite", scope="animals")
     learn(ThompsonRouter(["c", "a", "b"]), tmp_path / "learnt.sqlite", scope="others")
@@ -181,7 +181,7 @@ def test_tasks_name_the_scope(write_task: WriteTask, tmp_path: Path, monkeypatch
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    """The exit code is 2, and no file is made."""
+    """A missing file, strategy or scope exits with 2, and no file is made."""
     place = tmp_path / "state.sqlite"
     assert f"{place}: holds nothing that routers have learnt" in refusal(run("stats", "--state", place))
     assert not place.exists()
@@ -192,7 +192,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def damage(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change what is stored under thompson."""
+    """Change the stored record of thompson."""
     state = open_router_state(place)
     record = state.read("thompson")
     assert record is not None
@@ -208,7 +208,7 @@ def damage(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
     ],
 )
 def test_a_damaged_record_is_refused(place: Path, change: Callable[[Any], None], why: str) -> None:
-    """The exit code is 1 after all readable records; resetting helps."""
+    """A damaged record exits with 1 after the readable ones, and a reset deletes it."""
     damage(place, change)
     result = run("stats", "--state", place)
     assert result.exit_code == 1
@@ -220,7 +220,7 @@ def test_a_damaged_record_is_refused(place: Path, change: Callable[[Any], None],
 
 
 def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    """The file is neither shown nor reset nor changed."""
+    """A damaged file is an error that says to delete it, and the file is not changed."""
     place = tmp_path / "state.sqlite"
     place.write_bytes(b"{" * 1000)
     result = run("stats", "--state", place)
@@ -234,7 +234,7 @@ def test_a_damaged_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None
 
 
 def test_only_what_was_named_is_forgotten(place: Path, tmp_path: Path) -> None:
-    """Resetting twice is no error."""
+    """A reset forgets only the named strategy, and a second reset exits with 0."""
     found = json_of(run("reset", "--state", place, "--strategy", "ema", "--json"))
     assert found == {"location": str(place), "scope": "default", "reset": ["ema"]}
     assert [one["strategy"] for one in json_of(run("stats", "--state", place, "--json"))["records"]] == [
@@ -249,7 +249,7 @@ def test_only_what_was_named_is_forgotten(place: Path, tmp_path: Path) -> None:
 
 
 def test_others_who_share_the_place_keep_what_they_learnt(tmp_path: Path) -> None:
-    """The scope has to be named where several share a place."""
+    """A reset without --scope is refused if several scopes share the place."""
     place = tmp_path / "state.sqlite"
     for scope in ("one", "two"):
         learn(ThompsonRouter(["a", "b"]), place, scope=scope)
@@ -260,7 +260,7 @@ def test_others_who_share_the_place_keep_what_they_learnt(tmp_path: Path) -> Non
 
 
 def test_a_newer_file_is_left_alone(place: Path) -> None:
-    """A newer file is neither shown nor reset."""
+    """A newer file is neither shown nor reset, and keeps its records."""
     with contextlib.closing(sqlite3.connect(place)) as connection, connection:
         connection.execute("UPDATE calibrant_versions SET version = 7")
     result = run("stats", "--state", place)

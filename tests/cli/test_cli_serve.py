@@ -1,4 +1,4 @@
-"""``calibrant serve``: a process that says where it is, answers, and loses nothing when it is told to stop."""
+"""Tests of ``calibrant serve``: its address, its answers, and its end on a signal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Start = Callable[..., tuple["subprocess.Popen[str]", dict[str, str]]]
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[FaultServer]:
-    """Return a model whose answers take a while."""
+    """Return a model whose answers are slow."""
     with FaultServer(["cat", "dog"], latency=0.15) as running:
         yield running
 
@@ -67,7 +67,7 @@ def ask(url: str, text: str, **headers: str) -> tuple[int, Any]:
 
 
 def taken(url: str) -> float:
-    """Return how many texts are under way or answered."""
+    """Return the number of texts that are waiting or answered."""
     with contextlib.closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=SECONDS)) as line:
         line.request("GET", "/metrics")
         told = line.getresponse().read().decode().splitlines()
@@ -78,7 +78,7 @@ def taken(url: str) -> float:
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 @pytest.mark.parametrize("notice", ["0", pytest.param("0.2", marks=pytest.mark.slow)])
 def test_accepted_requests_are_answered(start: Start, number: signal.Signals, notice: str) -> None:
-    """Waiting texts are answered, the process ends cleanly, and its log holds no texts."""
+    """Requests accepted before a signal are answered, and the log holds no text."""
     process, ready = start("--notice", notice, "--max-concurrency", "4")
     assert ready["name"] == "animals"
     found: list[tuple[int, Any]] = []
@@ -103,7 +103,7 @@ def test_accepted_requests_are_answered(start: Start, number: signal.Signals, no
 
 
 def test_a_body_that_still_comes_when_a_signal_does_is_waited_for(start: Start) -> None:
-    """The request is answered, though no other is accepted."""
+    """A request whose body comes after the signal is answered, and then the process ends."""
     process, ready = start("--notice", "0")
     address = ("127.0.0.1", int(ready["url"].rpartition(":")[2]))
     body = b'{"text": "late dog"}'
@@ -128,7 +128,7 @@ def test_a_body_that_still_comes_when_a_signal_does_is_waited_for(start: Start) 
 
 
 def test_a_key_comes_from_the_environment(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key is never shown."""
+    """The key is read from the named variable, and is never printed."""
     monkeypatch.setenv("SERVICE_KEY", "sk-service-1")
     process, ready = start("--api-key-env", "SERVICE_KEY", "--notice", "0")
     assert ask(ready["url"], "a cat")[0] == 401
@@ -139,7 +139,7 @@ def test_a_key_comes_from_the_environment(start: Start, monkeypatch: pytest.Monk
 
 
 def test_answers_enter_the_history_of_the_runs(start: Start, folder: Path, tmp_path: Path) -> None:
-    """Answers join the scope that `evaluate --history` takes by default."""
+    """Served answers join the confidences that `evaluate --history` recorded."""
     history = str(tmp_path / "history.sqlite")
     scope = ("--history", history, "--account", "acme")
     task, out = folder.parent / "task.toml", tmp_path / "run"
@@ -167,7 +167,7 @@ def test_answers_enter_the_history_of_the_runs(start: Start, folder: Path, tmp_p
     ],
 )
 def test_bad_settings_end_it_at_once(folder: Path, options: list[str], told: str) -> None:
-    """The command ends with exit code 2 before it listens."""
+    """Bad settings exit with 2, and nothing is printed to standard output."""
     done = command("serve")(folder, *options)
     assert (done.exit_code, done.stdout) == (2, "")
     assert told in done.stderr

@@ -1,4 +1,4 @@
-"""A head from an evaluation, named in the task file."""
+"""Tests of a head from an evaluation, named in the task file."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def labels_of(task: Path, *options: object) -> list[str]:
 
 
 def test_calibrate_says_what_a_head_adds(evaluated: Path, tmp_path: Path) -> None:
-    """The output holds rung, figures before and after, and lines for the task file."""
+    """The output names the head's kind, accuracy before and after, and the lines for the task file."""
     result = done(run("calibrate", evaluated, "--head", "--out", tmp_path / "out"))
     lines = result.stdout.splitlines()
     assert lines[0].startswith(f"{evaluated}: a head (")
@@ -73,7 +73,7 @@ def test_calibrate_says_what_a_head_adds(evaluated: Path, tmp_path: Path) -> Non
 
 
 def test_the_record_holds_every_rung(evaluated: Path, tmp_path: Path) -> None:
-    """The JSON holds all rungs; another seed deals other folds."""
+    """The JSON has figures for all six kinds of head, and another seed gives other figures."""
     words = ("calibrate", evaluated, "--head", "--out", tmp_path / "o", "--json", "--seed")
     found = [json_of(run(*words, seed)) for seed in (0, 1)]
     assert [one["rows"] for one in found] == [40, 40]
@@ -83,7 +83,7 @@ def test_the_record_holds_every_rung(evaluated: Path, tmp_path: Path) -> None:
 
 
 def test_rows_without_a_distribution_or_an_answer_are_left_out(evaluated: Path, tmp_path: Path) -> None:
-    """Rows left out are counted."""
+    """Rows without a distribution or an answer are left out and counted."""
     path = evaluated / "predictions.jsonl"
     records = [json.loads(line) for line in path.read_text().splitlines()]
     records[0]["probabilities"], records[1]["outcome"] = None, "error"
@@ -103,7 +103,7 @@ def test_rows_without_a_distribution_or_an_answer_are_left_out(evaluated: Path, 
     ],
 )
 def test_other_rows_are_refused(evaluated: Path, tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    """The message says what was expected, and no head is written."""
+    """Rows that do not fit the labels are refused, and no head is written."""
     path = evaluated / "predictions.jsonl"
     first, *others = path.read_text().splitlines()
     path.write_text("\n".join([*others, json.dumps({**json.loads(first), **change})]) + "\n")
@@ -112,7 +112,7 @@ def test_other_rows_are_refused(evaluated: Path, tmp_path: Path, change: dict[st
 
 
 def test_unfit_predictions_are_refused(task: Path, evaluated: Path, with_head: Path, tmp_path: Path) -> None:
-    """Each kind is named, and no head is written."""
+    """Predictions made with a head, a plain file, and a search are refused, and no head is written."""
     again = evaluate(with_head, tmp_path / "again", "--split", "train")
     for path, said in (
         (again, "got some made with a head"),
@@ -124,14 +124,14 @@ def test_unfit_predictions_are_refused(task: Path, evaluated: Path, with_head: P
 
 
 def test_a_head_is_not_written_beside_predictions_made_without_it(evaluated: Path) -> None:
-    """An export of the run would use that head."""
+    """A head is not written into the directory of its predictions; the error names the remedy."""
     said = refusal(run("calibrate", evaluated, "--head", "--out", evaluated))
     assert "expected another directory" in said
     assert not (evaluated / "head.json").exists()
 
 
 def test_a_head_and_a_certificate_are_two_commands(evaluated: Path, tmp_path: Path) -> None:
-    """A certificate is about the final confidence."""
+    """--head together with --target-accuracy is refused."""
     assert "got both" in refusal(
         run("calibrate", evaluated, "--head", "--target-accuracy", 0.9, "--out", tmp_path / "out")
     )
@@ -141,7 +141,7 @@ def test_a_head_and_a_certificate_are_two_commands(evaluated: Path, tmp_path: Pa
 
 
 def test_texts_are_classified_with_the_head_of_the_task(task: Path, with_head: Path) -> None:
-    """All labels are right; without the head they are all cats."""
+    """The head of the task labels all texts rightly; without the head all labels are cat."""
     assert labels_of(with_head) == TRUTH
     plain = task.read_text().partition("\n[head]")[0]
     task.write_text(plain)
@@ -149,7 +149,7 @@ def test_texts_are_classified_with_the_head_of_the_task(task: Path, with_head: P
 
 
 def test_an_evaluation_keeps_the_head_for_its_bundle(with_head: Path, tmp_path: Path) -> None:
-    """All test rows are right, and the loaded bundle answers in the same way."""
+    """An evaluation copies head.json, and its bundle labels all texts rightly."""
     out = evaluate(with_head, tmp_path / "evaluated")
     assert all(row["correct"] for row in prediction_rows(out))
     assert (out / "head.json").read_bytes() == (tmp_path / "head.json").read_bytes()
@@ -159,13 +159,13 @@ def test_an_evaluation_keeps_the_head_for_its_bundle(with_head: Path, tmp_path: 
 
 
 def test_a_task_is_opened_with_its_head(with_head: Path) -> None:
-    """The head's path is relative to the task file."""
+    """open_classifier applies the task's head, whose path is relative to the task file."""
     with open_classifier(Task.from_file(with_head)) as classifier:
         assert [one.label for one in classifier.classify_many(TEXTS)] == TRUTH
 
 
 def test_a_head_belongs_to_what_prompts_show(task: Path, tmp_path: Path) -> None:
-    """A task with demonstrations uses both, and so does a bundle; without them the head is refused."""
+    """A head fitted with demonstrations is refused without them; a task and a bundle can use both."""
     plain, shown, head = task.read_text(), "\n[demonstrations]\nk = 1\n", '\n[head]\nfile = "head.json"\n'
     task.write_text(plain + shown)
     done(run("calibrate", evaluate(task, tmp_path / "a", "--split", "train"), "--head", "--out", tmp_path))
@@ -184,7 +184,7 @@ def test_a_head_belongs_to_what_prompts_show(task: Path, tmp_path: Path) -> None
 
 
 def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path) -> None:
-    """The head travels without its file."""
+    """A worker's classifier applies the head although head.json is gone."""
     task = Task.from_file(with_head)
     options = Evaluate(Path("task.toml"), out=tmp_path / "out")
     with open_classifier(task) as classifier:
@@ -198,7 +198,7 @@ def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path) -> None:
 def test_a_head_of_another_prompt_is_refused(
     with_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    """Classify and evaluate refuse the head."""
+    """A head fitted for another prompt is refused, from --prompt and from the task file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prompt.txt").write_text("Which beast?")
     name, *rest = command
@@ -210,7 +210,7 @@ def test_a_head_of_another_prompt_is_refused(
 
 
 def test_a_head_of_another_model_is_refused(with_head: Path, use_model: Callable[..., Any]) -> None:
-    """The message names the model."""
+    """A head fitted for another model is refused with "differs in model"."""
     use_model(lambda name, **_: FakeClient(LABELS, biased, name=name), name="openai/other")
     assert "it differs in model" in refusal(
         run("classify", with_head, "--text", "t", "--model", "openai/other")
@@ -218,13 +218,13 @@ def test_a_head_of_another_model_is_refused(with_head: Path, use_model: Callable
 
 
 def test_a_head_that_is_missing_is_named(task: Path) -> None:
-    """The message names the path, relative to the task file."""
+    """A missing head file is named by its full path."""
     task.write_text(task.read_text() + '\n[head]\nfile = "absent.json"\n')
     assert str(task.parent / "absent.json") in refusal(run("classify", task, "--text", "t"))
 
 
 def test_a_run_comes_before_the_head_of_the_task(task: Path, with_head: Path, tmp_path: Path) -> None:
-    """The run's head is used, and a search learns another."""
+    """--run uses the search's head instead of the task's head, whose file may be missing."""
     (tmp_path / "head.json").unlink()
     found = search(with_head, tmp_path / "run")
     assert (found / "head.json").exists()
@@ -232,7 +232,7 @@ def test_a_run_comes_before_the_head_of_the_task(task: Path, with_head: Path, tm
 
 
 def test_a_search_learns_no_head_where_none_is_wished_for(task: Path, tmp_path: Path) -> None:
-    """The run directory differs from that of a search with a head."""
+    """With fit = "off" a search learns no head, and its directory is refused without that key."""
     plain = task.read_text()
     task.write_text(plain + '\n[head]\nfit = "off"\n')
     out = search(task, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""``calibrant verifier serve``: a process that says where it is, answers, and ends when told to."""
+"""Tests of ``calibrant verifier serve``: its address, its answers, and its end on a signal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUESTION = {"question": "Who wrote it?", "answer": "Ann"}
 
 
 def verdict(prompt: str) -> str:
-    """Find an answer with Ann's name right."""
+    """Answer that the name Ann is right."""
     return "correct" if "Ann" in prompt.rsplit("The case to grade:", 1)[-1] else "incorrect"
 
 
@@ -57,7 +57,7 @@ def ask(url: str, path: str = "/verify", body: Any = QUESTION) -> tuple[int, Any
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_told_to_stop(start: Begin, number: signal.Signals) -> None:
-    """The server prints its loopback address when it answers, and ends cleanly."""
+    """The server prints its loopback address, answers, and ends with exit code 0."""
     process, line = start("--json", "--samples", "3", "--threshold", "0.4")
     ready = json.loads(line)
     url = ready.pop("url")
@@ -74,7 +74,7 @@ def test_it_serves_until_told_to_stop(start: Begin, number: signal.Signals) -> N
 
 
 def test_a_failing_model_is_logged_and_its_key_is_not(start: Begin, model: FaultServer) -> None:
-    """The client gets 503, and the log has the reason."""
+    """A failing model gives status 503 and a log line without the key."""
     process, line = start()
     url = line.split(" at ")[1].split(";")[0]
     assert "Ctrl-C" in line
@@ -89,7 +89,7 @@ def test_a_failing_model_is_logged_and_its_key_is_not(start: Begin, model: Fault
 
 
 def test_a_prompt_of_the_users_own_is_read(start: Begin, model: FaultServer, tmp_path: Path) -> None:
-    """The prompt comes from a file."""
+    """The prompt comes from a file, and --temperature goes to the model."""
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Grade {answer} to {question} by {context}.", encoding="utf-8")
     _, line = start("--json", "--prompt", str(prompt), "--samples", "1", "--temperature", "0.5")
@@ -114,7 +114,7 @@ def test_a_prompt_of_the_users_own_is_read(start: Begin, model: FaultServer, tmp
     ],
 )
 def test_bad_settings_end_it_at_once(options: list[str], told: str) -> None:
-    """The command ends with exit code 2 before it listens."""
+    """Bad settings exit with 2 and name the option."""
     known = ["--model", "openai/grader", "--api-base", "http://127.0.0.1:9/v1"]
     done = CliRunner().invoke(app, ["verifier", "serve", *known, *options])
     assert done.exit_code == 2, done.output
@@ -122,7 +122,7 @@ def test_bad_settings_end_it_at_once(options: list[str], told: str) -> None:
 
 
 def test_a_port_that_is_taken_is_named() -> None:
-    """The message says what to do."""
+    """A taken port exits with 2 and the advice to take another port."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as line:
         port = str(line.getsockname()[1])
         options = ["--model", "openai/grader", "--api-base", "http://127.0.0.1:9/v1", "--port", port]

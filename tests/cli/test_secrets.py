@@ -1,4 +1,4 @@
-"""No secret reaches a file or a stream, whatever its name, whichever command runs, and however a server echoes it."""
+"""Tests that no secret reaches a file or a stream, for every command and every place of a secret."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ deep = [{{nonce = "{SECRETS["body"]}"}}]
 
 
 class Echo(LoopbackServer):
-    """Answers rightly, and repeats everything it was sent wherever a text of the row says so."""
+    """Answers rightly, and repeats the whole request where the row's text says so."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -125,7 +125,7 @@ def task(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """Return the file of a task with secrets in the environment, headers and options, and perhaps in the address."""
+    """Return the file of a task with secrets in environment, headers, options, and perhaps the address."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRETS["environment"])
     address = f"{server.root}/v1"
     if request.param == "address":
@@ -163,7 +163,7 @@ def run(*arguments: object, code: int = 0) -> str:
 
 
 def test_no_secret_is_left_by_a_run(task: Path, tmp_path: Path, calibrant_home: Path) -> None:
-    """Outputs and files of evaluate, report and export hold no secret."""
+    """Output and files of evaluate, report and export hold no secret."""
     runs = tmp_path / "runs"
     output = run("evaluate", task, "--out", runs / "a")
     output += run("evaluate", task, "--out", runs / "a")  # the refused row is asked again
@@ -180,7 +180,7 @@ def test_no_secret_is_left_by_a_run(task: Path, tmp_path: Path, calibrant_home: 
 
 
 def test_no_secret_is_left_by_a_search(task: Path, tmp_path: Path, calibrant_home: Path) -> None:
-    """Feedback repeats what a model wrote, but no secret."""
+    """Output and files of a search, its report and its bundle hold no secret."""
     runs = tmp_path / "runs"
     output = run(
         "optimize", task, "--out", runs / "search", "--max-metric-calls", "90", "--minibatch-size", "12"
@@ -191,7 +191,7 @@ def test_no_secret_is_left_by_a_search(task: Path, tmp_path: Path, calibrant_hom
 
 
 def test_no_secret_is_printed_with_labels(task: Path, tmp_path: Path, calibrant_home: Path) -> None:
-    """Plain lines and JSON hold no secret."""
+    """Lines and JSON of classify hold no secret."""
     texts = [word for kind in ("refuse", "decline", "babble", "model") for word in ("--text", f"{kind} meow")]
     output = run("classify", task, "--text", "meow", *texts) + run(
         "classify", task, "--text", "meow", *texts, "--json"
@@ -202,7 +202,7 @@ def test_no_secret_is_printed_with_labels(task: Path, tmp_path: Path, calibrant_
 def test_no_secret_is_left_by_an_examination(
     server: Echo, tmp_path: Path, calibrant_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Findings quote the server, but no secret."""
+    """Output and record of doctor hold no secret."""
     monkeypatch.setenv("OPENAI_API_KEY", SECRETS["environment"])
     options = [f"nonce={SECRETS['option']}", "extra_body=" + json.dumps({"deep": SECRETS["body"]})]
     options.append("extra_headers=" + json.dumps({"X-Custom": SECRETS["header"]}))
@@ -217,7 +217,7 @@ def test_no_secret_is_left_by_an_examination(
 def test_no_secret_is_left_by_a_job_at_a_provider(
     task: Path, server: Echo, write_task: WriteTask, tmp_path: Path, calibrant_home: Path
 ) -> None:
-    """The quoted refusal of a key holds no secret."""
+    """Output and files of `batch submit` hold no secret."""
     out = tmp_path / "job"
     output = run("batch", "submit", task, "--out", out, code=2)
     with_option = f'[model]\nname = "openai/m"\napi_base = "{server.root}/v1"\n[model.options]\n'
@@ -230,7 +230,7 @@ def test_no_secret_is_left_by_a_job_at_a_provider(
 
 
 def test_every_secret_was_sent(server: Echo, task: Path, tmp_path: Path) -> None:
-    """The tests above would prove nothing otherwise."""
+    """The server received every secret that the other tests look for."""
     run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
     run("evaluate", write_plain(task), "--out", tmp_path / "plain", "--no-cache")
     elsewhere = {"environment"} if "tok=" in task.read_text() else {"parameter", "user", "password"}
@@ -238,7 +238,7 @@ def test_every_secret_was_sent(server: Echo, task: Path, tmp_path: Path) -> None
 
 
 def write_plain(task: Path) -> Path:
-    """Return a copy of the task without options, so that the key of the environment or of the address is sent."""
+    """Return a copy of the task without options; only the environment's or the address's key is sent."""
     plain = task.with_name("plain.toml")
     plain.write_text(task.read_text().partition("[model.options]")[0])
     return plain

@@ -1,4 +1,4 @@
-"""Plain tables and amounts of money."""
+"""Tests of plain tables and amounts of money."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from calibrant.cli._tables import aligned, dollars
     ],
 )
 def test_small_amounts_are_not_nothing(cost: float | None, text: str) -> None:
-    """Calls of small models cost millionths of a dollar."""
+    """Amounts below a ten-thousandth of a dollar keep their digits, and an unknown amount is a dash."""
     assert dollars(cost) == text
 
 
 def test_a_table_wraps_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines in a file are never wrapped."""
+    """Tables are wrapped to a narrow terminal's width, and stay unwrapped elsewhere."""
     rows = [["name", "one", "two"], ["first", "1", "22"], ["second", "long " * 20, "a\nb"]]
     wide = aligned(rows)
     assert wide[:2] == ["name    one" + " " * 99 + "two", "first   1" + " " * 101 + "22"]

@@ -1,4 +1,4 @@
-"""Atomic file writes."""
+"""Tests of atomic file writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_text_is_written_unchanged(tmp_path: Path) -> None:
 
 
 def test_bytes_appear_at_the_end(tmp_path: Path) -> None:
-    """The file appears when the block ends; a failure keeps the old file and leaves no temporary one."""
+    """The file appears when the block ends; a failure keeps the old file, and no temporary one."""
     path = tmp_path / "rows.parquet"
     with atomic_bytes_writer(path) as file:
         file.write(b"\x00\xff")
@@ -38,7 +38,7 @@ def test_bytes_appear_at_the_end(tmp_path: Path) -> None:
     [(0o022, {}, 0o644), (0o077, {}, 0o600), (0o002, {}, 0o664), (0o022, {"mode": 0o600}, 0o600)],
 )
 def test_permissions_follow_the_umask(tmp_path: Path, umask: int, mode: dict[str, int], given: int) -> None:
-    """The umask takes away from the wanted mode, also where another file is replaced."""
+    """The file has the wanted mode without the umask's bits, also where another file is replaced."""
     path = tmp_path / "result.json"
     path.touch(0o666)
     before = os.umask(umask)
@@ -50,7 +50,7 @@ def test_permissions_follow_the_umask(tmp_path: Path, umask: int, mode: dict[str
 
 
 def test_unwritable_text_keeps_the_old_file(tmp_path: Path) -> None:
-    """Half of a surrogate pair fails after the first bytes are written, and the old file stays."""
+    """Text with half a surrogate pair raises UnicodeEncodeError, and the old file stays."""
     path = tmp_path / "result.json"
     path.write_text("old")
     with pytest.raises(UnicodeEncodeError):
@@ -61,7 +61,7 @@ def test_unwritable_text_keeps_the_old_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_failures_keep_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """A full disk keeps the old file and leaves no temporary one, at whatever step it shows."""
+    """A full disk raises OSError at any step, and only the old file is left."""
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -76,7 +76,7 @@ def test_failures_keep_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C removes the temporary file although it is no Exception."""
+    """Ctrl-C while writing leaves no temporary file."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

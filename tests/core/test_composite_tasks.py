@@ -1,4 +1,4 @@
-"""Task files and rows whose answers hold several labels."""
+"""Tests of task files and rows whose answers hold several labels."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def answers(path: Path) -> list[str]:
 
 
 def test_a_file_declares_several_labels(tmp_path: Path) -> None:
-    """The path of the array is "labels" unless the file names another one."""
+    """The path of the array is "labels" unless the file names another path."""
     (tmp_path / "task.toml").write_text(MULTI)
     task = Task.from_file(tmp_path / "task.toml")
     assert type(task.labels) is MultiLabels
@@ -69,7 +69,7 @@ def test_a_file_declares_several_labels(tmp_path: Path) -> None:
 
 
 def test_a_file_declares_several_fields(tmp_path: Path) -> None:
-    """Each field has labels of its own; its path is its name unless the file names another one."""
+    """Each field has its own labels; its path is its name unless the file names another path."""
     (tmp_path / "task.toml").write_text(FIELDS)
     labels = Task.from_file(tmp_path / "task.toml").labels
     assert isinstance(labels, FieldLabels)
@@ -80,7 +80,7 @@ def test_a_file_declares_several_fields(tmp_path: Path) -> None:
 
 
 def test_fields_have_structures_of_their_own(tmp_path: Path) -> None:
-    """Each field has its own structure, and counts once however long its scale is."""
+    """Each field has its own structure, and the weights of its aspects add up to 1."""
     text = FIELDS.replace('["low", "high"]', '["low", "middle", "high"]\nstructure = "ordinal"')
     text = text.replace(
         '["Bills", "Food"]', '["Bills:Gas", "Food"]\nstructure = "hierarchical"\nseparator = ":"'
@@ -176,7 +176,7 @@ def test_fields_have_structures_of_their_own(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_keys_name_line_and_remedy(tmp_path: Path, text: str, message: str) -> None:
-    """Every contradiction of keys is an error with its line and a remedy."""
+    """Each contradiction of keys is an error with its line and a remedy."""
     assert message in mistakes(tmp_path, text)
 
 
@@ -191,7 +191,7 @@ def test_wrong_keys_name_line_and_remedy(tmp_path: Path, text: str, message: str
     ],
 )
 def test_a_cell_holds_several_labels(tmp_path: Path, cell: str, wanted: str) -> None:
-    """Labels are JSON text or have a separator between them; their order and spelling do not matter."""
+    """Labels in a cell are JSON text or separated by a sign; order and spelling do not matter."""
     quoted = cell.replace('"', '""')
     content = f'input,answer\ntext,"{quoted}"\n'
     assert answers(task_with(tmp_path, MULTI, "rows.csv", content)) == [wanted]
@@ -226,7 +226,7 @@ def test_the_separator_is_configurable(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_label_sets_name_their_line(tmp_path: Path, value: str, message: str) -> None:
-    """A cell that is no set of labels is an error with its line; an empty set must be spelled."""
+    """A cell that is no set of labels raises DataError with its line; [] is the empty set."""
     rows = f'{{"input": "a", "answer": []}}\n{{"input": "b", "answer": {value}}}\n'
     with pytest.raises(DataError, match=rf"rows\.jsonl:2: .*{re.escape(message)}"):
         answers(task_with(tmp_path, MULTI, "rows.jsonl", rows))
@@ -244,12 +244,12 @@ def test_wrong_label_sets_name_their_line(tmp_path: Path, value: str, message: s
     ],
 )
 def test_fields_have_columns_or_share_one(tmp_path: Path, row: dict[str, object]) -> None:
-    """The columns of the fields count where a row has them all; otherwise the whole answer counts."""
+    """Columns of fields are read if a row has them all, and otherwise the whole answer."""
     assert answers(task_with(tmp_path, FIELDS, "rows.jsonl", json.dumps(row) + "\n")) == [WANTED]
 
 
 def test_a_field_is_called_answer(tmp_path: Path) -> None:
-    """A column named like the whole answer belongs to the field of that name."""
+    """The column "answer" belongs to a field of this name."""
     text = FIELDS.replace('name = "category"', 'name = "answer"')
     path = task_with(tmp_path, text, "rows.csv", "input,answer,how urgent\na,Bills,high\n")
     assert answers(path) == ['{"answer": "Bills", "urgency": "high"}']
@@ -279,13 +279,13 @@ def test_a_field_is_called_answer(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_fields_name_their_line(tmp_path: Path, row: str, message: str) -> None:
-    """The message names the line, the field, what was expected and what is there."""
+    """A wrong field raises DataError with line, field, and the expected and the given value."""
     with pytest.raises(DataError, match=rf"rows\.jsonl:1: .*{re.escape(message)}"):
         answers(task_with(tmp_path, FIELDS, "rows.jsonl", f"{row}\n"))
 
 
 def test_parquet_holds_arrays_and_objects(tmp_path: Path) -> None:
-    """Lists and structs of Parquet need not be written as JSON."""
+    """Lists and structs of Parquet are read without JSON text."""
     fields = {"category": "Bills", "urgency": "high"}
     for text, cells, wanted in (
         (MULTI, [["Food", "Bills"], []], ['["Bills", "Food"]', "[]"]),
@@ -298,7 +298,7 @@ def test_parquet_holds_arrays_and_objects(tmp_path: Path) -> None:
 
 
 def test_tasks_in_python_check_their_rows() -> None:
-    """A task made in Python checks its answers, which are JSON text there."""
+    """A task made in Python takes answers as JSON text, and other types raise DataError."""
     labels = MultiLabels(["Bills", "Food"])
     task = Task(name="n", labels=labels, prompt="p", test=[Example(input="a", answer='["food"]')])  # type: ignore[arg-type]
     assert task.test[0].answer == '["Food"]'
@@ -326,7 +326,7 @@ def test_tasks_in_python_check_their_rows() -> None:
     ],
 )
 def test_label_sets_survive_their_record(labels: LabelSet) -> None:
-    """A record keeps kind, order, names and paths of a label set."""
+    """A label set read from its record equals the first one, with type, order, names and paths."""
     record = json.loads(json.dumps(labels_to_record(labels)))
     again = labels_from_record(record)
     assert type(again) is type(labels)

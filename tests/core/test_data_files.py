@@ -1,4 +1,4 @@
-"""Readers of JSON Lines, CSV, Parquet and plain text, and the places in their errors."""
+"""Tests of the readers of JSON Lines, CSV, Parquet and plain text, and of places in their errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write(directory: Path, name: str, content: str | bytes) -> Path:
 
 
 def lines_of(path: Path) -> list[int]:
-    """Return the line every record is said to start on."""
+    """Return the line on which every record starts, as the reader reports."""
     return [row.line for row in read_rows(path)]
 
 
@@ -44,7 +44,7 @@ def lines_of(path: Path) -> list[int]:
     [("rows.jsonl", b""), ("rows.ndjson", b"\n\n"), ("rows.csv", BOM), ("rows.csv", b"input,answer\n")],
 )
 def test_empty_files_are_errors(tmp_path: Path, name: str, content: bytes) -> None:
-    """Blank lines, a byte order mark or a header alone hold no row."""
+    """A file with only blank lines, a byte order mark or a header raises DataError."""
     path = write(tmp_path, name, content)
     with pytest.raises(DataError, match=rf"{name}: expected at least one row, got an empty file"):
         list(read_rows(path))
@@ -52,7 +52,7 @@ def test_empty_files_are_errors(tmp_path: Path, name: str, content: bytes) -> No
 
 @pytest.mark.parametrize(("name", "got"), [("rows.xlsx", "'.xlsx'"), ("rows", "'no ending'")])
 def test_unknown_endings_list_the_known_ones(tmp_path: Path, name: str, got: str) -> None:
-    """The message lists the endings that can be read."""
+    """An unknown ending raises DataError with the endings that can be read."""
     path = write(tmp_path, name, "x")
     with pytest.raises(
         DataError, match=rf"ending in \.jsonl, \.ndjson, \.csv, \.parquet, got {got}"
@@ -80,7 +80,7 @@ def test_missing_files_are_named(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_bytes_outside_utf8_are_located(tmp_path: Path, name: str, before: bytes, bad: bytes) -> None:
-    """The message names file, line and byte, also behind a byte order mark, and the remedy."""
+    """A byte outside UTF-8 raises DataError with file, line, byte and remedy."""
     path = write(tmp_path, name, before + bad)
     with pytest.raises(DataError, match=rf"{name}:3: expected UTF-8 text, got the byte 0xe9: save the file"):
         list(read_rows(path))
@@ -94,7 +94,7 @@ def test_bytes_outside_utf8_are_located(tmp_path: Path, name: str, before: bytes
     ],
 )
 def test_huge_rows_are_not_read(tmp_path: Path, name: str, before: bytes, after: bytes) -> None:
-    """A row of 10 MB raises DataError with its line, and memory stays near the limit of 1 MB."""
+    """A row of 10 MB raises DataError with its line, and memory stays below 5 MB."""
     path = write(tmp_path, name, before + b"x" * 10_000_000 + after)
     tracemalloc.start()
     try:
@@ -109,7 +109,7 @@ def test_huge_rows_are_not_read(tmp_path: Path, name: str, before: bytes, after:
 
 
 def test_run_rows_may_be_longer(tmp_path: Path) -> None:
-    """Rows that calibrant wrote may be longer than rows of users."""
+    """A row beyond the limit is read with the limit for rows of runs."""
     path = write(tmp_path, "rows.jsonl", json.dumps({"input": "\x01" * 900_000}))
     with pytest.raises(DataError, match="at most 1,000,000 bytes"):
         list(read_rows(path))
@@ -134,13 +134,13 @@ def test_run_rows_may_be_longer(tmp_path: Path) -> None:
     ],
 )
 def test_repeated_names_are_errors(tmp_path: Path, name: str, content: str, message: str) -> None:
-    """A column or key that is there twice raises DataError with its place."""
+    """A repeated column or key raises DataError with its place."""
     with pytest.raises(DataError, match=f"{name}:{message}"):
         list(read_rows(write(tmp_path, name, content)))
 
 
 def test_repeated_fields_in_cells_are_errors(tmp_path: Path) -> None:
-    """A field that is twice in the JSON of a cell raises DataError."""
+    """A repeated key in the JSON of a cell raises DataError with its place."""
     cell = '"{""a"": ""x"", ""a"": ""y""}"'
     path = write(tmp_path, "rows.csv", f"input,answer\nmeow,{cell}\n")
     with pytest.raises(DataError, match=r"rows\.csv:2: 'answer': .*the key 'a' is there twice"):
@@ -148,20 +148,20 @@ def test_repeated_fields_in_cells_are_errors(tmp_path: Path) -> None:
 
 
 def test_nameless_columns_may_repeat(tmp_path: Path) -> None:
-    """Spreadsheets leave empty columns behind, which are ignored."""
+    """Columns without a name are ignored, even if there are several."""
     path = write(tmp_path, "rows.csv", "input,answer,,\nmeow,cat,,\n")
     assert read_examples(path) == [(Example(input="meow", answer="cat"), 2)]
 
 
 def test_unclosed_quotes_are_located(tmp_path: Path) -> None:
-    """A quote that is never closed makes one huge record, and the error names its first line."""
+    """A quote that is never closed raises DataError with the line where its record starts."""
     path = write(tmp_path, "rows.csv", 'input,answer\nfine,cat\n"open,dog\n' + "more,cat\n" * 200_000)
     with pytest.raises(DataError, match=r"rows\.csv:3: expected a row of at most 1,000,000 bytes"):
         list(read_rows(path))
 
 
 def test_long_rows_are_read(tmp_path: Path) -> None:
-    """The csv module's own limit of 131,072 characters a field does not apply."""
+    """A field of 900,000 characters is read."""
     text = "x" * 900_000
     (row,) = read_rows(write(tmp_path, "rows.csv", f"input,answer\n{text},y\n"))
     assert row.values == {"input": text, "answer": "y"}
@@ -171,14 +171,14 @@ def test_long_rows_are_read(tmp_path: Path) -> None:
 
 
 def test_blank_lines_count(tmp_path: Path) -> None:
-    """Line numbers of JSON Lines are those that an editor shows."""
+    """Blank lines of JSON Lines count in the line numbers."""
     path = write(tmp_path, "rows.jsonl", '{"input": "a"}\n\n  \r\n{"input": "b"}\r\n{"input": "c"}')
     assert lines_of(path) == [1, 4, 5]
     assert [row.values["input"] for row in read_rows(path)] == ["a", "b", "c"]
 
 
 def test_json_lines_end_at_line_feeds(tmp_path: Path) -> None:
-    """Unicode's other line separators belong to the text."""
+    """Unicode's line separators do not end a line of JSON Lines."""
     rows = [{"input": SEPARATORS}, {"input": "next"}]
     path = write(tmp_path, "rows.jsonl", "\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
     assert [dict(row.values) for row in read_rows(path)] == rows
@@ -186,7 +186,7 @@ def test_json_lines_end_at_line_feeds(tmp_path: Path) -> None:
 
 
 def test_byte_order_marks_are_skipped(tmp_path: Path) -> None:
-    """A byte order mark is not part of the text, in JSON Lines and in CSV."""
+    """A byte order mark is dropped in JSON Lines and CSV."""
     rows = write(tmp_path, "rows.jsonl", BOM + b'{"input": "a"}\n')
     table = write(tmp_path, "rows.csv", BOM + b"input,answer\na,b\n")
     assert [dict(row.values) for row in read_rows(rows)] == [{"input": "a"}]
@@ -195,14 +195,14 @@ def test_byte_order_marks_are_skipped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken", [('{"input": "a"'), ("[" * 100_000), ('{"input": ' + "1" * 5000 + "}")])
 def test_broken_json_names_the_line(tmp_path: Path, broken: str) -> None:
-    """Every error of the JSON parser becomes a DataError with the line."""
+    """Broken JSON raises DataError with its line."""
     path = write(tmp_path, "rows.jsonl", '{"input": "a"}\n' + broken + "\n")
     with pytest.raises(DataError, match=r"rows\.jsonl:2: expected one JSON object per line, got broken JSON"):
         list(read_rows(path))
 
 
 def test_json_rows_must_be_objects(tmp_path: Path) -> None:
-    """The message shows the shape of a row."""
+    """A row that is no JSON object raises DataError that shows the shape of a row."""
     path = write(tmp_path, "rows.jsonl", '["a", "b"]')
     with pytest.raises(DataError, match=r'rows\.jsonl:1: expected a JSON object, got list: write {"input"'):
         list(read_rows(path))
@@ -212,7 +212,7 @@ def test_json_rows_must_be_objects(tmp_path: Path) -> None:
 def test_json_objects_survive_a_round_trip(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]
 ) -> None:
-    """JSON objects are read as they were written, whatever characters they hold."""
+    """JSON objects with any characters are read as they were written."""
     content = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     path = write(tmp_path_factory.mktemp("json"), "rows.jsonl", content)
     assert [dict(row.values) for row in read_rows(path)] == rows
@@ -222,7 +222,7 @@ def test_json_objects_survive_a_round_trip(
 
 
 def test_csv_records_have_their_first_line(tmp_path: Path) -> None:
-    """Quoted line breaks, blank lines and a header of two lines do not shift the numbers."""
+    """A CSV record's line is its first one, after line breaks in quotes, blank lines and the header."""
     content = '"in\nput",answer\n"a\nb\nc",cat\n\nd,dog\n\n\n"e\nf",cat\n'
     path = write(tmp_path, "rows.csv", content)
     assert [(row.line, row.values["in\nput"]) for row in read_rows(path)] == [
@@ -233,7 +233,7 @@ def test_csv_records_have_their_first_line(tmp_path: Path) -> None:
 
 
 def test_csv_texts_keep_separators_and_quotes(tmp_path: Path) -> None:
-    """Unicode's line separators end no line, and doubled quotes are one quote."""
+    """Unicode's line separators stay in a cell, and doubled quotes are read as one."""
     path = write(tmp_path, "rows.csv", f'input,answer\r\n"{SEPARATORS}",cat\r\n"say ""hi"", Ana",dog\r\n')
     rows = list(read_rows(path))
     assert [row.values["input"] for row in rows] == [SEPARATORS, 'say "hi", Ana']
@@ -242,7 +242,7 @@ def test_csv_texts_keep_separators_and_quotes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("record", "got"), [("a", 1), ('"c\nd",cat,"e\nf"', 3)])
 def test_wrong_column_counts_are_located(tmp_path: Path, record: str, got: int) -> None:
-    """A row with a missing or an unquoted comma raises DataError with its first line."""
+    """A row with a wrong number of columns raises DataError with its first line."""
     path = write(tmp_path, "rows.csv", f'input,answer\n"a\nb",cat\n{record}\n')
     with pytest.raises(DataError, match=rf"rows\.csv:4: expected 2 columns as in the header, got {got}:"):
         list(read_rows(path))
@@ -250,7 +250,7 @@ def test_wrong_column_counts_are_located(tmp_path: Path, record: str, got: int) 
 
 @pytest.mark.parametrize("broken", ['"open,cat\nmore,dog\n', 'a"b"c,"x"y\n'])
 def test_broken_csv_names_its_first_line(tmp_path: Path, broken: str) -> None:
-    """The error of an open quote names the line where the record starts."""
+    """Broken CSV raises DataError with the line where the record starts."""
     path = write(tmp_path, "rows.csv", 'input,answer\n"a\nb",cat\n' + broken)
     with pytest.raises(DataError, match=r"rows\.csv:4: broken CSV .*: close its quotes"):
         list(read_rows(path))
@@ -260,7 +260,7 @@ def test_broken_csv_names_its_first_line(tmp_path: Path, broken: str) -> None:
 
 
 def test_missing_pyarrow_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the command that installs the missing extra."""
+    """A missing pyarrow raises ConfigurationError with the install command."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = write(tmp_path, "rows.parquet", b"PAR1")
     with pytest.raises(ConfigurationError, match=r"rows\.parquet: .*: " + re.escape(install_command("data"))):
@@ -268,14 +268,14 @@ def test_missing_pyarrow_names_the_command(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_parquet_rows_are_numbered_across_batches(tmp_path: Path) -> None:
-    """Parquet has no lines, so rows are counted from one."""
+    """Rows of Parquet are numbered from 1, over several batches."""
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.table({"input": [f"text {number}" for number in range(2000)]}), path)
     assert [row.line for row in read_rows(path)] == list(range(1, 2001))
 
 
 def test_damaged_parquet_is_a_data_error(tmp_path: Path) -> None:
-    """Rows before the damage are read, and the library's error becomes a DataError."""
+    """Damaged Parquet raises DataError after the rows before the damage."""
     path = tmp_path / "rows.parquet"
     texts = pa.table({"input": [f"text {number}" for number in range(4000)]})
     parquet.write_table(texts, path, row_group_size=1000, use_dictionary=False, compression="gzip")
@@ -290,7 +290,7 @@ def test_damaged_parquet_is_a_data_error(tmp_path: Path) -> None:
 
 
 def test_parquet_rows_obey_the_size_limit(tmp_path: Path) -> None:
-    """The size limit of rows holds for Parquet, too."""
+    """A row of Parquet above the size limit raises DataError."""
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.table({"input": ["a", "x" * 2_000_000]}), path)
     with pytest.raises(DataError, match=r"rows\.parquet:2: expected a row of at most"):
@@ -301,7 +301,7 @@ def test_parquet_rows_obey_the_size_limit(tmp_path: Path) -> None:
 
 
 def test_examples_come_with_their_lines(tmp_path: Path) -> None:
-    """Texts are taken as they are, and the context may be text or an object."""
+    """Examples come with their lines; texts are unchanged, and a context is text or an object."""
     rows = [
         {"input": "  meow ", "answer": "cat"},
         {"input": "woof", "answer": "dog", "additional_context": "it barks"},
@@ -339,7 +339,7 @@ def test_empty_contexts_are_none(tmp_path: Path, context: object) -> None:
     ],
 )
 def test_unusable_rows_say_what_is_missing(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    """The message names file, line, column and value."""
+    """A row without text or answer raises DataError with file, line, column and value."""
     good = json.dumps({"input": "meow", "answer": "cat"})
     path = write(tmp_path, "rows.jsonl", f"{good}\n{json.dumps(row)}\n")
     with pytest.raises(DataError, match=rf"rows\.jsonl:2: expected .*{message}"):
@@ -347,7 +347,7 @@ def test_unusable_rows_say_what_is_missing(tmp_path: Path, row: dict[str, Any], 
 
 
 def test_columns_and_split_choose_what_is_read(tmp_path: Path) -> None:
-    """Columns may have other names, and only rows of the wanted split are read."""
+    """Columns may have other names, and only rows of the named split are read."""
     content = "text,label,part,note\na,cat,train,n1\nb,dog,test,n2\nc,cat,train,n3\n"
     columns = Columns(input="text", answer="label", split="part", additional_context="note")
     found = read_examples(write(tmp_path, "rows.csv", content), columns=columns, split="train")
@@ -361,7 +361,7 @@ def test_columns_and_split_choose_what_is_read(tmp_path: Path) -> None:
 
 
 def test_texts_are_lines(tmp_path: Path) -> None:
-    """Line ends and blank lines are dropped, everything else stays."""
+    """In plain text each line is a text; line ends and blank lines are dropped."""
     path = write(tmp_path, "texts.txt", BOM + f"  meow \r\n\n \nwo{NEL}of\n".encode())
     assert read_texts(path) == ["  meow ", f"wo{NEL}of"]
 
@@ -392,7 +392,7 @@ def test_text_files_raise_the_same_errors(tmp_path: Path, content: bytes, messag
 
 
 def test_examples_are_read_one_by_one(tmp_path: Path) -> None:
-    """A broken row raises DataError when it is reached, not before."""
+    """A broken row raises DataError when it is reached, after the rows before."""
     path = tmp_path / "rows.jsonl"
     path.write_text('{"input": "a", "answer": "b"}\nnot JSON\n')
     found = iter_examples(path)

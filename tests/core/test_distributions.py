@@ -1,4 +1,4 @@
-"""The data types of a prediction: confidence, alternatives, equality."""
+"""Tests of distributions and predictions: confidence, alternatives, equality."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def distribution(
 
 
 def test_masked_confidence_is_the_joint_probability() -> None:
-    """The confidence is the joint probability in masked space, and never above one."""
+    """In masked space the confidence is the joint probability, at most 1."""
     assert distribution().confidence("b") == pytest.approx(0.4)
     assert distribution(joint=1e-7).confidence("b") == 1.0
 
@@ -43,7 +43,7 @@ def test_confidence_elsewhere_is_the_share(space: LogprobSpace) -> None:
 
 
 def test_only_emitted_labels_have_the_joint() -> None:
-    """Labels that were not emitted have their share as confidence."""
+    """Only the emitted label has the joint probability as confidence; the others have their share."""
     found = replace(distribution(joint=math.log(0.9)), emitted="a")
     assert found.confidence("a") == pytest.approx(0.9)
     assert found.confidence("b") == pytest.approx(0.5)
@@ -53,7 +53,7 @@ def test_only_emitted_labels_have_the_joint() -> None:
 
 
 def test_unknown_emitted_labels_are_the_likeliest() -> None:
-    """The most probable labels count as emitted where the emitted label is not known."""
+    """Without a known emitted label, the most probable labels have the joint probability."""
     found = distribution(joint=math.log(0.9))
     assert found.emitted is None
     assert [found.confidence(label) for label in "abcd"] == pytest.approx([0.2, 0.9, 0.2, 0.1])
@@ -74,7 +74,7 @@ def test_unknown_labels_raise_key_errors(space: LogprobSpace, emitted: str | Non
     [("cat", "cat", [0.6, 0.4]), (" CAT", "cat", [0.6, 0.4]), ("cow", "", [0.5, 0.5])],
 )
 def test_extraction_names_the_emitted_label(written: str, emitted: str, confidence: list[float]) -> None:
-    """The emitted label is spelled as in the label set, or empty if the answer is no label."""
+    """Extraction sets `emitted` to the label, or to "" if the answer is no label."""
     response = fake_response(written, ["cat", "dog"], {written: 0.6, "dog": 0.4} if emitted else None)
     found = extract_distribution(response, ["cat", "dog"], "category")
     assert found.emitted == emitted
@@ -82,7 +82,7 @@ def test_extraction_names_the_emitted_label(written: str, emitted: str, confiden
 
 
 def test_probabilities_are_by_label() -> None:
-    """The probability of an unknown label raises KeyError."""
+    """`probability` returns the share of a label, and raises KeyError for an unknown label."""
     assert distribution().probabilities == pytest.approx([0.2, 0.5, 0.2, 0.1])
     assert distribution().probability("d") == pytest.approx(0.1)
     with pytest.raises(KeyError, match="e"):
@@ -90,7 +90,7 @@ def test_probabilities_are_by_label() -> None:
 
 
 def test_alternatives_are_sorted_measured_labels() -> None:
-    """Ties keep the order of the labels, and labels that were not measured are left out."""
+    """Alternatives are sorted by share; ties keep the label order, unmeasured labels are left out."""
     found = distribution().alternatives(limit=10)
     assert [label for label, _ in found] == ["b", "a", "c"]
     assert [share for _, share in found] == pytest.approx([0.5, 0.2, 0.2])
@@ -99,7 +99,7 @@ def test_alternatives_are_sorted_measured_labels() -> None:
 
 
 def test_distributions_are_immutable_values() -> None:
-    """Distributions are equal by content, read-only and not hashable."""
+    """Distributions are equal by content, read-only, and not hashable."""
     one = distribution()
     assert one == distribution()
     assert one != distribution(LogprobSpace.RAW)
@@ -141,5 +141,5 @@ def test_unknown_spaces_are_errors() -> None:
 
 @pytest.mark.parametrize(("confidence", "log"), [(None, None), (0.5, math.log(0.5)), (0.0, math.log(1e-300))])
 def test_log_confidence_is_the_logarithm(confidence: float | None, log: float | None) -> None:
-    """The logarithm of a confidence of zero is finite, as scorers need it."""
+    """log_confidence is the logarithm, and finite for a confidence of zero."""
     assert Prediction(label="a", confidence=confidence).log_confidence == log

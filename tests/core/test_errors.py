@@ -1,4 +1,4 @@
-"""The error tree and what each error carries."""
+"""Tests of the error classes and their attributes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from calibrant.core import (
 
 
 def test_every_error_is_a_calibrant_error() -> None:
-    """One except clause catches every error that calibrant raises on purpose."""
+    """Every error class is a CalibrantError."""
     direct = (
         ConfigurationError,
         NotFittedError,
@@ -40,7 +40,7 @@ def test_every_error_is_a_calibrant_error() -> None:
     [(None, None, "wrong"), (Path("a.csv"), None, "a.csv: wrong"), (Path("a.csv"), 7, "a.csv:7: wrong")],
 )
 def test_data_errors_begin_with_their_place(path: Path | None, line: int | None, message: str) -> None:
-    """The place has the form that editors and terminals turn into links."""
+    """A DataError's message begins with path and line."""
     error = DataError("wrong", path=path, line=line)
     assert str(error) == message
     assert (error.path, error.line) == (path, line)
@@ -50,12 +50,12 @@ def test_data_errors_begin_with_their_place(path: Path | None, line: int | None,
     ("status", "systemic"), [(401, True), (403, True), (404, True), (None, False), (429, False), (500, False)]
 )
 def test_only_permanent_faults_are_systemic(status: int | None, *, systemic: bool) -> None:
-    """A bad key and an unknown model are systemic, an overload is not."""
+    """A refused key and an unknown model are systemic, an overload is not."""
     assert ProviderError("no", provider="p", status=status).systemic is systemic
 
 
 def test_provider_errors_name_provider_and_hint() -> None:
-    """The message holds provider and hint, and the error counts one attempt."""
+    """A ProviderError's message has provider and hint, and `attempts` is 1."""
     error = RateLimitError("slow down", provider="openai/x", retryable=True, retry_after=2.0, hint="Wait.")
     assert str(error) == "openai/x: slow down Wait."
     assert (error.retryable, error.retry_after, error.attempts) == (True, 2.0, 1)
@@ -63,7 +63,7 @@ def test_provider_errors_name_provider_and_hint() -> None:
 
 
 def test_server_messages_are_printable() -> None:
-    """Messages are one line without terminal escapes and half surrogate pairs, and are cut off."""
+    """A server's text in a message is one line without escapes, and at most 2,000 characters."""
     said = "\x1b[2Jno\x1b]0;title\x07\x1b]8;;http://x\x1b\\\n\x9b31m \ud800\x00é" + "x" * 10_000
     text = str(ProviderError(said, provider="m\ud800", hint="Look there."))
     assert text == "m\ufffd: no  \ufffdé" + "x" * (2000 - 10) + "... Look there."
@@ -77,7 +77,7 @@ def test_summaries_leave_out_the_hint() -> None:
 
 
 def test_unsupported_logprobs_show_the_remedy() -> None:
-    """The message shows the lines for the section of the task file that names the model."""
+    """LogprobsUnsupportedError shows the lines for the task file's section of the model."""
     error = LogprobsUnsupportedError("no logprobs.", provider="x", status=400)
     error.attempts = 3
     assert error.systemic

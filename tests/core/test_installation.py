@@ -1,4 +1,4 @@
-"""The install command in messages."""
+"""Tests of the install command in messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPOSITORY = {"vcs": "git", "commit_id": "c0ffee", "requested_revision": "main"}
 
 
 def installed_from(monkeypatch: pytest.MonkeyPatch, record: Any) -> None:
-    """Pretend that calibrant was installed with such a record of its origin."""
+    """Pretend that calibrant was installed with this record of its origin."""
     text = record if record is None or isinstance(record, str) else json.dumps(record)
 
     class Installed:
@@ -49,7 +49,7 @@ def installed_from(monkeypatch: pytest.MonkeyPatch, record: Any) -> None:
     ],
 )
 def test_the_command_names_the_origin(monkeypatch: pytest.MonkeyPatch, record: Any, requirement: str) -> None:
-    """The command names a clone by path, an archive or a repository by URL, and else the package."""
+    """The command names a clone's path, the URL of an archive or repository, or the package."""
     installed_from(monkeypatch, record)
     assert install_command("serve") == f"pip install {requirement}"
 

@@ -1,4 +1,4 @@
-"""Label sets and their errors."""
+"""Tests of label sets and their errors."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from calibrant.core._labels import normalise_label
     ],
 )
 def test_wrong_label_sets_are_errors(labels: Any, message: str) -> None:
-    """The message holds the offending label and the remedy."""
+    """A wrong label set raises an error with the label and the remedy."""
     with pytest.raises(ConfigurationError, match=message):
         LabelSet(labels)
 
 
 def test_canonical_ignores_case_and_space() -> None:
-    """The task's own spelling is returned, or None where there is no such label."""
+    """`canonical` returns the task's spelling of a label, or None for an unknown label."""
     labels = LabelSet(["Gas & Oil", "ÉTÉ"])
     assert labels.canonical("  gas & OIL\n") == "Gas & Oil"
     assert labels.canonical("été") == "ÉTÉ"
@@ -56,7 +56,7 @@ def test_label_sets_are_sequences() -> None:
 
 
 def test_label_sets_are_values() -> None:
-    """Equal labels in equal order make equal sets, which serve as keys and survive pickling."""
+    """Equal labels in equal order make equal sets, also as keys and after pickling."""
     labels = LabelSet(["cat", "dog"])
     assert labels == LabelSet(("cat", "dog"))
     assert hash(labels) == hash(LabelSet(("cat", "dog")))
@@ -80,7 +80,7 @@ def test_of_keeps_label_sets() -> None:
     )
 )
 def test_labels_are_found_in_any_spelling(names: list[str]) -> None:
-    """Case folding and padding never lose a label or mistake it for another."""
+    """A label is found in any case and with spaces around, and never mistaken for another."""
     labels = LabelSet(names)
     for name in names:
         assert labels.canonical(name) == name
@@ -88,7 +88,7 @@ def test_labels_are_found_in_any_spelling(names: list[str]) -> None:
 
 
 def test_open_sets_grow_with_new_texts() -> None:
-    """Every text becomes a label in its first spelling, blank text does not, and sets compare by identity."""
+    """An open set adds each new text as a label, except blank text, and equals only itself."""
     labels = OpenLabels()
     assert (len(labels), labels.labels) == (0, ())
     assert labels.canonical(" Food ") == "Food"

@@ -1,4 +1,4 @@
-"""Records of predictions: round trips, older versions and damage."""
+"""Tests of records of predictions: round trips, older versions and damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logprob = st.floats(-1e6, 0)
 
 @st.composite
 def distributions(draw: st.DrawFn) -> LabelDistribution:
-    """Draw any distribution; it need not be one a model could produce."""
+    """Draw any distribution, also one that no model produces."""
     labels = draw(st.lists(st.text(min_size=1), min_size=2, max_size=5, unique=True))
     size = len(labels)
     return LabelDistribution(
@@ -60,7 +60,7 @@ predictions = st.builds(
 
 @given(predictions)
 def test_predictions_survive_json(prediction: Prediction) -> None:
-    """Every float keeps its last bit, with and without a distribution."""
+    """A prediction read from JSON equals the written one, with every bit of its floats."""
     line = json.dumps(prediction_to_record(prediction), ensure_ascii=False, allow_nan=False)
     assert prediction_from_record(json.loads(line)) == prediction
 
@@ -85,7 +85,7 @@ def record() -> dict[str, Any]:
 
 
 def test_records_have_fixed_keys() -> None:
-    """The keys are the file format of run directories: changing one needs a new schema version."""
+    """The keys of a record are fixed."""
     keys = "attempts confidence distribution label latency_seconds model outcome reason text usage"
     assert " ".join(sorted(record())) == keys
     assert record()["distribution"] == {
@@ -114,12 +114,12 @@ def test_older_records_are_read() -> None:
 
 
 def nested(closing: float | None = None) -> LabelDistribution:
-    """Return a distribution whose emitted label begins another one."""
+    """Return a distribution whose emitted label is the beginning of another label."""
     return distribution("Bills", "Bills/Gas", shares=(0.55, 0.45), mass=0.98, closing_logprob=closing)
 
 
 def older(made: Prediction) -> dict[str, Any]:
-    """Return the record of a version that did not know how probable the end of a label was."""
+    """Return a record of the version without the probability of a label's end."""
     record = prediction_to_record(made)
     for part in record.get("parts", [record]):
         del part["distribution"]["closing_logprob"]
@@ -128,7 +128,7 @@ def older(made: Prediction) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("confidence", "expected"), [(0.98, 0.55), (0.7, 0.7)])
 def test_older_confidences_are_corrected(confidence: float, expected: float) -> None:
-    """A confidence from tokens that left out the label's end is computed again; another kind is kept."""
+    """A confidence from tokens without the label's end is corrected; other kinds are kept."""
     made = Prediction(label="Bills", confidence=confidence, distribution=nested())
     assert prediction_from_record(older(made)).confidence == pytest.approx(expected)
 
@@ -153,7 +153,7 @@ def test_corrected_parts_correct_the_whole() -> None:
 
 
 def test_stored_texts_and_counts_are_cleaned() -> None:
-    """Texts and counts of servers in caches of earlier versions are cleaned."""
+    """Texts and counts in records of earlier versions are cleaned."""
     poisoned = record() | {
         "model": "m\ud800\x1b[2J",
         "reason": "r\x07" * 5000,
@@ -186,7 +186,7 @@ def test_records_need_every_key(key: str) -> None:
     ],
 )
 def test_records_with_wrong_values_are_errors(changes: dict[str, Any]) -> None:
-    """A record with a wrong value and a value that is no record raise StateError."""
+    """A record with a wrong value, and a value that is no record, raise StateError."""
     with pytest.raises(StateError, match="Expected a prediction record"):
         prediction_from_record({**record(), **changes})
     with pytest.raises(StateError, match="Expected a prediction record"):

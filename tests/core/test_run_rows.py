@@ -1,4 +1,4 @@
-"""Rows of saved predictions."""
+"""Tests of rows of saved predictions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from calibrant.core._run_rows import UNKNOWN, RunRow
 
 
 def test_texts_of_csv_files_are_parsed() -> None:
-    """Numbers and truth values may be texts, and an empty text means a missing value."""
+    """Numbers and truth values are read from texts, and an empty text is None."""
     row = RunRow.checked({"index": " 7", "correct": "True", "confidence": "0.5", "cost": "", "label": ""})
     assert (row.index, row.correct, row.confidence, row.label) == (7, 1, 0.5, None)
     assert math.isnan(row.cost)
 
 
 def test_correctness_follows_from_the_labels() -> None:
-    """A stated value counts more than the labels, and a failed row is neither right nor wrong."""
+    """`correct` follows from the labels; a stated value wins, and a failed row is UNKNOWN."""
     row = {"label": "cat", "answer": "cat"}
     assert RunRow.checked(row).correct == 1
     assert RunRow.checked({**row, "answer": "dog"}).correct == 0
@@ -29,13 +29,13 @@ def test_correctness_follows_from_the_labels() -> None:
 
 
 def test_rounding_is_forgiven() -> None:
-    """A confidence may leave its interval by a rounding error."""
+    """A confidence outside [0, 1] by a rounding error is read."""
     assert RunRow.checked({"correct": 1, "confidence": 1.0 + 1e-9}).confidence == 1.0
     assert RunRow.checked({"correct": 1, "confidence": -1e-9}).confidence == 0.0
 
 
 def test_search_rows_have_prompt_and_usage() -> None:
-    """Rows of a search have another name for their number, and a prompt and usage."""
+    """Rows of a search are read, with their own name for the number, a prompt and usage."""
     row = RunRow.checked({"row": 2, "prompt": "best", "correct": True, "usage": {"cost": 0.25}})
     assert (row.index, row.prompt, row.cost) == (2, "best", 0.25)
     assert RunRow.checked({"correct": True, "cost": 0.5}).cost == 0.5
@@ -57,7 +57,7 @@ def test_search_rows_have_prompt_and_usage() -> None:
     ],
 )
 def test_broken_values_are_named(values: dict[str, Any], message: str) -> None:
-    """The message names the value and what was expected."""
+    """A wrong value raises an error with its name and the expected type."""
     with pytest.raises(ValueError, match=message):
         RunRow.checked(values)
 

@@ -1,4 +1,4 @@
-"""The verdict of a search in sentences."""
+"""Tests of the verdict of a search in sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SURER = {"score": 0.5, "accuracy": 0.2, "macro_f1": 0.07}
 
 
 def record(lower: float, upper: float, **changes: Any) -> dict[str, Any]:
-    """Return what the verdict reads of a result with this interval on the test rows."""
+    """Return the fields of a result that the verdict reads, with this interval on the test rows."""
     found = {"improved": True, "validated": [SEED, SURER, BETTER], "chosen": 2, **changes}
     return {**found, "comparison": {"interval": {"lower": lower, "upper": upper}}}
 
@@ -28,7 +28,7 @@ def record(lower: float, upper: float, **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_choice_and_test_are_two_sentences(interval: tuple[float, float], words: str) -> None:
-    """The sentence on the choice does not depend on the test rows."""
+    """The sentence on the choice is the same for all results on the test rows."""
     chosen, tested = search_verdict(record(*interval))
     assert chosen == (
         "Chosen on the validation rows: score 0.100 -> 0.300, accuracy 0.200 -> 0.400, macro F1 0.140 -> 0.350."
@@ -37,7 +37,7 @@ def test_choice_and_test_are_two_sentences(interval: tuple[float, float], words:
 
 
 def test_task_prompts_are_compared() -> None:
-    """The prompts of the task are compared on the same rows, whether one of them is chosen or not."""
+    """The task's prompts are compared on the same rows, chosen or not."""
     seed = {**SEED, "log_loss": 0.7, "screened_loss": 0.65, "accuracy": 0.5, "macro_f1": 0.4, "rows": 36}
     other = {**BETTER, "log_loss": 0.6, "screened_loss": 0.6, "accuracy": 0.75, "macro_f1": 0.7, "rows": 16}
     given = [seed, {**other, "origin": "other prompt 1"}, other]
@@ -58,7 +58,7 @@ def test_task_prompts_are_compared() -> None:
 
 
 def test_a_kept_seed_prompt_is_explained() -> None:
-    """The sentence shows that the best other prompt had a higher score without a higher macro F1."""
+    """A kept seed prompt is explained if another prompt had a higher score without a higher macro F1."""
     kept, other = search_verdict(record(0.0, 0.0, validated=[SEED, SURER], chosen=0, improved=False))
     assert "in score, accuracy and macro F1 at once: the seed prompt is kept." in kept
     assert other == (
@@ -67,13 +67,13 @@ def test_a_kept_seed_prompt_is_explained() -> None:
 
 
 def test_searches_without_validation_keep_the_seed() -> None:
-    """The seed prompt is kept where no proposal passed its minibatch."""
+    """The seed prompt is kept if no proposal passed its minibatch."""
     (kept,) = search_verdict(record(0.0, 0.0, validated=[SEED], chosen=0, improved=False))
     assert kept.endswith("the seed prompt is kept.")
 
 
 def test_credit_replaces_accuracy() -> None:
-    """Credit is shown instead of accuracy where an answer can be nearly right."""
+    """Credit replaces accuracy where an answer can be partly right."""
     validated = [{**SEED, "credit": 0.5}, {**BETTER, "credit": 0.75}]
     chosen, *_ = search_verdict(record(0.0, 0.1, validated=validated, chosen=1))
     assert "credit 0.500 -> 0.750" in chosen
@@ -81,7 +81,7 @@ def test_credit_replaces_accuracy() -> None:
 
 
 def test_earlier_results_are_read() -> None:
-    """Results of earlier versions have no validation rows and call every other prompt improved."""
+    """Results without validation rows, of earlier versions, have a verdict."""
     for improved in (True, False):
         old = {"improved": improved, "comparison": {"interval": {"lower": -0.2, "upper": -0.1}}}
         assert changed_prompt(old) is improved
@@ -99,7 +99,7 @@ def test_earlier_results_are_read() -> None:
     ],
 )
 def test_heads_are_judged_with_their_prompt(interval: tuple[float, float], words: str) -> None:
-    """The prompt with its head is compared with the seed prompt, not the prompt alone."""
+    """The prompt with its head is compared with the seed prompt."""
     losses = {"raced_log_loss": 0.7, "other_log_loss": 0.4}
     heads = {"raced": 0, "rows": 60, **losses, "raced_accuracy": 0.7, "other_accuracy": 0.8}
     against = {"interval": dict(zip(("lower", "upper"), interval, strict=True))}

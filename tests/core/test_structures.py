@@ -1,4 +1,4 @@
-"""Ordinal and hierarchical labels: aspects, credit, marginals and errors."""
+"""Tests of ordinal and hierarchical labels: aspects, credit, marginals and errors."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def over(labels: LabelSet, probabilities: Any, *, measured: Any = None, **change
 
 
 def answered(labels: LabelSet, label: str, probabilities: Any, **changes: Any) -> Prediction:
-    """Return a prediction with a distribution; its confidence is its own probability unless given."""
+    """Return a prediction with a distribution; without a given confidence it has its probability."""
     own = float(np.asarray(probabilities)[labels.index(label)])
     return Prediction(
         label=label, distribution=over(labels, probabilities), **({"confidence": own} | changes)
@@ -68,12 +68,12 @@ def answered(labels: LabelSet, label: str, probabilities: Any, **changes: Any) -
 
 
 def credit(aspects: tuple[Aspect, ...]) -> float:
-    """Return the share of questions that are answered rightly."""
+    """Return the share of questions that are answered correctly."""
     return sum(aspect.is_correct for aspect in aspects) / len(aspects)
 
 
 def weights(size: int) -> st.SearchStrategy[NDArray[np.float64]]:
-    """Return distributions over so many labels."""
+    """Return a strategy for distributions over this number of labels."""
     return st.lists(st.floats(0.001, 1.0), min_size=size, max_size=size).map(
         lambda found: np.array(found) / sum(found)
     )
@@ -84,7 +84,7 @@ def weights(size: int) -> st.SearchStrategy[NDArray[np.float64]]:
 
 @given(names, st.data())
 def test_scale_credit_falls_with_distance(labels: list[str], data: st.DataObject) -> None:
-    """The credit is 1 - |i - j| / (L - 1): 1 for the label itself, 0 from end to end, the same both ways."""
+    """The credit on a scale is 1 - |i - j| / (L - 1), in both directions."""
     scale = OrdinalLabels(labels)
     i, j = (data.draw(st.integers(0, len(labels) - 1)) for _ in range(2))
     found = scale.aspects(Prediction(label=labels[i]), labels[j])
@@ -94,7 +94,7 @@ def test_scale_credit_falls_with_distance(labels: list[str], data: st.DataObject
 
 
 def test_scale_questions_have_the_mass_beside() -> None:
-    """The masses on both sides of each threshold are worked out by hand for five labels."""
+    """The masses on both sides of each threshold equal those by hand for five labels."""
     prediction = answered(STARS, "3 stars", [0.1, 0.2, 0.3, 0.25, 0.15])
     found = STARS.aspects(prediction, "5 stars")
     assert [aspect.name for aspect in found] == [f"above {label}" for label in STARS.labels[:-1]]
@@ -109,7 +109,7 @@ def test_scale_questions_have_the_mass_beside() -> None:
 
 @given(st.integers(2, 6).flatmap(weights), st.data())
 def test_side_confidence_exceeds_label_confidence(shares: NDArray[np.float64], data: st.DataObject) -> None:
-    """The confidence in a side is the mass on it, but never below the prediction's own."""
+    """The confidence in a side is its mass, and at least the prediction's confidence."""
     scale = OrdinalLabels([f"label {i}" for i in range(len(shares))])
     place = data.draw(st.integers(0, len(shares) - 1))
     own = data.draw(st.floats(0.0, 1.0))
@@ -122,7 +122,7 @@ def test_side_confidence_exceeds_label_confidence(shares: NDArray[np.float64], d
 
 
 def test_small_tails_keep_their_digits() -> None:
-    """A tail is summed from its own end, and its logarithm is finite even where the mass underflows."""
+    """A small tail keeps its digits, and its logarithm is finite even if the mass underflows."""
     found = STARS.aspects(answered(STARS, "1 star", [1.0, 1e-300, 0.0, 0.0, 1e-200]), "1 star")
     for aspect in found:
         assert aspect.distribution is not None
@@ -142,7 +142,7 @@ def test_small_tails_keep_their_digits() -> None:
 
 
 def test_tree_questions_are_path_prefixes() -> None:
-    """A label that ends early stands for itself below; case and space of levels do not count."""
+    """A shorter label repeats itself below its end; case and spaces of levels do not matter."""
     prediction = answered(MONEY, "Food/Out/Bar", [0.1, 0.2, 0.3, 0.25, 0.1, 0.05])
     found = MONEY.aspects(prediction, "bills / Water")
     assert [aspect.name for aspect in found] == ["level 1", "level 2", "level 3"]
@@ -160,7 +160,7 @@ def test_tree_questions_are_path_prefixes() -> None:
 
 @given(paths, st.data())
 def test_tree_credit_counts_shared_levels(labels: list[str], data: st.DataObject) -> None:
-    """A wrong label earns its shared levels over the depth of the tree, never above hP and hR."""
+    """The credit in a tree is the share of common levels, at most hP and hR."""
     tree = HierarchicalLabels(labels)
     answer, label = (data.draw(st.sampled_from(labels)) for _ in range(2))
     found = credit(tree.aspects(Prediction(label=label), answer))
@@ -179,7 +179,7 @@ def test_tree_credit_counts_shared_levels(labels: list[str], data: st.DataObject
 
 @given(paths, st.data())
 def test_prefix_mass_sums_its_labels(labels: list[str], data: st.DataObject) -> None:
-    """The confidence never falls from a level to the one above, and the last is the prediction's own."""
+    """Confidence never falls towards the root, and the last level has the prediction's own."""
     tree = HierarchicalLabels(labels)
     shares = data.draw(weights(len(labels)))
     label = data.draw(st.sampled_from(labels))
@@ -218,7 +218,7 @@ def test_prefix_mass_sums_its_labels(labels: list[str], data: st.DataObject) -> 
     ],
 )
 def test_wrong_trees_are_errors(labels: list[str], separator: str, message: str) -> None:
-    """The message holds the label and the remedy."""
+    """A wrong tree raises an error with the label and the remedy."""
     with pytest.raises(ConfigurationError, match=message):
         HierarchicalLabels(labels, separator)
 
@@ -230,7 +230,7 @@ STRUCTURED = [(STARS, "4 stars", "2 stars"), (MONEY, "Food/Out/Bar", "Food/In")]
 
 @pytest.mark.parametrize(("labels", "label", "answer"), STRUCTURED)
 def test_aspects_inherit_the_confidence(labels: LabelSet, label: str, answer: str) -> None:
-    """Without a distribution every aspect has the prediction's own confidence, or None."""
+    """Without a distribution every aspect has the prediction's confidence, or None."""
     for own in (0.6, None):
         for aspect in labels.aspects(Prediction(label=label, confidence=own), answer):
             assert aspect.confidence == own
@@ -239,7 +239,7 @@ def test_aspects_inherit_the_confidence(labels: LabelSet, label: str, answer: st
 
 @pytest.mark.parametrize(("labels", "label", "answer"), STRUCTURED)
 def test_marginals_keep_masses_and_bound(labels: LabelSet, label: str, answer: str) -> None:
-    """Marginals keep masses, space and error bound, but not one label's joint probability."""
+    """Marginals keep masses, space and error bound, and drop the joint probability."""
     shares = np.full(len(labels), 1 / len(labels))
     measured = np.arange(len(labels)) == 0
     whole = over(labels, shares, measured=measured, joint_logprob=-0.5, emitted=label)
@@ -257,7 +257,7 @@ def test_marginals_keep_masses_and_bound(labels: LabelSet, label: str, answer: s
 
 @pytest.mark.parametrize(("labels", "label", "answer"), STRUCTURED)
 def test_confidence_above_the_mass_is_kept(labels: LabelSet, label: str, answer: str) -> None:
-    """In masked space the emitted label's confidence is not its share of the distribution."""
+    """In masked space a confidence above the label's mass is kept."""
     shares = np.full(len(labels), 1 / len(labels))
     prediction = answered(labels, label, shares, confidence=0.97)
     found = labels.aspects(prediction, answer)
@@ -275,7 +275,7 @@ def test_confidence_above_the_mass_is_kept(labels: LabelSet, label: str, answer:
     ],
 )
 def test_structures_make_labels_differ(one: LabelSet, other: LabelSet) -> None:
-    """Equal labels in another structure are unequal sets; copies are equal and have equal hashes."""
+    """Equal labels in another structure make unequal sets; copies are equal with equal hashes."""
     assert one != other
     assert other != one
     copied = pickle.loads(pickle.dumps(one))  # noqa: S301 (our own bytes)
@@ -285,7 +285,7 @@ def test_structures_make_labels_differ(one: LabelSet, other: LabelSet) -> None:
 
 
 def test_names_choose_the_structure() -> None:
-    """A name chooses the structure, and a separator fits hierarchical labels alone."""
+    """A name chooses the structure, and a separator with another structure is an error."""
     assert structured_labels(["a", "b"]) == LabelSet(["a", "b"])
     assert structured_labels(["a", "b"], structure="ordinal") == OrdinalLabels(["a", "b"])
     assert structured_labels(["a/b", "b"], structure="hierarchical") == HierarchicalLabels(["a/b", "b"])
@@ -301,7 +301,7 @@ def test_names_choose_the_structure() -> None:
 
 
 def test_fields_keep_their_structure() -> None:
-    """Each field's aspects are those of its own labels, with their confidence."""
+    """Each field has the aspects of its own labels, with its own confidence."""
     fields = FieldLabels([Field(name="stars", labels=STARS), Field(name="kind", labels=LabelSet(["a", "b"]))])
     shares = [0.1, 0.2, 0.3, 0.25, 0.15]
     part = Part(name="stars", label="3 stars", confidence=0.3, distribution=over(STARS, shares))

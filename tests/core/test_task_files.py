@@ -1,4 +1,4 @@
-"""Task files in TOML and the messages about their mistakes."""
+"""Tests of task files in TOML, and of the messages about their mistakes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ woof woof,dog,test
 
 
 def toml(folder: Path, text: str, **files: str) -> Path:
-    """Write a task file, and files beside it by their names with ``_`` for the dot."""
+    """Write a task file and the named files; ``_`` in a name stands for the dot."""
     for name, content in files.items():
         (folder / name.replace("_", ".")).write_text(content)
     path = folder / "task.toml"
@@ -45,7 +45,7 @@ def toml(folder: Path, text: str, **files: str) -> Path:
 
 
 def error_of(path: Path) -> str:
-    """Return the message of the error a task file raises, with the path made short."""
+    """Return the message of the error that a task file raises, with a shortened path."""
     with pytest.raises((ConfigurationError, DataError)) as caught:
         Task.from_file(path)
     return str(caught.value).replace(f"{path.parent}/", "")
@@ -74,7 +74,7 @@ def test_labels_have_the_named_structure(tmp_path: Path, lines: str, labels: Lab
 
 
 def test_task_files_describe_whole_tasks(write_task: WriteTask) -> None:
-    """Every key arrives where it belongs; data paths are relative to the file."""
+    """Every key of the file is in the task; data paths are relative to the file."""
     extra = """
 [model]
 name = "openai/small"
@@ -118,14 +118,14 @@ thresholds = "auto"
 
 
 def test_task_files_hold_prompts_and_descriptions(tmp_path: Path) -> None:
-    """Labels of descriptions are spelled as in the label set."""
+    """A task file holds prompts, user template and descriptions by label."""
     path = toml(tmp_path, HEAD + 'other_prompts = ["q", "r"]\n[label_descriptions]\nCAT = "It meows."\n')
     task = Task.from_file(path)
     assert (task.other_prompts, task.label_descriptions) == (("q", "r"), {"cat": "It meows."})
 
 
 def test_head_files_are_beside_the_task(write_task: WriteTask) -> None:
-    """The path of a head is relative to the task file; by default a search learns one."""
+    """A head's path is relative to the task file, and a search fits a head by default."""
     assert Task.from_file(write_task()).head.model_dump() == {"file": None, "fit": "auto", "embeddings": None}
     path = write_task(extra='[head]\nfile = "heads/one.json"\nfit = "off"\nembeddings = "model2vec:a/b"\n')
     assert Task.from_file(path).head.model_dump() == {
@@ -158,7 +158,7 @@ def test_head_mistakes_name_their_line(write_task: WriteTask, lines: str, said: 
 
 @pytest.mark.parametrize("value", ["validation", "val", "dev"])
 def test_one_file_may_hold_all_splits(tmp_path: Path, value: str) -> None:
-    """The split column tells splits apart, under any of the usual names of validation."""
+    """One file holds all splits by a column, under any usual name of validation."""
     columns = 'input_column = "text"\nanswer_column = "label"\nsplit_column = "part"\n'
     path = toml(tmp_path, f'{HEAD}[data]\nfile = "all.csv"\n{columns}', all_csv=TABLE.format(value=value))
     task = Task.from_file(path)
@@ -169,7 +169,7 @@ def test_one_file_may_hold_all_splits(tmp_path: Path, value: str) -> None:
 
 
 def test_own_files_win_over_common_ones(tmp_path: Path) -> None:
-    """A split with a file of its own is not read from the common file."""
+    """A split with its own file is not read from the common file."""
     path = toml(
         tmp_path,
         HEAD + '[data]\nfile = "all.csv"\ntest = "new.csv"\n',
@@ -182,7 +182,7 @@ def test_own_files_win_over_common_ones(tmp_path: Path) -> None:
 
 
 def test_former_keys_may_stay_unset(tmp_path: Path) -> None:
-    """A key of earlier versions that is switched off is ignored, as their records hold it."""
+    """A key of earlier versions that is switched off is ignored."""
     path = toml(tmp_path, HEAD + '[model]\nname = "x"\nlabel_codes = false\n')
     assert Task.from_file(path).model == ModelSettings(name="x")
 
@@ -329,7 +329,7 @@ def test_wrong_keys_name_file_and_line(tmp_path: Path, text: str, message: str) 
     ],
 )
 def test_strategies_take_their_own_parameters(tmp_path: Path, name: str, strategy: Any) -> None:
-    """The names in core, which must not import the strategies, equal those of the strategies."""
+    """Parameters of strategies listed in core equal those of the strategies."""
     parameters = {field.name: field.default for field in dataclasses.fields(strategy)}
     lines = "".join(f"{key} = {value}\n" for key, value in parameters.items())
     path = toml(tmp_path, f'{HEAD}[scoring]\nstrategy = "{name}"\n[scoring.parameters]\n{lines}')
@@ -339,7 +339,7 @@ def test_strategies_take_their_own_parameters(tmp_path: Path, name: str, strateg
 
 
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
-    """Each mistake has a line of the message."""
+    """The error has a line for each mistake."""
     path = toml(tmp_path, 'name = 5\nlabels = ["a", "b"]\nx = 1\n')
     assert [line.split(":")[1] for line in error_of(path).split("\n")] == ["1", "1", "3"]
 
@@ -349,7 +349,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     [(HEAD + "field = \n", 4), (HEAD + 'name = "twice"\n', 4), ('name = "open\n', 1), ("a = [\n1,\n", 3)],
 )
 def test_broken_toml_names_the_line(tmp_path: Path, text: str, line: int) -> None:
-    """The message names the line where the parser stopped."""
+    """Broken TOML raises an error with its line."""
     assert error_of(toml(tmp_path, text)).startswith(f"task.toml:{line}: not valid TOML: ")
 
 
@@ -370,7 +370,7 @@ def test_missing_task_files_are_explained(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_task_files_must_be_utf8(tmp_path: Path, mark: bytes) -> None:
-    """The message names line, byte and remedy."""
+    """A task file outside UTF-8 raises an error with line, byte and remedy."""
     path = tmp_path / "task.toml"
     path.write_bytes(mark + b'name = "n"\nprompt = "caf\xe9"\n')
     assert error_of(path) == "task.toml:2: expected UTF-8 text, got the byte 0xe9: save the file as UTF-8."
@@ -401,14 +401,14 @@ def test_wrong_rows_name_file_and_line(tmp_path: Path, rows: str, message: str) 
 
 
 def warnings_of(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what loading a task warns of."""
+    """Return the warnings of loading a task."""
     with caplog.at_level(logging.WARNING, logger="calibrant"):
         Task.from_file(path)
     return [record.getMessage().replace(f"{path.parent}/", "") for record in caplog.records]
 
 
 def test_shared_rows_are_warned_of(write_task: WriteTask, caplog: pytest.LogCaptureFixture) -> None:
-    """Every pair of splits is compared; case and surrounding space do not count."""
+    """Rows shared by any two splits are warned of, whatever their case and spaces."""
     row = '{"input": " TRAIN 0 Meow", "answer": "cat"}\n'
     assert warnings_of(write_task(validation=row, test=row), caplog) == [
         f"task.toml: 1 {one} row(s) are also {other} rows, for example 'train 0 meow': remove them from one of the two."
@@ -422,7 +422,7 @@ def test_separate_splits_raise_no_warning(write_task: WriteTask, caplog: pytest.
 
 
 def test_only_wanted_splits_are_read(write_task: WriteTask) -> None:
-    """Splits that are not wanted are not read, but their sources are kept."""
+    """Splits that are not wanted are not read, and their sources are kept."""
     task = Task.from_file(write_task(train="not JSON\n"), splits=("test",))
     assert (len(task.train), len(task.validation), len(task.test)) == (0, 0, 4)
     assert [example.input for example, _ in task.sources["validation"].examples()] == [
@@ -431,7 +431,7 @@ def test_only_wanted_splits_are_read(write_task: WriteTask) -> None:
 
 
 def test_missing_data_files_are_named(write_task: WriteTask) -> None:
-    """The message says that paths are relative to the task file."""
+    """A missing data file raises an error that says paths are relative to the task file."""
     path = write_task()
     (path.parent / "test.jsonl").unlink()
     assert (

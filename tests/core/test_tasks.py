@@ -1,4 +1,4 @@
-"""Tasks made in Python."""
+"""Tests of tasks made in Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make(**changes: object) -> Task:
 
 
 def test_answers_take_the_labels_spelling() -> None:
-    """Answers take the spelling of the label set, and nothing else of the row changes."""
+    """Answers take the label set's spelling; the rest of the row stays."""
     rows = (Example(input="meow", answer=" CAT ", additional_context={"why": "it meows"}),)
     task = make(train=rows, validation=rows, test=rows)
     expected = Example(input="meow", answer="cat", additional_context={"why": "it meows"})
@@ -27,7 +27,7 @@ def test_answers_take_the_labels_spelling() -> None:
 
 
 def test_unknown_answers_name_split_and_row() -> None:
-    """The message names the split and the position of the row."""
+    """An unknown answer raises an error with split and position."""
     rows = (Example(input="meow", answer="cat"), Example(input="moo", answer="cow"))
     with pytest.raises(
         DataError, match=r"'animals', validation row 2: answer 'cow' is not one of the 2 labels"
@@ -36,7 +36,7 @@ def test_unknown_answers_name_split_and_row() -> None:
 
 
 def test_long_label_sets_are_shortened() -> None:
-    """The message shows eight labels and that there are more."""
+    """The error shows eight labels of a longer label set."""
     labels = [f"label{number}" for number in range(100)]
     with pytest.raises(DataError, match=r"100 labels \(label0, .*, label7, \.\.\.\)"):
         make(labels=labels, test=(Example(input="x", answer="y"),))
@@ -60,14 +60,14 @@ def test_user_templates_need_the_input() -> None:
     ],
 )
 def test_unusable_prompts_are_errors(changes: dict[str, object], said: str) -> None:
-    """Wrong prompts and descriptions raise ConfigurationError in Python as in a file."""
+    """Wrong prompts and descriptions raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=said):
         make(**changes)
 
 
 @pytest.mark.parametrize("field", ["", "a..b", "a.", "a[x]", "a[0]b", "a.[]"])
 def test_wrong_field_paths_are_errors(field: str) -> None:
-    """A field that is no JSON path raises ConfigurationError in the task and in the reader."""
+    """A field that is no JSON path raises ConfigurationError in task and reader."""
     with pytest.raises(
         ConfigurationError, match=r"Expected field to be a JSON path, got .*separated by dots"
     ):

@@ -1,4 +1,4 @@
-"""Ray is an extra: without it there is nothing to collect, and `make test-ray` fails for want of tests."""
+"""Fixtures for Ray: without the extra no test is collected, and `make test-ray` fails."""
 
 from importlib.util import find_spec
 

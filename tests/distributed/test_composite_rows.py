@@ -1,4 +1,4 @@
-"""Answers that hold several labels on a worker: the lines it writes are those of one machine."""
+"""Tests of rows with several labels on a worker: its lines equal those of one machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def opening(*, limits: Limits) -> Classifier:
 
 
 def lasting(lines: list[bytes]) -> list[dict[str, Any]]:
-    """Return rows without what depends on the moment."""
+    """Return rows without the fields that differ from run to run."""
     return [
         {name: value for name, value in json.loads(line).items() if name != "latency_seconds"}
         for line in lines
@@ -39,7 +39,7 @@ def lasting(lines: list[bytes]) -> list[dict[str, Any]]:
 
 
 def test_a_block_counts_like_one_machine(tmp_path: Path) -> None:
-    """The driver counts the lines, parts included, as one machine does."""
+    """The metrics of a worker's block, parts included, equal those of one machine."""
     rows = [(number, f"text {number}", HIGH if number % 3 else LOW, None) for number in range(9)]
     book = LocalBook(Limits(), workers=1)
     answered = Worker(opening, Limits(), 1, None, book).answer(0, rows)

@@ -1,4 +1,4 @@
-"""`calibrant.distributed.evaluate` on Ray: the rows of one machine, whatever happens to the workers."""
+"""Tests of `calibrant.distributed.evaluate` on Ray, also when workers are killed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def small_cluster() -> Iterator[None]:
 
 
 def test_workers_give_the_rows_of_one_machine(tmp_path: Path) -> None:
-    """The rows are equal, wrong answers, failures and refusals included; then the failed row alone is repeated."""
+    """Ray's rows and metrics equal those of one machine; a rerun asks only the row that failed."""
     rows = animals(tmp_path)
     down = True
 
@@ -81,10 +81,7 @@ def test_workers_give_the_rows_of_one_machine(tmp_path: Path) -> None:
 
 
 def test_a_killed_worker_loses_and_duplicates_nothing(tmp_path: Path) -> None:
-    """The rows of its block are answered by the one that takes its place; every row stands there once.
-
-    A limit on calls holds nevertheless: what the dead worker had begun counts.
-    """
+    """After a worker is killed, every row is there once, answered by another worker."""
     rows = animals(tmp_path)
     seen = tmp_path / "workers"
     seen.mkdir()
@@ -116,7 +113,7 @@ def test_a_killed_worker_loses_and_duplicates_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_what_kills_every_worker_ends_the_run(tmp_path: Path, when: str, message: str) -> None:
-    """Workers are not started without end; the other blocks are kept."""
+    """A fault that kills every worker raises StateError, and finished blocks are kept."""
     driver = os.getpid()
 
     def faults(_number: int, body: Any) -> None:
@@ -147,10 +144,7 @@ def test_what_kills_every_worker_ends_the_run(tmp_path: Path, when: str, message
 
 
 def test_a_stopped_run_goes_on_within_its_limits(tmp_path: Path) -> None:
-    """What was begun is kept, and nothing is paid for twice; limits are those of all workers together.
-
-    A server that refuses whatever comes faster refuses nothing; the dollars end the second run at their number.
-    """
+    """A stopped run continues within its rate and budget, and no row is paid for twice."""
     rows = animals(tmp_path)
     prices = {"input_cost_per_token": 0.01, "output_cost_per_token": 0.0}
     stop = Stop()
@@ -181,7 +175,7 @@ def test_a_stopped_run_goes_on_within_its_limits(tmp_path: Path) -> None:
 
 
 def test_too_many_workers_are_refused(tmp_path: Path) -> None:
-    """Ray would wait for them without end."""
+    """More workers than CPUs raise ConfigurationError."""
     with (
         FaultServer(LABELS) as server,
         pytest.raises(ConfigurationError, match="CPU for each of 3 workers, got 2"),
@@ -190,7 +184,7 @@ def test_too_many_workers_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_evaluates_on_workers(tmp_path: Path, write_task: Callable[..., Path]) -> None:
-    """The prompt's file is on no other machine; the result is that of the local engine."""
+    """`calibrant evaluate --engine ray` writes the rows and files of the local engine."""
     parquet = pytest.importorskip("pyarrow.parquet")
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Say which animal it is.")
@@ -215,7 +209,7 @@ def test_the_command_evaluates_on_workers(tmp_path: Path, write_task: Callable[.
 
 
 def test_machines_with_another_version_of_calibrant_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The versions are compared before any row is dealt out."""
+    """Another version of calibrant on a machine raises ConfigurationError before the run."""
     real = seam._own_version
     monkeypatch.setattr(seam, "_own_version", lambda: "0.0.7")
     with (
@@ -226,7 +220,7 @@ def test_machines_with_another_version_of_calibrant_are_refused(monkeypatch: pyt
 
 
 def test_one_file_is_not_shared_by_two_machines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite's locks hold on one machine."""
+    """A SQLite cache for two machines raises ConfigurationError."""
     nodes = ray.nodes() * 2
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     with (

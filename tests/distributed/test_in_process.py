@@ -1,4 +1,4 @@
-"""`calibrant.distributed.evaluate` with threads in place of Ray: files, budgets, faults."""
+"""Tests of `calibrant.distributed.evaluate` with threads in place of Ray: files, budgets, faults."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ PRICES = {"input_cost_per_token": 0.01, "output_cost_per_token": 0.0}
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads stand for the cluster."""
+    """Replace Ray's cluster by threads."""
     in_process.install(monkeypatch)
     monkeypatch.setattr(_worker, "_LOOK_SECONDS", 0.01)
 
 
 @pytest.fixture
 def server() -> Iterator[FaultServer]:
-    """A server that answers everything."""
+    """Return a server that answers every request."""
     with FaultServer(LABELS) as running:
         yield running
 
 
 def test_unjoined_blocks_are_joined_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of an earlier state are removed."""
+    """Blocks that could not be joined are joined by a rerun without a call."""
 
     def faults(number: int, _body: Any) -> str | None:
         return "503" if number == 3 else None
@@ -62,7 +62,7 @@ def test_unjoined_blocks_are_joined_on_resume(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_finished_run_has_its_rows_once(tmp_path: Path) -> None:
-    """The rows are in one file; blocks that a kill left beside it are ignored, and removed the next time."""
+    """Leftover block files beside a finished run are ignored and removed."""
     rows, out = animals(tmp_path), tmp_path / "out"
     with FaultServer(LABELS, faults=["503"]) as server:
         run(rows, server, out)
@@ -77,7 +77,7 @@ def test_a_finished_run_has_its_rows_once(tmp_path: Path) -> None:
 
 
 def test_an_input_may_grow(server: FaultServer, tmp_path: Path) -> None:
-    """Only new rows are answered, whether or not the last block was whole."""
+    """Further rows of a longer input are asked, and earlier rows are not asked again."""
     out = tmp_path / "out"
     for count in (56, 60, 61):
         result = run(animals(tmp_path, count), server, out)
@@ -95,7 +95,7 @@ def test_an_input_may_grow(server: FaultServer, tmp_path: Path) -> None:
     ],
 )
 def test_an_unfit_file_is_refused(server: FaultServer, tmp_path: Path, change: Any, message: str) -> None:
-    """The run calls and removes nothing before."""
+    """A changed predictions.jsonl raises StateError; the file stays, and no call is made."""
     rows, out = animals(tmp_path), tmp_path / "out"
     run(rows, server, out)
     file = out / "predictions.jsonl"
@@ -112,7 +112,7 @@ def test_an_unfit_file_is_refused(server: FaultServer, tmp_path: Path, change: A
 def test_budgets_end_a_run_and_keep_rows(
     server: FaultServer, tmp_path: Path, limits: dict[str, Any], most: int | None
 ) -> None:
-    """Budgets start anew on a resume; in the end every row was paid for once."""
+    """A budget stops the run with its reason; reruns finish it, and each row is paid for once."""
     rows, out = animals(tmp_path), tmp_path / "out"
     (name,) = limits
     sessions = 0
@@ -130,7 +130,7 @@ def test_budgets_end_a_run_and_keep_rows(
 
 
 def test_a_worker_whose_server_is_down_ends_the_run(tmp_path: Path) -> None:
-    """A hundred failures in a row end the run; rows of the other worker are kept."""
+    """A hundred failures in a row raise ProviderError, and rows of the other worker are kept."""
     rows, out = animals(tmp_path, 400), tmp_path / "out"
     with FaultServer(LABELS) as up, FaultServer(LABELS, faults={"503": 1.0}) as down:
         addresses = iter((up.api_base, up.api_base, down.api_base))  # the first one is the driver's
@@ -148,7 +148,7 @@ def test_a_worker_whose_server_is_down_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_a_deadline_ends_the_run(tmp_path: Path) -> None:
-    """No block is finished by then."""
+    """A deadline stops the run with its reason, and answered rows are kept."""
     rows, out = animals(tmp_path, 400), tmp_path / "out"
     limits = Limits(concurrency=2, run_seconds=0.1)
     with FaultServer(LABELS, latency=0.02) as server:
@@ -158,7 +158,7 @@ def test_a_deadline_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_rates_of_all_workers_are_kept(tmp_path: Path) -> None:
-    """A server that refuses whatever comes faster refuses nothing."""
+    """All workers together keep a rate limit, so the server refuses no request."""
     with FaultServer(LABELS, requests_per_second=100) as server:
         limits = Limits(concurrency=8, requests_per_minute=100 * 60 * 0.9)
         result = run(animals(tmp_path, 150), server, tmp_path / "out", limits=limits)
@@ -167,7 +167,7 @@ def test_rates_of_all_workers_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_cache_holds_what_was_answered(server: FaultServer, tmp_path: Path) -> None:
-    """Workers write the cache block by block, so another directory needs no call."""
+    """A cache answers a second directory without a call."""
     rows, cache = animals(tmp_path), str(tmp_path / "cache.sqlite")
     run(rows, server, tmp_path / "first", cache=cache)
     again = run(rows, server, tmp_path / "second", cache=cache)
@@ -176,7 +176,7 @@ def test_a_cache_holds_what_was_answered(server: FaultServer, tmp_path: Path) ->
 
 
 def test_a_full_cache_fails(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows are kept all the same."""
+    """A cache that cannot be saved raises StateError, and the rows are kept."""
 
     def full(_cache: PredictionCache) -> None:
         raise StateError("cache.sqlite: not saved")
@@ -189,7 +189,7 @@ def test_a_full_cache_fails(server: FaultServer, tmp_path: Path, monkeypatch: py
 
 
 def test_a_full_disk_ends_runs(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows before and after the failed write are kept; the run goes on from there."""
+    """A full disk raises StateError; other blocks are kept, and a rerun finishes the run."""
     rows, out = animals(tmp_path), tmp_path / "out"
     add, tried = Shards.add, []
 
@@ -210,7 +210,7 @@ def test_a_full_disk_ends_runs(server: FaultServer, tmp_path: Path, monkeypatch:
 
 
 def test_blocks_of_another_size_are_another_run(server: FaultServer, tmp_path: Path) -> None:
-    """Block files of another size are refused."""
+    """Another block size raises StateError for a directory that has rows."""
     rows, out = animals(tmp_path), tmp_path / "out"
     run(rows, server, out)
     with pytest.raises(StateError, match="differs in engine"):
@@ -218,7 +218,7 @@ def test_blocks_of_another_size_are_another_run(server: FaultServer, tmp_path: P
 
 
 def test_a_worker_with_settings_that_are_refused_says_so(tmp_path: Path) -> None:
-    """The driver opens the same classifier, so no call is made."""
+    """A classifier that cannot be opened raises its own error in the driver."""
 
     def opening(*, limits: Limits) -> Any:
         raise ConfigurationError(f"no {limits.concurrency}")
@@ -228,7 +228,7 @@ def test_a_worker_with_settings_that_are_refused_says_so(tmp_path: Path) -> None
 
 
 def test_a_fault_stops_workers(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A used-up budget lets lent rows finish; a fault does not."""
+    """A budget closes the ledger for new rows only; a fault also stops the rows that were lent."""
     told: list[tuple[str, bool]] = []
 
     def record(ledger: Ledger, reason: str, *, at_once: bool) -> None:
@@ -260,7 +260,7 @@ def test_a_fault_stops_workers(server: FaultServer, tmp_path: Path, monkeypatch:
 def test_a_worker_that_cannot_open_its_classifier_says_so(
     server: FaultServer, tmp_path: Path, error: Exception, kind: type[Exception], message: str
 ) -> None:
-    """The error is raised once, with its own message: Ray would restart a failed worker again and again."""
+    """A worker that cannot open its classifier raises that error after one try for each worker."""
     opened: list[int] = []
 
     def opening(*, limits: Limits) -> Any:
@@ -276,7 +276,7 @@ def test_a_worker_that_cannot_open_its_classifier_says_so(
 
 
 def test_a_block_is_given_up_after_five_deaths(server: FaultServer, tmp_path: Path) -> None:
-    """The message names the rows, and no call is made; four deaths are tolerated and reset by an answer."""
+    """A block that killed five workers raises StateError with its rows; four deaths are allowed."""
     book = in_process.LocalBook(LIMITS, 2)
     rows = [(index, row.input, row.answer, None) for index, row in enumerate(animals(tmp_path))][16:24]
 
@@ -297,7 +297,7 @@ def test_a_block_is_given_up_after_five_deaths(server: FaultServer, tmp_path: Pa
 
 
 def test_workers_that_die_opening_are_given_up(server: FaultServer) -> None:
-    """Five deaths beyond the number of workers are too many; a worker that opens resets the count."""
+    """Too many deaths while opening are an error, and a worker that opens resets their count."""
     book = in_process.LocalBook(LIMITS, 2)
     opened: list[int] = []
 
@@ -320,7 +320,7 @@ def test_workers_that_die_opening_are_given_up(server: FaultServer) -> None:
 
 
 def test_a_closed_run_reads_no_more_blocks(tmp_path: Path) -> None:
-    """Further rows would be dealt out only to be refused."""
+    """After the ledger is closed, the reader yields no more blocks."""
     rows = animals(tmp_path)
     book = in_process.LocalBook(Limits(), 2)
     reader = _worker.Reader(dataset=rows, labels=rows.labels, block_rows=8, book=book)
@@ -331,7 +331,7 @@ def test_a_closed_run_reads_no_more_blocks(tmp_path: Path) -> None:
 
 
 def test_progress_counts_rows_and_cost(server: FaultServer, tmp_path: Path) -> None:
-    """It is reported after each block, up to the last row."""
+    """Progress is reported after each block, with rows, rows left and cost."""
     seen: list[Any] = []
     run(animals(tmp_path), server, tmp_path / "out", model=PRICES, on_progress=seen.append)
     assert [now.rows for now in seen] == [8, 16, 24, 32, 40, 48, 56, 60]
@@ -340,7 +340,7 @@ def test_progress_counts_rows_and_cost(server: FaultServer, tmp_path: Path) -> N
 
 
 def test_a_late_stop_leaves_a_finished_run(server: FaultServer, tmp_path: Path) -> None:
-    """The metrics name no early end."""
+    """A stop after the last row leaves a complete run without a reason."""
     stop = Stop()
     late = {0: "too late"}
     result = run(
@@ -355,7 +355,7 @@ def test_a_late_stop_leaves_a_finished_run(server: FaultServer, tmp_path: Path) 
 
 
 def test_a_stop_before_anything_is_asked_asks_nothing(server: FaultServer, tmp_path: Path) -> None:
-    """Workers that start later see the stop."""
+    """A stop requested before the run is the run's reason."""
     stop = Stop()
     stop.request("changed my mind")
     result = run(animals(tmp_path), server, tmp_path / "out", stop=stop)
@@ -364,14 +364,14 @@ def test_a_stop_before_anything_is_asked_asks_nothing(server: FaultServer, tmp_p
 
 
 def the_rest_is_asked(rows: Any, server: FaultServer, rescue: Path) -> None:
-    """Assert that a run into a rescue directory asks about what is not there."""
+    """Assert that a run into the rescue directory asks only the missing rows."""
     asked, kept = sum(server.counts.values()), len(written(rescue))
     assert run(rows, server, rescue).metrics.complete
     assert sum(server.counts.values()) - asked == 60 - kept
 
 
 def test_blocks_after_a_lost_directory_are_kept(tmp_path: Path) -> None:
-    """The blocks lie beside it; nothing is written under its name again."""
+    """After the directory is moved, later blocks are written to the rescue directory."""
     rows, out, rescue = animals(tmp_path), tmp_path / "out", tmp_path / "out.rescued"
 
     def faults(number: int, _body: Any) -> None:
@@ -389,7 +389,7 @@ def test_blocks_after_a_lost_directory_are_kept(tmp_path: Path) -> None:
 
 
 def test_lost_blocks_are_kept(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check before the write still finds the directory; the block is then written to the rescue directory."""
+    """A block whose directory vanishes during the write is written to the rescue directory."""
     rows, out, rescue = animals(tmp_path), tmp_path / "out", tmp_path / "out.rescued"
     add, tried = Shards.add, []
 
@@ -411,7 +411,7 @@ def test_lost_blocks_are_kept(server: FaultServer, tmp_path: Path, monkeypatch: 
 
 
 def test_a_finished_run_is_counted_again_without_a_call(server: FaultServer, tmp_path: Path) -> None:
-    """The files of the run do not change."""
+    """A finished run is evaluated again without a call, and its files stay the same."""
     rows, out = animals(tmp_path), tmp_path / "out"
     first = run(rows, server, out)
     files = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
@@ -422,7 +422,7 @@ def test_a_finished_run_is_counted_again_without_a_call(server: FaultServer, tmp
 
 
 def test_a_fault_ends_the_run_and_blocks_that_are_begun_are_kept(tmp_path: Path) -> None:
-    """A rejected key fails every row."""
+    """A refused key raises ProviderError, and metrics.json holds its message."""
     with (
         FaultServer(LABELS, api_key="another") as server,
         pytest.raises(ProviderError, match="401") as raised,
@@ -433,7 +433,7 @@ def test_a_fault_ends_the_run_and_blocks_that_are_begun_are_kept(tmp_path: Path)
 
 
 def test_a_run_without_prices_ends_before_a_budget_in_dollars(server: FaultServer, tmp_path: Path) -> None:
-    """The run ends after the first rows without a price."""
+    """A budget in dollars stops a run without prices after at most two calls."""
     result = run(animals(tmp_path), server, tmp_path / "out", limits=Limits(concurrency=8, max_cost=1))
     assert "No price is known" in result.metrics.stopped
     assert sum(server.counts.values()) <= 2

@@ -1,4 +1,4 @@
-"""The ledger: budgets and rates of all workers together, whoever dies and whoever waits."""
+"""Tests of the ledger: budgets and rates of all workers, also when workers die or wait."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from calibrant.distributed._ledger import Leased, Ledger, Loan, Spent
 def spent(
     rows: int, *, calls: int | None = None, tokens: int = 0, cost: float = 0.0, unpriced: int = 0
 ) -> Spent:
-    """Return what rows took: a call each, unless more are named."""
+    """Return the spending of rows: one call each, unless `calls` is given."""
     return Spent(
         rows=rows, calls=rows if calls is None else calls, tokens=tokens, cost=cost, unpriced=unpriced
     )
 
 
 def test_without_a_budget_a_block_is_lent_whole() -> None:
-    """Whole blocks are lent from the first row on; a rate is no budget."""
+    """Without a budget a whole block is lent at once; a rate limit is no budget."""
     assert Ledger(Limits(requests_per_minute=1), 2).lend(1024) == Loan(1024)
 
 
 @pytest.mark.parametrize("budget", ["max_requests", "max_tokens", "max_cost"])
 def test_one_row_is_lent_until_its_price_is_known(budget: str) -> None:
-    """Every kind of budget begins with one row."""
+    """Only one row is lent before its price is known; then the budget decides."""
     ledger = Ledger(Limits(**{budget: 10_000}), 2)
     assert ledger.lend(1024) == Loan(1)
     ledger.settle(1, spent(1, tokens=1, cost=1.0))
@@ -46,7 +46,7 @@ def test_one_row_is_lent_until_its_price_is_known(budget: str) -> None:
 )
 @given(seed=st.integers(0, 2**32), workers=st.integers(1, 8), deaths=st.floats(0, 0.3))
 def test_crashes_keep_budgets(limits: Limits, unit: str, seed: int, workers: int, deaths: float) -> None:
-    """A hundred rows' worth, what the dead had borrowed included.
+    """Workers that die do not let a run exceed its budget by more than one row.
 
     A row takes 1 call, 10 tokens and half a dollar; workers take turns at random.
     """
@@ -73,7 +73,7 @@ def test_crashes_keep_budgets(limits: Limits, unit: str, seed: int, workers: int
 
 
 def test_dearer_rows_than_before_overrun_a_budget_by_little() -> None:
-    """Half of the remaining budget is lent at most, so prices may double."""
+    """At most half of the budget left is lent, so a doubled price exceeds it by little."""
     ledger = Ledger(Limits(max_cost=100), 2)
     paid, price = 0.0, 1.0
     while (loan := ledger.lend(1024)).rows:
@@ -85,7 +85,7 @@ def test_dearer_rows_than_before_overrun_a_budget_by_little() -> None:
 
 
 def test_calls_a_row_are_counted_as_they_come() -> None:
-    """Five samples a row are five calls."""
+    """Rows that take five calls each use five calls of the budget."""
     ledger = Ledger(Limits(max_requests=100), 1)
     rows = 0
     while (loan := ledger.lend(1024)).rows:
@@ -95,7 +95,7 @@ def test_calls_a_row_are_counted_as_they_come() -> None:
 
 
 def test_rows_that_were_known_already_cost_nothing() -> None:
-    """What is lent is given back, so a cache does not use a budget up."""
+    """Rows that need no call give their share of the budget back."""
     ledger = Ledger(Limits(max_requests=2), 1)
     for _ in range(10):
         assert ledger.lend(8) == Loan(1)
@@ -103,7 +103,7 @@ def test_rows_that_were_known_already_cost_nothing() -> None:
 
 
 def test_dollars_cannot_be_kept_without_prices() -> None:
-    """The reason names the remedy."""
+    """A budget in dollars is refused if a row has no price, and the reason says so."""
     ledger = Ledger(Limits(max_cost=1), 2)
     ledger.lend(8)
     ledger.settle(1, spent(1, tokens=5, unpriced=1))
@@ -111,7 +111,7 @@ def test_dollars_cannot_be_kept_without_prices() -> None:
 
 
 def test_returned_rows_are_lent_after_a_refusal() -> None:
-    """The run ends with its budget used up."""
+    """A row that is returned unused is lent again, although a refusal came before."""
     ledger = Ledger(Limits(max_requests=2), 2)
     assert (ledger.lend(8).rows, ledger.lend(8).rows, ledger.closed()) == (1, 1, "")
     refused = ledger.lend(8).refused
@@ -124,7 +124,7 @@ def test_returned_rows_are_lent_after_a_refusal() -> None:
 
 
 def test_what_was_begun_and_never_ended_is_counted() -> None:
-    """Tasks are counted one by one; an end resets the count."""
+    """Each task's starts are counted, and an end resets its count."""
     ledger = Ledger(Limits(), 2)
     assert [ledger.begin("block 1"), ledger.begin("block 1"), ledger.begin("block 2")] == [1, 2, 1]
     ledger.end("block 1")
@@ -133,7 +133,7 @@ def test_what_was_begun_and_never_ended_is_counted() -> None:
 
 
 def test_a_stopped_run_begins_no_row() -> None:
-    """The first reason is kept."""
+    """A closed ledger lends no row, and keeps the first reason."""
     ledger = Ledger(Limits(), 2)
     assert ledger.lend(8) == Loan(8)
     ledger.close("enough", at_once=True)
@@ -143,7 +143,7 @@ def test_a_stopped_run_begins_no_row() -> None:
 
 
 class World:
-    """A clock, a ledger on it, and workers with a share of its rate who ask when they may."""
+    """A clock, a ledger on this clock, and workers that ask for their share of the rate."""
 
     def __init__(self, per_minute: float, workers: int, *, delay: int = 1) -> None:
         self.now = 0.0
@@ -178,9 +178,9 @@ class World:
     delay=st.integers(1, 3),
 )
 def test_workers_share_a_rate(rate: float, workers: int, busy: int, amount: float, delay: int) -> None:
-    """Ten seconds never see more than the rate, one second's worth at first, and the overdraft of calls in flight.
+    """Workers exceed the rate by no more than its first second and the calls in flight.
 
-    They see hardly less, though only some of the workers call: an idle one delays no other.
+    Some workers alone use nearly the whole rate: an idle worker delays no other.
     """
     world = World(60 * rate, workers, delay=delay)
     asking = world.leased[: min(busy, workers)]
@@ -200,7 +200,7 @@ def test_workers_share_a_rate(rate: float, workers: int, busy: int, amount: floa
 
 
 def test_an_overdraft_is_reported() -> None:
-    """Tokens are charged with the answer; an idle worker reports them, too."""
+    """An overdraft of one worker makes another worker wait."""
     world = World(600, 2)
     first, second = world.leased
     assert first.wait(0.0) > 0
@@ -213,7 +213,7 @@ def test_an_overdraft_is_reported() -> None:
 
 
 def test_rates_of_several_models_are_apart() -> None:
-    """Each rate has its own name."""
+    """Rates under different names do not share their allowance."""
     ledger = Ledger(Limits(), 1, clock=lambda: 0.0)
     assert ledger.take("0 requests_per_minute", 60, 0, 1) == 0
     assert ledger.take("0 requests_per_minute", 60, 0, 1) > 0

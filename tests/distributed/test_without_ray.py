@@ -1,4 +1,4 @@
-"""What of `calibrant.distributed` needs no cluster: shares, blocks on disk, refusals."""
+"""Tests of the parts of `calibrant.distributed` without a cluster: shares, blocks, errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROWS = [Example(input=f"row\r {n}\u2028", answer="cat") for n in range(5)]
 
 
 def refused(match: str, **options: Any) -> None:
-    """Connect to a cluster, which is refused with this message."""
+    """Connect to a cluster, and check that the error has this message."""
     with pytest.raises(ConfigurationError, match=match), seam.connected(Cluster(**options)):
         pass
 
@@ -52,13 +52,13 @@ def line(index: int, outcome: Outcome = Outcome.OK) -> bytes:
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Shards:
-    """Blocks of two rows."""
+    """Return block files of two rows each."""
     return Shards(tmp_path / "shards", 2)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
 def test_shares_never_add_up_to_more_than_the_limits(workers: int) -> None:
-    """Calls in flight are rounded down; rates and budgets stay whole, and the driver keeps the deadline."""
+    """Shares of calls in flight are rounded down; rates and budgets stay whole."""
     whole = Limits(concurrency=10, requests_per_minute=100, max_cost=2, run_seconds=5, call_seconds=3)
     own = share(whole, workers)
     assert 10 - workers < own.concurrency * workers <= 10
@@ -66,20 +66,20 @@ def test_shares_never_add_up_to_more_than_the_limits(workers: int) -> None:
 
 
 def test_a_worker_without_a_call_in_flight_is_refused() -> None:
-    """The limit is kept rather than rounded up."""
+    """More workers than calls in flight raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match="each of 3 workers, got a concurrency of 2"):
         share(Limits(concurrency=2), 3)
 
 
 @pytest.mark.parametrize("settings", [{"workers": 0}, {"block_rows": 0}, {"workers": True}, {"workers": 1.5}])
 def test_a_cluster_has_workers_and_blocks_have_rows(settings: dict[str, Any]) -> None:
-    """Both numbers are integers from 1."""
+    """A number of workers or rows below 1 raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"integer of at least 1"):
         Cluster(**settings)
 
 
 def test_blocks_come_back_in_the_order_of_the_input(shards: Shards, tmp_path: Path) -> None:
-    """Blocks may arrive in any order; a repeated row takes its old place."""
+    """Blocks are joined in the input's order, and a repeated row replaces the old one."""
     shards.add(2, line(4))
     shards.add(0, line(0) + line(1, Outcome.ERROR))
     shards.add(1, line(3))
@@ -105,7 +105,7 @@ def test_blocks_come_back_in_the_order_of_the_input(shards: Shards, tmp_path: Pa
     ],
 )
 def test_a_damaged_block_is_refused(shards: Shards, tmp_path: Path, content: bytes, message: str) -> None:
-    """The message names the block, and no call is made."""
+    """A damaged block raises StateError with its file."""
     (tmp_path / "shards").mkdir()
     (tmp_path / "shards" / "000000000.jsonl").write_bytes(content)
     with pytest.raises(StateError, match=f"000000000.jsonl.*{message}"):
@@ -113,14 +113,14 @@ def test_a_damaged_block_is_refused(shards: Shards, tmp_path: Path, content: byt
 
 
 def test_blocks_beyond_the_input_are_refused(shards: Shards) -> None:
-    """Their rows would be counted."""
+    """Blocks beyond the end of the input raise StateError."""
     shards.add(2, line(4))
     with pytest.raises(StateError, match="beyond the end of the input"):
         shards.recover(ROWS[:4], Tally(LabelSet.of(LABELS)).add)
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The message has the command that installs it."""
+    """A missing Ray raises ConfigurationError with the install command, and makes no directory."""
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)
     rows = Dataset(source=DataSource(path=tmp_path / "none.jsonl"), labels=LabelSet.of(LABELS))
@@ -131,7 +131,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_a_cluster_of_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has Ray's reason on one line and the remedy."""
+    """A cluster with another Python raises an error with Ray's reason and the remedy."""
     other_python = "Version mismatch: The cluster was started with:\n    Python: 3.9.1"
     monkeypatch.setattr(seam, "require_ray", lambda: NotConnected({}, other_python))
     refused(r"Ray cluster at there .*Python: 3\.9\.1.*the same versions", address="there")
@@ -139,7 +139,7 @@ def test_a_cluster_of_another_python_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("named", ["option", "environment"])
 def test_a_foreign_cluster_is_refused(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray's client would read the rows on another machine."""
+    """An address of Ray's client raises an error with the remedy, by option or environment."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if named == "environment":
         monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
@@ -149,7 +149,7 @@ def test_a_foreign_cluster_is_refused(named: str, monkeypatch: pytest.MonkeyPatc
 
 
 class NotConnected:
-    """Ray before it is initialised; afterwards SIGTERM ends the process, as under Ray."""
+    """Ray before it is initialised; `init` records its arguments and raises an error."""
 
     def __init__(self, asked: dict[str, Any], message: str = "far enough") -> None:
         self.asked, self.message = asked, message
@@ -170,7 +170,7 @@ class NotConnected:
 def test_the_cluster_is_named_or_local(
     address: str | None, variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The handler of SIGTERM is restored."""
+    """Ray gets the named address or "local", and SIGTERM's handler is restored."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if variable is not None:
         monkeypatch.setenv("RAY_ADDRESS", variable)
@@ -192,7 +192,7 @@ def test_the_cluster_is_named_or_local(
 
 
 def test_an_address_where_nobody_is_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray itself would retry for minutes."""
+    """An address without a listener raises an error before Ray is asked."""
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -207,5 +207,5 @@ def test_an_address_where_nobody_is_is_refused_at_once(monkeypatch: pytest.Monke
     [("rows.sqlite", True), ("sqlite:///rows.db", True), ("postgresql://u:p@host/rows", False)],
 )
 def test_a_cache_in_a_file_is_known(cache: str, *, file: bool) -> None:
-    """A file belongs to one machine."""
+    """A cache is recognised as a file or as a server."""
     assert is_file(cache) is file

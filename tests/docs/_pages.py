@@ -1,4 +1,4 @@
-"""The documentation's pages, cut into blocks of code."""
+"""Helpers that cut the documentation's pages into blocks of code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Block:
 
     @property
     def commands(self) -> list[list[str]]:
-        """The commands of a ``sh`` block, comments left out, as lists of arguments."""
+        """Return the commands of a ``sh`` block as lists of arguments, comments left out."""
         joined = self.code.replace("\\\n", " ")
         split = [shlex.split(line, comments=True) for line in joined.splitlines()]
         return [words for words in split if words]

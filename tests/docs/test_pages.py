@@ -1,4 +1,4 @@
-"""What the documentation shows runs as it stands there, and prints what it says."""
+"""Tests of the documentation's code blocks, commands, paths and public names."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ MODEL_IS_MISSING = not local_models()[0].installed
 
 
 def asks_a_model(block: Block) -> bool:
-    """Whether running the block needs the embedded model."""
+    """Return whether running the block needs the embedded model."""
     asking = ("local/", "examples/transactions", "examples/ratings", "examples/topics", "examples/helpdesk")
     return block.executed and any(text in block.code for text in asking)
 
 
 def executed_pages() -> list[object]:
-    """Return the pages with something to run, with the marks they need."""
+    """Return the pages with executed blocks, and the marks that they need."""
     found = []
     for page in PAGES:
         if not any(block.executed for block in blocks(page)):
@@ -55,7 +55,7 @@ def executed_pages() -> list[object]:
 
 
 def run_command(words: list[str]) -> str:
-    """Run a command of calibrant, or an example, and return what it prints; make and pip are checked elsewhere."""
+    """Run a command of calibrant or an example, and return its output; skip make and pip."""
     if words[0] == "python":
         done = subprocess.run([sys.executable, *words[1:]], capture_output=True, text=True, check=True)  # noqa: S603
         return done.stdout
@@ -67,7 +67,7 @@ def run_command(words: list[str]) -> str:
 
 
 def lines_of(text: str, *, masked: bool) -> list[str]:
-    """Return the lines without doubled spaces, and without the digits where these differ between machines."""
+    """Return lines with single spaces, and without digits where these differ between machines."""
     if masked:
         text = re.sub(r"[-+]?\d[\d.,e+-]*", "0", text)
     return [" ".join(line.split()) for line in text.splitlines()]
@@ -77,7 +77,7 @@ def lines_of(text: str, *, masked: bool) -> list[str]:
 def test_the_blocks_of_a_page_run_in_order_and_print_what_it_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A block of text behind executed code is a part of its output, line by line; `...` stands for lines left out."""
+    """The blocks of a page run in order, and print the lines shown, where `...` skips lines."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -104,7 +104,7 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_it_shows(
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_and_their_options_exist(page: Path) -> None:
-    """Every command is one the program, the Makefile or pip knows, options and required arguments included."""
+    """Every command on a page exists in the program, the Makefile or pip, with its options."""
     commands = [words for block in blocks(page) if block.language == "sh" for words in block.commands]
     assert {tuple(words): problem for words in commands if (problem := problem_of(words))} == {}
 
@@ -120,12 +120,12 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     ids=" ".join,
 )
 def test_a_command_that_does_not_exist_is_a_problem(words: list[str]) -> None:
-    """Or the test above would find none."""
+    """A command that does not exist has a problem."""
     assert problem_of(words)
 
 
 def problem_of(words: list[str]) -> str:
-    """Return what is wrong with a command; nothing if nothing is."""
+    """Return the problem of a command, or an empty value."""
     try:
         check_command(words)
     except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  (whatever the parser raises)
@@ -134,7 +134,7 @@ def problem_of(words: list[str]) -> str:
 
 
 def check_command(words: list[str]) -> None:
-    """Let the program's own parser read a command, without running it."""
+    """Parse a command with the program's own parser, without running it."""
     program, *rest = words
     if program == "calibrant":
         command: Any = get_command(app)
@@ -157,12 +157,12 @@ def check_command(words: list[str]) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_code_that_is_not_executed_is_valid(page: Path) -> None:
-    """Python, `py` (needs what a test has not) and TOML can be parsed, and imports of calibrant hold."""
+    """Blocks of Python and TOML that are not executed are valid, and their imports exist."""
     assert [fault for block in blocks(page) for fault in faults_of(block.language, block.code)] == []
 
 
 def test_code_that_is_wrong_is_noticed() -> None:
-    """A name nobody has, a key nobody knows, and half a line."""
+    """An unknown import, broken Python and an unknown key of a task file are faults."""
     assert faults_of("python", "from calibrant import Classifyer")
     assert faults_of("py", "from calibrant import")
     assert faults_of("toml", 'nam = "x"')
@@ -171,7 +171,7 @@ def test_code_that_is_wrong_is_noticed() -> None:
 
 
 def faults_of(language: str, code: str) -> list[str]:
-    """Return what is wrong with code that is not executed."""
+    """Return the faults of code that is not executed."""
     if language == "toml":
         return faults_of_task(code)
     if language not in {"py", "python"}:
@@ -190,7 +190,7 @@ def faults_of(language: str, code: str) -> list[str]:
 
 
 def faults_of_task(code: str) -> list[str]:
-    """Return what the reader of task files finds in a part of one, but that keys are missing."""
+    """Return the mistakes of a part of a task file, apart from missing keys."""
     document = tomllib.loads(code)
     sections: dict[str, type[pydantic.BaseModel]] = {"cascade": CascadeSettings, "routing": RoutingSettings}
     faults = []
@@ -204,7 +204,7 @@ def faults_of_task(code: str) -> list[str]:
 
 
 def test_paths_into_the_repository_exist() -> None:
-    """A page names no example or benchmark that is not there."""
+    """Every path to an example, benchmark or notebook on a page exists."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for path in re.findall(r"\b(?:examples|benchmarks|notebooks)/[\w./-]+\w", text):
@@ -212,7 +212,7 @@ def test_paths_into_the_repository_exist() -> None:
 
 
 def test_every_public_name_is_on_a_page() -> None:
-    """A public name that no page, notebook or example shows should be private."""
+    """Every public name is on a page, in a notebook or in an example."""
     files = [ROOT / "README.md", *PAGES, *ROOT.glob("notebooks/*"), *ROOT.glob("examples/**/*.py")]
     shown = {word for path in files if path.is_file() for word in re.findall(r"\w+", path.read_text("utf-8"))}
     packages = [
@@ -223,7 +223,7 @@ def test_every_public_name_is_on_a_page() -> None:
 
 
 def test_figures_name_the_command_behind_them() -> None:
-    """Every target for a benchmark that the page of benchmarks names is in the Makefile, and all are named."""
+    """The page of benchmarks names all `bench-` targets of the Makefile, and no others."""
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     named = set(re.findall(r"make (bench-[\w-]+)", text))
     assert named <= TARGETS

@@ -1,4 +1,4 @@
-"""The built site in a real browser, opened from the disk: `make docs` first."""
+"""Tests of the built site in a real browser, from the disk; run `make docs` first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def loaded(address: str, directory: Path) -> str:
-    """Return a page as it is after its scripts ran, from a browser that finds no host at all."""
+    """Return a page after its scripts ran, from a browser without any network."""
     if CHROMIUM is None:
         pytest.skip("no Chromium: install Debian's package chromium")
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--virtual-time-budget=10000"]
@@ -35,14 +35,14 @@ def loaded(address: str, directory: Path) -> str:
 
 
 def test_search_works_without_a_server(tmp_path: Path) -> None:
-    """A page opened from file:// finds what is written on another one."""
+    """The search of a page opened from file:// finds text of another page."""
     page = loaded(f"{(SITE / 'index.html').as_uri()}?q=label+mass", tmp_path)
     assert re.search(r"\d+ matching documents", page)
     assert 'href="concepts.html' in page or "/concepts.html" in page
 
 
 def test_every_page_is_built_and_reached_from_the_first() -> None:
-    """The navigation of the first page leads to all pages."""
+    """Every page is built, and the first page links to it."""
     first = (SITE / "index.html").read_text(encoding="utf-8")
     for page in PAGES:
         built = name_of(page).removesuffix(".md") + ".html"

@@ -1,4 +1,4 @@
-"""The messages that the documentation quotes are those the program prints."""
+"""Tests of the quoted messages on the page of troubleshooting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VARIABLE = "\x00"
 
 @cache
 def literals() -> tuple[str, ...]:
-    """Every text in the source, with a mark where a value goes."""
+    """Return every text in the source, with a mark in the place of each value."""
     found = []
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -39,7 +39,7 @@ def literals() -> tuple[str, ...]:
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_a_quoted_message_is_still_in_the_source(message: str) -> None:
-    """Its fixed parts stand in one text of the source, in this order, and values where `…` is."""
+    """The fixed parts of a quoted message stand in one text of the source, in order."""
     parts = message.split("…")
     pattern = re.compile(rf".*{_VARIABLE}.*".join(map(re.escape, parts)), re.DOTALL)
     if not message.strip("…"):
@@ -49,6 +49,6 @@ def test_a_quoted_message_is_still_in_the_source(message: str) -> None:
 
 
 def test_enough_messages_are_explained_and_each_once() -> None:
-    """A page of a few messages, or of one twice, would help nobody."""
+    """At least 40 messages are explained, and none twice."""
     assert len(MESSAGES) >= 40
     assert len(set(MESSAGES)) == len(MESSAGES)

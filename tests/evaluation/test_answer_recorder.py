@@ -1,4 +1,4 @@
-"""Answers of a service enter the history, whatever becomes of the database meanwhile."""
+"""Tests of `AnswerRecorder`: a service's answers in the history, also when the database fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def answers(*confidences: float | None) -> list[Prediction]:
 
 
 def test_confidences_of_labelled_answers_are_recorded(tmp_path: Path) -> None:
-    """They belong to the evaluator of a run's confidences; failures and answers without confidence are left out."""
+    """Confidences of labelled answers are recorded; failures and missing confidences are left out."""
     history = EvaluationHistory(tmp_path / "history.sqlite")
     recorder = AnswerRecorder(history, SCOPE)
     recorder.add(answers(0.2, None, 0.4))
@@ -37,7 +37,7 @@ def test_confidences_of_labelled_answers_are_recorded(tmp_path: Path) -> None:
 
 
 class Locked(EvaluationHistory):
-    """A history that cannot be written until it is unlocked."""
+    """A history that raises an error until `locked` is set to False."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -52,7 +52,7 @@ class Locked(EvaluationHistory):
 
 
 def test_what_cannot_be_recorded_waits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Adding never blocks, and nothing is lost or logged twice."""
+    """Answers added while the history is locked are recorded later, and one warning is logged."""
     history = Locked(tmp_path / "history.sqlite")
     recorder = AnswerRecorder(history, SCOPE)
     recorder.add(answers(0.1))
@@ -67,7 +67,7 @@ def test_what_cannot_be_recorded_waits(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_of_very_many_that_wait_the_latest_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The memory stays bounded; answers that are lost at the end are logged."""
+    """At most 10,000 answers wait; those that are lost at the end are counted in the log."""
     history = Locked(tmp_path / "history.sqlite")
     recorder = AnswerRecorder(history, SCOPE)
     recorder.add(answers(*[0.0] * 9_000))

@@ -1,4 +1,4 @@
-"""Baselines beside a finished evaluation: which rows they see, and what is kept."""
+"""Tests of baselines beside a finished evaluation: rows they use, and the record they write."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LABELLED = [
 def evaluation(
     directory: Path, *, count: int = 20, failed: Sequence[int] = (), wrong: Sequence[int] = ()
 ) -> Path:
-    """Write what a finished evaluation leaves."""
+    """Write the files of a finished evaluation."""
     directory.mkdir(exist_ok=True)
     lines = []
     for n in range(count):
@@ -39,7 +39,7 @@ def evaluation(
 
 
 def test_the_comparison_is_added_to_the_metrics(tmp_path: Path) -> None:
-    """Other metrics stay; a repetition changes nothing."""
+    """The baselines are added to metrics.json, and a repetition writes the same text."""
     directory = evaluation(tmp_path / "run")
     found = add_baselines(directory, LABELLED, labels=LABELS)
     text = (directory / "metrics.json").read_text()
@@ -50,13 +50,13 @@ def test_the_comparison_is_added_to_the_metrics(tmp_path: Path) -> None:
 
 
 def test_rows_that_failed_are_not_judged(tmp_path: Path) -> None:
-    """Rows without a legal answer are judged, and are wrong."""
+    """Rows with a transport error are left out; the other rows are judged."""
     found = add_baselines(evaluation(tmp_path / "run", failed=[0, 5], wrong=[1]), LABELLED, labels=LABELS)
     assert (found.rows, found.scores[0].accuracy.estimate) == (18, pytest.approx(17 / 18))
 
 
 def test_of_many_rows_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same rows of the whole file are drawn every time, to judge on as well as to learn from."""
+    """At most 300 rows are judged and 5 learned from, and repetitions draw the same rows."""
     monkeypatch.setattr(_learned, "_JUDGED", 300)
     monkeypatch.setattr(_learned, "_LEARNED", 5)
     directory = evaluation(tmp_path / "run", count=2000, wrong=range(1000))
@@ -67,7 +67,7 @@ def test_of_many_rows_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_fewer_rows_are_drawn_where_texts_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The drawn rows have a bounded number of characters in all."""
+    """The rows to learn from are limited by their number of characters in all."""
     monkeypatch.setattr(_learned, "_LEARNED", 10)
     long = [Example(input=f"{n} " + "meow " * 200, answer=LABELS.labels[n % 2]) for n in range(40)]
     found = add_baselines(evaluation(tmp_path / "run"), long, labels=LABELS)

@@ -1,4 +1,4 @@
-"""`BatchEvaluator`: every row once, in order; honest denominators; runs that go on where they were."""
+"""Tests of `BatchEvaluator`: rows in order, denominators, files, and runs that continue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LABELS = ["cat", "dog"]
 
 
 def knows(text: str) -> Any:
-    """Know what meows and barks; fail, refuse or babble where the text says so."""
+    """Know what meows and barks; fail, refuse or answer nonsense where the text says so."""
     if "down" in text:
         raise ProviderError("HTTP 503, try later.", provider="fake", status=503)
     if "babble" in text:
@@ -50,7 +50,7 @@ def knows(text: str) -> Any:
 
 
 def rows(count: int, word: str = "meow") -> list[Example]:
-    """Return rows the model gets right, save every fifth."""
+    """Return rows of which the model gets every fifth wrong."""
     return [
         Example(input=f"{number} {word}", answer="dog" if number % 5 == 4 else "cat")
         for number in range(count)
@@ -64,7 +64,7 @@ def classifier(client: FakeClient, **options: Any) -> Classifier:
 
 @pytest.fixture
 def client() -> FakeClient:
-    """Return a model that knows the animals."""
+    """Return a model that answers by `knows`."""
     return FakeClient(LABELS, knows)
 
 
@@ -78,7 +78,7 @@ def evaluator(client: FakeClient) -> BatchEvaluator:
 
 
 def test_numbers_equal_those_of_the_metrics_package() -> None:
-    """The accumulated numbers are the plain ones."""
+    """Accuracy, macro F1, ECE and Brier score equal those of the metrics package."""
     client = FakeClient(LABELS, knows, latency=0.002)
     examples = [*rows(40), *rows(25, "woof"), Example(input="babble", answer="cat")]
     result = BatchEvaluator(classifier(client), concurrency=7).evaluate(examples)
@@ -98,7 +98,7 @@ def test_numbers_equal_those_of_the_metrics_package() -> None:
 
 
 def test_failed_rows_count_in_one_denominator(client: FakeClient) -> None:
-    """The server's faults are not wrong answers, and are not hidden."""
+    """A row with a transport error counts among all rows, and not among the answered rows."""
     examples = [Example(input=text, answer="cat") for text in ("meow", "a woof", "down", "babble")]
     found = BatchEvaluator(classifier(client)).evaluate(examples).metrics
     record = found.to_record()
@@ -112,7 +112,7 @@ def test_failed_rows_count_in_one_denominator(client: FakeClient) -> None:
 
 
 def test_cost_counts_paid_rows_alone() -> None:
-    """A known answer costs nothing; a row without a price is named."""
+    """A row without a call costs nothing, and a row without a price is counted."""
     tally = Tally(LabelSet.of(LABELS))
     example = Example(input="a", answer="cat")
     paid = Prediction(label="cat", usage=Usage(prompt_tokens=10, completion_tokens=2, cost=0.5))
@@ -125,7 +125,7 @@ def test_cost_counts_paid_rows_alone() -> None:
 
 
 def test_kinds_of_errors_are_few() -> None:
-    """Numbers that differ from failure to failure make no new kind; the status does."""
+    """Errors that differ in numbers are one kind, and at most 21 kinds are kept."""
     assert error_kind("m: HTTP 503 after 1.25 s") == error_kind("m: HTTP 503 after 17 s")
     assert error_kind("m: HTTP 503 after 1 s") != error_kind("m: HTTP 500 after 1 s")
     tally = Tally(LabelSet.of(LABELS))
@@ -138,7 +138,7 @@ def test_kinds_of_errors_are_few() -> None:
 
 
 def test_an_iterator_is_read_as_rows_are_begun(client: FakeClient) -> None:
-    """The model is called long before the last row is read."""
+    """An iterator is read while rows are answered, not before."""
     asked_at_the_end = []
 
     def stream() -> Iterator[Example]:
@@ -151,7 +151,7 @@ def test_an_iterator_is_read_as_rows_are_begun(client: FakeClient) -> None:
 
 
 def test_equal_rows_are_asked_once_and_counted_each(tmp_path: Path) -> None:
-    """Duplicates in the data cost nothing, and are rows like any other."""
+    """Rows with equal texts share one call, and each counts as a row."""
     client = FakeClient(LABELS, knows, latency=0.01)
     examples = [Example(input="meow", answer=answer) for answer in ("cat", "dog", "cat", "cat")]
     found = BatchEvaluator(classifier(client)).evaluate(examples, out=tmp_path).metrics
@@ -161,7 +161,7 @@ def test_equal_rows_are_asked_once_and_counted_each(tmp_path: Path) -> None:
 
 
 def test_an_unknown_answer_is_found_before_anything_is_paid(client: FakeClient) -> None:
-    """The message names the number of the row."""
+    """An answer outside the labels raises DataError with the row's number, before any call."""
     with pytest.raises(DataError, match=r"row 3: answer 'horse' is not one of the 2 labels"):
         BatchEvaluator(classifier(client)).evaluate([*rows(2), Example(input="x", answer="horse")])
     with pytest.raises(DataError, match="at least one row"):
@@ -170,13 +170,13 @@ def test_an_unknown_answer_is_found_before_anything_is_paid(client: FakeClient) 
 
 
 def test_answers_are_compared_as_the_label_set_spells_them(client: FakeClient) -> None:
-    """Case and spaces of the data do not make a wrong answer."""
+    """Case and spaces around an answer do not matter."""
     found = BatchEvaluator(classifier(client)).evaluate([Example(input="meow", answer=" CAT ")]).metrics
     assert found.correct == 1
 
 
 def test_the_classifier_keeps_its_limits_and_its_journal(client: FakeClient) -> None:
-    """An evaluation works on a copy."""
+    """The classifier given keeps its limits, journal and counts, and stays open."""
     own = classifier(client, concurrency=3)
     BatchEvaluator(own, cache=MemoryJournal(), limits=Limits(max_requests=10)).evaluate(rows(5))
     assert (own.limits, own.journal, own.meter.requests) == (Limits(concurrency=3), None, 0)
@@ -187,7 +187,7 @@ def test_the_classifier_keeps_its_limits_and_its_journal(client: FakeClient) -> 
 
 
 def test_the_directory_holds_rows_numbers_and_manifest(client: FakeClient, tmp_path: Path) -> None:
-    """It holds no journal once the run is complete."""
+    """The directory holds predictions.jsonl, metrics.json and run.json, and no journal."""
     out = tmp_path / "new" / "out"
     result = BatchEvaluator(classifier(client, prompt="Which?")).evaluate(
         rows(300), out=out, about={"task": "animals"}
@@ -209,7 +209,7 @@ def test_the_directory_holds_rows_numbers_and_manifest(client: FakeClient, tmp_p
 
 
 def test_a_complete_run_asks_nothing(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path) -> None:
-    """Its numbers stay as they are, the time it took included."""
+    """Repeating a complete run makes no call and changes no file."""
     first = evaluator.evaluate(rows(10), out=tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     second = evaluator.evaluate(rows(10), out=tmp_path / "out")
@@ -220,7 +220,7 @@ def test_a_complete_run_asks_nothing(client: FakeClient, evaluator: BatchEvaluat
 
 @pytest.mark.parametrize("cut", [0, 1, 40, 100_000], ids=["nothing", "a byte", "half a line", "all"])
 def test_torn_files_go_on(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path, cut: int) -> None:
-    """Every row is there once, in order, and equal to the uninterrupted run."""
+    """A run continues from a torn file: every row is there once, in order, as in a whole run."""
     whole, torn = tmp_path / "whole", tmp_path / "torn"
     evaluator.evaluate(rows(30), out=whole)
     stop = Stop()
@@ -243,7 +243,7 @@ def test_torn_files_go_on(client: FakeClient, evaluator: BatchEvaluator, tmp_pat
 
 
 def test_misplaced_lines_are_refused(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path) -> None:
-    """An edited file raises StateError."""
+    """Lines in another order, and lines that are no JSON, raise StateError."""
     evaluator.evaluate(rows(5), out=tmp_path)
     path = tmp_path / "predictions.jsonl"
     found = path.read_text().splitlines(keepends=True)
@@ -257,7 +257,7 @@ def test_misplaced_lines_are_refused(client: FakeClient, evaluator: BatchEvaluat
 
 
 def test_a_changed_prompt_is_refused(client: FakeClient, tmp_path: Path) -> None:
-    """The message says what differs and what to do."""
+    """Another prompt raises StateError with both prompts and the remedy."""
     BatchEvaluator(classifier(client, prompt="Which?")).evaluate(rows(3), out=tmp_path)
     with pytest.raises(
         StateError, match=r'differs in prompt \("Which\?" then, "What\?" now\): choose a new directory'
@@ -267,7 +267,7 @@ def test_a_changed_prompt_is_refused(client: FakeClient, tmp_path: Path) -> None
 
 
 def test_a_run_with_options_in_full_goes_on(client: FakeClient, tmp_path: Path) -> None:
-    """Possible secrets are digests from then on; another value is another run."""
+    """A run.json with its options in full is continued and stores digests; other options raise StateError."""
     options = {"nonce": "whatever-it-is", "seed": 3}
     BatchEvaluator(classifier(client, options=options)).evaluate(rows(3), out=tmp_path)
     run = tmp_path / "run.json"
@@ -284,7 +284,7 @@ def test_a_run_with_options_in_full_goes_on(client: FakeClient, tmp_path: Path) 
 
 
 def test_inputs_may_only_grow(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path) -> None:
-    """Changed rows raise StateError; further rows are answered."""
+    """Changed or fewer rows raise StateError; further rows are answered."""
     evaluator.evaluate(rows(3), out=tmp_path)
     changed = rows(3)
     changed[1] = replace(changed[1], input="another meow")
@@ -297,17 +297,17 @@ def test_inputs_may_only_grow(client: FakeClient, evaluator: BatchEvaluator, tmp
 
 
 def removed(out: Path) -> None:
-    """Take all files away; what is written meanwhile may keep the folder."""
+    """Remove all files; a file written meanwhile may keep the folder."""
     shutil.rmtree(out, ignore_errors=True)
 
 
 def moved(out: Path) -> None:
-    """Give the directory another name."""
+    """Rename the directory."""
     out.rename(out.with_name("elsewhere"))
 
 
 def replaced(out: Path) -> None:
-    """Put another directory in the place of this one."""
+    """Put another directory in the place of the run's."""
     moved(out)
     out.mkdir()
     (out / "predictions.jsonl").touch()
@@ -316,7 +316,7 @@ def replaced(out: Path) -> None:
 @pytest.mark.parametrize("stopped", ["", "after the rows under way", "at once"])
 @pytest.mark.parametrize("happening", [removed, moved, replaced])
 def test_a_lost_directory_is_kept(tmp_path: Path, happening: Callable[[Path], None], stopped: str) -> None:
-    """The run goes on from a directory beside it; nothing is left under its name."""
+    """A lost directory raises CalibrantError; the run continues from its rescue directory."""
     out, rescue = tmp_path / "out", tmp_path / "out.rescued"
     stop = Stop()
 
@@ -345,7 +345,7 @@ def test_a_lost_directory_is_kept(tmp_path: Path, happening: Callable[[Path], No
 
 
 def test_rows_asked_again_are_rescued_with_the_others(tmp_path: Path) -> None:
-    """A new file was written beside the old one, and both are gone."""
+    """Rows asked again are rescued together with the old rows."""
     out = tmp_path / "out"
     down = True
 
@@ -366,7 +366,7 @@ def test_rows_asked_again_are_rescued_with_the_others(tmp_path: Path) -> None:
 
 
 def test_a_fault_outranks_a_lost_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The fault is raised, and the rescue directory is logged."""
+    """A fault of the provider is raised instead of the lost directory, whose rescue is logged."""
     out = tmp_path / "out"
 
     def rule(_text: str) -> Any:
@@ -379,13 +379,13 @@ def test_a_fault_outranks_a_lost_directory(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_an_iterator_cannot_go_to_a_directory(tmp_path: Path) -> None:
-    """An iterator could not be read again on a resume."""
+    """An iterator with an output directory raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="can be read twice"):
         BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(iter(rows(2)), out=tmp_path)
 
 
 def test_a_lambda_cannot_go_to_a_directory(tmp_path: Path) -> None:
-    """All lambdas have one name."""
+    """A lambda as model raises ConfigurationError with a directory, and works without one."""
     model = FakeClient(LABELS, knows).as_callable()
     own = Classifier(model=lambda messages: model(messages), labels=LABELS, field="category")  # noqa: PLW0108
     with pytest.raises(ConfigurationError, match="a function with a name of its own"):
@@ -397,7 +397,7 @@ def test_a_lambda_cannot_go_to_a_directory(tmp_path: Path) -> None:
 
 
 def test_only_failed_rows_are_asked_again(tmp_path: Path) -> None:
-    """The file is whole before and after; rows keep their places."""
+    """A rerun asks only the failed rows, and writes them to their places."""
     down = {"3 meow", "7 meow", "299 meow"}
     client = FakeClient(
         LABELS, lambda text: ProviderError("gone", provider="fake") if text in down else ("cat", 0.9)
@@ -420,7 +420,7 @@ def test_only_failed_rows_are_asked_again(tmp_path: Path) -> None:
 
 
 def test_a_stopped_retry_keeps_other_failures(client: FakeClient, tmp_path: Path) -> None:
-    """No row is lost, and the numbers count what is in the file."""
+    """A rerun that is stopped keeps all rows, failed ones included."""
     examples = [Example(input=f"{n} {'down' if n % 4 == 3 else 'meow'}", answer="cat") for n in range(40)]
     BatchEvaluator(classifier(client)).evaluate(examples, out=tmp_path)
     before = lasting_rows(tmp_path)
@@ -433,7 +433,7 @@ def test_a_stopped_retry_keeps_other_failures(client: FakeClient, tmp_path: Path
 
 
 def test_a_budget_ends_the_run(client: FakeClient, tmp_path: Path) -> None:
-    """The reason is stated, and nothing is paid twice."""
+    """A used-up budget stops the run with its reason; the next run answers the other rows."""
     limited = BatchEvaluator(classifier(client), concurrency=2, limits=Limits(max_requests=10))
     found = limited.evaluate(rows(30), out=tmp_path).metrics
     assert found.stopped == "The budget max_requests of 10 calls is used up"
@@ -448,7 +448,7 @@ def test_a_budget_ends_the_run(client: FakeClient, tmp_path: Path) -> None:
 
 
 def test_answers_behind_a_slow_row_are_kept(tmp_path: Path) -> None:
-    """They wait in the journal for the row before them."""
+    """Answers behind a slow row are kept in the journal, and the next run repeats no call."""
     slow = threading.Event()
 
     def model(messages: list[dict[str, str]]) -> object:
@@ -473,7 +473,7 @@ def test_answers_behind_a_slow_row_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_systemic_fault_ends_the_run(client: FakeClient, tmp_path: Path) -> None:
-    """One error is raised for all rows; the directory says why."""
+    """A refused key raises one ProviderError, and metrics.json holds the reason."""
     cache = MemoryJournal()
     BatchEvaluator(classifier(client), cache=cache).evaluate(rows(5), out=tmp_path / "first")
     broken = FakeClient(
@@ -489,7 +489,7 @@ def test_a_systemic_fault_ends_the_run(client: FakeClient, tmp_path: Path) -> No
 
 
 def test_a_cache_by_url_is_shared_between_directories(client: FakeClient, tmp_path: Path) -> None:
-    """The second run makes no call and counts cached rows."""
+    """A cache given by URL answers a second directory without a call."""
     place = f"sqlite:///{tmp_path}/cache.db"
     BatchEvaluator(classifier(client), cache=place).evaluate(rows(50), out=tmp_path / "a")
     found = BatchEvaluator(classifier(client), cache=place).evaluate(rows(50), out=tmp_path / "b").metrics
@@ -499,7 +499,7 @@ def test_a_cache_by_url_is_shared_between_directories(client: FakeClient, tmp_pa
 
 
 def test_full_disks_leave_no_gap(client: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No batch follows one that could not be written; the next run fills in."""
+    """A write that fails raises StateError and leaves no gap; the next run answers the other rows."""
     evaluator = BatchEvaluator(classifier(client), concurrency=1)
     plain = PredictionsFile._write
     writes = []
@@ -527,7 +527,7 @@ def test_full_disks_leave_no_gap(client: FakeClient, tmp_path: Path, monkeypatch
 
 
 def test_files_are_read_lazily(client: FakeClient, evaluator: BatchEvaluator, tmp_path: Path) -> None:
-    """Only as many rows as wanted are read from a file."""
+    """Only as many rows as `limit` are read from a file."""
     path = tmp_path / "rows.csv"
     path.write_text(
         "input,answer\n" + "".join(f"{row.input},{row.answer}\n" for row in rows(20)) + "broken\n"
@@ -539,7 +539,7 @@ def test_files_are_read_lazily(client: FakeClient, evaluator: BatchEvaluator, tm
 
 
 def test_a_broken_row_is_reported_before_any_call(tmp_path: Path) -> None:
-    """The broken row may be far down in the file."""
+    """A broken row raises DataError with its line before any call, wherever it is in the file."""
     path = tmp_path / "rows.jsonl"
     records = [{"input": row.input, "answer": row.answer} for row in rows(2000)]
     path.write_text("\n".join(map(json.dumps, [*records, {"input": "meow"}])))
@@ -556,7 +556,7 @@ def test_a_broken_row_is_reported_before_any_call(tmp_path: Path) -> None:
 
 
 def test_progress_tells_of_rows_rate_errors_and_the_rest() -> None:
-    """Progress is reported during the run and at its end."""
+    """Progress holds rows, rows left, time left, errors and accuracy."""
     client = FakeClient(LABELS, knows, latency=0.1)
     seen: list[EvaluationProgress] = []
     examples = [*rows(9), Example(input="down", answer="cat")]
@@ -574,7 +574,7 @@ def test_progress_tells_of_rows_rate_errors_and_the_rest() -> None:
 
 
 def test_the_time_left_is_that_of_the_calls() -> None:
-    """Many rows side by side end late and together: 8 of 10 calls each are made, though 2 of 100 rows are done."""
+    """The time left is computed from calls, or from rows if no calls are counted."""
     progress = EvaluationProgress(
         rows=2, session_rows=2, remaining=98, seconds=60.0, calls=800, calls_of_rows=20, rows_called=2
     )
@@ -584,7 +584,7 @@ def test_the_time_left_is_that_of_the_calls() -> None:
 
 
 def test_progress_counts_calls_and_names_a_rate_limit() -> None:
-    """A used-up allowance is named during the wait."""
+    """Progress counts calls, and names the rate limit that is waited for."""
     seen: list[EvaluationProgress] = []
     headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "86400s"}
     stop = Stop()
@@ -608,7 +608,7 @@ def test_progress_counts_calls_and_names_a_rate_limit() -> None:
 
 
 def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
-    """The second run raises StateError while the first one works."""
+    """A second run in the same directory raises StateError."""
     inside, go_on = threading.Event(), threading.Event()
 
     def waits(text: str) -> str:
@@ -631,7 +631,7 @@ def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
-    """Its files are not touched."""
+    """A directory with other files, and a file, raise StateError."""
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(StateError, match="got other files: choose a new one"):
         BatchEvaluator(classifier(FakeClient(LABELS, knows))).evaluate(rows(1), out=tmp_path)

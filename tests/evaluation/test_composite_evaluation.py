@@ -1,4 +1,4 @@
-"""Evaluations of answers that hold several labels: rows, numbers, and runs that go on."""
+"""Tests of evaluations whose answers hold several labels: rows, metrics, and continued runs."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ LOW = '{"category": "Bills", "urgency": "low"}'
 
 
 def topics(text: str) -> Any:
-    """Know one text well, another badly, and babble about a third."""
+    """Answer one text well and another badly, and give nonsense for a third."""
     if "babble" in text:
         return '["Horse"]'
     return ('["Bills", "Food"]', 0.9) if "both" in text else ('["Travel"]', 0.6)
 
 
 def classifier(labels: MultiLabels | FieldLabels, answers: Any) -> Classifier:
-    """Return a classifier over a fake."""
+    """Return a classifier on a fake model."""
     return Classifier(model=FakeClient(labels, answers, field="labels"), labels=labels, field="labels")
 
 
 def graded(confidence: float) -> Any:
-    """Return what answers alike, with one of two confidences."""
+    """Return a rule that answers alike, with one of two confidences."""
     return lambda text: (HIGH, 0.5 + confidence / 2 if len(text) % 2 else confidence)
 
 
 def rows(*answers: str) -> list[Example]:
-    """Return rows the fake about topics gives ["Bills", "Food"]."""
+    """Return rows that the rule `topics` answers with ["Bills", "Food"]."""
     return [Example(input=f"both {number}", answer=answer) for number, answer in enumerate(answers)]
 
 
 def test_rows_say_what_became_of_every_part(tmp_path: Path) -> None:
-    """Each part has name, value, confidence, probabilities and correctness."""
+    """Each row holds its parts with name, label and correctness."""
     BatchEvaluator(classifier(TOPICS, topics)).evaluate(
         rows('["Food", "bills"]', '["Food", "Travel"]'), out=tmp_path / "run"
     )
@@ -68,7 +68,7 @@ def test_rows_say_what_became_of_every_part(tmp_path: Path) -> None:
 
 
 def test_numbers_are_about_whole_answers_and_about_parts(tmp_path: Path) -> None:
-    """Both stand in the metrics; a label set that is more than a list stands in run.json."""
+    """The metrics hold the Jaccard index of whole answers, and accuracy and macro F1 of parts."""
     answers = [*['["Bills", "Food"]'] * 3, '["Food"]']
     examples = [*rows(*answers), Example(input="babble", answer="[]")]
     found = BatchEvaluator(classifier(TOPICS, topics)).evaluate(examples, out=tmp_path / "run").metrics
@@ -87,7 +87,7 @@ def test_numbers_are_about_whole_answers_and_about_parts(tmp_path: Path) -> None
 
 
 def test_the_run_file_of_plain_labels_is_unchanged(tmp_path: Path) -> None:
-    """Runs that were begun earlier go on."""
+    """Files of single labels hold no "label_set", "composite" or "parts"."""
     plain = Classifier(model=FakeClient(["a", "b"], lambda _: "a"), labels=["a", "b"], field="category")
     BatchEvaluator(plain).evaluate([Example(input="x", answer="a")], out=tmp_path)
     assert "label_set" not in json.loads((tmp_path / "run.json").read_text())
@@ -97,7 +97,7 @@ def test_the_run_file_of_plain_labels_is_unchanged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [0, 1, 3])
 def test_a_resumed_run_counts_like_a_whole_one(tmp_path: Path, kept: int) -> None:
-    """What is read back from the file adds the same as what was just answered."""
+    """A continued run has the metrics of an uninterrupted run."""
     asked = classifier(FIELDS, lambda text: (HIGH if "1" in text else LOW, 0.8))
     examples = rows(HIGH, HIGH, LOW, LOW)
     whole = BatchEvaluator(asked).evaluate(examples, out=tmp_path / "whole").metrics
@@ -113,7 +113,7 @@ def test_a_resumed_run_counts_like_a_whole_one(tmp_path: Path, kept: int) -> Non
 
 
 def test_saved_rows_of_several_labels_are_compared_and_calibrated(tmp_path: Path) -> None:
-    """Both take the confidence of the whole answer, and whether all of it is right."""
+    """Saved rows of several labels can be compared and calibrated."""
     asked = {
         name: classifier(FIELDS, graded(confidence)) for name, confidence in (("one", 0.7), ("other", 0.9))
     }
@@ -128,7 +128,7 @@ def test_saved_rows_of_several_labels_are_compared_and_calibrated(tmp_path: Path
 
 
 def test_a_fingerprint_tells_sets_from_single_labels(tmp_path: Path) -> None:
-    """The labels are equal, but confidences of sets say nothing about those of single labels."""
+    """Fingerprints of label sets and of single labels differ although the labels are equal."""
     sets = classifier(TOPICS, topics)
     BatchEvaluator(sets).evaluate(rows('["Food"]', "[]"), out=tmp_path / "run")
     saved = load_predictions(tmp_path / "run").fingerprint

@@ -1,4 +1,4 @@
-"""Intervals over what evaluators said before, and drift of new values against it."""
+"""Tests of `EvaluationHistory`: intervals over recorded scores, and drift of new values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def history(tmp_path: Path) -> EvaluationHistory:
 
 
 def resampled_percentiles(scores: list[float], level: float) -> tuple[float, float, float]:
-    """Return the percentiles of 40,000 resampled means, written out."""
+    """Return the percentiles of 40,000 resampled means."""
     rng = np.random.default_rng(12)
     means = rng.choice(scores, size=(40_000, len(scores))).mean(axis=1)
     lower, median, upper = np.quantile(means, [(1 - level) / 2, 0.5, (1 + level) / 2])
@@ -36,7 +36,7 @@ def resampled_percentiles(scores: list[float], level: float) -> tuple[float, flo
 
 @pytest.mark.parametrize("level", [0.95, 0.5])
 def test_the_interval_is_that_of_resampled_means(history: EvaluationHistory, level: float) -> None:
-    """Its ends are the percentiles the confidence level demands, up to the sampling."""
+    """The interval's ends are the percentiles of resampled means, within the sampling error."""
     scores = np.random.default_rng(3).gamma(2.0, size=60).tolist()
     for score in scores:
         history.record(**SCOPE, score_raw=score, family="toxicity")
@@ -50,7 +50,7 @@ def test_the_interval_is_that_of_resampled_means(history: EvaluationHistory, lev
 
 
 def test_binary_scores_give_an_interval_of_a_probability(history: EvaluationHistory) -> None:
-    """Its ends are quantiles of a binomial share."""
+    """The interval of binary scores has the quantiles of a binomial share."""
     for number in range(50):
         history.record(**SCOPE, score_raw=float(number % 5 > 0), family="custom")
     found = history.interval(**SCOPE)
@@ -60,7 +60,7 @@ def test_binary_scores_give_an_interval_of_a_probability(history: EvaluationHist
 
 
 def test_only_the_latest_thousand_count(history: EvaluationHistory) -> None:
-    """Each newer score pushes the oldest one out."""
+    """Only the latest 1,000 scores count."""
     history.record(**SCOPE, score_raw=1e6)
     history.record_run([2.0] * 999, **SCOPE, run_id="run")
     assert history.interval(**SCOPE).upper > 2.0
@@ -71,7 +71,7 @@ def test_only_the_latest_thousand_count(history: EvaluationHistory) -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_fewer_than_two_scores_give_no_interval(history: EvaluationHistory, count: int) -> None:
-    """The result states the number of scores."""
+    """Fewer than two scores give None for all ends, and their number."""
     for _ in range(count):
         history.record(**SCOPE, score_raw=0.5)
     found = history.interval(**SCOPE)
@@ -82,7 +82,7 @@ def test_fewer_than_two_scores_give_no_interval(history: EvaluationHistory, coun
 
 
 def test_the_strategy_none_computes_nothing(history: EvaluationHistory) -> None:
-    """The strategy ignores all scores."""
+    """The strategy "none" gives None for all ends."""
     history.record_run([0.0, 1.0], **SCOPE, run_id="run")
     found = history.interval(**SCOPE, strategy="none", alpha=0.9)
     assert (found.strategy, found.alpha, found.lower, found.median, found.upper) == (
@@ -91,7 +91,7 @@ def test_the_strategy_none_computes_nothing(history: EvaluationHistory) -> None:
 
 
 def test_equal_calls_agree_and_seeds_differ(history: EvaluationHistory) -> None:
-    """Intervals use no global randomness."""
+    """Equal calls give equal intervals, and other seeds give other ones."""
     history.record_run(np.random.default_rng(1).random(30), **SCOPE, run_id="run")
     assert history.interval(**SCOPE) == history.interval(**SCOPE)
     assert history.interval(**SCOPE, rng=1) != history.interval(**SCOPE, rng=2)
@@ -100,7 +100,7 @@ def test_equal_calls_agree_and_seeds_differ(history: EvaluationHistory) -> None:
 
 @pytest.mark.parametrize("name", list(SCOPE))
 def test_scopes_never_leak(history: EvaluationHistory, name: str) -> None:
-    """Scopes that differ in one name share neither intervals nor drift."""
+    """Scopes that differ in one name share neither scores nor drift."""
     other = {**SCOPE, name: "another"}
     history.record_run([0.0, 0.25, 0.5], **SCOPE, run_id="run")
     before = history.interval(**SCOPE)
@@ -113,13 +113,13 @@ def test_scopes_never_leak(history: EvaluationHistory, name: str) -> None:
 
 @pytest.mark.parametrize(("capture", "stored"), [("always", True), ("none", False), ("fails-only", False)])
 def test_capture_decides_on_storage(history: EvaluationHistory, capture: str, stored: bool) -> None:
-    """Results under another capture leave no trace."""
+    """A result is stored only if its capture says so."""
     assert history.record(**SCOPE, score_raw=0.0, passed=False, capture=capture) is stored
     assert [summary.scores for summary in history.scopes()] == [1] * stored
 
 
 def test_results_that_are_not_captured_are_checked(history: EvaluationHistory) -> None:
-    """A mistake is found before capturing is switched on."""
+    """A NaN score raises ConfigurationError even if it is not captured."""
     with pytest.raises(ConfigurationError, match="finite"):
         history.record(**SCOPE, score_raw=math.nan, capture="none")
 
@@ -131,7 +131,7 @@ BINARY = [
 
 
 def test_families_have_the_published_score_types() -> None:
-    """There are eight binary families and two continuous ones."""
+    """The families' score types are the published ones: two are continuous, the others binary."""
     assert {
         **dict.fromkeys(BINARY, "binary"),
         "toxicity": "continuous",
@@ -141,7 +141,7 @@ def test_families_have_the_published_score_types() -> None:
 
 @pytest.mark.parametrize("family", BINARY)
 def test_a_binary_score_is_the_pass_flag(history: EvaluationHistory, family: str) -> None:
-    """The pass flag is derived from the score or equals it."""
+    """A binary score equals its pass flag; a contradiction raises ConfigurationError."""
     for passed in (None, True):
         history.record(**SCOPE, score_raw=1, passed=passed, family=family)
     history.record(**SCOPE, score_raw=0.0, passed=False, family=family)
@@ -157,14 +157,14 @@ def test_a_binary_score_is_the_pass_flag(history: EvaluationHistory, family: str
 
 @pytest.mark.parametrize("family", ["toxicity", "metrics"])
 def test_a_continuous_score_has_a_flag_of_its_own(history: EvaluationHistory, family: str) -> None:
-    """No toxicity at all is a pass; scores that happen to be 0 and 1 stay continuous."""
+    """A continuous score has its own pass flag, and scores of 0 and 1 stay continuous."""
     history.record(**SCOPE, score_raw=0.0, passed=True, family=family)
     history.record(**SCOPE, score_raw=1.0, passed=False, family=family)
     assert history.interval(**SCOPE).score_type == "continuous"
 
 
 def test_without_a_family_the_scores_say_their_type(history: EvaluationHistory) -> None:
-    """Scores of 0 and 1 are binary, until one lies between."""
+    """Without a family scores of 0 and 1 are binary, until one lies between them."""
     for score in (0.0, 1.0):
         history.record(**SCOPE, score_raw=score)
     assert history.interval(**SCOPE).score_type == "binary"
@@ -174,7 +174,7 @@ def test_without_a_family_the_scores_say_their_type(history: EvaluationHistory) 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, "0.5", None, [1.0]])
 def test_a_score_that_is_no_finite_number_is_refused(history: EvaluationHistory, score: Any) -> None:
-    """Single results, runs and values to compare are checked; such a run is left out as a whole."""
+    """A score that is not a finite number raises ConfigurationError, alone, in a run or in a drift."""
     with pytest.raises(ConfigurationError, match="Expected score_raw to be a finite number, got"):
         history.record(**SCOPE, score_raw=score)
     if not isinstance(score, list):
@@ -186,7 +186,7 @@ def test_a_score_that_is_no_finite_number_is_refused(history: EvaluationHistory,
 
 
 def test_scores_that_are_left_out_are_checked(history: EvaluationHistory) -> None:
-    """All rows of a long run are checked, in any container."""
+    """A wrong score in a long run raises ConfigurationError even if it would be left out."""
     for scores in ([0.0] * 3000, np.zeros(3000), np.zeros(3000, dtype=np.float32)):
         scores[1] = 0.5
         with pytest.raises(
@@ -205,13 +205,13 @@ def test_scores_that_are_left_out_are_checked(history: EvaluationHistory) -> Non
 @pytest.mark.parametrize("alpha", [0.0, 1.0, -0.5, 95, math.nan, True, "0.95"])
 @pytest.mark.parametrize("strategy", ["none", "full-history"])
 def test_alpha_is_a_level(history: EvaluationHistory, alpha: Any, strategy: Any) -> None:
-    """The level is checked under every strategy."""
+    """An alpha outside (0, 1) raises ConfigurationError under every strategy."""
     with pytest.raises(ConfigurationError, match=r"Expected alpha, the confidence level, in \(0, 1\)"):
         history.interval(**SCOPE, alpha=alpha, strategy=strategy)
 
 
 def test_other_parameters_are_checked(history: EvaluationHistory) -> None:
-    """Each message names the values that would be right."""
+    """Every wrong parameter raises ConfigurationError with its name."""
     with pytest.raises(ConfigurationError, match="strategy to be one of none, full-history, got 'half'"):
         history.interval(**SCOPE, strategy="half")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"family to be one of custom, .*got 'Custom'"):
@@ -228,7 +228,7 @@ def test_other_parameters_are_checked(history: EvaluationHistory) -> None:
 
 
 def test_a_long_run_is_recorded_evenly_spread(history: EvaluationHistory) -> None:
-    """A file sorted by label must not be judged by its last rows."""
+    """Of a long run 1,000 scores are recorded, evenly spread over its rows."""
     sorted_rows = [0.0] * 30_000 + [1.0] * 10_000
     assert history.record_run(sorted_rows, **SCOPE, run_id="run", family="exact-match") == 1000
     found = history.interval(**SCOPE)
@@ -236,7 +236,7 @@ def test_a_long_run_is_recorded_evenly_spread(history: EvaluationHistory) -> Non
 
 
 def test_a_run_recorded_again_counts_once(history: EvaluationHistory) -> None:
-    """The new scores replace the old ones."""
+    """A run recorded again replaces its old scores."""
     history.record_run([0.0] * 5, **SCOPE, run_id="run")
     history.record_run([1.0] * 4, **SCOPE, run_id="run")
     found = history.interval(**SCOPE)
@@ -248,7 +248,7 @@ def test_a_run_recorded_again_counts_once(history: EvaluationHistory) -> None:
 
 @pytest.mark.parametrize("decimals", [12, 1])
 def test_the_distance_is_that_of_scipy(history: EvaluationHistory, decimals: int) -> None:
-    """It holds with ties and without; means and counts are stated beside it."""
+    """The drift's statistic equals scipy's Kolmogorov-Smirnov distance, with and without ties."""
     rng = np.random.default_rng(decimals)
     before, now = rng.beta(5, 2, 80).round(decimals), rng.beta(4, 2, 50).round(decimals)
     history.record_run(before, **SCOPE, run_id="run")
@@ -259,7 +259,7 @@ def test_the_distance_is_that_of_scipy(history: EvaluationHistory, decimals: int
 
 
 def test_without_ties_the_p_value_is_the_exact_one(history: EvaluationHistory) -> None:
-    """Both agree up to the sampling of permutations."""
+    """Without ties the p-value equals scipy's exact one, within the sampling error."""
     rng = np.random.default_rng(8)
     before, now = rng.random(40), rng.random(30) * 0.7
     history.record_run(before, **SCOPE, run_id="run")
@@ -270,7 +270,7 @@ def test_without_ties_the_p_value_is_the_exact_one(history: EvaluationHistory) -
 
 @pytest.mark.slow
 def test_the_p_value_holds_its_level_with_heavy_ties() -> None:
-    """The p-value is tested on three distinct values."""
+    """With heavy ties about a fifth of the p-values are at most 0.2 if nothing changed."""
     rng = np.random.default_rng(4)
 
     def draw(count: int) -> Any:
@@ -282,7 +282,7 @@ def test_the_p_value_holds_its_level_with_heavy_ties() -> None:
 
 
 def test_a_shift_is_found(history: EvaluationHistory) -> None:
-    """The p-value is the least that permutations can give; unchanged values have a larger one."""
+    """A shift has the smallest possible p-value, and unchanged values one above 0.05."""
     rng = np.random.default_rng(6)
     history.record_run(rng.beta(8, 2, 400), **SCOPE, run_id="run")
     assert history.drift(rng.beta(4, 2, 300), **SCOPE).p_value == pytest.approx(1e-4)
@@ -292,7 +292,7 @@ def test_a_shift_is_found(history: EvaluationHistory) -> None:
 
 
 def test_constant_values_do_not_drift(history: EvaluationHistory) -> None:
-    """Equal values have the distance 0."""
+    """Equal values have the distance 0 and p = 1."""
     history.record_run([0.9] * 10, **SCOPE, run_id="run")
     found = history.drift([0.9] * 5, **SCOPE)
     assert (found.statistic, found.p_value) == (0.0, 1.0)
@@ -300,14 +300,14 @@ def test_constant_values_do_not_drift(history: EvaluationHistory) -> None:
 
 @pytest.mark.parametrize(("before", "now"), [(0, 5), (1, 5), (5, 1), (5, 0)])
 def test_too_few_values_give_no_p_value(history: EvaluationHistory, before: int, now: int) -> None:
-    """Either side may be too short; the counts are stated."""
+    """Too few values on either side give no p-value, and the counts."""
     history.record_run([0.5] * before, **SCOPE, run_id="run")
     found = history.drift([0.7] * now, **SCOPE)
     assert (found.statistic, found.p_value, found.values, found.history) == (None, None, now, before)
 
 
 def test_a_run_is_not_compared_with_itself(history: EvaluationHistory) -> None:
-    """The named run is left out of the history."""
+    """The run named by `without_run` is left out of the comparison."""
     history.record_run([0.1, 0.2], **SCOPE, run_id="earlier")
     history.record_run([0.7, 0.8, 0.9], **SCOPE, run_id="now")
     assert history.drift([0.7, 0.8, 0.9], **SCOPE, without_run="now").history == 2
@@ -317,14 +317,14 @@ def test_a_run_is_not_compared_with_itself(history: EvaluationHistory) -> None:
 
 
 def test_a_history_that_must_exist_is_missing(tmp_path: Path) -> None:
-    """No file is made."""
+    """With create=False a missing file raises StateError, and no file is made."""
     with pytest.raises(StateError, match=r"none\.db: holds no evaluation history"):
         EvaluationHistory(tmp_path / "none.db", create=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, calibrant_home: Path) -> None:
-    """The place is named, at home, or in the system's folder for state."""
+    """The default place is named by CALIBRANT_HISTORY, or lies in the folder for state."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     assert EvaluationHistory().location == str(calibrant_home / "history.sqlite")

@@ -1,4 +1,4 @@
-"""`write_parquet`: the rows of ``predictions.jsonl`` in columns, whole or not there."""
+"""Tests of `write_parquet`: the rows of ``predictions.jsonl`` in columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ parquet = pytest.importorskip("pyarrow.parquet")
 
 
 def predictions() -> Iterator[Prediction]:
-    """Yield predictions with and without what a row may have."""
+    """Yield predictions with every field, and with every field missing."""
     sure = LabelDistribution(
         labels=("cat", "dog"),
         logprobs=np.log([0.75, 0.25]),
@@ -59,7 +59,7 @@ def predictions() -> Iterator[Prediction]:
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:
-    """Twenty rows, one of them no text in UTF-8."""
+    """Return the file of twenty rows, of which one holds half a surrogate pair."""
     path = tmp_path / "predictions.jsonl"
     texts = [f"row {n} \u2028 \U0001f600" for n in range(19)] + ["half \ud83d"]
     rows = zip(texts, predictions(), strict=True)
@@ -72,7 +72,7 @@ def lines(tmp_path: Path) -> Path:
 
 
 def test_columns_equal_the_lines(lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Order holds over several row groups; several values are JSON, and half a character becomes a mark."""
+    """The columns equal the lines over several row groups; half a surrogate pair becomes "?"."""
     monkeypatch.setattr(_parquet, "_GROUP", 7)
     write_parquet(lines, tmp_path / "predictions.parquet")
     file = parquet.ParquetFile(tmp_path / "predictions.parquet")
@@ -88,7 +88,7 @@ def test_columns_equal_the_lines(lines: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_tools_that_read_saved_predictions_read_it(lines: Path, tmp_path: Path) -> None:
-    """They find the same numbers as in the lines."""
+    """load_predictions reads the same confidences and labels from Parquet as from the lines."""
     write_parquet(lines, tmp_path / "predictions.parquet")
     from_lines, from_columns = (load_predictions(path) for path in (lines, tmp_path / "predictions.parquet"))
     np.testing.assert_array_equal(from_lines.confidence, from_columns.confidence)
@@ -96,13 +96,13 @@ def test_tools_that_read_saved_predictions_read_it(lines: Path, tmp_path: Path) 
 
 
 def test_every_field_of_a_line_has_a_column(lines: Path) -> None:
-    """A new field without a column fails this test."""
+    """Every field of a line has a column."""
     fields = {name for line in lines.read_bytes().splitlines() for name in json.loads(line)}
     assert fields == set(_parquet._COLUMNS)
 
 
 def test_no_file_is_half_written(lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old file stays until the new one is whole, also on a full disk."""
+    """A full disk raises StateError, and the old file stays."""
     path = tmp_path / "predictions.parquet"
     path.write_text("old")
     seen: list[str] = []
@@ -125,7 +125,7 @@ def test_no_file_is_half_written(lines: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_resuming_removes_the_outdated_parquet_file(tmp_path: Path) -> None:
-    """The outdated rows would differ from the lines."""
+    """A resumed run removes the old Parquet file."""
     fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
     stale = tmp_path / "out" / "predictions.parquet"
     for rows in (1, 2):
@@ -138,7 +138,7 @@ def test_resuming_removes_the_outdated_parquet_file(tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the command that installs it."""
+    """A missing pyarrow raises ConfigurationError with the install command."""
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ConfigurationError, match=re.escape(install_command("data"))):
         require_parquet()

@@ -1,4 +1,4 @@
-"""The example that takes AutoMix from verifier to lift: it runs, learns and prints what it brought."""
+"""Tests of the AutoMix example: the script runs, learns and prints the lift."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_meta_verifiers_lift_the_invented_models() -> None:
-    """Each routes some of the rows, and gains more per unit of cost than asking the large model always."""
+    """Each rule is more accurate than the small model, and its lift is positive."""
     done = run()
     assert done.returncode == 0, done.stderr
     first, small, large, *rules = done.stdout.splitlines()
@@ -33,7 +33,7 @@ def test_meta_verifiers_lift_the_invented_models() -> None:
 
 
 def test_models_that_leave_nothing_to_learn_are_an_error_in_words() -> None:
-    """No traceback: a large model must be better and dearer."""
+    """A large model that is cheaper exits with 1 and a message without a traceback."""
     done = run("--rows", "20", "--large-cost", "0.5")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

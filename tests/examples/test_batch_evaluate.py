@@ -1,4 +1,4 @@
-"""The batch script a user would copy, run as one: as a process, against a server."""
+"""Tests of the batch script, run as a process against a server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def test_it_prints_progress_and_numbers_and_ends_with_zero(start: Start, tmp_path: Path) -> None:
-    """Three rows in four are right."""
+    """The script prints progress and accuracy, and exits with 0."""
     with FaultServer(LABELS) as server:
         code, out, err = ended(start(server))
     assert code == 0, err
@@ -60,7 +60,7 @@ def test_it_prints_progress_and_numbers_and_ends_with_zero(start: Start, tmp_pat
 
 @pytest.mark.slow
 def test_low_accuracy_and_bad_input_have_their_exit_codes(start: Start, tmp_path: Path) -> None:
-    """A finished run is judged again without a call; a broken row is named."""
+    """Low accuracy exits with 3 without a call; a broken row exits with 2 and its line."""
     with FaultServer(LABELS) as server:
         assert ended(start(server))[0] == 0
         asked = len(server.requests)
@@ -72,7 +72,7 @@ def test_low_accuracy_and_bad_input_have_their_exit_codes(start: Start, tmp_path
 
 
 def test_what_was_interrupted_goes_on(start: Start, tmp_path: Path) -> None:
-    """Ctrl-C finishes the rows under way; the second start asks for the others alone."""
+    """Ctrl-C exits with 130, and the second start asks only the other rows."""
     predictions = tmp_path / "out" / "predictions.jsonl"
     with FaultServer(LABELS, latency=0.1) as server:
         first = start(server, "--concurrency", "4", rows=100)

@@ -1,4 +1,4 @@
-"""The examples whose answers hold several labels: their files say what they should."""
+"""Tests of the examples whose answers hold several labels: their files and rows."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def task(name: str, caplog: pytest.LogCaptureFixture) -> Task:
-    """Return its task, of whose splits no row is in another one."""
+    """Return the example's task; no row is in two splits."""
     found = Task.from_file(EXAMPLES / name / "task.toml")
     assert caplog.messages == []
     return found
 
 
 def test_label_sets_are_what_the_examples_are_about(name: str, task: Task) -> None:
-    """Any number of topics; a category and an urgency on a scale."""
+    """The topics are label sets; the other example has fields, with urgency on a scale."""
     if name == "topics":
         assert isinstance(task.labels, MultiLabels)
         assert task.field == "labels"
@@ -42,7 +42,7 @@ def test_label_sets_are_what_the_examples_are_about(name: str, task: Task) -> No
 
 
 def test_every_label_is_there_in_every_split(task: Task) -> None:
-    """Of what a split lacks nothing can be learnt, or said."""
+    """Every label occurs in every split."""
     assert isinstance(task.labels, MultiLabels | FieldLabels)
     for split in SPLITS:
         held = {name for row in getattr(task, split) for name in task.labels.decisions(row.answer)}
@@ -50,7 +50,7 @@ def test_every_label_is_there_in_every_split(task: Task) -> None:
 
 
 def test_the_readme_counts_the_rows(name: str, task: Task) -> None:
-    """Its table is not older than the files."""
+    """The README's numbers of rows equal those of the files."""
     text = (EXAMPLES / name / "README.md").read_text(encoding="utf-8")
     counts = dict(re.findall(r"`(\w+)\.\w+` \| (\d+) \|", text))
     assert {split: len(getattr(task, split)) for split in SPLITS} == {
@@ -62,7 +62,7 @@ def test_the_readme_counts_the_rows(name: str, task: Task) -> None:
 
 
 def test_a_model_that_knows_the_answers_gets_full_marks(task: Task) -> None:
-    """From the example's files to metrics and feedback."""
+    """A model with the right answers has full credit, and every row is correct."""
     assert isinstance(task.labels, MultiLabels | FieldLabels)
     known = {row.input: (row.answer, 0.999) for row in task.test}
     fake = FakeClient(task.labels, known, field=task.field)

@@ -1,4 +1,4 @@
-"""The DSPy script a user would copy, run as one: as a process, against a server."""
+"""Tests of the DSPy script, run as a process against a server."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ WriteTask = Callable[..., Path]
 
 
 def run(path: Path, out: Path, *extra: str) -> subprocess.CompletedProcess[str]:
-    """Run the script to its end."""
+    """Run the script and wait for its end."""
     command = [sys.executable, str(SCRIPT), "--task", str(path), "--out", str(out), *extra]
     return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)  # noqa: S603
 
 
 def test_it_finds_a_better_prompt_and_saves_it(write_task: WriteTask, tmp_path: Path) -> None:
-    """The model is right once the prompt shows an example of each label."""
+    """The search finds a better prompt, prints both scores and saves the program."""
 
     def answers(text: str, prompt: str) -> tuple[str, float]:
         truth = "cat" if "meow" in text else "dog"
@@ -47,7 +47,7 @@ def test_it_finds_a_better_prompt_and_saves_it(write_task: WriteTask, tmp_path: 
 
 
 def test_a_refused_key_ends_it_with_an_error(write_task: WriteTask, tmp_path: Path) -> None:
-    """Instead of a search in which every row scores nothing."""
+    """A refused key exits with 1 and an error, and no program is saved."""
     with FaultServer(["cat", "dog"], api_key="right") as server:
         done = run(write_task(extra=model_at(server)), tmp_path / "program.json")
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""The example of routing: it can be read, and answers on a machine where nothing but the embedded model runs."""
+"""Tests of the routing example: its file, and its answers where only the embedded model runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADDRESS = "127.0.0.1:8642"
 
 
 def test_the_example_names_two_providers_and_the_other_example_s_rows() -> None:
-    """Of one kind of log-probabilities, and none of its examples is a row that it is measured on."""
+    """The file names two providers, and no example of its prompt is a validation or test row."""
     task = Task.from_file(FILE)
     routing = routing_settings(task)
     assert routing is not None
@@ -41,7 +41,7 @@ def test_the_example_names_two_providers_and_the_other_example_s_rows() -> None:
     reason=f"the embedded model is not installed: {local_models()[0].install_command}",
 )
 def test_the_embedded_model_answers_where_no_server_runs(tmp_path: Path) -> None:
-    """The server is asked in vain now and then."""
+    """Where no server runs, the embedded model answers all texts."""
     with socket.create_server(("127.0.0.1", 0)) as closed:
         free = closed.getsockname()[1]
     text = FILE.read_text().replace(ADDRESS, f"127.0.0.1:{free}")
@@ -65,7 +65,7 @@ def test_the_embedded_model_answers_where_no_server_runs(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_the_example_of_litellm_s_router_runs() -> None:
-    """It brings its servers along, and ends at the one that answers."""
+    """The script for litellm's router runs, and sends most calls to the steady provider."""
     pytest.importorskip("litellm")
     found = subprocess.run(  # noqa: S603
         [sys.executable, FILE.with_name("litellm_router.py")],
@@ -81,7 +81,7 @@ def test_the_example_of_litellm_s_router_runs() -> None:
 
 
 def test_the_snippet_of_the_page_is_answered_by_both_providers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of them gives no log-probabilities, so it must not stand there under the default scoring."""
+    """The code on the page of routing is answered by both providers."""
     page = (Path(__file__).parents[2] / "docs" / "tasks" / "cascade.md").read_text(encoding="utf-8")
     (snippet,) = (
         found for found in re.findall(r"```py\n(.*?)```", page, re.DOTALL) if "RoutedClient" in found

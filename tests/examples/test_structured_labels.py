@@ -1,4 +1,4 @@
-"""The examples of labels with a structure: fit to be evaluated and searched on, and run by the embedded model."""
+"""Tests of the examples with structured labels, run by the embedded model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEVELS = EXAMPLES / "transactions" / "hierarchical.toml"
 
 
 def test_ratings_are_on_a_scale_and_every_split_has_all_of_them_equally_often() -> None:
-    """60 texts, none twice."""
+    """The ratings are ordinal; every split has each rating equally often, and no text twice."""
     task = Task.from_file(RATINGS)
     assert isinstance(task.labels, OrdinalLabels)
     splits = {"train": (task.train, 5), "validation": (task.validation, 3), "test": (task.test, 4)}
@@ -30,7 +30,7 @@ def test_ratings_are_on_a_scale_and_every_split_has_all_of_them_equally_often() 
 
 
 def test_the_tree_has_the_rows_and_the_labels_of_the_example_beside_it() -> None:
-    """The structure alone differs."""
+    """The tree's example has rows, labels and prompt of the plain example, as a hierarchy."""
     task, plain = Task.from_file(LEVELS), Task.from_file(LEVELS.with_name("task.toml"))
     assert task.labels == HierarchicalLabels(plain.labels.labels)
     assert (task.train, task.validation, task.test) == (plain.train, plain.validation, plain.test)
@@ -44,7 +44,7 @@ def test_the_tree_has_the_rows_and_the_labels_of_the_example_beside_it() -> None
 )
 @pytest.mark.parametrize(("file", "kind"), [(RATINGS, "ordinal"), (LEVELS, "hierarchical")])
 def test_the_embedded_model_evaluates_them(tmp_path: Path, file: Path, kind: str) -> None:
-    """A few rows; near answers earn something, so credit is at least the accuracy."""
+    """The embedded model evaluates some rows, and the credit is at least the accuracy."""
     options = ["--split", "test", "--max-rows", "8", "--no-cache", "--out", str(tmp_path)]
     result = CliRunner().invoke(app, ["evaluate", str(file), *options])
     assert result.exit_code == 0, result.output

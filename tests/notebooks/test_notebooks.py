@@ -1,4 +1,4 @@
-"""Every notebook runs from a clean kernel, from its first cell to its last, and is stored without output."""
+"""Tests of the notebooks: each runs from a clean kernel, and is stored without output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(600)]  
 
 
 def printed(path: Path) -> str:
-    """Run a notebook where it is; return what its cells print."""
+    """Run a notebook in its folder, and return the output of its cells."""
     notebook = nbformat.read(path, as_version=4)
     client = nbclient.NotebookClient(
         notebook, timeout=500, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
@@ -41,19 +41,19 @@ def _streams(notebook: Any) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the machine's own settings away, and its home for the kernel's files."""
+    """Remove the machine's settings, and use an empty home for the kernel's files."""
     monkeypatch.delenv("CALIBRANT_MODEL", raising=False)
     monkeypatch.delenv("CALIBRANT_DATA", raising=False)
 
 
 def test_there_are_notebooks_to_run() -> None:
-    """So that the tests below are not empty."""
+    """The calibration notebook is among the notebooks found."""
     assert CALIBRATION in NOTEBOOKS
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_are_stored_without_output_and_use_public_names(path: Path) -> None:
-    """Small, and a good example."""
+    """Notebooks are stored without output, and use no private names."""
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -63,7 +63,7 @@ def test_notebooks_are_stored_without_output_and_use_public_names(path: Path) ->
 
 
 def test_the_calibration_notebook_learns_something_true() -> None:
-    """The stand-in is too sure: calibrated it is better, and what was promised holds on new rows."""
+    """The notebook's calibration error falls, and calibration on fitted rows is refused."""
     text = printed(CALIBRATION)
     assert re.search(r"^high 0\.\d+, low 0\.\d+, scoring 0\.\d+$", text, re.MULTILINE)
     before, after = map(float, re.search(r"calibration error (\S+) -> (\S+)", text).groups())  # type: ignore[union-attr]
@@ -76,7 +76,7 @@ def test_the_calibration_notebook_learns_something_true() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not RECORDED, reason="CALIBRANT_DATA names no recorded answers")
 def test_the_recorded_answers_are_used_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On them, too, the calibrated confidence is better."""
+    """With CALIBRANT_DATA the notebook is run on the recorded answers, and skips no cell."""
     monkeypatch.setenv("CALIBRANT_DATA", RECORDED)
     text = printed(CALIBRATION)
     assert "on 1000 rows it has not seen" in text
@@ -87,6 +87,6 @@ def test_the_recorded_answers_are_used_where_they_are(monkeypatch: pytest.Monkey
 @pytest.mark.real_model
 @pytest.mark.skipif(not local_models()[0].installed, reason="the embedded model's weights are not installed")
 def test_it_runs_against_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it finds there: the model is weak."""
+    """The notebook runs with the embedded model and prints 100 predictions."""
     monkeypatch.setenv("CALIBRANT_MODEL", local_models()[0].name)
     assert re.search(r"^100 predictions", printed(CALIBRATION), re.MULTILINE)

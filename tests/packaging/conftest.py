@@ -1,4 +1,4 @@
-"""Wheel and sdist as users get them, and clean environments with what was built."""
+"""Fixtures with the built wheel and sdist, and clean environments to install them in."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def built(outside: Path) -> Built:
 
 @pytest.fixture(scope="session")
 def install(built: Built, outside: Path) -> Install:
-    """Return a function that installs the wheel with one extra, or none, in an environment of its own."""
+    """Return a function that installs the wheel in an environment, with one extra or none."""
 
     @cache
     def installed(extra: str) -> Environment:
@@ -53,7 +53,7 @@ def install(built: Built, outside: Path) -> Install:
 
 @pytest.fixture(scope="session")
 def lowest(built: Built, outside: Path) -> Environment:
-    """Return an environment with every extra, and the lowest versions of all that calibrant itself asks for."""
+    """Return an environment with every extra, and the lowest declared versions."""
     environment = new_environment(outside / "lowest", python=HERE)
     project = built.unpacked / "pyproject.toml"
     environment.install("--resolution", "lowest-direct", "--all-extras", "--requirements", project)
@@ -64,7 +64,7 @@ def lowest(built: Built, outside: Path) -> Environment:
 
 @pytest.fixture(scope="session", params=["newest", "lowest"])
 def extras(request: pytest.FixtureRequest, install: Install) -> Install:
-    """Return a function that installs an extra alone; and one that returns the lowest versions of all."""
+    """Return functions that install one extra, and one with the lowest versions."""
     if request.param == "newest":
         return install
     environment: Environment = request.getfixturevalue("lowest")
@@ -73,7 +73,7 @@ def extras(request: pytest.FixtureRequest, install: Install) -> Install:
 
 @pytest.fixture(scope="session")
 def address(install: Install) -> Iterator[str]:
-    """Return the address of a model on loopback: the fault server, over what the wheel has installed."""
+    """Return the address of a fault server that runs on what the wheel has installed."""
     environment = install()
     program = ROOT / "tests" / "shared" / "serve_faults.py"
     command = [environment.python, "-E", "-s", program, "--labels", "cat", "dog"]

@@ -1,4 +1,4 @@
-"""What wheel and sdist hold, and what they say of themselves."""
+"""Tests of the content and the metadata of wheel and sdist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECRET = re.compile(
 
 
 def files_of(wheel: Path) -> dict[str, bytes]:
-    """Return the content of every file."""
+    """Return the content of every file in an archive."""
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -49,14 +49,14 @@ def tracked() -> set[str]:
 
 
 def test_the_sdist_builds_the_same_wheel(built: Built) -> None:
-    """Byte by byte: nobody who builds from source gets something else."""
+    """The wheel built from the sdist equals the wheel built from the repository, byte by byte."""
     direct, again = files_of(built.wheel), files_of(built.again)
     assert direct.keys() == again.keys()
     assert [name for name in direct if direct[name] != again[name]] == []
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(built: Built, tracked: set[str]) -> None:
-    """Every file of `src`, the marker of types among them; no tests, data or notebooks."""
+    """The wheel holds every file of `src`, with py.typed, and nothing else."""
     found = {name for name in files_of(built.wheel) if ".dist-info/" not in name}
     assert found == {name.removeprefix("src/") for name in tracked if name.startswith("src/")}
     assert "calibrant/py.typed" in found
@@ -64,7 +64,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built, tracked: set
 
 
 def test_the_sdist_holds_the_repository_and_nothing_else(built: Built, tracked: set[str]) -> None:
-    """Plain files only: no link leads out of it, nothing that git ignores is in it, nothing is missing."""
+    """The sdist holds every tracked file as a plain file, and nothing else."""
     with tarfile.open(built.sdist) as archive:
         members = archive.getmembers()
     assert all(member.isfile() for member in members)
@@ -73,7 +73,7 @@ def test_the_sdist_holds_the_repository_and_nothing_else(built: Built, tracked: 
 
 
 def test_nothing_secret_is_shipped(built: Built) -> None:
-    """No keys, and not the folder it was built in."""
+    """Wheel and sdist hold no key and no path of the folder they were built in."""
     with tarfile.open(built.sdist) as archive:
         texts = {m.name: file.read() for m in archive if (file := archive.extractfile(m)) is not None}
     found = {name: SECRET.findall(text) for name, text in (texts | files_of(built.wheel)).items()}
@@ -81,7 +81,7 @@ def test_nothing_secret_is_shipped(built: Built) -> None:
 
 
 def test_notebooks_carry_no_outputs(built: Built) -> None:
-    """They are made when a notebook is run."""
+    """No notebook in the sdist has outputs."""
     notebooks = list((built.unpacked / "notebooks").glob("*.ipynb"))
     assert notebooks
     for path in notebooks:
@@ -89,7 +89,7 @@ def test_notebooks_carry_no_outputs(built: Built) -> None:
 
 
 def test_the_metadata_is_whole(built: Built) -> None:
-    """Name, licence with its text, what Python is needed, every extra, the command."""
+    """The metadata has name, licence, Python version, every extra and the command."""
     about = metadata_of(built.wheel)
     assert about["Name"] == "calibrant"
     assert about["Requires-Python"] == PROJECT["requires-python"]
@@ -106,13 +106,13 @@ def test_the_metadata_is_whole(built: Built) -> None:
 
 
 def test_a_registry_would_take_it(built: Built) -> None:
-    """By twine's own check, warnings included."""
+    """The strict check of twine passes for wheel and sdist."""
     said = uv("tool", "run", "twine", "check", "--strict", built.wheel, built.sdist, cwd=built.wheel.parent)
     assert said.count("PASSED") == 2
 
 
 def test_the_version_is_written_in_one_place(built: Built) -> None:
-    """The changelog may name it as a release, and then its newest; nothing else repeats it."""
+    """The version stands in pyproject.toml, and beside it at most in the changelog."""
     version = PROJECT["version"]
     assert metadata_of(built.wheel)["Version"] == version
     written = re.compile(rf"(?<![\d.]){re.escape(version)}(?![\d.])")

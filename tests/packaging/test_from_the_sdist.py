@@ -1,4 +1,4 @@
-"""Tests of the sdist against the wheel: on every supported Python, and on the lowest versions of what it needs."""
+"""Tests of the sdist on every supported Python, and on the lowest versions of dependencies."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ NEIGHBOURS = ("-W", "ignore::DeprecationWarning")
 
 
 def passed(environment: Environment, source: Path, *tests: str, options: tuple[str, ...] = ()) -> int:
-    """Run tests of the unpacked sdist, without its `src`, on what is installed; returns how many passed."""
+    """Run the unpacked sdist's tests on the installed package; return how many passed."""
     copy = environment.work / "sdist"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("src"))
     paths = [f"tests/{name}" for name in tests]
@@ -66,14 +66,14 @@ def passed(environment: Environment, source: Path, *tests: str, options: tuple[s
 
 
 def test_the_oldest_supported_python_is_the_one_the_whole_suite_runs_on() -> None:
-    """The classifiers claim what is tested, and no more."""
+    """The oldest declared Python is the one that runs this test."""
     assert PROJECT["requires-python"] == f">={PYTHONS[0]}"
     assert PYTHONS[0] == HERE
 
 
 @pytest.mark.parametrize("python", [version for version in PYTHONS if version != HERE])
 def test_the_sdists_tests_pass_on_every_other_python(built: Built, outside: Path, python: str) -> None:
-    """With the newest versions of everything; skipped where that Python is not to be had."""
+    """The sdist's tests pass on every other Python, and are skipped where it is missing."""
     if not has_python(python):
         pytest.skip(f"no Python {python} here, and none can be fetched")
     environment = new_environment(outside / f"python-{python}", python=python)
@@ -83,18 +83,18 @@ def test_the_sdists_tests_pass_on_every_other_python(built: Built, outside: Path
 
 
 def test_the_lowest_versions_are_those_that_are_declared(lowest: Environment) -> None:
-    """Nothing else asks for a higher one, so what pyproject.toml promises is what is tested."""
+    """The installed direct dependencies have the lowest declared versions."""
     assert higher_than_declared(lowest) == {}
 
 
 def test_the_lowest_versions_of_all_dependencies_work(built: Built, lowest: Environment) -> None:
-    """On the oldest Python."""
+    """The sdist's tests pass with the lowest versions of all dependencies."""
     lowest.install(*TEST_TOOLS)
     assert passed(lowest, built.unpacked, *THOROUGH, options=NEIGHBOURS) > 100
 
 
 def higher_than_declared(environment: Environment) -> dict[str, tuple[str, str]]:
-    """Return the direct dependencies of which a higher version came than the lowest one declared."""
+    """Return the direct dependencies whose installed version is above the lowest declared one."""
     code = (
         "import json\n"
         "from importlib.metadata import distributions\n"

@@ -1,4 +1,4 @@
-"""What users get: the wheel in a clean environment, alone and with each extra alone."""
+"""Tests of the installed wheel in a clean environment: alone, and with each extra."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POSTGRES = "CALIBRANT_POSTGRES_URL"
 
 
 def evaluated(environment: Environment, task: Path, *options: str | Path) -> list[dict[str, Any]]:
-    """Evaluate the task's rows; return those of ``predictions.jsonl``, answers right."""
+    """Evaluate the task's rows, and return the rows of ``predictions.jsonl``."""
     out = task.parent / "run"
     said = environment.run("calibrant", "evaluate", task, "--no-cache", "--out", out, *options)
     assert "0.917" in said  # 11 of 12
@@ -31,7 +31,7 @@ def evaluated(environment: Environment, task: Path, *options: str | Path) -> lis
 
 @pytest.fixture(scope="module")
 def bundle(install: Install, address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a bundle exported from a run, which lies beside it."""
+    """Return a bundle exported from a run in the same folder."""
     folder = tmp_path_factory.mktemp("packed")
     evaluated(install(), write_task(folder, address))
     install().run("calibrant", "export", folder / "run", "--out", folder / "bundle")
@@ -39,22 +39,22 @@ def bundle(install: Install, address: str, tmp_path_factory: pytest.TempPathFact
 
 
 def test_every_extra_is_tested(install: Install) -> None:
-    """The list here is that of the wheel."""
+    """The extras tested here are those of the wheel."""
     code = "from importlib.metadata import metadata; print(*metadata('calibrant').get_all('Provides-Extra'))"
     assert set(install().run("python", "-I", "-c", code).split()) == set(EXTRAS)
 
 
 class TestTheBaseInstallation:
-    """Without any extra."""
+    """Tests of the wheel without any extra."""
 
     def test_the_command_knows_itself(self, install: Install) -> None:
-        """Version and help."""
+        """--version prints the version of pyproject.toml, and --help the commands."""
         version = install().run("calibrant", "--version").split()[-1]
         assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text()
         assert "evaluate" in install().run("calibrant", "--help")
 
     def test_a_run_becomes_a_bundle_that_predicts(self, install: Install, bundle: Path) -> None:
-        """Evaluate, export, diff, load, optimise."""
+        """A run is exported, compared and loaded as a bundle, and a prompt is optimised."""
         install().run("calibrant", "diff", bundle, bundle.parent / "run", "--require-same")
         manifest = json.loads((bundle / "manifest.json").read_text())
         assert manifest["calibrant"] == install().run("calibrant", "--version").split()[-1]
@@ -62,10 +62,10 @@ class TestTheBaseInstallation:
 
 
 class TestExtras:
-    """Each alone does what it is for; so do the lowest versions."""
+    """Tests of each extra alone, and of the lowest versions."""
 
     def test_local(self, extras: Install, task: Path) -> None:
-        """The weights come with the command that the message names; then the model answers."""
+        """The error names the command that installs the weights; then the model answers."""
         environment = extras("local")
         classify = (
             "calibrant",
@@ -86,7 +86,7 @@ class TestExtras:
         assert answer["outcome"] == "ok"
 
     def test_data(self, extras: Install, task: Path) -> None:
-        """Rows are read from Parquet."""
+        """Rows are read from a Parquet file."""
         rows = task.parent / "rows.parquet"
         extras("data").program("with_data", task.parent / "test.jsonl", rows)
         found = evaluated(extras("data"), task, "--file", rows)
@@ -96,24 +96,24 @@ class TestExtras:
 
     @pytest.mark.skipif(POSTGRES not in os.environ, reason="no database: run .ci/postgres make test-package")
     def test_postgres(self, extras: Install, task: Path) -> None:
-        """A run is added to a history in PostgreSQL."""
+        """A run is recorded in a history in PostgreSQL."""
         history = ("--history", os.environ[POSTGRES])
         evaluated(extras("postgres"), task, *history, "--profile", "packaging")
         assert "packaging" in extras("postgres").run("calibrant", "history", "list", *history)
 
     def test_ray(self, extras: Install, task: Path) -> None:
-        """Workers give the rows that one machine gives."""
+        """Ray's workers answer all rows."""
         found = evaluated(extras("ray"), task, "--engine", "ray", "--workers", "1")
         assert [row["index"] for row in found] == list(range(12))
         assert json.loads((task.parent / "run" / "run.json").read_text())["engine"]["name"] == "ray"
 
     def test_serve(self, extras: Install, bundle: Path) -> None:
-        """A bundle answers over HTTP."""
+        """The served bundle answers cat and dog over HTTP."""
         assert extras("serve").program("with_serve", bundle).startswith("cat dog\n")
 
     @pytest.mark.parametrize("extra", ["conformal", "dspy", "embeddings"])
     def test_from_python(self, extras: Install, extra: str) -> None:
-        """What its program asserts."""
+        """The program of the extra ends without an error."""
         extras(extra).program(f"with_{extra}", "model")
 
 
@@ -148,7 +148,7 @@ NEEDS: dict[str, Callable[[Path], tuple[str | Path, ...]]] = {
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_without_an_extra_the_message_says_what_to_install(install: Install, task: Path, extra: str) -> None:
-    """One line of a command, with exit code 2; an error of calibrant's own from Python."""
+    """Without an extra, the command and Python name the extra to install."""
     task.with_name("x.parquet").write_bytes(b"PAR1")
     command = NEEDS[extra](task)
     of_calibrant = command[0] == "calibrant"

@@ -1,4 +1,4 @@
-"""The installed wheel's types, as a user's type checker sees them."""
+"""Tests of the installed wheel's types, with a user's type checker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = (
 
 
 def test_a_users_file_passes_strict_type_checking(install: Install, tmp_path: Path) -> None:
-    """The same file as in `tests/typing`; one wrong type in it is noticed, so the types are not just Any."""
+    """A user's file passes mypy's strict check, and one wrong type in the file fails."""
     environment = install()
     environment.install("mypy")
     (tmp_path / "mypy.ini").write_text(SETTINGS)

@@ -1,4 +1,4 @@
-"""Invariants of the distribution, checked against token models whose truth is known.
+"""Tests of the distribution's invariants, against token models whose truth is known.
 
 A token model is a list of sequences, each a tokenisation of one label with its probability; every
 node of the tree they form reports all its branches. The expected distribution is computed from the
@@ -30,7 +30,7 @@ PROFILE = settings(deadline=None, max_examples=100)
 
 @dataclass(frozen=True)
 class Sequence:
-    """One way to spell one label; `label` is None for text outside the label set."""
+    """One tokenisation of a label; `label` is None for text outside the label set."""
 
     tokens: tuple[bytes, ...]
     label: str | None
@@ -39,7 +39,7 @@ class Sequence:
 
 @st.composite
 def label_sets(draw: st.DrawFn) -> tuple[str, ...]:
-    """Labels with shared prefixes, prefixes of each other, JSON syntax and non-ASCII characters."""
+    """Draw labels with shared prefixes, prefixes of each other, JSON syntax and non-ASCII text."""
     stems = draw(st.lists(st.text(ALPHABET, min_size=1, max_size=4), min_size=1, max_size=3))
     tails = draw(st.lists(st.text(ALPHABET, max_size=4), min_size=2, max_size=6))
     found: dict[str, str] = {}
@@ -52,7 +52,7 @@ def label_sets(draw: st.DrawFn) -> tuple[str, ...]:
 
 
 def pieces(encoded: bytes) -> list[bytes]:
-    """Return the smallest units of a JSON string: escapes whole, everything else byte by byte."""
+    """Return the smallest units of a JSON string: whole escapes, and single bytes."""
     units, position = [], 0
     while position < len(encoded):
         size = 1
@@ -79,7 +79,7 @@ def cut(draw: st.DrawFn, encoded: bytes) -> list[bytes]:
 def models(
     draw: st.DrawFn, *, illegal: bool = False
 ) -> tuple[tuple[str, ...], dict[str, bytes], list[Sequence]]:
-    """A label set, each label's JSON text, and a token model over them.
+    """Draw a label set, each label's JSON text, and a token model over the label set.
 
     The opening quote is a token of its own in some sequences and joined to the label in others.
     """
@@ -118,7 +118,7 @@ def branches(sequences: list[Sequence], prefix: tuple[bytes, ...]) -> dict[bytes
 
 
 def emit(sequences: list[Sequence], chosen: Sequence) -> Completion:
-    """Return the completion of `chosen`, every node reporting all its branches."""
+    """Return the completion of `chosen`, with all branches of every node."""
     tokens = [Token(HEAD, 0.0, ((HEAD, 0.0),))]
     for position, data in enumerate(chosen.tokens):
         found = branches(sequences, chosen.tokens[:position])
@@ -132,7 +132,7 @@ def emit(sequences: list[Sequence], chosen: Sequence) -> Completion:
 def expected(
     sequences: list[Sequence], chosen: Sequence, texts: dict[str, bytes]
 ) -> tuple[dict[str, float], float]:
-    """Return each label's mass, ambiguous shares included, and the ambiguous mass."""
+    """Return each label's mass, with its share of ambiguous mass, and the ambiguous mass."""
     masses, ambiguous = dict.fromkeys(texts, 0.0), 0.0
     # An opening quote apart counts relative to the sequences that open there: here all of them do.
     for position, emitted in enumerate(chosen.tokens):
@@ -172,7 +172,7 @@ def check_invariants(found: Any, labels: tuple[str, ...]) -> None:
 @PROFILE
 @given(models(), st.data())
 def test_the_distribution_equals_the_token_model(model: Any, data: st.DataObject) -> None:
-    """In masked space with all branches reported, the masses are those counted from the sequences."""
+    """With all branches reported, masked space gives the masses counted from the sequences."""
     labels, texts, sequences = model
     chosen = pick(data, sequences)
     found = extract_distribution(emit(sequences, chosen), labels, "category")
@@ -194,7 +194,7 @@ def test_the_distribution_equals_the_token_model(model: Any, data: st.DataObject
 @PROFILE
 @given(models(illegal=True), st.data())
 def test_raw_space_leaves_illegal_mass_out(model: Any, data: st.DataObject) -> None:
-    """Illegal branches lower the label mass and nothing else."""
+    """In raw space illegal branches lower the label mass and leave the probabilities unchanged."""
     labels, texts, sequences = model
     chosen = pick(data, sequences)
     found = extract_distribution(emit(sequences, chosen), labels, "category", "raw")
@@ -210,7 +210,7 @@ def test_raw_space_leaves_illegal_mass_out(model: Any, data: st.DataObject) -> N
 @PROFILE
 @given(models(illegal=True), st.data())
 def test_permuting_the_labels_permutes_the_result(model: Any, data: st.DataObject) -> None:
-    """No label is favoured by its place."""
+    """Permuting the labels permutes the result."""
     labels, _, sequences = model
     completion = emit(sequences, pick(data, sequences))
     order = data.draw(st.permutations(range(len(labels))))
@@ -225,7 +225,7 @@ def test_permuting_the_labels_permutes_the_result(model: Any, data: st.DataObjec
 @PROFILE
 @given(models(), st.data())
 def test_splitting_a_token_changes_nothing(model: Any, data: st.DataObject) -> None:
-    """A token in two parts, of which the second is certain, is the same evidence."""
+    """A token split into two parts, the second of them certain, gives the same distribution."""
     labels, _, sequences = model
     completion = emit(sequences, pick(data, sequences))
     tokens = list(completion.tokens or ())
@@ -256,7 +256,7 @@ def test_splitting_a_token_changes_nothing(model: Any, data: st.DataObject) -> N
 def test_tokens_cut_anywhere_still_find_the_label(
     labels: tuple[str, ...], ascii_only: bool, data: st.DataObject
 ) -> None:
-    """Cuts inside characters, escapes and surrogate pairs are followed."""
+    """A label is found whether tokens are cut inside characters, escapes or surrogate pairs."""
     label = data.draw(st.sampled_from(labels))
     spelled = json.dumps(label, ensure_ascii=ascii_only).replace(
         "/", data.draw(st.sampled_from(("/", "\\/")))
@@ -277,7 +277,7 @@ def test_tokens_cut_anywhere_still_find_the_label(
 @PROFILE
 @given(models(illegal=True), st.integers(1, 4), st.data())
 def test_truncated_lists_invent_no_mass(model: Any, k: int, data: st.DataObject) -> None:
-    """The k most probable tokens invent no mass, and the unseen mass is bounded."""
+    """Truncated lists of alternatives add no mass, and the unseen mass is bounded."""
     labels, _, sequences = model
     completion = emit(sequences, pick(data, sequences))
     full = extract_distribution(completion, labels, "category", "raw")
@@ -294,7 +294,7 @@ def test_truncated_lists_invent_no_mass(model: Any, k: int, data: st.DataObject)
 @PROFILE
 @given(models(illegal=True), st.data())
 def test_repeated_and_impossible_alternatives_add_nothing(model: Any, data: st.DataObject) -> None:
-    """Repeated alternatives count once, and -inf and -9999 are zero."""
+    """Repeated alternatives count once, and alternatives of -inf or -9999 add nothing."""
     labels, texts, sequences = model
     completion = emit(sequences, pick(data, sequences))
     zero = data.draw(st.sampled_from((-math.inf, -9999.0)))
@@ -314,7 +314,7 @@ def test_repeated_and_impossible_alternatives_add_nothing(model: Any, data: st.D
 @PROFILE
 @given(models(), st.data())
 def test_the_joint_multiplies_content_tokens(model: Any, data: st.DataObject) -> None:
-    """The joint counts every token that holds a byte between the quotes."""
+    """The joint log-probability is the sum over tokens with a byte between the quotes."""
     _, _, sequences = model
     chosen = pick(data, sequences)
     completion = emit(sequences, chosen)
@@ -330,7 +330,7 @@ def test_the_joint_multiplies_content_tokens(model: Any, data: st.DataObject) ->
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 999), st.floats(0.01, 0.98))
 def test_a_thousand_labels_sum_to_one(position: int, probability: float) -> None:
-    """The size of the label set does not matter."""
+    """The probabilities of a thousand labels sum to one."""
     labels = tuple(f"group {i // 100}/item {i}" for i in range(1000))
     parts = [b'{"c": "', b"group ", labels[position][6:].encode(), b'"}']
     top = ((parts[2], math.log(probability)), (b"5/item", math.log((1 - probability) / 2)))

@@ -1,4 +1,4 @@
-"""Properties of the metrics."""
+"""Tests of properties of the metrics, on drawn rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rows(draw: st.DrawFn) -> Rows:
 @unhurried
 @given(rows(), st.integers(1, 30), st.floats(1e-6, 1.0))
 def test_metrics_ignore_the_order_of_rows(data: Rows, n_bins: int, coverage: float) -> None:
-    """Metrics stay in [0, 1], and reversing the rows changes nothing, ties included."""
+    """Metrics stay in [0, 1], and reversing the rows does not change them."""
     p, y = data
     for strategy in ("uniform", "quantile"):
         ece = expected_calibration_error(confidence=p, correct=y, n_bins=n_bins, strategy=strategy)
@@ -65,7 +65,7 @@ def test_metrics_ignore_the_order_of_rows(data: Rows, n_bins: int, coverage: flo
 @unhurried
 @given(rows())
 def test_ranking_metrics_depend_on_order_alone(data: Rows) -> None:
-    """A strictly increasing change of the confidences changes neither AUROC nor AURC."""
+    """AUROC and AURC stay the same under an increasing change of the confidences."""
     p, y = data
     _, rank = np.unique(p, return_inverse=True)
     stretched = (rank + 1.0) / (len(p) + 2.0)
@@ -79,7 +79,7 @@ def test_ranking_metrics_depend_on_order_alone(data: Rows) -> None:
 @unhurried
 @given(rows())
 def test_no_ranking_beats_right_rows_first(data: Rows) -> None:
-    """The oracle order has the least area under the risk-coverage curve, its reverse the most."""
+    """Right rows first give the smallest AURC, and right rows last the largest."""
     p, y = data
     best, worst = aurc(confidence=y, correct=y), aurc(confidence=1.0 - y, correct=y)
     assert best - 1e-12 <= aurc(confidence=p, correct=y) <= worst + 1e-12
@@ -88,7 +88,7 @@ def test_no_ranking_beats_right_rows_first(data: Rows) -> None:
 @unhurried
 @given(st.integers(1, 10_000), st.data(), st.floats(0.01, 0.999))
 def test_wilson_contains_the_estimate_and_mirrors(n: int, data: st.DataObject, level: float) -> None:
-    """Counting failures instead of successes reflects the interval."""
+    """Wilson's interval contains the estimate, and is mirrored for failures."""
     successes = data.draw(st.integers(0, n))
     interval, mirror = wilson_interval(successes, n, level), wilson_interval(n - successes, n, level)
     assert 0.0 <= interval.lower <= interval.estimate <= interval.upper <= 1.0
@@ -110,7 +110,7 @@ def test_paired_comparison_is_antisymmetric(pairs: list[tuple[bool, bool]], leve
 @unhurried
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.sampled_from(["percentile", "bca"]))
 def test_bootstrap_intervals_stay_between_the_extremes(values: list[float], method: Any) -> None:
-    """A resampled mean cannot leave the range of the values."""
+    """The bootstrap interval lies within the range of the values."""
     found = bootstrap_interval(values, method=method, n_resamples=200)
     slack = 1e-9 * max(1.0, *map(abs, values))
     assert found.median is not None
@@ -127,7 +127,7 @@ def test_bootstrap_intervals_stay_between_the_extremes(values: list[float], meth
     )
 )
 def test_confusion_counts_every_row_once(pairs: list[tuple[str, str | None]]) -> None:
-    """Sums, accuracy and supports follow from the rows."""
+    """Confusion counts, accuracy and supports equal those counted from the rows."""
     truth, predicted = zip(*pairs, strict=True)
     summary = classification_summary(truth, predicted, labels=["a", "b", "c"])
     assert summary.confusion.sum() + summary.other.sum() == len(pairs) == summary.n

@@ -1,4 +1,4 @@
-"""Properties of the scoring strategies."""
+"""Tests of properties of the scoring strategies."""
 
 # ruff: noqa: FBT003 - is_correct is positional in the protocol
 
@@ -57,7 +57,7 @@ def test_scores_stay_in_the_unit_interval(
 @unhurried
 @given(scorers, logprobs, logprobs)
 def test_more_confidence_never_scores_less(scorer: LinearBlendScoring, one: float, other: float) -> None:
-    """A correct answer's score is monotone in its log-probability."""
+    """A correct answer's score never falls with its log-probability."""
     low, high = sorted((one, other))
     assert scorer.score(True, low) <= scorer.score(True, high) + 1e-15
 
@@ -78,7 +78,7 @@ def test_proper_scores_stay_in_the_unit_interval(
 def test_no_report_beats_the_true_distribution(
     scorer: BrierScoring, truth: NDArray[np.float64], report: NDArray[np.float64]
 ) -> None:
-    """The expected score is maximal at the truth; the log score up to its documented cut-off."""
+    """The expected score is highest for the true distribution, up to the log score's cut-off."""
     slack = 1e-12
     if isinstance(scorer, LogScoring):
         slack += 3 * scorer.min_probability / abs(math.log(scorer.min_probability))

@@ -1,4 +1,4 @@
-"""Scores of labels on a scale and in a tree, through the adapter's own grading."""
+"""Tests of scores for labels on a scale and in a tree, through the adapter's grading."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ simplexes = st.lists(st.floats(0.01, 1.0), min_size=5, max_size=5).map(lambda w:
 
 
 def predicted(labels: LabelSet, shares: NDArray[np.float64], label: str | None = None) -> Prediction:
-    """Return a prediction of the most probable label, or of another."""
+    """Return a prediction of the most probable label, or of the named one."""
     best = labels[int(shares.argmax())] if label is None else label
     distribution = exact(labels, shares)
     return Prediction(label=best, confidence=float(shares[labels.index(best)]), distribution=distribution)
@@ -52,7 +52,7 @@ def score(labels: LabelSet, prediction: Prediction, answer: str, strategy: Scori
 
 
 def expected(labels: LabelSet, said: Any, true: Any, strategy: ScoringStrategy) -> float:
-    """Return the mean score of saying one distribution where another is true."""
+    """Return the expected score of reporting one distribution where another is true."""
     prediction = predicted(labels, said)
     return sum(
         float(share) * score(labels, prediction, label, strategy)
@@ -63,7 +63,7 @@ def expected(labels: LabelSet, said: Any, true: Any, strategy: ScoringStrategy) 
 @unhurried
 @given(simplexes, st.integers(0, 4))
 def test_ordinal_brier_is_the_ranked_score(shares: NDArray[np.float64], true: int) -> None:
-    """The score is 1 - RPS / (L - 1), with RPS added up as it is defined."""
+    """The score on a scale is 1 - RPS / (L - 1), with RPS computed in the test."""
     rps = 0.0
     for k in range(4):
         below = sum(float(shares[i]) for i in range(k + 1))
@@ -76,7 +76,7 @@ def test_ordinal_brier_is_the_ranked_score(shares: NDArray[np.float64], true: in
 @unhurried
 @given(simplexes, st.integers(0, 4))
 def test_tree_brier_is_the_mean_over_levels(shares: NDArray[np.float64], true: int) -> None:
-    """The score is 1 minus half the squared error of the path prefixes, added up by hand."""
+    """The score in a tree is the mean over levels, computed in the test from path prefixes."""
     answer, total = TREE[true], 0.0
     for level in (1, 2, 3):
         mass: dict[str, float] = {}
@@ -94,7 +94,7 @@ def test_tree_brier_is_the_mean_over_levels(shares: NDArray[np.float64], true: i
 def test_proper_scores_are_strictly_proper(
     labels: LabelSet, true: NDArray[np.float64], other: NDArray[np.float64], strategy: ScoringStrategy
 ) -> None:
-    """The true distribution has the highest expected score; no probability is below the cut-off of the log score."""
+    """The true distribution has a higher expected score than any other."""
     gain = expected(labels, true, true, strategy) - expected(labels, other, true, strategy)
     assert gain >= -1e-12
     if np.abs(true - other).max() > 1e-3:
@@ -113,7 +113,7 @@ def test_structured_scores_stay_in_the_interval(
 
 @pytest.mark.parametrize("strategy", STRATEGIES[:2])
 def test_near_misses_earn_more(strategy: ScoringStrategy) -> None:
-    """At the same confidence a near miss earns more than a far one, and less than the right answer."""
+    """At the same confidence a near miss earns more than a far one, and less than the answer."""
     shares = np.array([0.02, 0.02, 0.02, 0.92, 0.02])
     prediction = predicted(SCALE, shares)
     found = [score(SCALE, prediction, answer, strategy) for answer in ("4", "3", "2", "1")]
@@ -129,7 +129,7 @@ def test_near_misses_earn_more(strategy: ScoringStrategy) -> None:
 
 @pytest.mark.parametrize("labels", [SCALE, TREE])
 def test_missing_confidence_scores_correctness(labels: LabelSet) -> None:
-    """Rows without a confidence are scored by correctness, rows without a label by the failure score."""
+    """Without a confidence an answer scores 1 or 0, and a refusal the failure score."""
     last = labels[4]
     for strategy in (LinearBlendScoring(), BrierScoring()):
         right = Prediction(label=last)

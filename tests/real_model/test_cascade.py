@@ -1,4 +1,4 @@
-"""A cascade of two prompts of the embedded model, under every method of the reference systems."""
+"""Tests of a cascade of two prompts of the embedded model, with every confidence method."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMPTS = (
 
 @pytest.fixture(scope="module")
 def models() -> Iterator[list[CascadeModel]]:
-    """Return a short and a long prompt of one model, the dearer one first."""
+    """Return a short and a long prompt of one model, the more expensive one first."""
     classifiers = [
         Classifier(
             model="local/smollm2-135m", labels=LABELS, field="category", prompt=prompt, scoring="decode"
@@ -60,14 +60,14 @@ def url() -> Iterator[str]:
     ]
 )
 def method(request: pytest.FixtureRequest, url: str) -> ConfidenceMethod | str:
-    """Return each method."""
+    """Return each confidence method."""
     return AutoMixEntailment(url) if request.param == "automix_entailment" else str(request.param)
 
 
 def test_the_cheaper_prompt_is_asked_first_and_every_call_is_counted(
     models: list[CascadeModel], method: ConfidenceMethod | str
 ) -> None:
-    """At a threshold of 1 nearly everything is passed on; what is returned is the surest answer."""
+    """The cheaper prompt is asked first, every call is counted, and the surest answer is returned."""
     with_both = Cascade(models, method=method, threshold=1.0, escalation_order="cost")
     assert with_both.models == ("short", "long")
     for prediction in with_both.classify_many(TEXTS):
@@ -87,7 +87,7 @@ def test_the_cheaper_prompt_is_asked_first_and_every_call_is_counted(
 def test_a_threshold_of_zero_accepts_every_answer_with_evidence(
     models: list[CascadeModel], method: ConfidenceMethod | str
 ) -> None:
-    """Zero means zero: nothing is escalated for being unsure."""
+    """At a threshold of 0 an answer is accepted if and only if it has a confidence."""
     found = Cascade(models, method=method, threshold=0.0, escalation_order="cost").classify(TEXTS[0])
     first = found.steps[0]
     assert (first.verdict is Verdict.ACCEPTED) == (first.confidence is not None)

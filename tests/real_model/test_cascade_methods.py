@@ -1,4 +1,4 @@
-"""Confidence methods on the embedded model: the shapes that only the engine itself has."""
+"""Tests of confidence methods on the embedded model's own tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = ("The striker scored twice.", "Shares fell on Monday.", "A new telescope
 
 @pytest.fixture(scope="module")
 def classifier() -> Iterator[Classifier]:
-    """Return a classifier on the embedded model that decodes and keeps its tokens."""
+    """Return a classifier on the embedded model that decodes and keeps tokens."""
     found = Classifier(
         model="local/smollm2-135m",
         labels=["Sports", "Business", "Science"],
@@ -35,7 +35,7 @@ def classifier() -> Iterator[Classifier]:
 
 @pytest.fixture(scope="module")
 def answers(classifier: Classifier) -> list[Answered]:
-    """Return its answers to a few texts."""
+    """Return the model's answers to a few texts."""
     predictions = classifier.classify_many(TEXTS)
     return [
         Answered(question=text, prediction=prediction, classifier=classifier)
@@ -44,13 +44,13 @@ def answers(classifier: Classifier) -> list[Answered]:
 
 
 def assess(method: ConfidenceMethod, answered: Answered) -> Assessment | NoEvidence:
-    """Return what a method says."""
+    """Return a method's assessment of an answer."""
     return asyncio.run(method.assess(answered))
 
 
 @pytest.mark.parametrize("method", [AvgLogprob(), Margin(), Hybrid(), LabelProbability()])
 def test_the_label_of_a_decoded_answer_is_assessed(method: ConfidenceMethod, answers: list[Answered]) -> None:
-    """The frame was given to the model and does not count."""
+    """Every method assesses a decoded answer with a confidence in [0, 1]."""
     for answered in answers:
         found = assess(method, answered)
         assert isinstance(found, Assessment), found
@@ -59,7 +59,7 @@ def test_the_label_of_a_decoded_answer_is_assessed(method: ConfidenceMethod, ans
 
 
 def test_log_probabilities_are_those_of_the_unconstrained_model(answers: list[Answered]) -> None:
-    """So the mean is far below what the choice among the labels was."""
+    """Mean token log-probabilities are those without the grammar, below those of the label."""
     for answered in answers:
         distribution = answered.prediction.distribution
         assert distribution is not None
@@ -72,7 +72,7 @@ def test_log_probabilities_are_those_of_the_unconstrained_model(answers: list[An
 
 
 def test_text_that_was_given_counts_under_no_filter(answers: list[Answered]) -> None:
-    """It is certain, and would make every answer look surer: the mean over all tokens is of those the model chose."""
+    """Text given to the model is left out of the mean, even with the filter "all"."""
     tokens = answers[0].prediction.tokens
     assert tokens is not None
     assert (tokens[0].logprob, tokens[0].top) == (0.0, ())
@@ -83,7 +83,7 @@ def test_text_that_was_given_counts_under_no_filter(answers: list[Answered]) -> 
 
 
 def test_the_model_grades_its_answer(answers: list[Answered]) -> None:
-    """Under a schema: a number in range, or a reason why there is none; the call is counted."""
+    """Self-verification makes one call, and a grade it gives is in [0, 1]."""
     found = assess(SelfVerify(max_tokens=64), answers[0])
     assert found.attempts == 1
     assert found.usage.prompt_tokens > 100

@@ -1,4 +1,4 @@
-"""The embedded model, examined: what its engine is known to do."""
+"""Tests of the examination of the embedded model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def found() -> Examination:
 
 
 def test_the_engine_reports_raw_log_probabilities(found: Examination) -> None:
-    """As the client says: the grammar is applied after they are taken."""
+    """The engine reports raw log-probabilities, and the examination finds no problem."""
     assert found.space is LogprobSpace.RAW
     assert found.finding("space").verdict is FindingVerdict.OK
     assert found.finding("units").verdict is FindingVerdict.OK
@@ -27,7 +27,7 @@ def test_the_engine_reports_raw_log_probabilities(found: Examination) -> None:
 
 
 def test_labels_can_be_scored_exactly(found: Examination) -> None:
-    """Which is what is recommended."""
+    """Labels can be scored exactly, and "exact" is the recommended scoring."""
     assert found.finding("exact").verdict is FindingVerdict.OK
     assert found.scoring == "exact"
     assert found.label_mass is not None
@@ -35,18 +35,18 @@ def test_labels_can_be_scored_exactly(found: Examination) -> None:
 
 
 def test_one_slot_repeats_itself(found: Examination) -> None:
-    """The same answer; whether what the engine has cached moves its log-probabilities is said."""
+    """A repeated request has the same answer."""
     determinism = found.finding("determinism")
     assert determinism.verdict in {FindingVerdict.OK, FindingVerdict.WARNING}
     assert "same answer" in determinism.detail
 
 
 def test_there_is_no_cap_of_twenty_alternatives(found: Examination) -> None:
-    """A hundred come back even where fewer are asked for."""
+    """At least 100 alternatives are reported."""
     assert found.top_logprobs >= 100
 
 
 def test_the_schema_is_obeyed_and_few_calls_are_made(found: Examination) -> None:
-    """Off the topic too."""
+    """The schema is obeyed, and the examination makes fewer than 20 calls."""
     assert found.finding("enum").verdict is FindingVerdict.OK
     assert found.calls < 20

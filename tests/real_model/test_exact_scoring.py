@@ -1,4 +1,4 @@
-"""Exact scoring on the embedded model: what only the engine itself can show."""
+"""Tests of exact scoring on the embedded model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TEXTS = (
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[LlamaCppClient]:
-    """Return a client of the embedded model, for the default context so that others share it."""
+    """Return a client of the embedded model with the default context, which others share."""
     found = LlamaCppClient.local()
     yield found
     found.close()
@@ -48,7 +48,7 @@ def classifier(client: LlamaCppClient, labels: Sequence[str] = LABELS, **options
 
 
 def distribution(prediction: Prediction) -> LabelDistribution:
-    """Return a prediction's distribution, which must be there."""
+    """Return a prediction's distribution, and fail if there is none."""
     assert prediction.outcome is Outcome.OK, prediction.reason
     assert prediction.distribution is not None
     return prediction.distribution
@@ -56,7 +56,7 @@ def distribution(prediction: Prediction) -> LabelDistribution:
 
 @pytest.mark.smoke
 def test_the_embedded_engine_scores_exactly_by_default(client: LlamaCppClient) -> None:
-    """Space, label mass and a bound come with every prediction; the label is the most probable one."""
+    """The embedded model is scored exactly by default: space, label mass and error bound are there."""
     asked = classifier(client)
     assert isinstance(asked.method, ExactScoring)
     assert isinstance(classifier(client, scoring="decode").method, Decoding)
@@ -72,7 +72,7 @@ def test_the_embedded_engine_scores_exactly_by_default(client: LlamaCppClient) -
 
 @pytest.mark.slow
 def test_pruning_stays_within_its_bound(client: LlamaCppClient) -> None:
-    """Against the walk over the whole label trie, on the real model."""
+    """The pruned distribution differs from the full one by at most its error bound."""
     full = classifier(client, tolerance=1e-4).classify_many(TEXTS)
     for tolerance in (0.2, "exact"):
         pruned = classifier(client, tolerance=tolerance).classify_many(TEXTS)
@@ -85,7 +85,7 @@ def test_pruning_stays_within_its_bound(client: LlamaCppClient) -> None:
 
 
 def test_a_label_is_the_product_of_its_tokens(client: LlamaCppClient) -> None:
-    """Each asked about in a call of its own, in another order: what shares a batch changes nothing."""
+    """A label's probability equals the product of its tokens, each asked in a call of its own."""
     prefix = '{"category": "'
 
     async def products(text: str) -> list[float]:
@@ -110,7 +110,7 @@ def test_a_label_is_the_product_of_its_tokens(client: LlamaCppClient) -> None:
 
 
 def closing(vocabulary: Vocabulary) -> list[int]:
-    """Return the tokens that close a label: a quote, with nothing but structure behind it."""
+    """Return the tokens that close a label."""
     pieces = enumerate(vocabulary.pieces)
     return [token for token, piece in pieces if piece[:1] == b'"' and not piece[1:].strip(b" \t\r\n,}]")]
 
@@ -118,7 +118,7 @@ def closing(vocabulary: Vocabulary) -> list[int]:
 def test_a_long_system_prompt_is_computed_once(
     client: LlamaCppClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows after the first find 1,000 tokens of it, and every node of a row costs a token or two."""
+    """A system prompt is computed once: later rows compute few tokens."""
     batches: list[int] = []
     compute = Llama.decode_tokens
 
@@ -139,7 +139,7 @@ def test_a_long_system_prompt_is_computed_once(
 
 
 def test_a_row_is_the_same_to_the_last_bit_whatever_came_before(client: LlamaCppClient) -> None:
-    """Batches of other sizes, and other places in memory, would round differently."""
+    """A row has the same bits whatever rows, prompts and scorings came before."""
     news = classifier(client, tolerance=0.02)
     forth = [distribution(found).logprobs for found in news.classify_many(TEXTS)]
     classifier(client, prompt="Classify the news. " * 30).classify(TEXTS[1])
@@ -149,7 +149,7 @@ def test_a_row_is_the_same_to_the_last_bit_whatever_came_before(client: LlamaCpp
 
 
 def test_rows_computed_together_differ_by_rounding_alone(client: LlamaCppClient) -> None:
-    """Most not at all; where two labels are nearly tied, a rounded activation can move some hundredths."""
+    """Rows computed together differ from single rows by rounding, at most 0.1 in total variation."""
     several = LlamaCppClient.local(n_ctx=1024, n_parallel=3)
     texts = [*TEXTS, *(f"{text} Again." for text in TEXTS)]
     together = classifier(several, tolerance=0.02).classify_many(texts)
@@ -165,14 +165,14 @@ def test_rows_computed_together_differ_by_rounding_alone(client: LlamaCppClient)
 
 @pytest.mark.parametrize("label", ["<|im_end|>", "end <|im_start|> of"])
 def test_a_label_with_a_special_token_is_refused(client: LlamaCppClient, label: str) -> None:
-    """Its text would end the turn instead of spelling the label."""
+    """A label with a special token raises ConfigurationError with the label."""
     with pytest.raises(ConfigurationError, match="do not spell the label") as refused:
         classifier(client, labels=["fine", label]).classify("a")
     assert repr(label) in str(refused.value)
 
 
 def test_a_label_longer_than_the_context_is_refused() -> None:
-    """It could never be written."""
+    """A label longer than the context raises ConfigurationError that names n_ctx."""
     client = LlamaCppClient.local(n_ctx=1024)
     with pytest.raises(ConfigurationError, match="raise n_ctx"):
         classifier(client, labels=["fine", "very " * 2000 + "long"]).classify("a")
@@ -181,7 +181,7 @@ def test_a_label_longer_than_the_context_is_refused() -> None:
 
 @pytest.mark.parametrize("labels", [('6" pipe', "Müll/日本語", "back\\slash"), ("🎉", "a\nb", "tab\there")])
 def test_labels_that_json_escapes_are_scored(client: LlamaCppClient, labels: tuple[str, ...]) -> None:
-    """Whatever the label holds, the probabilities are over the labels as the user spells them."""
+    """Labels that JSON escapes are scored and answered as the user spells them."""
     prompt = f"Answer with one of {', '.join(labels)}."
     prediction = classifier(client, labels=labels, prompt=prompt, tolerance=0.01).classify("Choose.")
     assert prediction.outcome is Outcome.OK
@@ -189,7 +189,7 @@ def test_labels_that_json_escapes_are_scored(client: LlamaCppClient, labels: tup
 
 
 def test_a_thousand_labels_are_scored(client: LlamaCppClient) -> None:
-    """In a handful of calls a row."""
+    """A thousand labels are scored with fewer than 100 calls for the row."""
     labels = [f"group {i // 100}/item {i}" for i in range(1000)]
     prediction = classifier(client, labels=labels).classify("Item 412 of group 4.")
     assert prediction.outcome is Outcome.OK
@@ -198,7 +198,7 @@ def test_a_thousand_labels_are_scored(client: LlamaCppClient) -> None:
 
 
 def test_cancelled_rows_give_their_place_back(client: LlamaCppClient) -> None:
-    """A caller that stops waiting does not take a place with it."""
+    """A cancelled row frees its place, and the next row is answered."""
     asked = classifier(client)
 
     async def impatient() -> Prediction:
@@ -212,7 +212,7 @@ def test_cancelled_rows_give_their_place_back(client: LlamaCppClient) -> None:
 
 
 def test_a_server_of_llama_cpp_answers_the_same_over_http(client: LlamaCppClient) -> None:
-    """The same weights behind its own server, walked node by node."""
+    """llama.cpp's own server gives nearly the same distribution over HTTP."""
     xllamacpp = engine_module()  # as calibrant imports it: its threads wait without spinning
     params = xllamacpp.CommonParams()
     params.model.path = str(locate_weights("local/smollm2-135m"))
@@ -239,7 +239,7 @@ def test_a_server_of_llama_cpp_answers_the_same_over_http(client: LlamaCppClient
 
 
 def test_a_decoded_label_is_the_arg_max_of_exact_scoring(client: LlamaCppClient) -> None:
-    """Not what begins with the most probable token at every step."""
+    """The decoded label is the most probable label of exact scoring."""
     exact = classifier(client, tolerance=0.0).classify_many(TEXTS)
     decoded = classifier(client, scoring="decode").classify_many(TEXTS)
     assert [one.label for one in decoded] == [one.label for one in exact]

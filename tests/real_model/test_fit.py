@@ -1,4 +1,4 @@
-"""A head on the embedded model, which tells what it made of a text."""
+"""Tests of a head on the embedded model's features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VEHICLES = ("car", "bus", "train", "truck", "tram", "ship", "plane", "van", "bik
 
 
 def test_a_head_learns_from_what_the_model_makes_of_texts() -> None:
-    """Features are taken and judged; words that taught nothing are told apart."""
+    """A head with the model's features is more accurate than one with the text alone."""
     texts = [f"I saw a {word}." for pair in zip(ANIMALS, VEHICLES, strict=True) for word in pair]
     answers = list(LABELS) * len(ANIMALS)
     with Classifier(model="local/smollm2-135m", labels=LABELS, prompt="Animal or vehicle?") as classifier:

@@ -1,4 +1,4 @@
-"""Ctrl-C while the embedded engine computes, in a process of its own."""
+"""Tests of Ctrl-C while the embedded engine computes, in a process of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMAND = (sys.executable, "-c", "from calibrant.cli._app import main; main()", 
 
 
 def test_an_evaluation_ends_although_a_call_goes_on(tmp_path: Path) -> None:
-    """What was answered is kept, the files are whole, and the same command goes on."""
+    """Ctrl-C exits with 130 and keeps the answered rows, and the same command continues."""
     texts = ["My parcel has not come."] * 3 + [f"Message {n}: {LONG}" for n in range(3)]
     rows = [json.dumps({"input": f"{n} {text}", "answer": "shipping"}) for n, text in enumerate(texts)]
     (tmp_path / "test.jsonl").write_text("\n".join(rows) + "\n")
@@ -56,12 +56,12 @@ def test_an_evaluation_ends_although_a_call_goes_on(tmp_path: Path) -> None:
 
 
 def answered(out: Path) -> list[dict[str, Any]]:
-    """Return the rows that are written."""
+    """Return the rows of ``predictions.jsonl``."""
     return [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
 
 
 def test_no_row_starves() -> None:
-    """With many in flight, rows end in the order in which they began."""
+    """With six rows in flight, rows end in the order of their begin."""
     ended: list[int] = []
     texts = [f"{n}: my parcel has not come." for n in range(12)]
     with Classifier(

@@ -1,4 +1,4 @@
-"""LlamaCppClient on the embedded model: what only the engine itself can show."""
+"""Tests of `LlamaCppClient` on the embedded model."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ AWKWARD = [
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[LlamaCppClient]:
-    """Return a client of the engine that every test of a worker shares."""
+    """Return the client that all tests of a worker share."""
     found = LlamaCppClient.local()
     yield found
     found.close()
 
 
 def schema_of(properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the format of an object."""
+    """Return the response format of an object."""
     schema = {
         "type": "object",
         "properties": properties,
@@ -58,7 +58,7 @@ def schema_of(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def enum_of(labels: Sequence[str]) -> dict[str, Any]:
-    """Return the format of one enum."""
+    """Return the response format of one enum."""
     return schema_of({"category": {"type": "string", "enum": list(labels)}})
 
 
@@ -69,20 +69,20 @@ def request(text: str, response_format: dict[str, Any] | None, **options: Any) -
 
 
 def ask(client: LlamaCppClient, asked: CompletionRequest) -> dict[str, Any]:
-    """Return the choice the model answers with."""
+    """Return the model's first choice."""
     answer: Any = asyncio.run(client.complete(asked))
     choice: dict[str, Any] = answer["choices"][0]
     return choice
 
 
 def text_of(choice: dict[str, Any]) -> str:
-    """Return what a choice says."""
+    """Return the text of a choice."""
     return str(choice["message"]["content"])
 
 
 @pytest.mark.parametrize("label", AWKWARD)
 def test_every_label_can_be_answered(client: Any, label: Any) -> None:
-    """JSON escapes, control characters, non-ASCII and special tokens pass through the grammar."""
+    """Labels with escapes, control characters, non-ASCII and special tokens are answered."""
     choice = ask(client, request("x", enum_of([label])))
     assert json.loads(text_of(choice)) == {"category": label}
     tokens = choice["logprobs"]["content"]
@@ -91,21 +91,21 @@ def test_every_label_can_be_answered(client: Any, label: Any) -> None:
 
 
 def test_a_label_that_is_the_end_token_is_written_as_text(client: Any) -> None:
-    """It does not end the answer."""
+    """A label spelled like the end token is written as text, and does not end the answer."""
     choice = ask(client, request("x", enum_of(["<|im_end|>"])))
     assert json.loads(text_of(choice)) == {"category": "<|im_end|>"}
 
 
 @pytest.mark.parametrize("keyword", [{"not": {"type": "string"}}, {"type": "string", "pattern": "(?=a)b"}])
 def test_a_schema_that_cannot_be_enforced_is_refused(client: Any, keyword: Any) -> None:
-    """Before anything is written."""
+    """A schema that the engine cannot enforce raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="cannot enforce this schema"):
         ask(client, request("What colour is the sky?", schema_of({"colour": keyword}), max_tokens=8))
 
 
 @pytest.mark.smoke
 def test_labels_that_begin_alike_are_kept_apart(client: Any) -> None:
-    """The closing quote is part of what the model decides."""
+    """Labels with equal beginnings are answered, each with its closing quote as a token's end."""
     labels = ["Sports", "Sports/Football", "Sports/Football/Women"]
     for text in TEXTS:
         choice = ask(client, request(text, enum_of(labels)))
@@ -114,14 +114,14 @@ def test_labels_that_begin_alike_are_kept_apart(client: Any) -> None:
 
 
 def test_thousands_of_labels_are_obeyed(client: Any) -> None:
-    """As rules of a grammar they would overflow."""
+    """One of 3,000 labels is answered."""
     rng = random.Random(0)
     labels = ["".join(rng.choices("abcdefghij /", k=29)) + "z" for _ in range(3000)]
     assert json.loads(text_of(ask(client, request("x", enum_of(labels)))))["category"] in labels
 
 
 def test_other_schemas_are_answered_on_one_line(client: Any) -> None:
-    """Several fields, no needless white space."""
+    """An object of several fields is answered on one line, without needless spaces."""
     fields = {"sure": {"type": "boolean"}, "category": {"type": "string", "enum": ["A", "B"]}}
     text = text_of(ask(client, request("x", schema_of(fields))))
     answer = json.loads(text)
@@ -130,7 +130,7 @@ def test_other_schemas_are_answered_on_one_line(client: Any) -> None:
 
 
 def test_the_same_texts_give_the_same_bits() -> None:
-    """One row at a time: a fresh engine repeats the run exactly."""
+    """Two fresh engines give bit-equal answers to the same texts."""
     runs = []
     for _ in range(2):
         found = LlamaCppClient.local(n_ctx=1024)
@@ -140,7 +140,7 @@ def test_the_same_texts_give_the_same_bits() -> None:
 
 
 def test_two_engines_and_several_places_live_side_by_side(client: Any) -> None:
-    """Different settings, one process; calls at the same time each get their own answer."""
+    """Two engines in one process answer calls at the same time, each its own text."""
     other = LlamaCppClient.local(n_ctx=512, n_parallel=2)
 
     async def both() -> list[Any]:
@@ -155,7 +155,7 @@ def test_two_engines_and_several_places_live_side_by_side(client: Any) -> None:
 
 
 def test_a_long_text_is_an_error_of_its_row(client: Any) -> None:
-    """The context and the prompt's tokens are named; the next row is answered."""
+    """A prompt beyond the context raises ProviderError with both sizes; the next row is answered."""
     with pytest.raises(ProviderError, match=r"The prompt has \d+ tokens, the context 4096") as caught:
         ask(client, request("word " * 5000, enum_of(["A", "B"])))
     assert not caught.value.retryable
@@ -163,7 +163,7 @@ def test_a_long_text_is_an_error_of_its_row(client: Any) -> None:
 
 
 def test_n_ctx_is_the_context_of_every_row() -> None:
-    """llama.cpp divides its context among rows; a user should not have to know."""
+    """Every row has the whole n_ctx, also with two rows side by side."""
     found = LlamaCppClient.local(n_ctx=256, n_parallel=2)
     fits = ask(found, request("word " * 200, enum_of(["A", "B"])))
     assert json.loads(text_of(fits))["category"] in {"A", "B"}
@@ -173,7 +173,7 @@ def test_n_ctx_is_the_context_of_every_row() -> None:
 
 
 def test_a_begun_answer_is_continued(client: Any) -> None:
-    """One token after the caller's own prefix, with a thousand alternatives."""
+    """A started answer is continued by one token with 1,000 alternatives."""
     messages = ({"role": "user", "content": "x"}, {"role": "assistant", "content": '{"category": "'})
     asked = CompletionRequest(messages=messages, top_logprobs=1000, options={"max_tokens": 1})
     (token,) = ask(client, asked)["logprobs"]["content"]
@@ -181,7 +181,7 @@ def test_a_begun_answer_is_continued(client: Any) -> None:
 
 
 def test_a_damaged_file_is_a_configuration_error(tmp_path: Any) -> None:
-    """It begins like GGUF and then breaks off."""
+    """A damaged GGUF file raises ConfigurationError."""
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF" + bytes(200))
     found = LlamaCppClient(path)
@@ -191,7 +191,7 @@ def test_a_damaged_file_is_a_configuration_error(tmp_path: Any) -> None:
 
 
 def test_stop_texts_and_limits_end_an_answer(client: Any) -> None:
-    """With the reasons that OpenAI gives."""
+    """Token limits and stop texts end an answer with OpenAI's finish reasons."""
     free = ask(client, request("Count from one to ten in words.", None, max_tokens=24))
     assert (free["finish_reason"], len(free["logprobs"]["content"])) == ("length", 24)
     word = text_of(free).split()[4]
@@ -201,7 +201,7 @@ def test_stop_texts_and_limits_end_an_answer(client: Any) -> None:
 
 
 def test_a_seed_repeats_a_drawn_answer(client: Any) -> None:
-    """At a temperature; another seed gives another answer."""
+    """A seed repeats a sampled answer, and other seeds give other answers."""
 
     def drawn(seed: int) -> str:
         asked = request("Name an animal.", None, temperature=1.5, seed=seed, max_tokens=12)
@@ -212,7 +212,7 @@ def test_a_seed_repeats_a_drawn_answer(client: Any) -> None:
 
 
 def test_a_closed_client_says_so() -> None:
-    """The model is freed with its last client."""
+    """A closed client raises ConfigurationError."""
     found = LlamaCppClient.local(n_ctx=512)
     ask(found, request("x", enum_of(["A", "B"])))
     found.close()
@@ -222,7 +222,7 @@ def test_a_closed_client_says_so() -> None:
 
 
 def test_a_forked_process_is_told_to_open_the_model_itself(client: Any) -> None:
-    """The thread that computes is not there."""
+    """A forked process gets ConfigurationError that says to open the model itself."""
     ask(client, request("x", enum_of(["A", "B"])))
     reading, writing = os.pipe()
     child = os.fork()
@@ -242,7 +242,7 @@ def test_a_forked_process_is_told_to_open_the_model_itself(client: Any) -> None:
 
 
 def test_threads_share_a_model(client: Any) -> None:
-    """Every call gets its own answer."""
+    """Threads share a client, and each call gets its own answer."""
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda text: ask(client, request(text, enum_of([text, "other"]))), TEXTS))
     for text, choice in zip(TEXTS, found, strict=True):
@@ -250,7 +250,7 @@ def test_threads_share_a_model(client: Any) -> None:
 
 
 def test_a_long_text_spares_the_rows_beside_it() -> None:
-    """Rows in one batch fail by themselves."""
+    """A too long text fails alone; the other rows of the batch are answered."""
     found = LlamaCppClient.local(n_ctx=512, n_parallel=3)
 
     async def together() -> list[Any]:
@@ -266,7 +266,7 @@ def test_a_long_text_spares_the_rows_beside_it() -> None:
 
 
 def test_a_call_ends_when_its_client_is_closed() -> None:
-    """With an error, instead of waiting for a thread that is gone."""
+    """A call under way ends with an error when its client is closed."""
     found = LlamaCppClient.local(n_ctx=512)
 
     async def closed() -> object:

@@ -1,4 +1,4 @@
-"""The whole job on the embedded model, on a few rows."""
+"""Tests of `optimize` and classification on the embedded model, on a few rows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TASK = Path(__file__).parents[2] / "examples" / "transactions" / "task.toml"
 
 
 def small_task() -> Task:
-    """Return the example with few rows, all labels among them."""
+    """Return the example with few rows, which have all labels."""
     task = Task.from_file(TASK)
     return replace(task, train=task.train[:16], validation=task.validation[:6], test=task.test[:4])
 
 
 def test_optimize_leaves_a_finished_run_directory(tmp_path: Path) -> None:
-    """Legal labels, all files; a second start asks the model nothing."""
+    """A search writes all files, and a second start asks the model nothing."""
     task = small_task()
     result = optimize(task, max_metric_calls=24, minibatch_size=3, out=tmp_path / "run")
     assert result.model == "local/smollm2-135m"
@@ -51,7 +51,7 @@ def test_optimize_leaves_a_finished_run_directory(tmp_path: Path) -> None:
 
 @pytest.mark.smoke
 def test_predictions_are_reproducible_and_scored_exactly() -> None:
-    """One slot: the same texts give the same bits."""
+    """Two classifiers give the same predictions for the same texts."""
     task = small_task()
     texts = [example.input for example in task.test[:4]]
     found = []
@@ -67,7 +67,7 @@ def test_predictions_are_reproducible_and_scored_exactly() -> None:
 
 
 def test_text_longer_than_the_context_is_one_rows_error() -> None:
-    """The others are answered, and the reason names the remedy."""
+    """A text longer than the context is UNPARSED with n_ctx in its reason; the next row is OK."""
     task = small_task()
     classifier = Classifier.from_task(task)
     long, short = classifier.classify_many(["word " * 6000, "Shell petrol"])

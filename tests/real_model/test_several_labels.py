@@ -1,4 +1,4 @@
-"""Several labels in one answer of the embedded model."""
+"""Tests of several labels in one answer of the embedded model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROMPT = "Which section of a newspaper, and is it good or bad news? Answer with 
 
 
 def test_the_first_field_is_scored_as_if_it_were_alone_and_the_next_behind_it() -> None:
-    """A field's distribution is that of a single label; the whole answer's confidence is the product."""
+    """The first field has the distribution of a single label; the confidences are multiplied."""
     scored = Classifier(model="local/smollm2-135m", labels=BOTH, prompt=PROMPT)
     alone = Classifier(
         model="local/smollm2-135m", labels=BOTH.fields[0].labels, field="section", prompt=PROMPT
@@ -47,7 +47,7 @@ def test_the_first_field_is_scored_as_if_it_were_alone_and_the_next_behind_it() 
 
 
 def test_fields_can_be_decoded_as_well() -> None:
-    """The engine's grammar holds for an object of several enums."""
+    """Several fields can be decoded, and each part has a distribution."""
     decoded = Classifier(model="local/smollm2-135m", labels=BOTH, prompt=PROMPT, scoring="decode")
     for found in decoded.classify_many(TEXTS):
         assert found.outcome is Outcome.OK
@@ -58,7 +58,7 @@ def test_fields_can_be_decoded_as_well() -> None:
 
 @pytest.mark.parametrize("field", ["topics", "results[].topic"])
 def test_any_number_of_labels_is_scored_place_by_place(field: str) -> None:
-    """The text is the set of labels whose part is yes, each once; every label is looked into."""
+    """Each label of a set has a part with a distribution, and the answer holds each "yes" once."""
     with Classifier(model="local/smollm2-135m", labels=TOPICS, field=field, prompt=PROMPT) as classifier:
         found = classifier.classify_many(TEXTS)
         again = classifier.classify_many(TEXTS)
@@ -84,7 +84,7 @@ def test_any_number_of_labels_is_scored_place_by_place(field: str) -> None:
 
 @pytest.mark.parametrize("field", ["topics", "results[].topic"])
 def test_any_number_of_labels_can_be_decoded_as_well(field: str) -> None:
-    """The grammar is obeyed, the answer ends, and what it says is read."""
+    """A set of labels can be decoded: the answer ends and is read."""
     classifier = Classifier(
         model="local/smollm2-135m",
         labels=TOPICS,

@@ -1,4 +1,4 @@
-"""A real browser, driven through a pipe: no port, no network, no further dependency."""
+"""Fixtures with a headless browser, driven through a pipe without port and network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS = 60
 
 
 class Browser:
-    """One page of a headless Chromium, spoken to in the DevTools protocol."""
+    """One page of a headless Chromium, controlled with the DevTools protocol."""
 
     def __init__(self, profile: Path) -> None:
         assert CHROMIUM is not None
@@ -54,7 +54,7 @@ class Browser:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command and return its result; what happens meanwhile is kept in `events`."""
+        """Send a command and return its result; events in between are added to `events`."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session is not None:
@@ -81,7 +81,7 @@ class Browser:
         return found
 
     def open(self, path: Path) -> None:
-        """Load a file, and wait until it is there; forgets what happened before."""
+        """Load a file and wait for its end; earlier events are dropped."""
         self.events.clear()
         self.send("Page.navigate", url=path.resolve().as_uri())
         while not self.happened("Page.loadEventFired"):
@@ -131,7 +131,7 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Return a browser; skips where none is installed."""
+    """Return a browser; skip the test where none is installed."""
     if CHROMIUM is None:
         pytest.skip("no Chromium: install Debian's package chromium")
     opened = Browser(tmp_path_factory.mktemp("profile"))

@@ -1,4 +1,4 @@
-"""``report.html`` about answers that hold several labels."""
+"""Tests of ``report.html`` about answers that hold several labels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOW = FIELDS.answer_of({"category": "Bills", "urgency": "low"})
 
 
 def topics(text: str) -> Any:
-    """Miss a label wherever the text is long, and babble now and then."""
+    """Miss a label where the text is long, and answer nonsense for some texts."""
     if "babble" in text:
         return '["horse"]'
     return ('["Bills"]', 0.8) if len(text) % 2 else (TOPICS.answer_with(["Bills", EVIL]), 0.7)
@@ -45,19 +45,19 @@ def evaluated(
 
 @pytest.fixture
 def of_topics(tmp_path: Path) -> Path:
-    """Return a run about sets of labels."""
+    """Return the directory of a run about sets of labels."""
     texts = [*("x" * (3 + number % 4) + str(number % 10) for number in range(30)), "babble"]
     truth = '["Bills", "Food"]'
     return evaluated(tmp_path / "run", TOPICS, topics, [Example(input=text, answer=truth) for text in texts])
 
 
 def words(page: Path) -> str:
-    """Return the text of a page without its tags, white space as one space."""
+    """Return the text of a page without tags, with single spaces."""
     return " ".join(re.sub(r"<[^>]*>", " ", page.read_text()).split())
 
 
 def test_labels_of_sets_have_a_table_and_no_square(of_topics: Path) -> None:
-    """Whole answers are too many for a confusion matrix."""
+    """A page about label sets has a table of the labels and no confusion matrix."""
     page = write_report(of_topics)
     shown = words(page)
     for said in ("Each label of the set", "Jaccard index", "Hamming loss", "missed Food", "right Bills"):
@@ -68,7 +68,7 @@ def test_labels_of_sets_have_a_table_and_no_square(of_topics: Path) -> None:
 
 
 def test_fields_have_a_table_of_their_own(tmp_path: Path) -> None:
-    """Each mistake names the wrong field."""
+    """A page about fields has a table of the fields, and names the wrong field of a mistake."""
     examples = [Example(input=f"{number}", answer=HIGH if number % 3 else LOW) for number in range(12)]
     page = write_report(evaluated(tmp_path / "run", FIELDS, lambda _: (HIGH, 0.8), examples))
     shown = words(page)
@@ -81,14 +81,14 @@ def test_fields_have_a_table_of_their_own(tmp_path: Path) -> None:
 
 
 def test_planted_labels_are_escaped(of_topics: Path) -> None:
-    """Markup in a label's name stays text."""
+    """Markup in a label's name is escaped."""
     page = write_report(of_topics).read_text()
     assert "<img" not in page
     assert "&lt;img src=x" in page
 
 
 def test_an_unfinished_run_shows_its_parts(of_topics: Path) -> None:
-    """The labels come from run.json."""
+    """Without metrics.json the page shows the same table of labels."""
     whole = words(write_report(of_topics))
     (of_topics / "metrics.json").unlink()
     begun = words(write_report(of_topics))
@@ -98,7 +98,7 @@ def test_an_unfinished_run_shows_its_parts(of_topics: Path) -> None:
 
 
 def test_a_damaged_label_set_is_named(of_topics: Path) -> None:
-    """The message names the file and what to do."""
+    """A damaged label set in run.json raises StateError."""
     record = json.loads((of_topics / "run.json").read_text())
     (of_topics / "run.json").write_text(json.dumps({**record, "label_set": {"multi_label": 1}}))
     with pytest.raises(StateError, match=r"run\.json"):

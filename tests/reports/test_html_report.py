@@ -1,4 +1,4 @@
-"""``report.html``: honest, escaped, and readable without a network."""
+"""Tests of ``report.html``: its figures, its escaping, and its work without a network."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def search_record(**changes: Any) -> dict[str, Any]:
 
 
 def metrics_record(**changes: Any) -> dict[str, Any]:
-    """Return what the page reads of a metrics.json."""
+    """Return a metrics.json as the page reads it."""
     about = {"schema_version": 1, "kind": "evaluation", "task": "animals", "model": "fake"}
     return {**about, "complete": True, **changes}
 
@@ -130,7 +130,7 @@ def write_run(tmp_path: Path) -> WriteRun:
 
 
 class Page(HTMLParser):
-    """What a browser sees: elements with their attributes, and the text of cells, by table."""
+    """The elements of a page with their attributes, and the cells of its tables."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Page(HTMLParser):
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the element."""
+        """Record the element."""
         self.tags.append((tag, dict(attrs)))
         if tag == "table":
             self.tables.append([])
@@ -151,28 +151,28 @@ class Page(HTMLParser):
             self._cell = True
 
     def handle_endtag(self, tag: str) -> None:
-        """Leave a cell."""
+        """End the cell."""
         self._cell = self._cell and tag not in {"td", "th"}
 
     def handle_data(self, data: str) -> None:
-        """Collect the text of cells."""
+        """Add text to the cell."""
         if self._cell:
             self.tables[-1][-1][-1] += data
 
     def table(self, *heads: str) -> list[list[str]]:
-        """Return the first table whose head begins so, without its head, cells stripped."""
+        """Return the first table whose head begins with these cells, without the head."""
         found = next(table for table in self.tables if table[0][: len(heads)] == list(heads))
         return [[cell.strip() for cell in cells] for cells in found[1:]]
 
 
 def page_of(*directories: Path, out: Path | None = None) -> tuple[str, Page]:
-    """Write the report and return its source and what a browser sees."""
+    """Write the report, and return its source and its parsed page."""
     html = write_report(*directories, out=out).read_text(encoding="utf-8")
     return html, Page(html)
 
 
 def plain(html: str) -> str:
-    """Return the text of the page, in one line."""
+    """Return the text of the page on one line."""
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
@@ -180,7 +180,7 @@ def plain(html: str) -> str:
 
 
 def test_the_headline_has_intervals_and_denominators(write_run: WriteRun) -> None:
-    """Calibration counts rows with a confidence."""
+    """Each figure at the top has its interval and its denominator."""
     _, page = page_of(write_run())
     answered, labelled = wilson_interval(1, 4), wilson_interval(1, 5)
     ece = expected_calibration_error([0.9, 0.7, 0.95], [1, 0, 0])
@@ -194,7 +194,7 @@ def test_the_headline_has_intervals_and_denominators(write_run: WriteRun) -> Non
 
 
 def test_an_interval_of_width_0_says_why(write_run: WriteRun) -> None:
-    """Twenty right answers are no proof that every answer is right."""
+    """An interval of width 0 is explained if all rows came out alike."""
     _, page = page_of(write_run([row(str(i), "cat", "cat", 0.9) for i in range(20)]))
     found = {cells[0]: cells[1:] for cells in page.table("what", "value")}
     for name in ("macro F1", "Brier score"):
@@ -203,7 +203,7 @@ def test_an_interval_of_width_0_says_why(write_run: WriteRun) -> None:
 
 
 def test_the_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
-    """The label set has a label that no row has."""
+    """The figures equal those of the evaluation, also with a label that no row has."""
     texts = [f"{kind} {number}" for number in range(20) for kind in ("meow", "woof")]
     examples = [Example(input=text, answer="cat" if "meow" in text else "dog") for text in texts]
     fake = FakeClient(
@@ -229,7 +229,7 @@ def test_the_numbers_are_those_of_the_evaluation(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_macro_f1_interval_holds_its_level(write_run: WriteRun) -> None:
-    """Of 60 samples at least 52 intervals hold the known macro F1."""
+    """In at least 52 of 60 samples the interval of macro F1 holds the known value."""
     rng = np.random.default_rng(5)
     held = 0
     for sample in range(60):
@@ -244,13 +244,13 @@ def test_the_macro_f1_interval_holds_its_level(write_run: WriteRun) -> None:
 
 
 def test_the_confusion_table_counts_answered_rows(write_run: WriteRun) -> None:
-    """The last column counts rows without a label."""
+    """The confusion table counts answered rows; its last column counts rows without a label."""
     _, page = page_of(write_run())
     assert page.table("", "cat") == [["cat", "1", "0", "0"], ["dog", "2", "0", "1"]]
 
 
 def test_of_many_labels_those_with_most_mistakes_are_shown(write_run: WriteRun) -> None:
-    """The page says how many are left out."""
+    """Of many labels the 20 with the most mistakes are shown, and the rest is counted."""
     rows = [row(str(i), f"l{i:02}", f"l{i:02}", 0.9) for i in range(30)]
     rows += [row(f"wrong {i}", "l29", "l28", 0.9) for i in range(3)]
     html, page = page_of(write_run(rows))
@@ -263,7 +263,7 @@ def test_of_many_labels_those_with_most_mistakes_are_shown(write_run: WriteRun) 
 
 
 def test_mistakes_come_surest_first(write_run: WriteRun) -> None:
-    """Rows that failed are no mistakes."""
+    """Mistakes are listed by falling confidence, and rows that failed are not listed."""
     _, page = page_of(write_run())
     assert page.table("row", "text") == [
         ["3", "bark", "dog", "cat", "0.9500", ""],
@@ -273,7 +273,7 @@ def test_mistakes_come_surest_first(write_run: WriteRun) -> None:
 
 
 def ranked_rows(n: int = 120, *, flipped: int = 7) -> list[dict[str, Any]]:
-    """Return rows of a good classifier, surer of right answers than of wrong ones; one has a wrong true label.
+    """Return rows of a good classifier, surer when right; one row has a wrong true label.
 
     Where it is wrong it takes a cow for a dog; only the flipped row is a cat that it surely calls a cow.
     """
@@ -291,7 +291,7 @@ def ranked_rows(n: int = 120, *, flipped: int = 7) -> list[dict[str, Any]]:
 
 
 def test_the_least_probable_true_label_comes_first(write_run: WriteRun) -> None:
-    """A frequent confusion is less suspicious than a rare one."""
+    """Rows are listed by the probability of their true label, the lowest first."""
     html, page = page_of(write_run(ranked_rows()))
     shown = page.table("row", "text")
     assert "Look at these first" in plain(html)
@@ -326,7 +326,7 @@ def test_what_is_no_probability_of_a_label_is_refused(write_run: WriteRun, value
 
 
 def test_a_useless_confidence_ranks_no_rows(write_run: WriteRun) -> None:
-    """The surest mistakes come first, and the page says why."""
+    """If confidence does not rank, mistakes come by confidence, and the page says why."""
     rows = [row(str(i), "cat", "dog" if i % 2 else "cat", 0.9 if i % 2 else 0.6) for i in range(40)]
     html, page = page_of(write_run(rows))
     text = plain(html)
@@ -337,7 +337,7 @@ def test_a_useless_confidence_ranks_no_rows(write_run: WriteRun) -> None:
 
 
 def test_rows_are_not_ranked_by_a_collapsed_model(write_run: WriteRun) -> None:
-    """The model answers fewer than half of the labels."""
+    """If the model answers fewer than half of the labels, rows are not ranked, and the page says why."""
     rows = [
         row(str(i), "abcde"[i % 5], "ab"[i % 5 > 0], 0.95 if i % 5 < 2 else 0.6 + i / 1000)
         for i in range(100)
@@ -347,7 +347,7 @@ def test_rows_are_not_ranked_by_a_collapsed_model(write_run: WriteRun) -> None:
 
 
 def test_low_label_mass_is_said_above_the_numbers(write_run: WriteRun) -> None:
-    """Failed rows do not count."""
+    """Low label mass is reported above the figures; rows that failed do not count."""
     mass = {"label_mass": 0.3, "space": "raw", "unresolved_mass": 0.1}
     rows = [
         row("a", "cat", "cat", 0.9, **mass),
@@ -363,7 +363,7 @@ def test_low_label_mass_is_said_above_the_numbers(write_run: WriteRun) -> None:
 
 
 def test_mistakes_are_limited_and_the_limit_is_stated(write_run: WriteRun) -> None:
-    """Long texts are cut."""
+    """At most 200 mistakes are listed, the surest first, and the page says so."""
     rows = [row(f"text {number}" + "x" * 9000, "cat", "dog", number / 400) for number in range(300)]
     html, page = page_of(write_run(rows))
     shown = page.table("row", "text")
@@ -374,7 +374,7 @@ def test_mistakes_are_limited_and_the_limit_is_stated(write_run: WriteRun) -> No
 
 
 def test_a_certified_rule_is_drawn_where_there_is_one(write_run: WriteRun) -> None:
-    """Without a rule the page warns."""
+    """A certified threshold is drawn; without one the page has a warning."""
     calibration = {"certified": RULE, "rows": 2000, "source": "runs/other"}
     html, page = page_of(write_run(metrics=metrics_record(), calibration=calibration))
     assert "of the rows it was found on (2,000 rows of runs/other)" in plain(html)
@@ -389,7 +389,7 @@ def test_a_certified_rule_is_drawn_where_there_is_one(write_run: WriteRun) -> No
 
 
 def test_cost_and_latency_are_stated(write_run: WriteRun) -> None:
-    """Rows that cost no call count in neither."""
+    """Cost and latency are stated without the rows that needed no call."""
     rows = [
         *(row(str(i), "cat", "cat", 0.9, latency_seconds=(i + 1) / 10, cost=0.002) for i in range(9)),
         row("known", "cat", "cat", 0.9, attempts=0, latency_seconds=99.0, cost=5.0),
@@ -406,7 +406,7 @@ def test_cost_and_latency_are_stated(write_run: WriteRun) -> None:
 
 
 def test_a_search_shows_both_prompts_and_their_difference(write_run: WriteRun) -> None:
-    """Prompts differ line by line, and on the test rows of both."""
+    """A search's page shows the lines that differ between the prompts, and the difference."""
     html, page = page_of(write_run(SEARCH_ROWS, result=search_record()))
     assert re.findall(r'<span class="(same|added|removed)">(.*?)</span>', html) == [
         ("same", "  Which animal?"),
@@ -422,7 +422,7 @@ def test_a_search_shows_both_prompts_and_their_difference(write_run: WriteRun) -
 
 
 def test_a_search_without_a_better_prompt_says_so(write_run: WriteRun) -> None:
-    """No prompt is compared with itself."""
+    """If no prompt was better, the page says so and compares no prompts."""
     html, page = page_of(write_run(SEARCH_ROWS, result=search_record(improved=False)))
     kept = "No prompt was better than the seed prompt on the validation rows: the seed prompt is kept."
     assert kept in html
@@ -430,7 +430,7 @@ def test_a_search_without_a_better_prompt_says_so(write_run: WriteRun) -> None:
 
 
 def test_a_search_states_its_choice(write_run: WriteRun) -> None:
-    """A choice that the test rows refute is compared all the same."""
+    """The choice on the validation rows is stated even if the test rows contradict it."""
     seed = {"score": 0.2, "accuracy": 0.4, "macro_f1": 0.3}
     record = search_record(
         improved=False,
@@ -446,7 +446,7 @@ def test_a_search_states_its_choice(write_run: WriteRun) -> None:
 
 
 def test_an_evaluation_shows_baselines_and_the_verdict(write_run: WriteRun) -> None:
-    """The page names their rows, and how many they learned from."""
+    """The page shows baselines with their verdict and their numbers of rows."""
     html, page = page_of(write_run(metrics=metrics_record(baselines=BESIDE)))
     assert page.table("who") == [
         ["model", "0.800", "0.700 to 0.900", "0.400", "1 of 2"],
@@ -458,7 +458,7 @@ def test_an_evaluation_shows_baselines_and_the_verdict(write_run: WriteRun) -> N
 
 
 def test_a_search_shows_its_head_beside_baselines(write_run: WriteRun) -> None:
-    """Baselines of an earlier version lack the count of labels."""
+    """A search's page shows its head and the baselines; a missing number of labels is a dash."""
     earlier = baseline("TF-IDF", 0.7)
     del earlier["answered_labels"]
     found = score("p", outcomes={"ok": 3, "error": 1}, **baseline("", 0.8))
@@ -474,7 +474,7 @@ def test_a_search_shows_its_head_beside_baselines(write_run: WriteRun) -> None:
 
 
 def test_where_nothing_was_compared_the_verdict_stands_alone(write_run: WriteRun) -> None:
-    """No empty table is shown."""
+    """A verdict without scores is shown without a table."""
     nothing = {**BESIDE, "scores": [], "verdict": "No row was answered."}
     html, page = page_of(write_run(metrics=metrics_record(baselines=nothing)))
     assert "No row was answered." in html
@@ -482,7 +482,7 @@ def test_where_nothing_was_compared_the_verdict_stands_alone(write_run: WriteRun
 
 
 def test_a_collapsed_classifier_is_warned_of_and_counted(write_run: WriteRun) -> None:
-    """The warning stands at the top, and the count among the numbers."""
+    """A collapsed classifier has a warning at the top, and its number of labels in the table."""
     rows = [row(str(i), label, "a", 0.9) for i, label in enumerate("abcdabcd")]
     html, page = page_of(write_run(rows, metrics=metrics_record(per_label={name: {} for name in "abcde"})))
     remark = '<p class="remark" role="note">Collapsed: of the 4 labels that occur in these rows only 1 were'
@@ -499,7 +499,7 @@ def test_a_collapsed_classifier_is_warned_of_and_counted(write_run: WriteRun) ->
 
 
 def test_runs_are_compared_on_shared_rows(write_run: WriteRun, tmp_path: Path) -> None:
-    """Rows match by text and true label in any order; equal rows pair up one by one."""
+    """Runs are compared on rows with equal text and true label, in any order."""
     texts = [*range(30), 0, 0]
     first = [row(f"t{i}", "a", "b" if i < 20 else "a", 0.8) for i in texts]
     second = [row(f"t{i}", "a", "b" if i < 5 else "a", 0.8) for i in reversed(texts)]
@@ -515,7 +515,7 @@ def test_runs_are_compared_on_shared_rows(write_run: WriteRun, tmp_path: Path) -
 
 
 def test_several_comparisons_are_adjusted_for_their_number(write_run: WriteRun, tmp_path: Path) -> None:
-    """Holm's procedure doubles the smaller of two p-values, and keeps the larger one."""
+    """Several comparisons have p-values adjusted by Holm's method."""
     runs = [[row(f"t{i}", "a", "a" if i < right else "b", 0.8) for i in range(12)] for right in (0, 9, 6)]
     names = ("one", "two", "three")
     directories = [write_run(found, name=name) for found, name in zip(runs, names, strict=True)]
@@ -530,7 +530,7 @@ def test_several_comparisons_are_adjusted_for_their_number(write_run: WriteRun, 
 
 
 def test_runs_without_a_common_row_are_not_compared(write_run: WriteRun) -> None:
-    """The page says so."""
+    """Runs without a row in common are not compared, and the table says so."""
     _, page = page_of(write_run(name="one"), write_run([row("else", "cat", "cat", 0.5)], name="two"))
     assert page.table("run", "minus") == [["two", "one", "no row in common"]]
 
@@ -539,7 +539,7 @@ def test_runs_without_a_common_row_are_not_compared(write_run: WriteRun) -> None
 
 
 def test_an_unfinished_run_is_reported_as_such(write_run: WriteRun) -> None:
-    """A kill leaves no metrics, and may cut the last line off."""
+    """A run without metrics.json is reported as unfinished, and a cut last line is mentioned."""
     data = "".join(json.dumps(line) + "\n" for line in ROWS[:3]) + '{"index": 3, "inp'
     html, _ = page_of(write_run(data.encode(), run={"task": "animals", "model": "fake"}))
     assert "it is not finished. What follows is about the 3 rows that are there so far." in plain(html)
@@ -548,7 +548,7 @@ def test_an_unfinished_run_is_reported_as_such(write_run: WriteRun) -> None:
 
 
 def test_a_run_that_ended_early_says_why(write_run: WriteRun) -> None:
-    """The page names its rows, and those it was to have."""
+    """A run that ended early is reported with its reason and its number of rows."""
     html, _ = page_of(write_run(metrics=metrics_record(complete=False, stopped="budget", rows_expected=900)))
     assert "This run ended early (budget): 6 of 900 rows are there." in plain(html)
 
@@ -566,7 +566,7 @@ def test_a_run_that_ended_early_says_why(write_run: WriteRun) -> None:
     ],
 )
 def test_one_sided_rows_make_no_nan(write_run: WriteRun, rows: list[Any]) -> None:
-    """Unknown values are a dash or a sentence."""
+    """The page of one-sided rows has no NaN and no infinity."""
     html, _ = page_of(write_run(rows))
     assert "nan" not in plain(html.split("<script>")[0].split("</style>")[1]).lower()
     assert not re.search(r'="-?(nan|inf)', html)
@@ -581,7 +581,7 @@ def test_one_sided_rows_make_no_nan(write_run: WriteRun, rows: list[Any]) -> Non
     ],
 )
 def test_a_broken_line_is_named(write_run: WriteRun, line: str, message: str) -> None:
-    """The message has file and line, for an unfinished run as well."""
+    """A broken line raises DataError with file and line, and no page is written."""
     directory = write_run(f"{json.dumps(ROWS[0])}\n{line}\n".encode())
     with pytest.raises(DataError, match=rf"predictions\.jsonl:2: .*{message}"):
         write_report(directory)
@@ -603,7 +603,7 @@ def test_a_broken_line_is_named(write_run: WriteRun, line: str, message: str) ->
     ],
 )
 def test_a_damaged_record_is_refused(write_run: WriteRun, files: dict[str, Any], message: str) -> None:
-    """Incomplete records and other versions raise StateError."""
+    """A damaged metrics.json or result.json raises StateError, and no page is written."""
     directory = write_run(SEARCH_ROWS, **files)
     with pytest.raises(StateError, match=message):
         write_report(directory)
@@ -611,7 +611,7 @@ def test_a_damaged_record_is_refused(write_run: WriteRun, files: dict[str, Any],
 
 
 def test_a_directory_without_rows_is_refused(write_run: WriteRun, tmp_path: Path) -> None:
-    """The same directory twice raises ConfigurationError."""
+    """A directory without rows raises StateError; the same directory twice, ConfigurationError."""
     with pytest.raises(StateError, match="expected the directory of a run"):
         write_report(tmp_path / "nowhere")
     with pytest.raises(StateError, match=r"predictions\.jsonl: expected the predictions of a run"):
@@ -626,7 +626,7 @@ def test_a_directory_without_rows_is_refused(write_run: WriteRun, tmp_path: Path
 
 
 def test_nothing_of_the_users_becomes_markup(write_run: WriteRun) -> None:
-    """Texts, labels, prompts, names and reasons are data; the only script is the page's own."""
+    """Markup in texts, labels, prompts, names and reasons is escaped; one script is in the page."""
     prompts = {"seed_prompt": score(f"seed {EVIL}"), "best_prompt": score(f"best {EVIL}")}
     rows = [
         row(f"text {EVIL}", f"true {EVIL}", f"given {EVIL}", 0.9, prompt="best"),
@@ -643,7 +643,7 @@ def test_nothing_of_the_users_becomes_markup(write_run: WriteRun) -> None:
 
 
 def test_the_page_loads_nothing(write_run: WriteRun) -> None:
-    """The page forbids itself every connection."""
+    """No element of the page loads anything, and the page's policy forbids connections."""
     html, page = page_of(write_run(name="one"), write_run(name="two"))
     loading = {"src", "srcset", "data", "action", "poster", "background"}
     assert [attributes for _, attributes in page.tags if loading & attributes.keys()] == []
@@ -655,7 +655,7 @@ def test_the_page_loads_nothing(write_run: WriteRun) -> None:
 
 
 def test_half_a_surrogate_pair_does_not_stop_a_report(write_run: WriteRun) -> None:
-    """JSON can hold one, a file cannot."""
+    """Half a surrogate pair is shown as "?"."""
     html, _ = page_of(write_run([row("sm\ud83dile", "cat", "dog", 0.9)]))
     assert "sm?ile" in html
 
@@ -664,7 +664,7 @@ def test_half_a_surrogate_pair_does_not_stop_a_report(write_run: WriteRun) -> No
 
 
 def test_the_command_prints_where_the_page_is(write_run: WriteRun, tmp_path: Path) -> None:
-    """Output is text or JSON."""
+    """The command prints the page's path, as text or as JSON."""
     directory = write_run()
     done = CliRunner().invoke(app, ["report", str(directory)])
     assert (done.exit_code, done.stdout) == (0, f"{directory / 'report.html'}\n")
@@ -675,7 +675,7 @@ def test_the_command_prints_where_the_page_is(write_run: WriteRun, tmp_path: Pat
 
 
 def test_the_command_opens_the_page_when_asked(write_run: WriteRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the option no browser opens."""
+    """The command opens a browser only with --open."""
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     directory = write_run()
@@ -686,7 +686,7 @@ def test_the_command_opens_the_page_when_asked(write_run: WriteRun, monkeypatch:
 
 
 def test_the_command_fails_with_the_file_and_line(write_run: WriteRun, tmp_path: Path) -> None:
-    """Bad input and an unwritable page exit with 2."""
+    """Bad input and an unwritable page exit with 2; the message names file and line."""
     directory = write_run(b"{}\n")
     done = CliRunner().invoke(app, ["report", str(directory)])
     assert done.exit_code == 2

@@ -1,4 +1,4 @@
-"""The page in a real browser: drawn, filtered by keyboard, silent, and deaf to what is planted in it."""
+"""Tests of the page in a real browser: charts, keyboard, colours, and planted markup."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLANTED = (
 
 
 def line(number: int, **changes: Any) -> dict[str, Any]:
-    """Return a row whose confidence is even and whose answer is wrong in a tenth of the cases."""
+    """Return a row with evenly spread confidence; a tenth of the rows is wrong."""
     confidence = (number * 37 % 1000) / 1000
     answer = "cat" if number % 2 else "dog"
     wrong = (number * 7919 % 997) / 997 > confidence
@@ -49,7 +49,7 @@ def line(number: int, **changes: Any) -> dict[str, Any]:
 
 
 def write_run(directory: Path, rows: list[dict[str, Any]], **record: Any) -> Path:
-    """Write an evaluation's directory, or a search's where the record has prompts."""
+    """Write the directory of an evaluation, or of a search if the record has prompts."""
     directory.mkdir()
     (directory / "predictions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     about = {"schema_version": 1, "task": "animals", "model": "fake", **record}
@@ -73,7 +73,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def silent(browser: Browser, page: Path) -> None:
-    """Fail if the page asked for anything but itself, or anything went wrong in it."""
+    """Fail if the page requested anything else, or logged an error."""
     browser.run("new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve, 50)))")
     asked = [event["request"]["url"] for event in browser.happened("Network.requestWillBeSent")]
     assert asked == [page.resolve().as_uri()]
@@ -81,7 +81,7 @@ def silent(browser: Browser, page: Path) -> None:
 
 
 def test_charts_are_drawn(browser: Browser, page: Path) -> None:
-    """Four charts of a visible size, each with a title, a description and marks inside its frame."""
+    """Four charts are drawn, each with a title, a description and marks inside its frame."""
     browser.emulate()
     browser.open(page)
     charts = browser.run(
@@ -114,7 +114,7 @@ def test_charts_are_drawn(browser: Browser, page: Path) -> None:
 
 
 def test_the_table_is_filtered_by_text(browser: Browser, page: Path) -> None:
-    """Every word must occur; the page announces the number of rows."""
+    """The filter keeps the rows with every word, and the page announces their number."""
     browser.open(page)
     count = (
         "Array.from(document.querySelectorAll('.mistakes tbody tr')).filter((row) => row.offsetHeight > 0)"
@@ -132,7 +132,7 @@ def test_the_table_is_filtered_by_text(browser: Browser, page: Path) -> None:
 
 
 def test_the_page_can_be_used_with_the_keyboard_alone(browser: Browser, page: Path) -> None:
-    """Tab reaches search and headers; Enter sorts, and the order is announced."""
+    """The Tab key reaches search and headers; Enter sorts, and the order is announced."""
     browser.open(page)
     browser.run("document.querySelector('input[type=search]').focus()")
     browser.press("Tab")
@@ -151,7 +151,7 @@ def test_the_page_can_be_used_with_the_keyboard_alone(browser: Browser, page: Pa
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
 def test_the_page_is_readable_everywhere(browser: Browser, page: Path, scheme: str, width: int) -> None:
-    """Text stands out at 4.5 to 1 or more, marks at 3 to 1, and nothing but tables scrolls sideways."""
+    """Text has a contrast of 4.5, marks of 3, and only tables scroll sideways."""
     browser.emulate(scheme=scheme, width=width)
     browser.open(page)
     contrast = browser.run(
@@ -173,7 +173,7 @@ def test_the_page_is_readable_everywhere(browser: Browser, page: Path, scheme: s
 
 
 def test_print_shows_every_number_and_no_control(browser: Browser, page: Path) -> None:
-    """Closed parts open for printing and close again."""
+    """Printing hides the controls, opens all closed parts, and closes these again."""
     browser.emulate(media="print", width=794)
     browser.open(page)
     assert browser.run("getComputedStyle(document.querySelector('.controls')).display") == "none"
@@ -188,7 +188,7 @@ def test_print_shows_every_number_and_no_control(browser: Browser, page: Path) -
 
 
 def test_planted_markup_stays_text(browser: Browser, tmp_path: Path) -> None:
-    """Markup in inputs, labels, reasons, prompts and names is shown and never run."""
+    """Markup in inputs, labels, reasons, prompts and names is shown as text."""
     rows = [
         line(number, input=f"in {evil}", answer=f"true {evil}", label=evil, reason=evil, prompt=prompt)
         for number, evil in enumerate(PLANTED)
@@ -219,7 +219,7 @@ def test_planted_markup_stays_text(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_the_page_may_not_connect_even_if_script_ran(browser: Browser, page: Path) -> None:
-    """The policy stops what escaping would let through: inline handlers, requests, evaluation of text."""
+    """The page's policy blocks inline handlers, requests and evaluation of text."""
     browser.open(page)
     browser.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.hit = 1\">')")
     assert browser.run("fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'stopped')") == "stopped"

@@ -1,4 +1,4 @@
-"""The picture of regret against requests shows every strategy at its place, and loads nothing."""
+"""Tests of the page of simulated regret: lines, marks and escaping."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ EVIL = "</title><script>window.hit = 1</script>"
 
 
 def curve(name: str, slope: float, count: int = 1000) -> RegretCurve:
-    """Return regret that grows evenly, in a band of a tenth of it."""
+    """Return regret that grows evenly, with a band of a tenth of its value."""
     mean = slope * np.arange(1.0, count + 1.0)
     return RegretCurve(name=name, mean=mean, lower=0.9 * mean, upper=1.1 * mean)
 
 
 def parsed(chart: SimulationChart) -> ET.Element:
-    """Return the drawing, which is well-formed."""
+    """Return the parsed SVG of a chart."""
     return ET.fromstring(chart.drawing)  # noqa: S314  (our own)
 
 
@@ -58,7 +58,7 @@ def test_regret_rises_over_requests() -> None:
 
 
 def test_long_curves_are_thinned_and_keep_their_last_request() -> None:
-    """The page stays small."""
+    """A long curve is thinned to at most 200 points, and keeps its last one."""
     (line,) = shapes(parsed(regret_chart("r", [curve("long", 0.1, count=20_000)])), "line")
     assert len(line) <= 200
     (short,) = shapes(parsed(regret_chart("r", [curve("short", 0.1, count=20)])), "line")
@@ -66,7 +66,7 @@ def test_long_curves_are_thinned_and_keep_their_last_request() -> None:
 
 
 def test_changes_are_marked_at_their_request() -> None:
-    """Changes outside the run are left out."""
+    """A change inside the run has a mark at its request; a later one has none."""
     chart = regret_chart("r", [curve("a", 0.1)], changes=[500, 4000])
     marks = [line for line in parsed(chart).iter() if line.attrib.get("class") == "ideal"]
     assert len(marks) == 1
@@ -78,7 +78,7 @@ def test_changes_are_marked_at_their_request() -> None:
 
 
 def test_rewards_lie_at_their_place() -> None:
-    """Intervals are drawn if there are any; the first reward is on top."""
+    """Each reward is drawn at its value, with its interval if there is one."""
     known = RewardEstimate(name="a", reward=Interval(lower=0.5, upper=0.7, level=0.95, estimate=0.6))
     alone = RewardEstimate(
         name="b", reward=Interval(lower=-math.inf, upper=math.inf, level=0.95, estimate=0.9)
@@ -94,7 +94,7 @@ def test_rewards_lie_at_their_place() -> None:
 
 
 def test_the_page_escapes_what_it_is_given(tmp_path: Path) -> None:
-    """Names may hold anything."""
+    """Markup in titles, names and tables is escaped."""
     names = ("thompson", f"ema {EVIL}", "\ud800")
     page = write_simulation(
         tmp_path / "page.html",

@@ -1,4 +1,4 @@
-"""The picture of performance against cost shows every point, at its place, and nothing else."""
+"""Tests of the page of performance against cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def circles(svg: ET.Element) -> list[tuple[str, float, float]]:
 
 
 def test_points_lie_by_cost_and_performance(tmp_path: Path) -> None:
-    """The chosen policy has whiskers."""
+    """Points are placed by cost and performance, and the chosen policy has whiskers."""
     svg, page = write_trade(
         tmp_path,
         title="A plan",
@@ -60,7 +60,7 @@ def test_points_lie_by_cost_and_performance(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cost", [0.0, 1e-7, 3.0])
 def test_equal_points_are_drawn_too(tmp_path: Path, cost: float) -> None:
-    """A chart of no cost, one cost or one performance has an area."""
+    """Points with equal cost and performance are drawn inside the chart."""
     one = TradePoint(name="one", cost=cost, performance=1.0)
     svg, _ = write_trade(tmp_path, title="", statements=[""], frontier=[one], models=[one, one], chosen=one)
     drawn = ET.fromstring(svg.read_text())  # noqa: S314  (our own file)
@@ -71,7 +71,7 @@ def test_equal_points_are_drawn_too(tmp_path: Path, cost: float) -> None:
 
 
 def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    """The message names the file."""
+    """A missing directory raises StateError with the file's name."""
     with pytest.raises(StateError, match=r"plan\.svg.*cannot be written"):
         write_trade(
             tmp_path / "none", title="", statements=[], frontier=FRONTIER, models=[SMALL], chosen=CHOSEN

@@ -1,4 +1,4 @@
-"""Folders of runs: manifests, locks, rescue and journals."""
+"""Tests of folders of runs: manifests, locks, rescue and journals."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def check(folder: Path, record: dict[str, object], *, has_rows: bool = True, **options: Any) -> bool:
-    """Check a record against the one in the folder."""
+    """Compare a record with the one in the folder."""
     return check_manifest(folder, record, kind="a run", has_rows=has_rows, **options)
 
 
 def test_unchanged_runs_continue(folder: Path) -> None:
-    """A folder with rows is an earlier part of the same run."""
+    """A folder with the same record is continued."""
     assert check(folder, FOUND)
     assert not check(folder, FOUND, has_rows=False)
     assert read_manifest(folder) == FOUND
@@ -46,7 +46,7 @@ def test_unchanged_runs_continue(folder: Path) -> None:
 
 @pytest.mark.parametrize("changed", [{"prompt": "What?"}, {"seed": 1}, {"model": None}])
 def test_changed_runs_are_errors(folder: Path, changed: dict[str, object]) -> None:
-    """New, changed and missing values are named; a failed start may be started with other settings."""
+    """A new, changed or missing value raises StateError with its name, if the folder has rows."""
     (name,) = changed
     with pytest.raises(StateError, match=f"holds a run that differs in {name} .*: choose a new directory"):
         check(folder, FOUND | changed)
@@ -54,7 +54,7 @@ def test_changed_runs_are_errors(folder: Path, changed: dict[str, object]) -> No
 
 
 def test_manifests_are_made_comparable(folder: Path) -> None:
-    """Ignored keys are not compared, and both records pass through the same function."""
+    """Ignored keys are not compared, and both records are changed by the same function first."""
     assert check(folder, {**FOUND, "data": 3}, ignored=("data",))
     assert check(folder, {**FOUND, "model": "FAKE"}, comparable=lambda r: {**r, "model": r["model"].lower()})
 
@@ -69,7 +69,7 @@ def test_foreign_files_are_errors(tmp_path: Path) -> None:
 
 
 def test_damaged_manifests_are_errors(folder: Path) -> None:
-    """The message names the file."""
+    """A damaged manifest is an error with the file's name."""
     (folder / "run.json").write_text("[")
     with pytest.raises(StateError, match=r"run\.json: expected a JSON object"):
         check(folder, FOUND)
@@ -86,7 +86,7 @@ def test_files_are_no_folders(tmp_path: Path) -> None:
 
 
 def test_one_process_holds_the_folder(tmp_path: Path) -> None:
-    """The lock ends with the block, and leaves no file behind."""
+    """One process holds the lock during the block, and no file is left."""
     with locked_folder(tmp_path, "busy"):
         with pytest.raises(StateError, match="busy"), locked_folder(tmp_path, "busy"):
             pytest.fail("was locked twice")
@@ -107,7 +107,7 @@ def test_evaluations_lock_their_directory(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
-    """Temporary files of the directory's own files are removed, and no others."""
+    """Leftover temporary files of the directory's own files are removed, other files are not."""
     for name in (".run.json.0123abcd.tmp", ".predictions.jsonl.0123abcd.tmp", ".mine.0123abcd.tmp"):
         (tmp_path / name).touch()
     with RunDirectory.opened(tmp_path, FOUND):
@@ -115,7 +115,7 @@ def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
 
 
 def test_lost_files_raise_the_rescue() -> None:
-    """The rescue is raised at the end of the block or instead of its error, if files were moved."""
+    """If files were moved, the rescue is raised at the end of the block or instead of its error."""
     lost = CalibrantError("rescued")
     with rescue_if_lost(lambda: True, lambda: lost):
         pass
@@ -132,7 +132,7 @@ def test_lost_files_raise_the_rescue() -> None:
 
 
 def test_moved_directories_are_rescued_beside(tmp_path: Path) -> None:
-    """The manifest is copied, so that the run continues from there."""
+    """A moved directory's manifest is copied beside it, and the run continues there."""
     with RunDirectory.opened(tmp_path / "run", FOUND) as directory:
         (tmp_path / "run").rename(tmp_path / "elsewhere")
         assert not directory.in_place
@@ -151,7 +151,7 @@ def test_moved_directories_are_rescued_beside(tmp_path: Path) -> None:
     ],
 )
 def test_stored_rows_are_resumed(text: str, outcome: Outcome, expected: tuple[bool, bool]) -> None:
-    """Rows of the same text stay; rows with a transport error are answered again."""
+    """A stored row of the same text is finished, unless it has a transport error."""
     label = "cat" if outcome is Outcome.OK else None
     line = row_line(0, Example(input="a", answer="cat"), Prediction(label=label, outcome=outcome))
     row = StoredRow.read(line, Example(input=text, answer="cat"))
@@ -160,14 +160,14 @@ def test_stored_rows_are_resumed(text: str, outcome: Outcome, expected: tuple[bo
 
 
 def test_blocks_keep_the_places_of_rows() -> None:
-    """The last block is shorter."""
+    """Blocks hold consecutive rows with their places, and the last block is shorter."""
     rows = [Example(input=text, answer="x") for text in "abcde"]
     found = [(number, [place for place, _ in block]) for number, block in blocks_of(rows, 2)]
     assert found == [(0, [0, 1]), (1, [2, 3]), (2, [4])]
 
 
 def test_journals_keep_entries(tmp_path: Path) -> None:
-    """A torn last line is dropped, and a moved journal still copies all of its entries."""
+    """A torn last line of a journal is dropped, and a moved journal keeps all entries."""
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b'{"key": "a", "value": 1}\n{"key": "b", "va')
     with JsonlStore(path) as journal:

@@ -1,4 +1,4 @@
-"""Rows, a classifier and files that the tests of several workers share."""
+"""Rows, a classifier and files shared by the tests of several workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMITS = Limits(concurrency=8)
 
 
 def animals(folder: Path, rows: int = 60) -> Dataset:
-    """Return so many rows; every fifth label is wrong."""
+    """Return so many rows; the true label of every fifth is wrong."""
     path = folder / "animals.jsonl"
     found = [
         {"input": f"number {n} is a {LABELS[n % 2]}", "answer": LABELS[n % 2 if n % 5 else 0]}
@@ -54,13 +54,13 @@ def opens(url: str, seen: Path | None = None, **options: Any) -> Callable[..., C
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows of ``predictions.jsonl`` without what depends on the moment."""
+    """Return the rows of ``predictions.jsonl`` without the fields that differ from run to run."""
     found = [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
     return [{name: row[name] for name in row if name not in PASSING} for row in found]
 
 
 def written(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows of the blocks that are on disk."""
+    """Return the rows of the blocks on disk."""
     blocks = sorted((directory / "shards").glob("*.jsonl"))
     return [json.loads(line) for block in blocks for line in block.read_text().splitlines()]
 

@@ -47,7 +47,7 @@ class BatchServer(LoopbackServer):
         self.url = f"{self.root}/v1"
 
     def remember(self, job: Path) -> None:
-        """Know what an earlier server was sent for the job in this directory, also where its answer was lost."""
+        """Remember the requests of an earlier server for the job in this directory."""
         record = json.loads((job / "batch.json").read_text(encoding="utf-8"))
         for part in record["parts"]:
             number = part["number"]
@@ -72,7 +72,7 @@ class BatchServer(LoopbackServer):
 
     @classmethod
     def right(cls, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the line of a right answer: what meows is a cat, with 0.9, what barks a dog, with 0.8."""
+        """Return the line of a right answer: "meow" is a cat with 0.9, "bark" a dog with 0.8."""
         meows = "meow" in request["body"]["messages"][-1]["content"]
         shares = {"cat": 0.9, "dog": 0.1} if meows else {"cat": 0.2, "dog": 0.8}
         body = fake_response("cat" if meows else "dog", probabilities=shares)
@@ -80,7 +80,7 @@ class BatchServer(LoopbackServer):
         return cls.answered(request, 200, body)
 
     def requests(self, batch: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return what a batch asks."""
+        """Return the requests of a batch."""
         return [json.loads(line) for line in self.files[batch["input_file_id"]][1].splitlines()]
 
     def routed(self) -> web.Application:

@@ -1,4 +1,4 @@
-"""A model that hears which animal it is and prefers cats, and a task for it."""
+"""A model that knows the animal and prefers cats, and a task for this model."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BUDGET = ("--max-metric-calls", 120, "--minibatch-size", 6)
 
 
 def place(text: str) -> int:
-    """Return the place of the true label, which no word of the text tells."""
+    """Return the position of the true label, which no word of the text tells."""
     return hashlib.sha256(text.encode()).digest()[0] % 2
 
 
 def biased(text: str) -> dict[str, float]:
-    """Hear the difference, and prefer cats."""
+    """Answer with a distribution that depends on the animal and prefers cats."""
     cat = 0.6 if place(text) else 0.9
     return {"cat": cat, "dog": 1.0 - cat}
 
@@ -44,7 +44,7 @@ def biased_task(write_task: Callable[..., Path], use_model: Callable[..., Any]) 
 
 
 def search(task: Path, out: Path) -> Path:
-    """Run a search into a directory, and return it."""
+    """Run a search into a directory, and return the directory."""
     done = run("optimize", task, "--out", out, *BUDGET)
     assert done.exit_code == 0, done.output
     return out

@@ -1,4 +1,4 @@
-"""Commands that make runs, and bundles read in a fresh process."""
+"""Commands that make runs, and a reader of bundles in a fresh process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(*arguments: object, code: int = 0) -> Result:
 
 
 def lasting(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row without what depends on the moment."""
+    """Return a row without the fields that differ from run to run."""
     return {name: value for name, value in row.items() if name not in PASSING}
 
 

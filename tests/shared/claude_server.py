@@ -13,7 +13,7 @@ KEY = "sk-ant-of-the-tests"
 
 
 class AnthropicServer(LoopbackServer):
-    """Answers every message with one label, as the tool that litellm makes of a schema; `requests` are the bodies."""
+    """Answers every message with one label, as a tool call; `requests` holds the bodies."""
 
     def __init__(self, label: str, *, field: str = "category") -> None:
         self.requests: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Clean environments outside the repository; uv makes them, and fetches what it does not have yet."""
+"""Clean environments outside the repository, made by uv."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _OURS = re.compile("PYTHON|PYTEST|VIRTUAL_ENV|COV_|COVERAGE|CALIBRANT_|PYENV_VER
 
 
 def outer(**more: str) -> dict[str, str]:
-    """Return the environment variables of a user who knows nothing of this repository."""
+    """Return the environment variables of a user without this repository."""
     kept = {name: value for name, value in os.environ.items() if not _OURS.match(name)}
     return {"UV_HTTP_TIMEOUT": "120", **kept, "NO_COLOR": "1", "COLUMNS": "200", **more}
 
@@ -76,7 +76,7 @@ def uv(*arguments: str | Path, cwd: Path) -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """Distributions built from the repository."""
+    """Distributions built from the repository: their paths."""
 
     wheel: Path
     sdist: Path
@@ -86,36 +86,36 @@ class Built:
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment that something is installed in, and a folder to work in beside it."""
+    """A virtual environment with a folder to work in."""
 
     root: Path
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """Path of the environment's interpreter."""
         return self.root / "bin" / "python"
 
     @property
     def work(self) -> Path:
-        """The folder, away from the repository."""
+        """Path of the folder, outside the repository."""
         return self.root.parent / f"{self.root.name}-work"
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables of a shell in which it is active and whose home is its folder."""
+        """Environment variables of a shell that uses the environment, with its folder as home."""
         path = f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return outer(PATH=path, HOME=str(self.work), VIRTUAL_ENV=str(self.root))
 
     def install(self, *arguments: str | Path, cwd: Path | None = None) -> None:
-        """Install as pip would."""
+        """Install packages like pip."""
         uv("pip", "install", "--quiet", "--python", self.python, *arguments, cwd=cwd or self.work)
 
     def check(self) -> None:
-        """Fail where a package misses what it needs, or finds a version it does not take."""
+        """Fail if a package misses a dependency or has a version that it does not accept."""
         uv("pip", "check", "--python", self.python, cwd=self.work)
 
     def run(self, *command: str | Path, code: int = 0, cwd: Path | None = None) -> str:
-        """Run one of its programs, check the exit code, and return both outputs."""
+        """Run a program of the environment, check its exit code, and return both outputs."""
         program, *rest = map(str, command)
         done = subprocess.run(  # noqa: S603 (our own environment)
             [str(self.root / "bin" / program), *rest],
@@ -130,12 +130,12 @@ class Environment:
         return done.stdout + done.stderr
 
     def program(self, name: str, *arguments: str | Path) -> str:
-        """Run a user's program: only what is installed can be imported."""
+        """Run a user's program, which can import only the installed packages."""
         return self.run("python", "-I", PROGRAMS / f"{name}.py", *arguments)
 
 
 def new_environment(root: Path, *, python: str) -> Environment:
-    """Make an empty environment for a version of Python; uv fetches what the machine does not have."""
+    """Return an empty environment for a version of Python, which uv fetches if necessary."""
     uv("venv", "--quiet", "--python", _interpreter(python), root, cwd=root.parent)
     environment = Environment(root)
     environment.work.mkdir()
@@ -143,7 +143,7 @@ def new_environment(root: Path, *, python: str) -> Environment:
 
 
 def has_python(version: str) -> bool:
-    """Return whether the machine has a Python of that version, or uv can fetch one."""
+    """Return whether the machine has this Python, or uv can fetch this version."""
     if Path(_interpreter(version)).is_absolute():
         return True
     command = [sys.executable, "-m", "uv", "python", "install", "--quiet", version]
@@ -152,7 +152,7 @@ def has_python(version: str) -> bool:
 
 
 def _interpreter(version: str) -> str:
-    """Return the path of the machine's Python of that version, or the version for uv to look for."""
+    """Return the path of the machine's Python of this version, or the version for uv."""
     if version == HERE:
         return sys.executable
     command = [f"python{version}", "-c", "import sys; print(sys.executable)"]
@@ -166,7 +166,7 @@ def _interpreter(version: str) -> str:
 
 
 def write_task(folder: Path, address: str) -> Path:
-    """Write a task that the model at this address answers; return its file."""
+    """Write a task for the model at this address, and return its file."""
     (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in _ROWS))
     path = folder / "task.toml"
     path.write_text(_TASK.format(address=address))

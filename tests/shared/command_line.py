@@ -1,4 +1,4 @@
-"""The command line, in this process and in others."""
+"""Helpers that run the command line, in this process and in others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from calibrant.testing import Answer
 
 
 def knows(text: str, _prompt: str) -> Answer:
-    """Know what meows; take everything else for a dog."""
+    """Answer cat to "meow", and dog to everything else."""
     return ("cat", 0.9) if "meow" in text else ("dog", 0.8)
 
 
@@ -48,7 +48,7 @@ def json_of(result: Result) -> Any:
 
 
 def refusal(result: Result) -> str:
-    """Return the error, on one line, of a command that ended with exit code 2 and printed nothing."""
+    """Return the error of a command that ended with exit code 2, on one line, and printed nothing."""
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
@@ -92,7 +92,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 
 @contextlib.contextmanager
 def process(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Run a program in a process of its own, and end it in any case."""
+    """Run a program as a process, and end the process in any case."""
     with subprocess.Popen(  # noqa: S603 (our own code)
         [sys.executable, "-u", "-c", program, *map(str, arguments)],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Distributions that are known in full."""
+"""Helpers for distributions with all labels measured."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def exact(labels: Sequence[str], shares: ArrayLike) -> LabelDistribution:
 
 
 def distribution_of(answer: Prediction | Part) -> LabelDistribution:
-    """Return the distribution of an answer that must have one."""
+    """Return the distribution of an answer, and fail if there is none."""
     assert answer.distribution is not None
     return answer.distribution

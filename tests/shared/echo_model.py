@@ -66,7 +66,7 @@ class EchoModel:
         return [*found, float(self._next(state).max())]
 
     def written(self, tokens: Sequence[int]) -> int:
-        """Return the most probable token behind some."""
+        """Return the most probable token after these tokens."""
         state = b""
         for token in tokens:
             state = hashlib.blake2b(state + bytes([token // 256, token % 256]), digest_size=8).digest()
@@ -81,11 +81,11 @@ class EchoModel:
         return self._known[state]
 
     def mass(self, prompt: str, added: str) -> float:
-        """Return the logarithm of the probability of all tokens of a text that begins with a prompt."""
+        """Return the log-probability of all tokens of the prompt and the added text but the first."""
         return math.fsum(self.logprobs(self.tokenize(prompt + added))[:-1])
 
     def distribution(self, prompt: str, labels: Sequence[str]) -> list[float]:
-        """Return how probable each label is behind a prompt, from the probabilities of the whole texts."""
+        """Return the probabilities of the labels after a prompt, computed from whole texts."""
         masses = [self.mass(prompt, f'{label}"') for label in labels]
         shares = [math.exp(mass - max(masses)) for mass in masses]
         return [share / math.fsum(shares) for share in shares]

@@ -1,4 +1,4 @@
-"""Labelled rows whose makers know what a head can learn from them."""
+"""Labelled rows for tests of heads, with known sources of information."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HeadRows:
     features: NDArray[np.float64]
 
     def take(self, places: NDArray[np.intp]) -> HeadRows:
-        """Return some of the rows."""
+        """Return the rows with these numbers."""
         return HeadRows(
             logprobs=self.logprobs[places],
             answers=self.answers[places],
@@ -32,7 +32,7 @@ class HeadRows:
 
 
 def halves(n: int = 160, *, bias: float = 3.0, seed: int = 0) -> HeadRows:
-    """Return rows whose model knows one bit, and leans to the first label; a word and a feature tell the other."""
+    """Return rows whose model knows one bit; a word and a feature tell the other bit."""
     rng = np.random.default_rng(seed)
     answers = rng.integers(4, size=n)
     known, told = answers // 2, answers % 2
@@ -46,25 +46,25 @@ def halves(n: int = 160, *, bias: float = 3.0, seed: int = 0) -> HeadRows:
 
 
 def hidden(bits: NDArray[np.intp], *, seed: int = 0) -> NDArray[np.float64]:
-    """Return what a model may make of texts: noise, and one bit along a direction that stays the same."""
+    """Return hidden features of texts: noise, and one bit along a fixed direction."""
     direction = np.random.default_rng(99).normal(size=32)
     return np.random.default_rng(seed).normal(size=(len(bits), 32)) + (2.0 * bits[:, None] - 1.0) * direction
 
 
 def filler(n: int, *, seed: int = 0) -> list[str]:
-    """Return texts that tell nothing."""
+    """Return texts without information about the label."""
     rng = np.random.default_rng(seed)
     return [" ".join(rng.choice(_FILLER, 4)) for _ in range(n)]
 
 
 def knowing(n: int, *, n_labels: int = 3, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """Return log-probabilities of a model that mostly knows the answer and says how sure it is, and the answers."""
+    """Return log-probabilities of a model that is mostly right, and the answers."""
     rng = np.random.default_rng(seed)
     honest = log_softmax(rng.normal(scale=2.0, size=(n, n_labels)), axis=1)
     return honest, np.array([rng.choice(n_labels, p=p) for p in np.exp(honest)])
 
 
 def noise(n: int = 100, *, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """Return log-probabilities over three labels and answers that have nothing to do with them."""
+    """Return random log-probabilities over three labels, and unrelated answers."""
     rng = np.random.default_rng(seed)
     return log_softmax(0.05 * rng.normal(size=(n, 3)), axis=1), rng.integers(3, size=n)

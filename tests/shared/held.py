@@ -1,4 +1,4 @@
-"""A service whose classifier answers when it is let go."""
+"""A service whose classifier answers only when released."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS = 30
 
 
 class Held:
-    """A classifier that answers when it is let go, and knows what it was asked and what was given up."""
+    """A classifier that answers when released, and records calls and cancellations."""
 
     def __init__(self, *, held: bool = True, answer: Callable[[str], Any] | None = None) -> None:
         self.asked: list[str] = []
@@ -70,7 +70,7 @@ def ask(running: Any, body: Any, **headers: str) -> Any:
 
 
 def later(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    """Begin a call in a thread; returns it with where its result will be."""
+    """Begin a call in a thread; return the thread and the list for its result."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(call()))
     thread.start()

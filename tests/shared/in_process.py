@@ -1,4 +1,4 @@
-"""Threads that stand for a Ray cluster: they read, answer and keep one ledger."""
+"""Threads in place of a Ray cluster, with one ledger."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def opened_ledger(limits: Limits, *, workers: int) -> Iterator[LocalBook]:
 
 @contextmanager
 def connected(_cluster: Cluster, *, shares_a_file: bool = False) -> Iterator[None]:  # noqa: ARG001
-    """Connect to nothing."""
+    """Yield without connecting to a cluster."""
     yield
 
 
@@ -62,7 +62,7 @@ def answered_blocks(
     cache: str | None,
     ledger: LocalBook,
 ) -> Iterator[AnsweredBlock]:
-    """Answer the blocks, each worker one at a time, and yield them in the order in which they were dealt out."""
+    """Answer the blocks, each worker one at a time, and yield them in the order of the input."""
     opened: list[Classifier] = []
 
     def remembered(*, limits: Limits) -> Classifier:
@@ -89,7 +89,7 @@ def _taken(found: Future[Any]) -> Iterator[AnsweredBlock]:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `calibrant.distributed.evaluate` do without Ray."""
+    """Replace Ray by threads in `calibrant.distributed.evaluate`."""
     monkeypatch.setattr(_evaluate, "require_ray", lambda: None)
     for function in (opened_ledger, connected, answered_blocks):
         monkeypatch.setattr(_evaluate, function.__name__, function)

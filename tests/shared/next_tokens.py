@@ -25,7 +25,7 @@ REQUEST = CompletionRequest(
 
 
 async def ask(client: OpenAICompatibleClient, text: str = '{"label": "') -> NextTokens | LabelLogprobs:
-    """Return what may follow, or how probable two labels are, for a row of its own."""
+    """Return the next tokens, or the probabilities of two labels, for a new row."""
     async with client.continuing(REQUEST) as row:
         if isinstance(row, LabelContinuation):
             return await row.label_logprobs(text, ("Spa", "Bill"))
@@ -33,7 +33,7 @@ async def ask(client: OpenAICompatibleClient, text: str = '{"label": "') -> Next
 
 
 def failure(client: OpenAICompatibleClient, kind: type[Exception] = ProviderError) -> Any:
-    """Return the error of a call, which must not show the key."""
+    """Return the error of a call, and check that the key is not shown."""
     with pytest.raises(kind) as caught:
         asyncio.run(ask(client))
     assert KEY not in str(caught.value)

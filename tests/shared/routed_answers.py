@@ -24,7 +24,7 @@ TOOLS = {"tools": [{"type": "function", "function": {"name": "look"}}]}
 
 
 def providers(*given: Any) -> list[Provider]:
-    """Return providers a, b, c, ... of clients, or of what a scripted client does."""
+    """Return providers a, b, c, ... with these clients or scripts."""
     return [
         found
         if isinstance(found, Provider)
@@ -34,12 +34,12 @@ def providers(*given: Any) -> list[Provider]:
 
 
 def vectors(table: dict[str, list[float]], **options: Any) -> CachedEmbedder:
-    """Return an embedder that looks texts up; others make it fail."""
+    """Return an embedder that looks texts up, and raises an error for others."""
     return CachedEmbedder(CallableEmbedder(lambda texts: [table[text] for text in texts]), **options)
 
 
 class Watched:
-    """Record of the observations that a router gets."""
+    """Record of a router's observations."""
 
     def __init__(self, router: Any) -> None:
         self.seen: list[Observation] = []
@@ -53,7 +53,7 @@ class Watched:
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock that tests move by hand."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -133,7 +133,7 @@ def asking(text: str = "what purrs?", **options: Any) -> CompletionRequest:
 
 
 class Learner(FixedRouter):
-    """A router with the declared order that counts as learning, and records its calls."""
+    """A router with the declared order that learns, and records its calls."""
 
     strategy = "recording"
 
@@ -154,7 +154,7 @@ class Learner(FixedRouter):
 
 
 class Declared(Learner):
-    """A router with the declared order that counts as declared."""
+    """A router with the declared order that does not learn."""
 
     strategy = "none"
 
@@ -167,7 +167,7 @@ def routed(*given: Any, kind: str = "learner", **options: Any) -> tuple[RoutedCl
 
 
 def down(name: str = "a", **options: Any) -> ProviderError:
-    """Return a passing failure."""
+    """Return a temporary failure of a provider."""
     return ProviderError("is down", provider=name, **({"status": 503, "retryable": True} | options))
 
 

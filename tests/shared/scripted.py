@@ -1,4 +1,4 @@
-"""Answers of scripted models, and retries that do not wait."""
+"""Answers of scripted models, and a retry policy without waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small tasks about two animals, and what a scripted model was asked about them."""
+"""Small tasks about two animals, and the questions that a scripted model got."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def place(text: str) -> int:
 
 
 def hidden_rows(split: str, n: int) -> tuple[Example, ...]:
-    """Return rows of both labels, whose texts do not tell them."""
+    """Return rows of both labels whose texts do not tell the label."""
     texts = [f"{split} {i}" for i in range(n)]
     return tuple(Example(input=text, answer=LABELS[place(text)]) for text in texts)
 
@@ -57,11 +57,11 @@ def searched(client: FakeClient) -> list[tuple[str, str]]:
 
 
 class Interrupted(Exception):  # noqa: N818 (nothing that the package knows)
-    """Stands for a kill."""
+    """Exception in place of a kill."""
 
 
 def interrupted(rule: Callable[[str, str], Any], questions: int) -> FakeClient:
-    """Return a model that is asked so many questions before the run is interrupted."""
+    """Return a model that raises `Interrupted` after so many questions."""
 
     def stops(text: str, prompt: str) -> Any:
         if len(client.requests) > questions:

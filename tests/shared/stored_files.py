@@ -1,4 +1,4 @@
-"""Commands on the artefacts in ``stored``, and what their files say without any reader of calibrant's."""
+"""Helpers that run commands on the artefacts in ``stored``, and read their files as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(*arguments: object) -> Result:
 
 
 def rows(directory: Path, **wanted: Any) -> list[dict[str, Any]]:
-    """Return the rows of a run, without what depends on the moment."""
+    """Return the rows of a run without the fields that differ from run to run."""
     text = (directory / "predictions.jsonl").read_text(encoding="utf-8")
     found = [json.loads(line) for line in text.splitlines()]
     names = ("input", "answer", "label", "confidence")

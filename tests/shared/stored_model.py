@@ -1,4 +1,4 @@
-"""The model that answered when the artefacts in ``stored`` were made, and where they are."""
+"""The model that answered when the artefacts in ``stored`` were made."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ FIELD_LABELS = FieldLabels(
 
 
 def answer(text: str, prompt: str) -> tuple[str, float]:
-    """Know cats; know dogs from examples, else two in three."""
+    """Answer cats rightly, and dogs rightly with examples, or else in two of three texts."""
     number = zlib.crc32(text.encode())
     knows = "meow" in text or "Answer:" in prompt or number % 3
     return ("dog" if knows and "meow" not in text else "cat"), 0.55 + number % 45 / 100
 
 
 def stored_model() -> FakeClient:
-    """Return the model, not asked anything yet."""
+    """Return the stored model, without any request."""
     return FakeClient(["cat", "dog"], answer, name=NAME)
 
 
 def small_answer(text: str) -> tuple[str, float]:
-    """Be entirely sure of two texts in three, and wrong about one in seven; guess the others."""
+    """Answer two texts in three with certainty, one in seven of them wrongly."""
     number = zlib.crc32(text.encode())
     truth, other = ("cat", "dog") if "meow" in text else ("dog", "cat")
     if number % 3:
@@ -41,12 +41,12 @@ def small_answer(text: str) -> tuple[str, float]:
 
 
 def large_answer(text: str) -> tuple[str, float]:
-    """Know both, and be surer of cats."""
+    """Answer both labels rightly, cats with higher confidence."""
     return ("cat", 0.99) if "meow" in text else ("dog", 0.97)
 
 
 def stored_models() -> dict[str, FakeClient]:
-    """Return all models by name, none asked anything yet."""
+    """Return all stored models by name, without any request."""
     return {
         NAME: stored_model(),
         SMALL: FakeClient(["cat", "dog"], small_answer, name=SMALL),
@@ -56,12 +56,12 @@ def stored_models() -> dict[str, FakeClient]:
 
 
 def field_answers(text: str) -> tuple[str, float]:
-    """Know the category; take every third text for urgent."""
+    """Answer the category rightly, and call every third text urgent."""
     urgency = "high" if zlib.crc32(text.encode()) % 3 == 0 else "low"
     category = "cat" if "meow" in text else "dog"
     return f'{{"category": "{category}", "urgency": "{urgency}"}}', 0.81
 
 
 def written_prompt(_prompt: str) -> str:
-    """Write a prompt, as a reflection model does."""
+    """Write a prompt like a reflection model."""
     return "```\nSay which animal it is.\nAnswer: dog, or cat where it says meow.\n```"

@@ -1,4 +1,4 @@
-"""Helpers of the tests of databases."""
+"""Helpers for the tests of databases."""
 
 from __future__ import annotations
 

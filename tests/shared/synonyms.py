@@ -17,7 +17,7 @@ _DIMENSION = 8
 
 
 def texts(n: int, *, words: tuple[str, str], seed: int = 0) -> tuple[list[str], list[str]]:
-    """Return texts with a word of either label among others, and their labels."""
+    """Return texts with one word of either label, and their labels."""
     rng = np.random.default_rng(seed)
     places = rng.permutation(np.arange(n) % 2)
     return [f"{' '.join(rng.choice(_FILLER, 3))} {words[at]}" for at in places], [LABELS[at] for at in places]
@@ -57,7 +57,7 @@ class Synonyms:
 
 
 def install_model2vec(monkeypatch: pytest.MonkeyPatch, seeds: Mapping[str, int]) -> None:
-    """Let model2vec know models of these names; equal numbers are equal models."""
+    """Make model2vec offer models of these names; equal numbers are equal models."""
 
     class StaticModel:
         @classmethod
@@ -73,5 +73,5 @@ def install_model2vec(monkeypatch: pytest.MonkeyPatch, seeds: Mapping[str, int])
 
 
 def without_model2vec(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let model2vec not be installed."""
+    """Pretend that model2vec is not installed."""
     monkeypatch.setitem(sys.modules, "model2vec", None)

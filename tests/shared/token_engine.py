@@ -1,4 +1,4 @@
-"""A small engine in this process that reports all tokens, with a known truth."""
+"""A small engine in this process that reports all tokens and has known probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHARACTERS = Vocabulary([bytes([byte]) for byte in range(32, 127)])
 
 
 class Engine:
-    """A model in this process, of characters by default: its answers depend on the row and on the text before."""
+    """A model in this process whose tokens are characters by default."""
 
     name = "test/characters"
     space = LogprobSpace.EXACT
@@ -30,11 +30,11 @@ class Engine:
         self.rows: list[Row] = []
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Refuse: nothing is to be decoded."""
+        """Raise an error, as nothing must be decoded."""
         raise NotImplementedError(request)
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Close nothing."""
 
     async def check_labels(self, labels: Sequence[str]) -> None:
         """Accept every label."""
@@ -45,14 +45,14 @@ class Engine:
 
     @asynccontextmanager
     async def continuing(self, request: CompletionRequest) -> AsyncIterator[Row]:
-        """Open a row."""
+        """Open a session for a row."""
         row = self.row(str(request.messages[-1]["content"]))
         self.rows.append(row)
         yield row
 
 
 class Row:
-    """Session of a row; records its calls."""
+    """Session of a row that records its calls."""
 
     serial = False
     model = "characters"
@@ -67,7 +67,7 @@ class Row:
         return Usage(prompt_tokens=1, completion_tokens=sum(map(len, self.asked)))
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        """Take the longest token that fits, again and again."""
+        """Return the tokens of a text, always the longest one that fits."""
         number = {piece: token for token, piece in enumerate(self.vocabulary.pieces)}
         found, data = [], text.encode()
         while data:
@@ -81,7 +81,7 @@ class Row:
         return b"".join(self.vocabulary.pieces[token] for token in tokens).decode()
 
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
-        """Refuse: all tokens are known."""
+        """Raise an error, as all tokens are known."""
         raise NotImplementedError(text, few)
 
     async def next_logprobs(self, texts: Sequence[Sequence[int]]) -> list[TokenLogprobs]:
@@ -93,6 +93,6 @@ class Row:
         return [TokenLogprobs(self.vocabulary, self.after(tuple(text))) for text in texts]
 
     def after(self, text: tuple[int, ...]) -> np.ndarray:
-        """Return logits."""
+        """Return the logits after these tokens."""
         rng = random.Random(f"{self.text}/{text}")
         return np.array([6.0 * rng.random() for _ in self.vocabulary.pieces], dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of databases."""
+"""Fixtures for the tests of databases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POSTGRES = "CALIBRANT_POSTGRES_URL"
 
 
 def prediction(number: int, text: str) -> Prediction:
-    """Return an answer that belongs to row `number` and no other."""
+    """Return a prediction that differs for each row number."""
     probabilities = np.array([0.7 + number * 1e-9, 0.1, 0.1, 0.1])
     distribution = LabelDistribution(
         labels=("World", "Sports", "Business", "Sci/Tech"),
@@ -45,7 +45,7 @@ def prediction(number: int, text: str) -> Prediction:
 
 @pytest.fixture
 def rows() -> Callable[..., dict[str, Prediction]]:
-    """Return a function that makes `count` different predictions under keys as the runner makes them."""
+    """Return a function that makes `count` predictions under keys like the runner's."""
 
     def make(count: int, *, start: int = 0, text: str = '{"category": "World"}') -> dict[str, Prediction]:
         return {
@@ -58,7 +58,7 @@ def rows() -> Callable[..., dict[str, Prediction]]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return where a SQLite file may be, in a folder that is not there yet."""
+    """Return a path for a SQLite file, in a folder that does not exist."""
     return tmp_path / "runs" / "cache.db"
 
 
@@ -80,7 +80,7 @@ def postgresql() -> Iterator[str]:
 
 @pytest.fixture
 def server(postgresql: str) -> Iterator[Any]:
-    """Return a connection of another program to the same PostgreSQL database."""
+    """Return a second connection to the same PostgreSQL database."""
     import sqlalchemy as sa  # noqa: PLC0415 (only here)
 
     engine = sa.create_engine(postgresql)
@@ -90,7 +90,7 @@ def server(postgresql: str) -> Iterator[Any]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, path: Path) -> str:
-    """Return the URL of a database that is not there yet, or of an empty one on a server."""
+    """Return the URL of a new SQLite file, or of an empty PostgreSQL database."""
     if request.param == "sqlite":
         return f"sqlite:///{path}"
     return str(request.getfixturevalue("postgresql"))
@@ -98,7 +98,7 @@ def url(request: pytest.FixtureRequest, path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Return where a router's state may be, in SQLite and PostgreSQL."""
+    """Return a place for a router's state, in SQLite and PostgreSQL."""
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgresql"))
     return str(tmp_path / "state" / "router.db")
@@ -106,7 +106,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def open_cache() -> Iterator[Callable[..., PredictionCache]]:
-    """Return a function that opens caches; those still open at the end are closed."""
+    """Return a function that opens caches, and close those still open at the end."""
     opened: list[PredictionCache] = []
 
     def open_one(url: str | Path, **options: Any) -> PredictionCache:

@@ -1,4 +1,4 @@
-"""SQLite files: permissions, damage, locks and full disks."""
+"""Tests of SQLite files: permissions, damage, locks and full disks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOBODY = 65534
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock for writing, as another program would."""
+    """Hold the lock for writing, like another program."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -36,7 +36,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def test_files_are_private(path: Path, open_cache: Open, rows: Rows) -> None:
-    """Only the owner may read the database and the files that SQLite puts beside it."""
+    """Only the owner can read the database and SQLite's files beside it."""
     before = os.umask(0)
     try:
         fill(open_cache(path), rows(10))
@@ -48,7 +48,7 @@ def test_files_are_private(path: Path, open_cache: Open, rows: Rows) -> None:
 
 @pytest.mark.parametrize("content", [b"no database at all\n" * 100, b"\x00" * 5000, b"a short note\n"])
 def test_foreign_files_are_left_alone(path: Path, content: bytes) -> None:
-    """A file that is no database raises StateError with a remedy and is not changed."""
+    """A file that is no database raises StateError with a remedy, and stays as it is."""
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(StateError) as caught:
@@ -61,7 +61,7 @@ def test_foreign_files_are_left_alone(path: Path, content: bytes) -> None:
 
 
 def test_truncated_files_are_errors(path: Path, open_cache: Open, rows: Rows) -> None:
-    """A truncated file raises StateError when it is opened or read, and is not changed."""
+    """A truncated file raises StateError when opened or read, and stays as it is."""
     with open_cache(path) as cache:
         fill(cache, rows(500))
     os.truncate(path, 4096)
@@ -72,7 +72,7 @@ def test_truncated_files_are_errors(path: Path, open_cache: Open, rows: Rows) ->
 
 
 def test_damage_inside_is_an_error(path: Path, open_cache: Open, rows: Rows) -> None:
-    """A damaged answer raises StateError instead of counting as missing."""
+    """A damaged record raises StateError when read."""
     with open_cache(path) as cache:
         fill(cache, rows(500))
     damage(path, pages=8)
@@ -113,7 +113,7 @@ def test_unwritable_folders_are_errors(rows: Rows) -> None:
 def test_locked_databases_stop_nothing(
     path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning is logged, answers go on, flush raises StateError, and later everything is saved."""
+    """A locked database logs one warning; reads work, flush raises StateError, and rows are saved later."""
     cache = open_cache(path, busy_timeout=0.02)
     before, after = rows(5), rows(20)
     fill(cache, before)
@@ -133,7 +133,7 @@ def test_locked_databases_stop_nothing(
 
 
 def test_failed_writes_are_repeated(path: Path, open_cache: Open, rows: Rows) -> None:
-    """The background thread saves the rows later without another call."""
+    """Rows that could not be written are saved later without another call."""
     cache, other = open_cache(path, busy_timeout=0.0), open_cache(path)
     with locked(path):
         put(cache, rows(5))
@@ -147,7 +147,7 @@ def test_failed_writes_are_repeated(path: Path, open_cache: Open, rows: Rows) ->
 def test_waiting_rows_are_bounded(
     path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows beyond the bound are dropped and counted."""
+    """Rows beyond the limit of waiting rows are dropped and counted."""
     monkeypatch.setattr(_cache, "_MAX_WAITING", 10)
     cache = open_cache(path, busy_timeout=0.0)
     with locked(path):
@@ -163,7 +163,7 @@ def test_waiting_rows_are_bounded(
 
 
 def test_full_disks_stop_nothing(path: Path, open_cache: Open, rows: Rows) -> None:
-    """Saved rows stay readable, and the rest is saved once there is room."""
+    """On a full disk saved rows can be read, and the others are saved once there is room."""
     cache = open_cache(path)
     fill(cache, rows(20))
     pages = [40]
@@ -186,7 +186,7 @@ def test_full_disks_stop_nothing(path: Path, open_cache: Open, rows: Rows) -> No
 
 
 def test_deleted_files_are_recreated(path: Path, open_cache: Open, rows: Rows) -> None:
-    """A deleted file is recreated, as writes into the old one would seem to succeed."""
+    """A deleted file is created again, for the owner alone."""
     cache = open_cache(path)
     fill(cache, rows(5))
     shutil.rmtree(path.parent)
@@ -199,7 +199,7 @@ def test_deleted_files_are_recreated(path: Path, open_cache: Open, rows: Rows) -
 def test_deleted_files_stay_gone_without_recreate(
     path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture, *, replaced: bool
 ) -> None:
-    """Later rows are dropped without an error, and a new file of the same name is left alone."""
+    """With recreate=False a deleted file is not created again, and later rows are dropped."""
     cache = open_cache(path, recreate=False, max_bytes=10**6)
     fill(cache, rows(5))
     path.parent.rename(path.parent.with_name("elsewhere"))
@@ -216,7 +216,7 @@ def test_deleted_files_stay_gone_without_recreate(
 
 
 def test_replaced_files_are_used(path: Path, open_cache: Open, rows: Rows) -> None:
-    """Rows of both programs are in the new file."""
+    """If another program replaced the file, both write into the new file."""
     cache = open_cache(path)
     fill(cache, rows(5))
     for file in path.parent.iterdir():
@@ -233,7 +233,7 @@ def test_replaced_files_are_used(path: Path, open_cache: Open, rows: Rows) -> No
 def test_relative_paths_stay_the_same_file(
     tmp_path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    """A relative path and ~ are resolved when the cache is opened."""
+    """Relative paths and ~ are resolved when the cache is opened."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     cache = open_cache(url)

@@ -1,4 +1,4 @@
-"""Forks: SQLite would take the locks of an inherited connection for the child's and never free them."""
+"""Tests of processes that fork while they hold SQLite connections."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = [
 
 
 def carried(*stores: Any) -> list[int]:
-    """Return how many open connections each of them keeps."""
+    """Return the number of open connections of each object."""
     return [getattr(store, "_table", store)._engine.pool.checkedin() for store in stores]
 
 
 def forked(work: Any) -> int:
-    """Return how a child ends that does some work."""
+    """Return the exit code of a child that does some work."""
     child = os.fork()
     if child == 0:
         status = 1
@@ -42,7 +42,7 @@ def forked(work: Any) -> int:
 
 
 def test_children_inherit_no_connection(url: str) -> None:
-    """Parent and child go on with the object that was opened before the fork."""
+    """After a fork parent and child use the object without an inherited connection."""
     cache, state = PredictionCache(url, busy_timeout=30), RouterState(url, busy_timeout=30)
     cache.put("key", Prediction(label="x"))
     cache.flush()
@@ -64,7 +64,7 @@ def test_children_inherit_no_connection(url: str) -> None:
 
 
 def test_forks_wait_for_connections_in_use() -> None:
-    """A fork waits for connections of other threads, and both sides may use new ones."""
+    """A fork waits for connections in use; new ones work on both sides."""
     begun, ended = threading.Event(), threading.Event()
 
     def use() -> None:
@@ -91,7 +91,7 @@ def test_forks_wait_for_connections_in_use() -> None:
 
 
 def test_users_of_connections_may_fork() -> None:
-    """A thread that uses a connection itself may fork."""
+    """A thread that uses a connection can fork."""
 
     def work() -> None:
         with in_use():
@@ -133,7 +133,7 @@ print(len(failed), file=sys.stdout)
 
 
 def test_threads_fork_and_write_at_once(path: Path, open_cache: Any) -> None:
-    """No process waits for ever, no write fails, and nothing is lost."""
+    """Threads that fork and write at once finish, and every row is saved."""
     done = subprocess.run(  # noqa: S603 (our own code)
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", STORM, str(path)],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The cache of predictions: reads, writes, shared databases and eviction."""
+"""Tests of the cache of predictions: reads, writes, shared databases and eviction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stores import Open, Rows, at_once, fill, put
 
 
 def stored(url: str, statement: str) -> list[Any]:
-    """Run `statement` on the database itself, and return the rows."""
+    """Run `statement` on the database, and return the rows."""
     engine = sa.create_engine(url)
     with engine.begin() as connection:
         result = connection.exec_driver_sql(statement)
@@ -30,7 +30,7 @@ def stored(url: str, statement: str) -> list[Any]:
 
 
 def test_predictions_survive_reopening(url: str, open_cache: Open, rows: Rows) -> None:
-    """Every field of every row is read back, and unknown keys are left out."""
+    """All predictions are read back after reopening, and unknown keys are left out."""
     predictions = rows(1300)  # more than one statement reads or writes
     with open_cache(url) as cache:
         put(cache, predictions)
@@ -43,7 +43,7 @@ def test_predictions_survive_reopening(url: str, open_cache: Open, rows: Rows) -
 def test_queued_predictions_can_be_read(
     path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows being written and rows waiting are both found, the newer one where both hold a key."""
+    """Rows being written and rows waiting are read; of two for one key, the newer one."""
     cache = open_cache(path)
     (first, old), (second, other) = rows(2).items()
     new = replace(old, text="newer")
@@ -80,7 +80,7 @@ def test_later_puts_replace_earlier_ones(url: str, open_cache: Open, rows: Rows)
 
 
 def test_plain_sql_upserts_too(path: Path, open_cache: Open, rows: Rows) -> None:
-    """Databases without an upsert statement get plain SQL."""
+    """Without an upsert statement rows are replaced with plain SQL."""
     cache = open_cache(path)
     cache._table._mark = None
     predictions = rows(600)
@@ -91,7 +91,7 @@ def test_plain_sql_upserts_too(path: Path, open_cache: Open, rows: Rows) -> None
 
 
 def test_errors_are_not_stored(path: Path, open_cache: Open) -> None:
-    """Transport errors are not stored, faults of the model are."""
+    """Predictions with the outcome "error" are not stored, all others are."""
     cache = open_cache(path)
     answers = {outcome.value: Prediction(label=None, outcome=outcome) for outcome in Outcome}
     fill(cache, answers)
@@ -125,7 +125,7 @@ any_prediction = st.builds(
 
 
 def test_any_prediction_survives(url: str, open_cache: Open) -> None:
-    """Zero characters, halves of surrogate pairs, separators and infinities are read back."""
+    """Predictions with zero characters, surrogate halves, separators and infinities are read back."""
     writer, reader = open_cache(url), open_cache(url)
 
     @settings(max_examples=40)
@@ -141,7 +141,7 @@ def test_any_prediction_survives(url: str, open_cache: Open) -> None:
 def test_unreadable_records_count_as_missing(
     url: str, open_cache: Open, rows: Rows, record: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neighbours of an unreadable record are read, and the next put repairs it."""
+    """An unreadable record counts as missing, its neighbours are read, and a put repairs it."""
     cache = open_cache(url)
     predictions = rows(3)
     fill(cache, predictions)
@@ -158,7 +158,7 @@ def test_unreadable_records_count_as_missing(
 def test_non_json_predictions_stop_nothing(
     path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other rows of the batch are saved."""
+    """A prediction that is no JSON is not saved, and the others of its batch are."""
     cache = open_cache(path)
     predictions = rows(2)
     cache.put("strange", Prediction(label="x", text=object()))  # type: ignore[arg-type]
@@ -169,7 +169,7 @@ def test_non_json_predictions_stop_nothing(
 
 
 def test_the_oldest_are_evicted(url: str, open_cache: Open, rows: Rows) -> None:
-    """Rows are removed down to nine tenths of the cap, and a row that was written again counts as new."""
+    """The oldest rows are removed down to nine tenths of the cap; a row written again is new."""
     predictions = rows(100)
     keys = list(predictions)
     size = 800
@@ -193,7 +193,7 @@ def test_the_oldest_are_evicted(url: str, open_cache: Open, rows: Rows) -> None:
 
 
 def test_shared_databases_keep_the_cap(path: Path, open_cache: Open, rows: Rows) -> None:
-    """Each cache counts what the others wrote."""
+    """Caches that share a database keep its size near the cap."""
     cap = 200_000
     caches = [open_cache(path, max_bytes=cap) for _ in range(3)]
     largest = 0
@@ -206,7 +206,7 @@ def test_shared_databases_keep_the_cap(path: Path, open_cache: Open, rows: Rows)
 def test_the_cap_costs_few_counts(
     path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table is not counted for every transaction."""
+    """The table is counted once in a hundred writes."""
     cache = open_cache(path, max_bytes=10_000_000)
     counts = []
     count = cache._table.total_bytes
@@ -219,7 +219,7 @@ def test_the_cap_costs_few_counts(
 def test_failed_evictions_lose_nothing(
     path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The rows are saved, and one warning is logged."""
+    """If rows cannot be removed, new rows are saved and one warning is logged."""
     cache = open_cache(path, max_bytes=1000)
     stored(
         f"sqlite:///{path}",
@@ -233,14 +233,14 @@ def test_failed_evictions_lose_nothing(
 
 @pytest.mark.parametrize("options", [{"max_bytes": 0}, {"busy_timeout": -1.0}])
 def test_options_out_of_range_are_errors(path: Path, options: dict[str, Any]) -> None:
-    """The message names the option, and no file is made."""
+    """An option out of range raises ConfigurationError, and no file is made."""
     with pytest.raises(ConfigurationError, match=r"Expected (max_bytes|busy_timeout) "):
         PredictionCache(path, **options)
     assert not path.exists()
 
 
 def test_closed_caches_raise_errors(path: Path, rows: Rows) -> None:
-    """Closing twice is fine, using a closed cache raises StateError."""
+    """A closed cache can be closed again; reads and writes raise StateError."""
     cache = PredictionCache(path)
     cache.close()
     cache.close()
@@ -252,7 +252,7 @@ def test_closed_caches_raise_errors(path: Path, rows: Rows) -> None:
 
 
 def test_threads_share_a_cache(path: Path, open_cache: Open, rows: Rows) -> None:
-    """Every thread reads what it put while others write."""
+    """Threads that write at the same time each read their own rows."""
     cache = open_cache(path)
     problems: list[str] = []
 
@@ -272,7 +272,7 @@ def test_threads_share_a_cache(path: Path, open_cache: Open, rows: Rows) -> None
 def test_closing_hides_no_other_error(
     path: Path, monkeypatch: pytest.MonkeyPatch, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rows that could not be saved are logged while another error is raised."""
+    """An error in the block is raised, and rows that could not be saved are logged."""
     caplog.set_level(logging.WARNING)
     cache = PredictionCache(path)
 

@@ -1,4 +1,4 @@
-"""Processes that share a cache, are killed or end without closing it."""
+"""Tests of processes that share a cache, are killed, or end without closing it."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def program(code: str, path: Path) -> list[str]:
 
 
 def texts(cache: PredictionCache, count: int) -> list[str]:
-    """Return the texts of rows 0 to `count`, those that are there, in order."""
+    """Return the stored texts of rows 0 to `count`, in order."""
     keys = [f"key-{number}" for number in range(count)]
     found = cache.get_many(keys)
     return [found[key].text for key in keys if key in found]
 
 
 def assert_sound(path: Path) -> None:
-    """SQLite itself finds nothing wrong."""
+    """Assert that SQLite's own check finds no damage."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
 def test_processes_write_at_once(path: Path, open_cache: Open) -> None:
-    """Several processes write into a file that is missing when they start, some rows twice."""
+    """Processes that write into a new file at once save every row."""
     code = """
 print("open", flush=True)
 sys.stdin.readline()
@@ -68,7 +68,7 @@ cache.close()
 
 
 def test_kills_lose_no_flushed_rows(path: Path, open_cache: Open) -> None:
-    """A kill in the middle of writing loses no flushed row and does not damage the file."""
+    """A kill while writing loses no flushed row, and the file is not damaged."""
     code = """
 put(range(1000))
 cache.flush()
@@ -90,7 +90,7 @@ put(range(1000, 100_000_000))
 
 
 def test_kills_lose_only_the_last_moment(path: Path, open_cache: Open) -> None:
-    """Rows of half a second ago are saved without a flush."""
+    """Rows put half a second ago are saved without a flush."""
     code = """
 put(range(500))
 time.sleep(0.5)

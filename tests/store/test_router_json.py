@@ -1,4 +1,4 @@
-"""Import of the JSON file in which earlier versions kept router state."""
+"""Tests of the import of the JSON file in which earlier versions kept router state."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def count(record: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def uses(state: RouterState) -> list[Callable[[], object]]:
-    """Return all that can be done."""
+    """Return every use of a state."""
     return [
         lambda: state.update("ema", count),
         lambda: state.read("ema"),
@@ -49,7 +49,7 @@ def uses(state: RouterState) -> list[Callable[[], object]]:
 
 @pytest.mark.parametrize("first", range(5))
 def test_new_databases_import_the_json_file(path: Path, first: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Any first use imports all scopes and logs one warning with both files."""
+    """The first use imports all scopes, and logs one warning with both files."""
     content = write(path)
     state, other = RouterState(path), RouterState(path, scope="other")
     assert state.location == f"{path}.sqlite"
@@ -65,7 +65,7 @@ def test_new_databases_import_the_json_file(path: Path, first: int, caplog: pyte
 
 
 def test_the_file_is_read_once(path: Path) -> None:
-    """Later content of the file is ignored, and deleted records do not come back."""
+    """The file is imported once: later content is ignored, and a reset is final."""
     write(path)
     assert RouterState(path).update("ema", count) == {"n": 2}
     write(path, {"default": {"ema": {"n": 70}}})
@@ -77,7 +77,7 @@ def test_the_file_is_read_once(path: Path) -> None:
 
 
 def test_reading_without_json_file_makes_nothing(path: Path) -> None:
-    """Only an update makes the database."""
+    """Without a JSON file, reading makes no file; an update makes the database."""
     state = RouterState(path)
     assert (state.read("ema"), state.strategies(), state.scopes(), state.reset()) == (None, [], [], [])
     assert list(path.parent.iterdir()) == []
@@ -102,7 +102,7 @@ def test_reading_without_json_file_makes_nothing(path: Path) -> None:
     ],
 )
 def test_unusable_files_are_left_alone(path: Path, content: bytes, message: str) -> None:
-    """Every use raises StateError until the file is gone, and nothing is made of it."""
+    """An unusable JSON file raises StateError at every use, and stays as it is."""
     path.write_bytes(content)
     state = RouterState(path)
     for use in uses(state):
@@ -114,7 +114,7 @@ def test_unusable_files_are_left_alone(path: Path, content: bytes, message: str)
 
 
 def test_damaged_records_spare_the_others(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged record is imported as it is, and set aside with the next update."""
+    """A damaged record raises StateError when read, and the next update sets the record aside."""
     write(path, {"default": {"ema": 7, "thompson": {"n": 1}}})
     state = RouterState(path)
     assert state.read("thompson") == {"n": 1}
@@ -127,13 +127,13 @@ def test_damaged_records_spare_the_others(path: Path, caplog: pytest.LogCaptureF
 
 @pytest.mark.timeout(20)
 def test_pipes_are_not_read(path: Path) -> None:
-    """A pipe is not read, as that would wait for ever."""
+    """A pipe in the place of the file is not read."""
     os.mkfifo(path)
     assert RouterState(path).update("ema", count) == {"n": 1}
 
 
 def test_several_imports_happen_once(path: Path) -> None:
-    """Each update counts once though all begin at the same moment."""
+    """Several imports at once import the file once, and every update counts."""
     write(path)
     states = [RouterState(path, busy_timeout=60) for _ in range(8)]
     at_once(*(partial(state.update, "ema", count) for state in states))

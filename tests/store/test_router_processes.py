@@ -1,4 +1,4 @@
-"""Shared router state under kills, full disks and missing servers."""
+"""Tests of shared router state under kills, full disks and missing servers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def in_children(jobs):
 
 
 def run(code: str, *arguments: str, timeout: float = 110, **options: Any) -> str:
-    """Run `code` in another interpreter; return what it prints within so many seconds."""
+    """Run `code` in another interpreter within a time limit, and return its output."""
     done = subprocess.run(  # noqa: S603 (our own code)
         [sys.executable, "-c", HEAD + code, *arguments],
         stdout=subprocess.PIPE,
@@ -73,7 +73,7 @@ def run(code: str, *arguments: str, timeout: float = 110, **options: Any) -> str
 
 
 def stored(place: str, **options: Any) -> dict[str, int]:
-    """Return the counts by provider."""
+    """Return the stored counts by provider."""
     state = RouterState(place, **options)
     record = state.read("thompson")
     state.close()
@@ -82,7 +82,7 @@ def stored(place: str, **options: Any) -> dict[str, int]:
 
 
 def test_eight_processes_lose_nothing(place: str) -> None:
-    """Every outcome is counted in a place that is missing when the processes start."""
+    """Eight processes that write at once lose no observation."""
     run(
         """
 def work(number):
@@ -143,7 +143,7 @@ print("sound")
 
 
 def damage_after_kills(place: str, kills: int) -> list[object]:
-    """Kill writers; return what is damaged, set aside or left behind afterwards."""
+    """Kill writers, and return the records that are damaged, set aside or locked."""
     # Up to half a second a kill where the first updates are slow, and a connection to the database.
     assert run(KILLS, place, str(kills), timeout=80 + 2 * kills) == "sound\n"
     state = RouterState(place)
@@ -157,7 +157,7 @@ def damage_after_kills(place: str, kills: int) -> list[object]:
 
 
 def test_kills_damage_nothing(place: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Committed records are whole, and no lock is held for ever."""
+    """After kills no record is damaged, and no lock is held."""
     assert damage_after_kills(place, 12) == []
     assert caplog.records == []
 
@@ -191,7 +191,7 @@ def go_on(shared):
 
 
 def test_full_disks_do_not_stop_requests(tmp_path: Path) -> None:
-    """One warning is logged, and nothing is lost once there is room again."""
+    """On a full disk requests go on with one warning, and everything is saved once there is room."""
     folder = tmp_path / "disk"
     folder.mkdir()
     made = shutil.which("mount") and subprocess.run(  # noqa: S603
@@ -232,7 +232,7 @@ print("fine")
 
 @pytest.mark.parametrize("kind", ["folder of others", pytest.param("inside a file", marks=pytest.mark.slow)])
 def test_unwritable_places_do_not_stop_requests(kind: str) -> None:
-    """One warning is logged at first, and one at the end counts the lost observations."""
+    """With an unwritable place requests go on; two warnings are logged, one of the lost number."""
     folder = Path(tempfile.mkdtemp())  # pytest's own cannot be entered by others
     try:
         (folder / "file").touch()
@@ -260,7 +260,7 @@ print(len(warned), warned[-1])
 
 
 def test_missing_servers_do_not_stop_requests() -> None:
-    """One warning is logged, without the password."""
+    """One warning is logged during requests, without the password, and one more on closing."""
     output = run(
         GOES_ON
         + """
@@ -277,7 +277,7 @@ print(len(warned))
 
 
 def test_clusters_share_a_place(place: str) -> None:
-    """Scopes are isolated; within one scope only shared providers are kept for all."""
+    """Scopes keep separate records, and processes of one scope share theirs."""
     run(
         """
 def work(scope, *providers):

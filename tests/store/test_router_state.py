@@ -1,4 +1,4 @@
-"""Router state in SQLite and PostgreSQL."""
+"""Tests of router state in SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Open = Callable[..., RouterState]
 
 @pytest.fixture
 def open_state() -> Iterator[Open]:
-    """Return a function that opens states, which are closed at the end."""
+    """Return a function that opens states, and close them at the end."""
     opened: list[RouterState] = []
 
     def open_one(place: str | Path, **options: Any) -> RouterState:
@@ -41,7 +41,7 @@ def count(record: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def engine(place: str) -> sa.Engine:
-    """Return an engine of its own for the database."""
+    """Return a new engine for the database."""
     return sa.create_engine(
         place if "://" in place else f"sqlite:///{place}",
         poolclass=sa.pool.NullPool,
@@ -59,14 +59,14 @@ def plant(place: str, strategy: str, text: str) -> None:
 
 
 def set_aside(place: str) -> list[str]:
-    """Return what was set aside, in order."""
+    """Return the records that were set aside, in order."""
     with engine(place).connect() as connection:
         rows = connection.execute(sa.text("SELECT record FROM calibrant_router_set_aside ORDER BY id"))
         return [row[0] for row in rows]
 
 
 def test_updates_replace_records(place: str, open_state: Open) -> None:
-    """States that were opened before and afterwards read the new record."""
+    """An update is read by states that were opened before and after."""
     state, other = open_state(place), open_state(place)
     assert state.location in repr(state)
     assert "://" in state.location or state.location == place
@@ -81,7 +81,7 @@ def test_updates_replace_records(place: str, open_state: Open) -> None:
 
 
 def test_reading_makes_nothing(place: str, open_state: Open) -> None:
-    """Reading and resetting make neither a file nor a folder."""
+    """Reading and resetting make no file and no folder."""
     state = open_state(place)
     assert (state.read("ema"), state.strategies(), state.reset(), state.reset("ema")) == (None, [], [], [])
     if "://" not in place:
@@ -89,7 +89,7 @@ def test_reading_makes_nothing(place: str, open_state: Open) -> None:
 
 
 def test_reset_deletes_one_or_all_records(place: str, open_state: Open) -> None:
-    """A reset returns the deleted names and leaves other scopes alone."""
+    """A reset returns the deleted names, and keeps the records of other scopes."""
     state, other = (open_state(place, scope=name) for name in ("one", "the other \u00e9"))
     for strategy in ("thompson", "ema", "bandit"):
         state.update(strategy, count)
@@ -104,7 +104,7 @@ def test_reset_deletes_one_or_all_records(place: str, open_state: Open) -> None:
 
 
 def test_failed_changes_keep_the_record(place: str, open_state: Open) -> None:
-    """A change that raises keeps the record and leaves no lock."""
+    """A change that raises an error keeps the record and leaves no lock."""
     state = open_state(place, busy_timeout=0.1)
     state.update("ema", count)
 
@@ -120,7 +120,7 @@ def test_failed_changes_keep_the_record(place: str, open_state: Open) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), {1}])
 def test_non_json_updates_are_errors(place: str, value: Any, open_state: Open) -> None:
-    """Values that are no JSON, and numbers that are not finite, raise StateError."""
+    """Values that are no JSON, and infinite numbers, raise StateError."""
     state = open_state(place)
     state.update("ema", count)
     with pytest.raises(StateError, match="expected JSON values with finite numbers"):
@@ -143,7 +143,7 @@ def test_non_json_updates_are_errors(place: str, value: Any, open_state: Open) -
 def test_unreadable_records_are_set_aside(
     place: str, text: str, reason: str, caplog: pytest.LogCaptureFixture, open_state: Open
 ) -> None:
-    """A damaged record raises StateError when read, and the next update sets it aside with one warning."""
+    """A damaged record raises StateError when read; the next update sets it aside with a warning."""
     if "postgresql" in place:
         text = text.replace("\x00", "\x01")  # the server takes no others
     state = open_state(place)
@@ -163,7 +163,7 @@ def test_unreadable_records_are_set_aside(
 
 @pytest.mark.parametrize("value", ["CAST(x'fffe7b' AS TEXT)", "x'ff'", "12"])
 def test_non_text_records_are_set_aside(tmp_path: Path, value: str, open_state: Open) -> None:
-    """SQLite stores any value in any column; values that are no text are set aside."""
+    """A record in SQLite that is no text raises StateError when read, and is set aside."""
     state = open_state(tmp_path / "router.db")
     state.update("ema", count)
     with engine(str(tmp_path / "router.db")).connect() as connection:
@@ -176,7 +176,7 @@ def test_non_text_records_are_set_aside(tmp_path: Path, value: str, open_state: 
 def test_refused_records_are_set_aside(
     place: str, caplog: pytest.LogCaptureFixture, open_state: Open
 ) -> None:
-    """A record that the change refuses is kept in another table, and the reason is logged."""
+    """A record that the change refuses is set aside, and the reason is logged."""
     state = open_state(place)
 
     def picky(record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def test_refused_records_are_set_aside(
 
 
 def test_changes_may_refuse_everything(place: str, open_state: Open) -> None:
-    """The error of the change is raised, and the old record stays."""
+    """A change that refuses every record raises its error, and the record stays."""
     state = open_state(place)
     state.update("ema", count)
 
@@ -221,7 +221,7 @@ def test_threads_share_a_state(place: str, open_state: Open) -> None:
 
 @contextlib.contextmanager
 def changing(open_state: Open, place: str) -> Any:
-    """Hold an update of the strategy ema open for the block."""
+    """Hold an update of the strategy ema open during the block."""
     inside, leave = threading.Event(), threading.Event()
 
     def slow(record: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def changing(open_state: Open, place: str) -> Any:
 
 
 def test_long_waits_are_errors(place: str, open_state: Open) -> None:
-    """An update that waits too long raises StateError, and reading needs no lock."""
+    """An update that waits too long raises StateError; reading does not wait."""
     state = open_state(place, busy_timeout=0.05)
     state.update("ema", count)
     with changing(open_state, place):
@@ -251,7 +251,7 @@ def test_long_waits_are_errors(place: str, open_state: Open) -> None:
 
 
 def test_server_locks_hold_one_record(postgresql: str, open_state: Open) -> None:
-    """A lock on a server blocks one record only, also one that is missing yet."""
+    """On a server a lock holds one record, also a record that does not exist."""
     with changing(open_state, postgresql):
         assert open_state(postgresql, busy_timeout=0.2).update("bandit", count)["n"] == 1
         other = open_state(postgresql, scope="other", busy_timeout=0.2)
@@ -261,7 +261,7 @@ def test_server_locks_hold_one_record(postgresql: str, open_state: Open) -> None
 
 
 def test_resets_wait_for_updates(place: str, open_state: Open) -> None:
-    """A reset waits, so that the update does not bring the old record back."""
+    """A reset waits for an update under way, and deletes its record."""
     state = open_state(place, busy_timeout=10)
     state.update("ema", count)
     done: list[list[str]] = []
@@ -276,7 +276,7 @@ def test_resets_wait_for_updates(place: str, open_state: Open) -> None:
 
 
 def test_unreachable_servers_show_no_secrets(open_state: Open) -> None:
-    """Every use raises StateError without user and password; opening does not."""
+    """An unreachable server raises StateError at each use, without user and password."""
     state = open_state("postgresql://bob:hunter2%40@127.0.0.1:1/db")
     for use in (lambda: state.update("ema", count), lambda: state.read("ema"), state.strategies, state.reset):
         with pytest.raises(StateError) as caught:
@@ -287,7 +287,7 @@ def test_unreachable_servers_show_no_secrets(open_state: Open) -> None:
 
 
 def test_impossible_paths_are_errors(tmp_path: Path, open_state: Open) -> None:
-    """Every use of an impossible path raises StateError."""
+    """An impossible path raises StateError at each use."""
     (tmp_path / "file").touch()
     state = open_state(tmp_path / "file" / "router.db")
     for _ in range(2):
@@ -329,7 +329,7 @@ def test_strategies_need_portable_names(place: str, open_state: Open) -> None:
 
 
 def test_interrupted_writes_lose_nothing(tmp_path: Path) -> None:
-    """A write that a limit on file sizes interrupts raises StateError and keeps the old record."""
+    """A write above the limit of file sizes raises StateError, and the old record stays."""
     code = """
 import resource, signal, sys
 from calibrant.core import StateError

@@ -1,4 +1,4 @@
-"""The store of scores in SQLite and PostgreSQL."""
+"""Tests of the store of scores in SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ SCOPE = Scope(account_id="acme", evaluator_id="judge", profile_name="strict")
 
 
 def scores(*values: float) -> list[Score]:
-    """Return plain scores."""
+    """Return scores without flag and family."""
     return [Score(score_raw=value) for value in values]
 
 
 def values(store: ScoreStore, scope: Scope = SCOPE, limit: int = 1000) -> list[float]:
-    """Return what is there, the newest first."""
+    """Return the stored values, the newest first."""
     return [score.score_raw for score in store.latest(scope, limit=limit)]
 
 
 def test_scores_are_read_newest_first(url: str) -> None:
-    """Another store reads every score exactly, with pass flag and family."""
+    """Another store reads every score exactly, the newest first."""
     exact = [
         Score(score_raw=0.1 + 0.2, passed=None, family=None),
         Score(score_raw=-1e-300, passed=True, family="toxicity"),
@@ -98,7 +98,7 @@ def test_runs_replace_their_own_scores(url: str) -> None:
 
 
 def test_adding_is_all_or_nothing(url: str) -> None:
-    """A score that the database refuses takes the others with it, and earlier scores of the run stay."""
+    """If one score is refused, none is added, and the run's old scores stay."""
     store = ScoreStore(url)
     store.add(SCOPE, scores(1.0), run_id="one")
     broken = [*scores(2.0), Score(score_raw=None)]  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ for number in range(40):
 
 
 def test_processes_record_at_once(url: str) -> None:
-    """Several processes record into an empty database; nothing is lost, and a shared run is there once."""
+    """Several processes record into an empty database, and no score is lost."""
     with processes() as begin:
         started = [begin(sys.executable, "-c", RECORD, url, str(who), stdin=PIPE)[0] for who in range(4)]
         for process in started:
@@ -141,7 +141,7 @@ def test_processes_record_at_once(url: str) -> None:
 
 
 def test_forked_children_record_too(path: Path) -> None:
-    """A forked child records scores beside its parent."""
+    """A forked child and its parent both record scores."""
     code = """
 import os, sys
 from calibrant.store._scores import Scope, Score
@@ -159,7 +159,7 @@ if child:
 
 
 def test_older_versions_are_not_dropped(url: str) -> None:
-    """Scores of an older schema raise StateError, as they cannot be computed again."""
+    """Scores of an older schema raise StateError, and stay."""
     ScoreStore(url).add(SCOPE, scores(1.0))
     set_version(url, 0, of="calibrant_scores")
     with pytest.raises(StateError, match="schema version 1, got 0: use the calibrant that wrote it"):
@@ -169,7 +169,7 @@ def test_older_versions_are_not_dropped(url: str) -> None:
 
 
 def test_predictions_share_the_database(url: str) -> None:
-    """Predictions and scores have their own schema versions in one database."""
+    """Predictions and scores in one database have separate schema versions."""
     with PredictionCache(url):
         store = ScoreStore(url)
         store.add(SCOPE, scores(1.0))
@@ -181,7 +181,7 @@ def test_predictions_share_the_database(url: str) -> None:
 
 
 def test_missing_histories_are_errors(url: str, path: Path) -> None:
-    """A missing file or table raises StateError and is not made."""
+    """A missing file or table raises StateError, and is not made."""
     with pytest.raises(StateError, match="holds no evaluation history: check the name"):
         ScoreStore(url, create=False)
     assert not path.exists()
@@ -194,7 +194,7 @@ def test_missing_histories_are_errors(url: str, path: Path) -> None:
 
 
 def test_deleted_files_are_noticed(path: Path) -> None:
-    """A deleted file is recreated for the owner alone, or raises StateError where it must exist."""
+    """A deleted file is made again by a writer, and raises StateError with create=False."""
     store, reader = ScoreStore(path), ScoreStore(path, create=False)
     store.add(SCOPE, scores(1.0))
     path.unlink()
@@ -207,7 +207,7 @@ def test_deleted_files_are_noticed(path: Path) -> None:
 
 
 def test_locked_files_can_be_read(path: Path) -> None:
-    """Writing raises StateError after the timeout, and reading goes on."""
+    """With a locked file writing raises StateError, and reading works."""
     store = ScoreStore(path, busy_timeout=0.05)
     store.add(SCOPE, scores(1.0))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -227,7 +227,7 @@ def test_locked_files_can_be_read(path: Path) -> None:
 
 
 def test_locked_server_tables_are_errors(postgresql: str, server: sa.Engine) -> None:
-    """A locked table of a server raises StateError after the timeout."""
+    """A locked table on a server raises StateError on writing and reading."""
     store = ScoreStore(postgresql, busy_timeout=0.05)
     with server.begin() as connection:
         connection.exec_driver_sql("LOCK TABLE calibrant_scores")
@@ -240,7 +240,7 @@ def test_locked_server_tables_are_errors(postgresql: str, server: sa.Engine) -> 
 
 
 def test_dropped_tables_are_errors_without_sql(postgresql: str, server: sa.Engine) -> None:
-    """The error of a dropped table shows no recorded value."""
+    """A dropped table raises StateError without any recorded value."""
     store = ScoreStore(postgresql)
     with server.begin() as connection:
         connection.exec_driver_sql("DROP TABLE calibrant_scores")
@@ -250,7 +250,7 @@ def test_dropped_tables_are_errors_without_sql(postgresql: str, server: sa.Engin
 
 
 def test_damage_is_an_error(path: Path) -> None:
-    """A damaged file raises StateError instead of returning fewer scores."""
+    """A damaged file raises StateError when read."""
     store = ScoreStore(path)
     store.add(SCOPE, scores(*map(float, range(2000))))
     damage(path, pages=6)
@@ -266,7 +266,7 @@ def test_unportable_names_are_errors(bad: object) -> None:
 
 
 def test_writers_wait_for_short_locks(path: Path) -> None:
-    """A short lock of another program is no error."""
+    """A writer waits for a short lock, and records the score."""
     store = ScoreStore(path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -1,4 +1,4 @@
-"""Database URLs and their credentials."""
+"""Tests of database URLs and their credentials."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SECRETS = ("hunter2-9f3", "s3cr3t-option", "bob-the-user")
 def test_no_message_shows_credentials(
     url: str, error: type[Exception], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither the error nor its causes nor the log show credentials."""
+    """The error, its causes and the log show no credentials."""
     caplog.set_level(logging.DEBUG)
     with pytest.raises(error, match=message) as caught:
         PredictionCache(url)
@@ -64,7 +64,7 @@ def test_no_message_shows_credentials(
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])
 def test_databases_in_memory_are_errors(url: str) -> None:
-    """A database in memory raises ConfigurationError, as other processes cannot open it."""
+    """A database in memory raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="name a file"):
         PredictionCache(url)
 
@@ -77,7 +77,7 @@ def test_asynchronous_drivers_are_errors(path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_caches_are_shown_by_place(path: Path, open_cache: Open, postgresql: str) -> None:
-    """A cache is shown by file or server, without user, password and options."""
+    """A cache's location is its file or server, without user, password and options."""
     assert repr(open_cache(path)) == f"PredictionCache('{path}')"
     url = sa.make_url(postgresql)
     cache = open_cache(f"{postgresql}?application_name=s3cr3t-option")
@@ -86,7 +86,7 @@ def test_caches_are_shown_by_place(path: Path, open_cache: Open, postgresql: str
 
 
 def test_wrong_passwords_are_not_shown(postgresql: str) -> None:
-    """Neither the wrong nor the right password is in the message."""
+    """After a refused login the error shows neither the wrong nor the right password."""
     url = sa.make_url(postgresql)
     wrong = url.set(password=SECRETS[0]).render_as_string(hide_password=False)
     with pytest.raises(StateError, match="password authentication failed") as caught:
@@ -99,7 +99,7 @@ def test_wrong_passwords_are_not_shown(postgresql: str) -> None:
 def test_locked_tables_stop_nothing(
     postgresql: str, server: sa.Engine, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Reading and writing wait no longer than the timeout."""
+    """With a locked table reading and writing end after the timeout."""
     cache = open_cache(postgresql, busy_timeout=0.05)
     fill(cache, rows(5))
     with server.begin() as connection:
@@ -118,7 +118,7 @@ def test_locked_tables_stop_nothing(
 def test_lost_connections_are_replaced(
     postgresql: str, server: sa.Engine, open_cache: Open, rows: Rows
 ) -> None:
-    """A server may be restarted in the middle of a batch."""
+    """A lost connection to the server is replaced."""
     cache = open_cache(postgresql)
     fill(cache, rows(5))
     with server.begin() as connection:
@@ -130,7 +130,7 @@ def test_lost_connections_are_replaced(
 
 
 def test_concurrent_writers_do_not_deadlock(postgresql: str, rows: Rows) -> None:
-    """Writers open an empty database at the same time and write in different orders."""
+    """Writers that open an empty database at once, and write in different orders, all finish."""
     predictions = rows(1500)
     problems: list[Any] = []
 

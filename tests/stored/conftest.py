@@ -1,4 +1,4 @@
-"""Copies of the artefacts, and the models that answered when they were made."""
+"""Fixtures with copies of the artefacts, and the models that answered when they were made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles of an earlier version predict what the runs predicted that they were exported from.
+"""Tests of stored bundles: they predict what the runs they came from predicted.
 
 All come from ``calibrant export``. ``bundle-with-plan`` is of ``planned``, a `calibrant cascade run` of ``plan`` with
 its calibrator; ``bundle-of-cascade`` of ``cascade``, an evaluation of ``cascade.toml`` that was calibrated in place;
@@ -52,7 +52,7 @@ def walked(directory: Path) -> list[list[str]]:
 @pytest.mark.usefixtures("models")
 @pytest.mark.parametrize(("bundle", "directory"), OF_RUNS)
 def test_a_bundle_predicts_what_its_run_predicted(untouched: Path, bundle: str, directory: str) -> None:
-    """Label, confidence and models of every row."""
+    """The bundle gives the label, confidence and models of every row of its run."""
     expected = rows(untouched / directory)
     with calibrant.load(untouched / bundle) as classifier:
         found = classifier.classify_many([row["input"] for row in expected])
@@ -64,7 +64,7 @@ def test_a_bundle_predicts_what_its_run_predicted(untouched: Path, bundle: str, 
 @pytest.mark.usefixtures("models")
 @pytest.mark.parametrize(("bundle", "directory"), OF_RUNS)
 def test_a_run_is_exported_as_it_was(stored: Path, bundle: str, directory: str) -> None:
-    """Every file but the manifest, which names the version, is the same text; no card is written any more."""
+    """A stored run is exported with the same files as then, apart from the manifest and the card."""
     export(stored / directory, stored / "again")
     names = {path.name for path in (stored / bundle).iterdir()} - {"card.md"}
     assert {path.name for path in (stored / "again").iterdir()} == names
@@ -73,7 +73,7 @@ def test_a_run_is_exported_as_it_was(stored: Path, bundle: str, directory: str) 
 
 
 def test_a_plan_in_a_bundle_splits_tied_answers(models: Models, stored: Path) -> None:
-    """The small model is asked about all texts, the large one about those that the plan does not keep."""
+    """The small model is asked about all texts, the large one about those the plan escalates."""
     with calibrant.load(stored / "bundle-with-plan") as classifier:
         classifier.classify_many([row["input"] for row in rows(stored / "planned")])
     assert len(models[SMALL].requests) == 40
@@ -85,7 +85,7 @@ def test_a_plan_in_a_bundle_splits_tied_answers(models: Models, stored: Path) ->
 
 
 def test_a_learned_scorer_in_a_bundle_decides(models: Models, stored: Path) -> None:
-    """Its weights came from the words of the test rows; ten of 40 answers go to the large model."""
+    """The learned scorer sends the same ten of 40 answers to the large model."""
     with calibrant.load(stored / "bundle-with-scorer") as classifier:
         found = classifier.classify_many([row["input"] for row in rows(stored / "small")])
     assert [row for row, one in enumerate(found) if len(one.steps) == 2] == ESCALATED
@@ -95,7 +95,7 @@ def test_a_learned_scorer_in_a_bundle_decides(models: Models, stored: Path) -> N
 
 @pytest.mark.usefixtures("models")
 def test_a_calibrator_in_a_bundle_gives_the_value_it_gave(untouched: Path) -> None:
-    """A temperature of 2.674 divides the log-odds of 0.97 and 0.99; isotonic regression knows one level, 0.8."""
+    """The stored calibrators give values computed by hand."""
     expected = {
         "bundle-of-cascade": [1 / (1 + (1 / p - 1) ** (1 / 2.6744752839497887)) for p in (0.97, 0.99)],
         "bundle-with-plan": [0.8, 0.8],
@@ -120,7 +120,7 @@ def test_a_calibrator_in_a_bundle_gives_the_value_it_gave(untouched: Path) -> No
 def test_a_bundle_accepts_what_it_accepted(
     untouched: Path, name: str, accepted: list[bool], rule: str, decided_by: str, threshold: float | None
 ) -> None:
-    """By a threshold that was suggested or certified, by the cascade's own, or none where no certificate was found."""
+    """The bundle accepts the same answers as then, by the same rule and threshold."""
     bundle = read_bundle(untouched / name)
     with calibrant.load(untouched / name) as classifier:
         found = [bundle.decide(one) for one in classifier.classify_many(["test 0 woof", "test 2 woof"])]
@@ -132,7 +132,7 @@ def test_a_bundle_accepts_what_it_accepted(
 
 
 def test_the_figures_of_a_bundle_are_those_of_its_run(untouched: Path) -> None:
-    """The accuracy counts the stored rows."""
+    """The bundle's accuracy is that of the stored rows."""
     for name, directory in OF_RUNS:
         right = [row["label"] == row["answer"] for row in rows(untouched / directory)]
         figures = {figure.name: figure for figure in read_bundle(untouched / name).figures}
@@ -141,7 +141,7 @@ def test_the_figures_of_a_bundle_are_those_of_its_run(untouched: Path) -> None:
 
 
 def test_demonstrations_in_a_bundle_are_shown(model: FakeClient, stored: Path) -> None:
-    """Two for each text, one of each label, below the prompt, with the user template."""
+    """The prompt shows the stored demonstrations, and the text is in the user template."""
     with calibrant.load(stored / "bundle-that-shows") as classifier:
         classifier.classify("test 0 woof")
     system, user = (message["content"] for message in model.requests[0].messages)
@@ -150,7 +150,7 @@ def test_demonstrations_in_a_bundle_are_shown(model: FakeClient, stored: Path) -
 
 
 def test_a_bundle_of_providers_asks_the_one_that_its_state_puts_first(models: Models, stored: Path) -> None:
-    """The averages in ``routed.json`` differ by microseconds of latency: the first provider's is lower."""
+    """The provider with the better stored average is asked."""
     with calibrant.load(stored / "bundle-of-routed", router_state=str(stored / "routed.json")) as classifier:
         assert classifier.classify("test 1 meow").label == "cat"
     assert [len(models[name].requests) for name in (SMALL, LARGE)] == [1, 0]

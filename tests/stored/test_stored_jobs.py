@@ -1,4 +1,4 @@
-"""Jobs at a provider's batch interface that an earlier version submitted go on where they were.
+"""Tests of stored jobs at a provider's batch interface: they are read and continued.
 
 All were submitted from the first test rows with `submit_batch`, six rows a file, to the `BatchServer` that was then
 running; its address is in ``batch.json``. ``job``, with a label prior, was collected, retried for the first row of
@@ -35,7 +35,7 @@ SOON = Polling(seconds=0.01, timeout_seconds=30)
 
 
 async def at_once(_seconds: float) -> None:
-    """Do not wait."""
+    """Replace the wait between looks by nothing."""
 
 
 ONCE = RetryPolicy(sleep=at_once, attempts=1)
@@ -50,7 +50,7 @@ FINISHED = {"meow": ("cat", 0.94076500016106), "woof": ("dog", 0.975093390326197
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a key of the provider."""
+    """Set the provider's key in the environment."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 
@@ -64,7 +64,7 @@ def server() -> Iterator[BatchServer]:
 
 
 def moved(job: Path, server: BatchServer) -> Path:
-    """Return a job whose provider has another address now, and knows what it was sent."""
+    """Return a job whose provider has a new address, and remembers its requests."""
     server.remember(job)
     text = (job / "batch.json").read_text(encoding="utf-8")
     address = content(job / "batch.json")["connection"]["api_base"]
@@ -78,13 +78,13 @@ def said(job: Path) -> list[tuple[str, float]]:
 
 
 def expected(job: Path, answers: dict[str, tuple[str, float]]) -> list[Any]:
-    """Return what the rows of a job should get."""
+    """Return the expected label and confidence of every row of a job."""
     found = [answers[row["input"].split()[-1]] for row in rows(job)]
     return [(label, pytest.approx(confidence)) for label, confidence in found]
 
 
 def test_a_collected_job_is_joined_again_without_a_call(stored: Path) -> None:
-    """The rows come out byte for byte, from the provider's files and the label prior; nobody is at the address."""
+    """A collected job without predictions.jsonl writes the same file again, without a call."""
     before = (stored / "job" / "predictions.jsonl").read_bytes()
     (stored / "job" / "predictions.jsonl").unlink()
     report = collect_batch(stored / "job", retry=ONCE)
@@ -98,7 +98,7 @@ def test_a_collected_job_is_joined_again_without_a_call(stored: Path) -> None:
 
 
 def test_a_finished_job_is_known_to_be_the_same(stored: Path) -> None:
-    """By the digests of prompt, model, labels, options, rows and label prior."""
+    """Submitting the stored job again submits nothing."""
     address = content(stored / "job" / "batch.json")["connection"]["api_base"]
     classifier = Classifier(
         model="openai/tiny",
@@ -122,7 +122,7 @@ def test_a_finished_job_is_known_to_be_the_same(stored: Path) -> None:
 
 
 def test_a_job_is_read_as_a_run(stored: Path) -> None:
-    """Its predictions load with their fingerprint, and its export is the bundle of then."""
+    """The job's predictions load with their fingerprint, and its export has the old figures."""
     found = load_predictions(stored / "job")
     assert found.fingerprint is not None
     assert (found.fingerprint.model, found.fingerprint.labels) == ("openai/tiny", ("cat", "dog"))
@@ -137,7 +137,7 @@ def test_a_job_is_read_as_a_run(stored: Path) -> None:
 def test_the_bundle_of_a_job_asks_what_the_job_asked(
     stored: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Live, with its label prior."""
+    """The job's bundle gives the job's labels and confidences, and sends its requests."""
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
     with calibrant.load(stored / "bundle-of-job") as classifier:
         found = classifier.classify_many([row["input"] for row in rows(stored / "job")])
@@ -151,7 +151,7 @@ def test_the_bundle_of_a_job_asks_what_the_job_asked(
 
 
 def test_a_job_that_was_half_collected_is_collected(stored: Path, server: BatchServer) -> None:
-    """The batch that was fetched is not fetched again; the head is applied to all rows."""
+    """A half collected job fetches only the other batches, and applies the head to all rows."""
     job = moved(stored / "job-half", server)
     assert [part.status for part in batch_status(job).parts] == ["completed"] * 3
     server.calls.clear()
@@ -162,7 +162,7 @@ def test_a_job_that_was_half_collected_is_collected(stored: Path, server: BatchS
 
 
 def test_a_submission_that_was_cut_off_goes_on(stored: Path, server: BatchServer) -> None:
-    """The batch whose name was lost is found at the provider; the third one alone is made."""
+    """A submission that was cut off finds its lost batch, and makes only the third one."""
     job = moved(stored / "job-cut", server)
     assert retry_batch(job, retry=ONCE).submitted == 2
     assert {step: server.calls.count(step) for step in ("list", "upload", "create")} == {

@@ -1,4 +1,4 @@
-"""What an earlier version learned and saved by itself: calibrators, corrections, heads, states of routers and more.
+"""Tests of what an earlier version learned and saved: calibrators, heads, router states and more.
 
 The files in ``saved`` were written by ``save`` of what was fitted on 400 made-up confidences (calibrators, scalings),
 40 distributions (label prior) and 120 made-up rows (heads, one of each rung); ``label-prior-1.json`` has the layout of
@@ -45,7 +45,7 @@ OTHER = Fingerprint(prompt="Other.", model="fake/any", space=LogprobSpace.MASKED
     ],
 )
 def test_a_calibrator_gives_what_it_gave(untouched: Path, name: str, expected: list[float]) -> None:
-    """Of each kind; not for another prompt."""
+    """Each calibrator gives its old values, and raises StateError for another prompt."""
     path = untouched / "saved" / f"calibrator-{name}.json"
     calibrator = load_calibrator(path, fingerprint=FINGERPRINT)
     assert calibrator.predict([0.55, 0.75, 0.95], predicted=["cat", "dog", "cat"]) == pytest.approx(expected)
@@ -61,14 +61,14 @@ def test_a_calibrator_gives_what_it_gave(untouched: Path, name: str, expected: l
     ],
 )
 def test_a_scaling_gives_what_it_gave(untouched: Path, kind: Any, expected: list[float]) -> None:
-    """Log-probabilities of 0.8 and 0.2."""
+    """Each scaling gives its old values."""
     scaling = kind.load(untouched / "saved" / f"{kind.__name__}.json", fingerprint=FINGERPRINT)
     assert scaling.transform(np.log([0.8, 0.2])) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["label-prior", "label-prior-1"])
 def test_a_label_prior_is_divided_out(untouched: Path, name: str) -> None:
-    """0.8 and 0.2 over a prior of 0.7 and 0.3; learning goes on from 40 rows."""
+    """The label prior divides as computed by hand, and learns on from its 40 rows."""
     prior = LabelPriorCorrection.load(untouched / "saved" / f"{name}.json", fingerprint=FINGERPRINT)
     expected = np.array([0.8 / 0.7, 0.2 / 0.3])
     assert np.exp(prior.transform(np.log([0.8, 0.2]))) == pytest.approx(expected / expected.sum())
@@ -88,7 +88,7 @@ def test_a_label_prior_is_divided_out(untouched: Path, name: str) -> None:
     ],
 )
 def test_a_head_gives_what_it_gave(untouched: Path, rung: str, expected: tuple[float, float]) -> None:
-    """The probability of cat for two rows, of each rung."""
+    """Each kind of head gives its old probabilities for two rows."""
     head = Head.load(untouched / "saved" / f"head-{rung.replace(' ', '-')}.json", fingerprint=FINGERPRINT)
     assert (head.rung, head.n_rows) == (rung, 120)
     found = head.transform(
@@ -98,7 +98,7 @@ def test_a_head_gives_what_it_gave(untouched: Path, rung: str, expected: tuple[f
 
 
 def test_a_learned_scorer_gives_what_it_gave(untouched: Path) -> None:
-    """Read from the bundle that holds it; its fingerprint is that of the small model."""
+    """The learned scorer loads for its model, and raises StateError for another prompt."""
     path = untouched / "bundle-with-scorer" / "learned.json"
     fingerprint = Fingerprint(
         prompt="Which animal?", model="fake/small", space=LogprobSpace.MASKED, labels=("cat", "dog")
@@ -110,7 +110,7 @@ def test_a_learned_scorer_gives_what_it_gave(untouched: Path) -> None:
 
 @pytest.mark.parametrize("place", ["routers.json", "routers.sqlite"])
 def test_every_strategy_takes_up_what_it_had_learnt(stored: Path, place: str) -> None:
-    """Averages, counts, and the bandit's matrices, which give its order by hand."""
+    """Each strategy has its stored averages, counts and rewards."""
     state = open_router_state(stored / place, scope="three")
     assert (state.scopes(), state.strategies()) == (["three"], ["bandit", "ema", "thompson"])
     routers: list[Router] = [
@@ -140,7 +140,7 @@ def test_every_strategy_takes_up_what_it_had_learnt(stored: Path, place: str) ->
 
 
 def test_a_state_that_a_routed_run_left_is_shown(stored: Path) -> None:
-    """One call of the first provider and eleven of the second, in the scope of the task."""
+    """`router stats` shows one call of the first provider and eleven of the second."""
     found = json.loads(run("router", "stats", "--state", stored / "routed.json", "--json").stdout)
     (record,) = found["records"]
     assert (record["scope"], record["strategy"]) == ("animals", "ema")
@@ -151,7 +151,7 @@ def test_a_state_that_a_routed_run_left_is_shown(stored: Path) -> None:
 
 
 def test_an_examination_is_found_by_its_setup(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Model, address and parameters name its file."""
+    """The examination is found by model, address and parameters, and has its old findings."""
     monkeypatch.setenv("CALIBRANT_HOME", str(stored))
     found = load_examination("openai/x", "http://127.0.0.1:8000/v1", {"seed": 3})
     assert found is not None
@@ -166,7 +166,7 @@ def test_an_examination_is_found_by_its_setup(stored: Path, monkeypatch: pytest.
 
 
 def test_a_pomdp_file_is_read(untouched: Path) -> None:
-    """Names, tables and the discount."""
+    """The POMDP file gives names, tables and discount."""
     found = read_pomdp(untouched / "two.pomdp")
     assert isinstance(found, PomdpSpecification)
     assert (found.states, found.actions) == (("right", "wrong"), ("keep", "ask"))
@@ -177,7 +177,7 @@ def test_a_pomdp_file_is_read(untouched: Path) -> None:
 
 
 def test_cached_predictions_of_every_kind_are_read(stored: Path) -> None:
-    """The distribution of one model, the steps of a cascade, the parts of two fields, and 16-bit features."""
+    """Cached predictions with distribution, cascade steps, parts and features are read."""
     with PredictionCache(stored / "predictions.sqlite") as cache:
         found = cache.get_many(["alone", "cascade", "fields", "features", "unknown"])
     assert sorted(found) == ["alone", "cascade", "features", "fields"]

@@ -1,4 +1,4 @@
-"""Directories of evaluations and searches of an earlier version: taken as they are, gone on with, and read.
+"""Tests of stored evaluations and searches: they are read, repeated and continued.
 
 ``small`` and ``large`` are evaluations of ``task.toml`` with the models of these names; ``plan`` was made by
 ``calibrant cascade plan --key stored`` from runs of both on 400 such texts, and ``planned`` by
@@ -38,13 +38,13 @@ PRIOR = "shown/label_prior.json"
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run as they stand there."""
+    """Return the rows of a run as written."""
     text = (directory / "predictions.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 
 def asked(models: Models) -> int:
-    """Return how many calls all models got."""
+    """Return the number of calls to all models."""
     return sum(len(client.requests) for client in models.values())
 
 
@@ -61,7 +61,7 @@ def asked(models: Models) -> int:
 def test_a_finished_evaluation_asks_nothing_again(
     models: Models, stored: Path, directory: str, words: tuple[object, ...]
 ) -> None:
-    """Of one model, a cascade, fields, demonstrations with a label prior, or providers; its rows stay as they are."""
+    """A finished evaluation of any kind is repeated without a call, and its rows stay the same."""
     before = (stored / directory / "predictions.jsonl").read_bytes()
     numbers = content(stored / directory / "metrics.json")
     run("evaluate", *words, "--out", directory, "--no-cache")
@@ -74,7 +74,7 @@ def test_a_finished_evaluation_asks_nothing_again(
 
 @pytest.mark.parametrize("kept", [0, 17])
 def test_a_run_that_lost_its_last_rows_goes_on(models: Models, stored: Path, kept: int) -> None:
-    """A line that is cut off does not count; answers of a cascade come out again with their steps."""
+    """A cascade's run without its last rows asks only those, and ends with the same rows."""
     path = stored / "cascade" / "predictions.jsonl"
     whole = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(whole[:kept]) + whole[kept][:50])
@@ -85,7 +85,7 @@ def test_a_run_that_lost_its_last_rows_goes_on(models: Models, stored: Path, kep
 
 
 def lasting(data: bytes) -> list[dict[str, object]]:
-    """Return rows without what depends on the moment."""
+    """Return rows without the fields that differ from run to run."""
     return [
         {name: value for name, value in json.loads(line).items() if name not in {"latency_seconds", "steps"}}
         for line in data.splitlines()
@@ -93,7 +93,7 @@ def lasting(data: bytes) -> list[dict[str, object]]:
 
 
 def test_a_plan_is_carried_out_again_without_a_call(models: Models, stored: Path) -> None:
-    """The run of its policy is known to be the same, and stays as it is."""
+    """A finished run of a plan is repeated without a call, and its rows stay the same."""
     before = (stored / "planned" / "predictions.jsonl").read_bytes()
     run("cascade", "run", "plan", "task.toml", "--model", SMALL, "--model", LARGE, "--out", "planned")
     assert asked(models) == 0
@@ -101,7 +101,7 @@ def test_a_plan_is_carried_out_again_without_a_call(models: Models, stored: Path
 
 
 def test_a_plan_is_replayed_on_recorded_runs(stored: Path) -> None:
-    """25 of 40 rows go to the large model, at 50 for 1; 35 answers are right."""
+    """The plan's replay sends 25 of 40 rows to the large model, with the stored accuracy."""
     plan = CascadePlan.load(stored / "plan")
     assert (plan.certified, plan.key, plan.tied_confidence) == (True, "stored", 1.0)
     assert plan.tied_share == 0.539650131369772
@@ -115,7 +115,7 @@ def test_a_plan_is_replayed_on_recorded_runs(stored: Path) -> None:
 
 
 def test_the_calibrator_of_a_planned_model_divides_the_log_odds(untouched: Path) -> None:
-    """By the temperature in the file, 9.825; which tied texts are kept is up to a keyed hash of each."""
+    """The plan's calibrator divides the log-odds by its temperature, and ties have stored ranks."""
     plan = CascadePlan.load(untouched / "plan" / "plan.json")
     calibrator = plan.models[0].calibrator
     assert calibrator is not None
@@ -131,7 +131,7 @@ def test_the_calibrator_of_a_planned_model_divides_the_log_odds(untouched: Path)
 def test_the_distributed_run_goes_on(
     models: Models, model: FakeClient, stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty rows in three blocks are there; the others are asked, and all are those of the local run, in order."""
+    """The distributed run asks only the missing rows, and ends with those of the local run."""
     in_process.install(monkeypatch)
     task = Task.from_file(stored / "task.toml", splits=())
 
@@ -147,17 +147,17 @@ def test_the_distributed_run_goes_on(
 
 
 class Silent:
-    """Stands for the function that wrote the prompts, and is not to be asked again."""
+    """A reflection model that must not be called."""
 
     name = "stored_model.written_prompt"
 
     def __call__(self, prompt: str) -> str:
-        """Refuse."""
+        """Fail the test."""
         raise AssertionError(prompt)
 
 
 def test_a_search_with_reflections_asks_nobody_again(models: Models, stored: Path) -> None:
-    """Neither the model nor the one that writes prompts; the result is the same."""
+    """A finished search with reflections is repeated without a call, with the same result."""
     before = content(stored / "search-reflected" / "result.json")
     written = len((stored / "search-reflected" / "reflections.jsonl").read_text().splitlines())
     found = optimize(
@@ -173,7 +173,7 @@ def test_a_search_with_reflections_asks_nobody_again(models: Models, stored: Pat
 
 
 def test_a_search_that_was_cut_off_ends_where_it_ended(model: FakeClient, stored: Path) -> None:
-    """Half of its journal is kept, to the middle of a line; only the other half is asked."""
+    """A search with half of its journal asks only the other half, and ends with the same prompt."""
     directory = stored / "search"
     before, expected = content(directory / "result.json"), rows(directory, prompt="best")
     journal = (directory / "journal.jsonl").read_bytes()
@@ -191,7 +191,7 @@ def test_a_search_that_was_cut_off_ends_where_it_ended(model: FakeClient, stored
 
 
 def test_the_label_prior_of_a_search_is_used(model: FakeClient, stored: Path) -> None:
-    """The best prompt is evaluated with what is beside it: the search's own test rows come out again."""
+    """Evaluating with the search's label prior gives the search's own test rows."""
     assert (stored / "search-reflected" / "label_prior.json").exists()
     run("evaluate", "few.toml", "--run", "search-reflected", "--out", "best", "--no-cache")
     assert len(model.requests) == 6
@@ -200,7 +200,7 @@ def test_the_label_prior_of_a_search_is_used(model: FakeClient, stored: Path) ->
 
 @pytest.mark.parametrize("directory", PLAIN)
 def test_predictions_are_read_with_their_fingerprint(untouched: Path, directory: str) -> None:
-    """Every column is what the lines say."""
+    """Predictions load with every column and with the run's fingerprint."""
     found = load_predictions(untouched / directory)
     check_columns(found, lines(untouched / directory))
     assert found.fingerprint is not None
@@ -220,7 +220,7 @@ def test_predictions_are_read_with_their_fingerprint(untouched: Path, directory:
 def test_predictions_of_a_search_are_those_of_its_prompt(
     untouched: Path, directory: str, prompt: str
 ) -> None:
-    """Of the best prompt with its head, where it has one; the lines are laid out otherwise than an evaluation's."""
+    """Predictions of a search are those of its best prompt, or of its head."""
     found = load_predictions(untouched / directory)
     check_columns(found, [line for line in lines(untouched / directory) if line["prompt"] == prompt])
     assert found.fingerprint is not None
@@ -228,7 +228,7 @@ def test_predictions_of_a_search_are_those_of_its_prompt(
 
 
 def check_columns(found: SavedPredictions, told: list[dict[str, Any]]) -> None:
-    """Compare what was read with the lines of the file."""
+    """Compare loaded predictions with the lines of the file."""
     assert found.inputs == tuple(line["input"] for line in told)
     assert found.answers == tuple(line["answer"] for line in told)
     assert found.labels == tuple(line["label"] for line in told)
@@ -239,7 +239,7 @@ def check_columns(found: SavedPredictions, told: list[dict[str, Any]]) -> None:
 
 
 def test_a_parquet_file_is_read_like_the_lines(untouched: Path) -> None:
-    """Texts, labels and confidences; the moment of its run was another."""
+    """The Parquet file gives the texts, labels and confidences of the lines."""
     found, told = load_predictions(untouched / "predictions.parquet"), rows(untouched / "evaluation")
     assert found.inputs == tuple(row["input"] for row in told)
     assert found.labels == tuple(row["label"] for row in told)
@@ -248,7 +248,7 @@ def test_a_parquet_file_is_read_like_the_lines(untouched: Path) -> None:
 
 
 def test_calibrations_are_read_for_the_run_they_belong_to(untouched: Path) -> None:
-    """The calibrator loads with the fingerprint of the predictions, and gives what the file's points say."""
+    """The calibrator loads for the run's fingerprint, and gives the values of its stored points."""
     found = load_predictions(untouched / "evaluation")
     assert found.fingerprint is not None
     calibrator = load_calibrator(untouched / "evaluation" / "calibrator.json", fingerprint=found.fingerprint)
@@ -258,7 +258,7 @@ def test_calibrations_are_read_for_the_run_they_belong_to(untouched: Path) -> No
 
 @pytest.mark.usefixtures("models")
 def test_a_report_shows_the_figures_of_every_run(stored: Path) -> None:
-    """Accuracies are counted from the lines; the certified rule is that of ``calibration.json``."""
+    """The report of every run shows the accuracy counted from its rows."""
     names = [name for name in PLAIN if name != "job"]
     for name in names:
         run("report", name, "--out", "report.html")
@@ -272,7 +272,7 @@ def test_a_report_shows_the_figures_of_every_run(stored: Path) -> None:
 
 @pytest.mark.usefixtures("model")
 def test_a_run_in_a_history_counts_once(stored: Path) -> None:
-    """The run's name is read from ``history.json``: recorded again, it takes the place of what it recorded."""
+    """A run that is recorded again replaces its own scores in the history."""
     name = content(stored / "evaluation" / "history.json")["run_id"]
     run("evaluate", "task.toml", "--out", "evaluation", "--no-cache", "--history", "history.sqlite")
     assert content(stored / "evaluation" / "history.json")["run_id"] == name

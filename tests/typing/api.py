@@ -84,11 +84,11 @@ class MyClient:
     space = LogprobSpace.MASKED
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Answer."""
+        """Return the text of the request as an answer."""
         return fake_response(request.messages[-1]["content"])
 
     def close(self) -> None:
-        """Nothing to free."""
+        """Close nothing."""
 
 
 client: Client = MyClient()
@@ -103,7 +103,7 @@ with PredictionCache("cache.db", max_bytes=10**9, busy_timeout=1.0) as cache:
 
 
 def my_model(messages: list[dict[str, str]]) -> object:
-    """Answer as a function."""
+    """Return an answer as a function does."""
     return fake_response(messages[-1]["content"])
 
 

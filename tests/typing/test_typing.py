@@ -1,4 +1,4 @@
-"""Types in users' code."""
+"""Tests of the types in users' code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_user_code_passes_strict_checking() -> None:
-    """The file `api.py` uses the public names as a user would; its wrong lines must stay wrong."""
+    """`api.py` passes mypy's strict check, and its wrong lines are errors."""
     pytest.importorskip("mypy")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", "tests/typing/api.py"],
@@ -27,7 +27,7 @@ def test_user_code_passes_strict_checking() -> None:
 
 
 def test_the_package_ships_its_types() -> None:
-    """The marker file makes type checkers read the annotations."""
+    """The package holds the marker file py.typed."""
     import calibrant  # noqa: PLC0415
 
     assert (Path(calibrant.__file__).parent / "py.typed").is_file()

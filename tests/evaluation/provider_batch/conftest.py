@@ -1,4 +1,4 @@
-"""A provider whose key is in the environment."""
+"""Fixtures with a provider whose key is in the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs at a provider's batch interface: nothing lost, nothing submitted twice."""
+"""Tests of jobs at a provider's batch interface: no row is lost or submitted twice."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SOON = Polling(seconds=0.01, timeout_seconds=30)
 
 
 async def at_once(_seconds: float) -> None:
-    """Do not wait."""
+    """Replace the wait between looks by nothing."""
 
 
 RETRY = RetryPolicy(sleep=at_once)
@@ -67,7 +67,7 @@ def classifier(prompt: str = "Which animal?", **options: Any) -> Classifier:
 
 
 def live(server: Any, **options: Any) -> Sequence[Prediction]:
-    """Return the predictions of live calls."""
+    """Return the predictions of calls outside a batch."""
     client = OpenAICompatibleClient("openai/tiny", api_base=server.url)
     settings = {"labels": ["cat", "dog"], "field": "category", "prompt": "Which animal?", **options}
     own = Classifier(model=client, scoring="decode", **settings)
@@ -77,12 +77,12 @@ def live(server: Any, **options: Any) -> Sequence[Prediction]:
 def submit(
     out: Path, *, rows: list[Example] = ROWS, retry: RetryPolicy = RETRY, **options: Any
 ) -> BatchReport:
-    """Submit the rows, two a file."""
+    """Submit the rows, two in a file."""
     return submit_batch(classifier(**options), rows, out=out, limits=TWO_A_FILE, retry=retry)
 
 
 def collect(out: Path) -> BatchReport:
-    """Wait for everything."""
+    """Collect the job and wait for all batches."""
     return collect_batch(out, wait=SOON, retry=RETRY)
 
 
@@ -92,13 +92,13 @@ def outcomes(out: Path) -> list[str]:
 
 
 async def _complete_all(client: Client, requests: Sequence[CompletionRequest]) -> None:
-    """Send requests one after the other."""
+    """Send the requests one after the other."""
     for request in requests:
         await client.complete(request)
 
 
 def test_a_request_is_what_a_live_call_sends(server: Any, tmp_path: Path) -> None:
-    """The JSON bodies are equal; the file has a line per row in order."""
+    """The body of a batch's request equals the body of a call outside a batch."""
     given = classifier(max_tokens=20, seed=None, timeout=9, api_key=KEY)
     submit_batch(given, ROWS, out=tmp_path, retry=RETRY)
     live = OpenAICompatibleClient("openai/tiny", api_base=server.url)
@@ -123,7 +123,7 @@ def test_a_request_is_what_a_live_call_sends(server: Any, tmp_path: Path) -> Non
 
 
 def test_collected_predictions_are_those_of_live_calls(server: Any, tmp_path: Path) -> None:
-    """Rows come in input order, although the provider answers in another order and over several files."""
+    """Collected rows equal predictions outside a batch, in input order, over several files."""
     submit(tmp_path)
     report = collect(tmp_path)
     assert report.outcomes == {"ok": 6}
@@ -139,7 +139,7 @@ def test_collected_predictions_are_those_of_live_calls(server: Any, tmp_path: Pa
 
 
 def swapping(rung: str = "regression") -> Head:
-    """Return a head that has seen dogs where the model saw cats."""
+    """Return a head that answers dog where the model said cat, and cat for dog."""
     logprobs = np.log([[0.9, 0.1], [0.2, 0.8]] * 20)
     return fit_head(
         logprobs,
@@ -151,7 +151,7 @@ def swapping(rung: str = "regression") -> Head:
 
 
 def test_collected_predictions_end_as_live_ones_do(server: Any, tmp_path: Path) -> None:
-    """Label prior and head are kept in the directory, and applied in the same order."""
+    """Label prior and head are applied to collected rows as to predictions outside a batch."""
     prior = LabelPriorCorrection().fit(np.log([[0.7, 0.3], [0.6, 0.4], [0.2, 0.8]] * 30))
     given = classifier()
     given.prior_correction, given.head = prior, swapping()
@@ -164,7 +164,7 @@ def test_collected_predictions_end_as_live_ones_do(server: Any, tmp_path: Path) 
 
 
 def test_a_head_of_prompts_with_demonstrations_is_applied(server: Any, tmp_path: Path) -> None:
-    """The head was learned with demonstrations, and the requests hold them."""
+    """A head learned with demonstrations is applied, and the requests hold the demonstrations."""
     index = DemonstrationIndex(["it purrs", "it barks"], ["cat", "dog"], labels=["cat", "dog"])
     given = classifier().with_demonstrations(index, k=1)
     given.head = swapping()
@@ -177,7 +177,7 @@ def test_a_head_of_prompts_with_demonstrations_is_applied(server: Any, tmp_path:
 
 @pytest.mark.usefixtures("server")
 def test_a_head_with_embeddings_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Collecting opens the embedding model that the head names."""
+    """Collecting opens the embedding model of the head, and another model raises an error."""
     install_model2vec(monkeypatch, {"here": 0})
     given = classifier()
     texts, answers = KNOWN
@@ -199,7 +199,7 @@ def test_a_head_with_embeddings_is_applied(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> None:
-    """Submitting with the same head does nothing; a missing or exchanged head is refused."""
+    """The same head submits nothing again; another head, or none, raises StateError."""
     given = classifier()
     given.head = swapping()
     for _ in range(2):
@@ -219,7 +219,7 @@ def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> 
 
 
 def test_a_start_that_was_cut_off_is_begun_anew(server: Any, tmp_path: Path) -> None:
-    """A head without a job beside it is a foreign file."""
+    """A head.json alone raises StateError; with batch-rows.jsonl beside it the job starts anew."""
     given = classifier()
     given.head = swapping()
     given.head.save(tmp_path / "head.json", fingerprint=given.fingerprint())
@@ -231,7 +231,7 @@ def test_a_start_that_was_cut_off_is_begun_anew(server: Any, tmp_path: Path) -> 
 
 
 def test_files_end_where_a_limit_would_be_passed(server: Any, tmp_path: Path) -> None:
-    """Requests and bytes are limited; no row is in two files, and none is missing."""
+    """A file ends before its limit of requests or bytes, and every row is sent once."""
     report = submit(tmp_path / "requests")
     assert [part.requests for part in report.parts] == [2, 2, 2]
     line = len(
@@ -250,14 +250,14 @@ def test_files_end_where_a_limit_would_be_passed(server: Any, tmp_path: Path) ->
 
 
 def test_a_request_larger_than_a_file_is_refused(server: Any, tmp_path: Path) -> None:
-    """No request is sent before."""
+    """A request above the byte limit raises StateError before any call."""
     with pytest.raises(StateError, match="at most 100 bytes, got one of"):
         submit_batch(classifier(), ROWS, out=tmp_path, limits=BatchLimits(bytes=100))
     assert server.calls == []
 
 
 def test_submitting_again_does_nothing(server: Any, tmp_path: Path) -> None:
-    """A repetition does nothing, before and after the job was collected."""
+    """Submitting again makes no batch, before and after the job is collected."""
     assert submit(tmp_path).submitted == 3
     calls = list(server.calls)
     assert submit(tmp_path).submitted == 0
@@ -276,7 +276,7 @@ def test_submitting_again_does_nothing(server: Any, tmp_path: Path) -> None:
     ],
 )
 def test_another_job_is_refused(server: Any, tmp_path: Path, change: dict[str, Any], named: str) -> None:
-    """The message names the difference, and nothing is sent."""
+    """A job with other settings raises StateError with the difference, and no batch is made."""
     submit(tmp_path)
     with pytest.raises(StateError, match=f"holds a job that differs in {named}:"):
         submit(tmp_path, **change)
@@ -292,7 +292,7 @@ class _Killed(BaseException):
 def test_a_crash_at_any_save_submits_nothing_twice(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, *, written: bool
 ) -> None:
-    """Three files make ten saves; the same command then goes on, and every row is submitted once."""
+    """After a crash at any save, the same command submits every row exactly once."""
     save, saves = BatchJob.save, []
 
     def crash(job: BatchJob) -> None:
@@ -317,7 +317,7 @@ def test_a_crash_at_any_save_submits_nothing_twice(
 
 @pytest.mark.parametrize("step", ["upload", "create"])
 def test_kill_9_submits_nothing_twice(server: Any, tmp_path: Path, step: str) -> None:
-    """The provider has done its work, and its answer is lost with the process."""
+    """After SIGKILL during a call, the same command submits no batch twice."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); sys.stdin.readline()\n"
         "from pathlib import Path\n"
@@ -346,7 +346,7 @@ def test_kill_9_submits_nothing_twice(server: Any, tmp_path: Path, step: str) ->
 
 
 def test_a_batch_with_a_lost_answer_is_looked_up(server: Any, tmp_path: Path) -> None:
-    """The same command adopts the batch instead of making another."""
+    """A batch whose answer was lost is found by its name instead of made again."""
     submit(tmp_path / "other")
     server.faults["create"] = [None, "lost", "reset", 503]
     submit(tmp_path / "mine")
@@ -358,7 +358,7 @@ def test_a_batch_with_a_lost_answer_is_looked_up(server: Any, tmp_path: Path) ->
 
 
 def test_older_batches_are_not_searched(server: Any, tmp_path: Path) -> None:
-    """An account may hold thousands; those made days before this job cannot be its own."""
+    """The search for a lost batch stops at batches made days before the job, after one call."""
     for number in range(6):
         submit_batch(classifier(), ROWS, out=tmp_path / str(number), retry=RETRY)
     for batch in server.batches.values():
@@ -369,7 +369,7 @@ def test_older_batches_are_not_searched(server: Any, tmp_path: Path) -> None:
 
 
 def test_a_server_that_lists_nothing_is_not_asked_twice(server: Any, tmp_path: Path) -> None:
-    """The batch may exist, so it is not made again."""
+    """If the server lists no batches, a lost answer raises ProviderError, and no batch is made again."""
     server.faults = {"create": ["lost"], "list": [404] * 9}
     for _ in range(2):
         with pytest.raises(ProviderError, match="does not list batches"):
@@ -378,7 +378,7 @@ def test_a_server_that_lists_nothing_is_not_asked_twice(server: Any, tmp_path: P
 
 
 def test_passing_faults_are_retried_at_every_step(server: Any, tmp_path: Path) -> None:
-    """Uploads, creations, looks and downloads are retried."""
+    """Failed uploads, creations, looks and downloads are retried, and no batch is made twice."""
     for step in ("upload", "create", "look", "content"):
         server.faults[step] = [503, "cut" if step == "content" else "lost", 429]
     submit(tmp_path)
@@ -396,7 +396,7 @@ def test_broken_looks_are_retried(server: Any, tmp_path: Path) -> None:
 
 
 def test_a_bad_key_ends_the_job_unseen(server: Any, tmp_path: Path) -> None:
-    """One call gives one message without the key; the next start goes on."""
+    """A refused key raises ProviderError without the key after one call; the next start submits all."""
     server.faults["upload"] = [401]
     with pytest.raises(ProviderError, match="Check the API key") as caught:
         submit(tmp_path)
@@ -406,7 +406,7 @@ def test_a_bad_key_ends_the_job_unseen(server: Any, tmp_path: Path) -> None:
 
 
 def test_two_commands_in_one_directory_exclude_each_other(server: Any, tmp_path: Path) -> None:
-    """The second command raises StateError and sends nothing."""
+    """A second command in the directory raises StateError."""
     submit(tmp_path)
     for command in (submit, collect):
         with locked_job(tmp_path), pytest.raises(StateError, match="another command is at work"):
@@ -415,7 +415,7 @@ def test_two_commands_in_one_directory_exclude_each_other(server: Any, tmp_path:
 
 
 def test_every_kind_of_line_becomes_its_outcome(server: Any, tmp_path: Path) -> None:
-    """Outcomes are those of live calls, and broken lines lose nothing."""
+    """Every kind of answer line becomes the outcome and reason of its row."""
     rows = [Example(input=f"{number} meow", answer="cat") for number in range(9)]
 
     def answer(asked: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
@@ -465,7 +465,7 @@ def test_every_kind_of_line_becomes_its_outcome(server: Any, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("ending", ["expired", "cancelled"])
 def test_a_batch_that_ended_early_keeps_what_it_answered(server: Any, tmp_path: Path, ending: str) -> None:
-    """The other rows say why they have no answer."""
+    """A batch that ended early keeps its answers; its other rows say to submit again."""
     server.states = ["in_progress", ending]
     server.answer = lambda asked: ([server.right(asked[0])], [])
     submit(tmp_path)
@@ -476,7 +476,7 @@ def test_a_batch_that_ended_early_keeps_what_it_answered(server: Any, tmp_path: 
 
 
 def test_a_batch_that_failed_gives_the_providers_reasons(server: Any, tmp_path: Path) -> None:
-    """Every row and the status hold the reasons."""
+    """The reasons of a failed batch are in its rows and in its status."""
     server.states = ["validating", "failed"]
     server.errors = [{"code": "model_not_found", "message": "No model 'tiny'.", "line": 1}]
     submit(tmp_path)
@@ -488,7 +488,7 @@ def test_a_batch_that_failed_gives_the_providers_reasons(server: Any, tmp_path: 
 
 
 def test_ended_batches_are_fetched_first(server: Any, tmp_path: Path) -> None:
-    """Without waiting there is one look, and no file that would pass for all rows."""
+    """Ended batches are fetched while others run, and predictions.jsonl waits for all of them."""
     server.states = ["completed"]
     submit(tmp_path, rows=ROWS)
     slow = list(server._left)[1]
@@ -508,7 +508,7 @@ def test_ended_batches_are_fetched_first(server: Any, tmp_path: Path) -> None:
 
 
 def test_collecting_again_gives_the_same_file(server: Any, tmp_path: Path) -> None:
-    """The provider is not called again: it may have deleted its files."""
+    """Collecting again writes the same file without a call."""
     submit(tmp_path)
     collect(tmp_path)
     first = (tmp_path / "predictions.jsonl").read_bytes()
@@ -520,7 +520,7 @@ def test_collecting_again_gives_the_same_file(server: Any, tmp_path: Path) -> No
 
 
 def test_waiting_ends_in_time_and_outlasts_an_outage(server: Any, tmp_path: Path) -> None:
-    """A failed look is repeated; the wait for an endless batch ends."""
+    """A timeout ends the wait; a look is repeated up to the number of allowed failures."""
     server.states = ["in_progress"]
     submit(tmp_path)
     server.faults["look"] = [503, 503]
@@ -533,7 +533,7 @@ def test_waiting_ends_in_time_and_outlasts_an_outage(server: Any, tmp_path: Path
 
 
 def test_failed_rows_are_retried_as_they_were_asked(server: Any, tmp_path: Path) -> None:
-    """Refusals and wrong answers stay; then nothing is left to retry."""
+    """A retry sends only failed rows, unchanged, and nothing is left to retry afterwards."""
     healthy = server.answer
 
     def half(asked: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
@@ -566,7 +566,7 @@ def test_failed_rows_are_retried_as_they_were_asked(server: Any, tmp_path: Path)
 
 
 def test_a_retry_that_was_cut_off_goes_on(server: Any, tmp_path: Path) -> None:
-    """Collecting names the missing part meanwhile."""
+    """After a retry that failed, collect raises StateError, and the next retry submits the part."""
     server.states = ["failed"]
     submit(tmp_path)
     collect(tmp_path)
@@ -584,7 +584,7 @@ def test_a_retry_that_was_cut_off_goes_on(server: Any, tmp_path: Path) -> None:
 
 
 def test_the_key_is_sent_and_never_written(server: Any, tmp_path: Path) -> None:
-    """A key that the provider returns is not written either."""
+    """The key is sent with every call, and is in no file of the job."""
     server.answer = lambda asked: (
         [server.right(asked[0])],
         [server.failed(asked[1], "server_error", f"key {KEY} is throttled")],
@@ -613,7 +613,7 @@ def test_the_key_is_sent_and_never_written(server: Any, tmp_path: Path) -> None:
     ids=["headers", "provider", "client", "sampled", "credentials"],
 )
 def test_unfit_models_fail(server: Any, tmp_path: Path, make: Callable[[], Classifier], message: str) -> None:
-    """Nothing is sent before, and the message shows no secret."""
+    """An unsuitable model raises ConfigurationError before any request, and no secret is shown."""
     with pytest.raises(ConfigurationError, match=message) as caught:
         submit_batch(make(), ROWS, out=tmp_path / "job")
     assert KEY not in str(caught.value)
@@ -623,7 +623,7 @@ def test_unfit_models_fail(server: Any, tmp_path: Path, make: Callable[[], Class
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"version": 1}', '{"version": 9, "parts": []}'])
 def test_a_damaged_state_is_no_new_job(server: Any, tmp_path: Path, content: str) -> None:
-    """Batches may have been paid for."""
+    """A damaged batch.json raises StateError, and no batch is sent: the old ones may have been paid for."""
     submit(tmp_path)
     (tmp_path / "batch.json").write_text(content)
     with pytest.raises(StateError, match=r"batch\.json"):
@@ -632,7 +632,7 @@ def test_a_damaged_state_is_no_new_job(server: Any, tmp_path: Path, content: str
 
 
 def test_missing_rows_or_requests_are_named(server: Any, tmp_path: Path) -> None:
-    """A file with fewer rows is never written."""
+    """Missing rows or requests raise StateError, and no predictions.jsonl is written."""
     assert server.batches == {}
     submit(tmp_path)
     rows = tmp_path / "batch-rows.jsonl"
@@ -664,7 +664,7 @@ def test_missing_rows_or_requests_are_named(server: Any, tmp_path: Path) -> None
     ],
 )
 def test_label_sets_are_read(server: Any, tmp_path: Path, labels: Any, field: str, answer: str) -> None:
-    """The job's directory alone gives the whole answer and its confidence."""
+    """Answers of several labels are collected with their confidence."""
     body = fake_response(answer, labels, field=field)
     server.answer = lambda requests: ([server.answered(request, 200, body) for request in requests], [])
     given = Classifier(model="openai/tiny", labels=labels, field=field)
@@ -677,7 +677,7 @@ def test_label_sets_are_read(server: Any, tmp_path: Path, labels: Any, field: st
 
 @pytest.mark.parametrize("moment", ["look", "content"])
 def test_the_job_of_a_lost_directory_is_kept(server: Any, tmp_path: Path, moment: str) -> None:
-    """The rescue directory is collected without a second batch."""
+    """If the directory vanishes, the error names the rescue directory, which holds the job."""
     out, rescue = tmp_path / "job", tmp_path / "job.rescued"
     submit(out)
     batches = len(server.batches)
@@ -697,7 +697,7 @@ def test_the_job_of_a_lost_directory_is_kept(server: Any, tmp_path: Path, moment
 
 @pytest.mark.usefixtures("server")
 def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
-    """The files stay."""
+    """A directory with other files raises StateError, and keeps them."""
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(StateError, match=r"got notes\.txt"):
         submit(tmp_path)
@@ -705,7 +705,7 @@ def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_head_that_needs_features_has_no_batch(server: Any) -> None:
-    """A provider reports no hidden features."""
+    """A head that reads features raises ConfigurationError."""
     assert server.batches == {}
     with pytest.raises(ConfigurationError, match="tells what it made of a text"):
         classifier().head = swapping("features")

@@ -1,4 +1,4 @@
-"""A job at a provider's batch interface becomes a bundle like any other run."""
+"""Tests of jobs at a provider's batch interface that are exported as bundles."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def collected(task: Path, out: Path, *options: object) -> Path:
 
 
 def test_a_job_is_exported_and_predicts_what_it_predicted(task: Path, tmp_path: Path) -> None:
-    """The export works with its task file and without it."""
+    """A job is exported with and without its task file, and the bundle predicts the job's rows."""
     job = collected(task, tmp_path / "job")
     bundle = export(job, tmp_path / "bundle")
     assert export(job, tmp_path / "again", task=task).digest == bundle.digest
@@ -60,14 +60,14 @@ def test_a_job_is_exported_and_predicts_what_it_predicted(task: Path, tmp_path: 
 
 
 def test_a_calibrated_job_brings_its_calibrator(task: Path, tmp_path: Path) -> None:
-    """The job names the source of its predictions."""
+    """The bundle of a calibrated job has the job's calibrator."""
     job = collected(task, tmp_path / "job")
     run("calibrate", job, "--out", job)
     assert read_bundle(export(job, tmp_path / "bundle").path).calibrator is not None
 
 
 def test_another_prompt_is_the_one_that_was_submitted(task: Path, tmp_path: Path) -> None:
-    """The job decides, although the task file names another prompt."""
+    """The bundle has the submitted prompt; a task file with other options raises StateError."""
     (tmp_path / "prompt.txt").write_text("Say which.")
     job = collected(task, tmp_path / "job", "--prompt", tmp_path / "prompt.txt")
     assert export(job, tmp_path / "bundle").prompt == "Say which."
@@ -79,7 +79,7 @@ def test_another_prompt_is_the_one_that_was_submitted(task: Path, tmp_path: Path
 
 
 def test_a_job_of_an_older_version_says_so(task: Path, tmp_path: Path) -> None:
-    """An older job does not hold its prompt."""
+    """A job without its description raises StateError when exported."""
     job = collected(task, tmp_path / "job")
     record = json.loads((job / "batch.json").read_text())
     del record["described"]
@@ -92,7 +92,7 @@ def test_a_job_of_an_older_version_says_so(task: Path, tmp_path: Path) -> None:
 
 
 def test_a_job_that_is_not_collected_is_no_run(task: Path, tmp_path: Path) -> None:
-    """There are no predictions yet."""
+    """Exporting a job that is not collected raises DataError."""
     run("batch", "submit", task, "--out", tmp_path / "job")
     with pytest.raises(calibrant.core.DataError, match=r"expected predictions\.jsonl"):
         export(tmp_path / "job", tmp_path / "bundle")

@@ -1,4 +1,4 @@
-"""``calibrant batch``: exit codes, files, and what is printed."""
+"""Tests of ``calibrant batch``: exit codes, files and output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ run = command("batch")
 
 
 def test_submit_status_collect(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
-    """Each command works, and works a second time."""
+    """submit, status and collect work, and can be repeated."""
     task, out = write_task(extra=MODEL), tmp_path / "job"
     result = run("submit", task, "--out", out)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -42,7 +42,7 @@ def test_submit_status_collect(server: Any, write_task: WriteTask, tmp_path: Pat
 
 
 def test_a_job_without_answers_can_be_retried(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
-    """The file of predictions is written all the same."""
+    """A job without answers exits with 1 and names `calibrant batch retry`, which submits its rows."""
     server.states = ["failed"]
     out = tmp_path / "job"
     run("submit", write_task(extra=MODEL), "--out", out, "--split", "train")
@@ -57,7 +57,7 @@ def test_a_job_without_answers_can_be_retried(server: Any, write_task: WriteTask
 
 
 def test_prompt_and_rows_of_other_files(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
-    """Unlabelled texts have no answer; labelled ones have the label set's spelling."""
+    """--file takes texts or labelled rows, and --prompt takes the prompt from a file."""
     task, prompt = write_task(extra=MODEL), tmp_path / "prompt.txt"
     prompt.write_text("Say which.")
     texts, labelled = tmp_path / "texts.txt", tmp_path / "rows.jsonl"
@@ -78,7 +78,7 @@ def test_prompt_and_rows_of_other_files(server: Any, write_task: WriteTask, tmp_
 def test_the_key_of_a_task_file_is_found_again(
     server: Any, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The directory holds no key, so the task file is named."""
+    """With --task the job uses the key of the task file, and no file of the job holds the key."""
     monkeypatch.delenv("OPENAI_API_KEY")
     key = "sk-of-the-task-0123456789"
     task = write_task(extra=f'{MODEL}[model.options]\napi_key = "{key}"\n')
@@ -107,7 +107,7 @@ def test_the_key_of_a_task_file_is_found_again(
 def test_bad_input_exits_with_2(
     server: Any, write_task: WriteTask, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    """One line says what is wrong."""
+    """Bad input exits with 2 and one line, before any call."""
     task = write_task(extra=MODEL)
     result = run(*(part.format(task=task, out=tmp_path / "job") for part in arguments))
     assert result.exit_code == 2
@@ -116,7 +116,7 @@ def test_bad_input_exits_with_2(
 
 
 def test_a_refused_key_exits_with_1(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
-    """The message names the remedy, not the key."""
+    """A refused key exits with 1 and the remedy, without the key."""
     server.faults["upload"] = [401]
     result = run("submit", write_task(extra=MODEL), "--out", tmp_path / "job")
     assert result.exit_code == 1

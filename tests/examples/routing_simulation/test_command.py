@@ -1,4 +1,4 @@
-"""The command line of the simulation: what it prints and refuses."""
+"""Tests of the simulation's command line: output and errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(*arguments: object) -> Result:
 
 
 def run_json(*arguments: object) -> Any:
-    """Run it with ``--json`` and return what it printed."""
+    """Run the command with ``--json``, and return the printed object."""
     result = run(*arguments, "--json")
     assert result.exit_code == 0, result.stderr
     assert result.stdout.count("\n") == 1
@@ -51,7 +51,7 @@ def run_json(*arguments: object) -> Any:
 
 
 def refused(*arguments: object) -> str:
-    """Run it, and return the error of exit code 2."""
+    """Run the command, and return the error; the exit code must be 2."""
     result = run(*arguments)
     assert result.exit_code == 2, result.stdout
     return result.stderr
@@ -70,7 +70,7 @@ def scenario(tmp_path: Path) -> Callable[..., Path]:
 
 
 def predictions(directory: Path, name: str, right: float, **changes: Any) -> Path:
-    """Write a run of evaluate whose answers are right so often."""
+    """Write a run of evaluate with this share of right answers."""
     path = directory / f"{name}.jsonl"
     rng = np.random.default_rng(len(name))
     lines = [
@@ -98,7 +98,7 @@ def write_log(directory: Path, lines: list[Mapping[str, Any]]) -> Path:
 
 
 def uniform_log(count: int = 900) -> list[Mapping[str, Any]]:
-    """Return calls of providers drawn at random: `a` answers nine times in ten, `b` three."""
+    """Return calls of two providers drawn at random: `a` is right in 90 %, `b` in 30 %."""
     rng = np.random.default_rng(0)
     chances = {"a": 0.9, "b": 0.3}
     names = rng.choice(list(chances), size=count).tolist()
@@ -109,7 +109,7 @@ def uniform_log(count: int = 900) -> list[Mapping[str, Any]]:
 
 
 def test_a_scenario_is_simulated(scenario: Callable[..., Path], tmp_path: Path) -> None:
-    """Regret with its interval over seeds, reward, cost, and requests to each provider; and a page."""
+    """The simulation prints regret with its interval, reward, cost and requests, and writes a page."""
     page = tmp_path / "regret.html"
     found = run_json(scenario(), "--seeds", 5, "--strategies", "thompson,round-robin", "--out", page)
     assert (found["kind"], found["source"], found["seeds"]) == ("scenario", "drift", 5)
@@ -128,7 +128,7 @@ def test_a_scenario_is_simulated(scenario: Callable[..., Path], tmp_path: Path) 
 
 
 def test_the_same_seed_gives_the_same_numbers(scenario: Callable[..., Path]) -> None:
-    """And another one gives others."""
+    """The same seed gives the same figures, and another seed gives other ones."""
     options = ("--seeds", 2, "--strategies", "thompson,epsilon-greedy:epsilon=0.3")
     first = run_json(scenario(), *options)
     assert run_json(scenario(), *options) == first
@@ -136,7 +136,7 @@ def test_the_same_seed_gives_the_same_numbers(scenario: Callable[..., Path]) -> 
 
 
 def test_requests_and_the_weight_of_cost_may_be_set(scenario: Callable[..., Path]) -> None:
-    """A dollar that is worth much turns the order around."""
+    """A high cost weight changes which provider is best, set by option or in the scenario file."""
     options = ("--seeds", 1, "--requests", 50, "--strategies", "none")
     (one,) = run_json(scenario(), *options)["strategies"]
     assert one["regret"] == {"estimate": 0.0, "lower": None, "upper": None}
@@ -148,7 +148,7 @@ def test_requests_and_the_weight_of_cost_may_be_set(scenario: Callable[..., Path
 
 
 def test_kinds_of_requests_let_the_bandit_learn(scenario: Callable[..., Path]) -> None:
-    """It is among the strategies then, and the one with the lowest regret."""
+    """With kinds of requests the bandit has the lowest regret; without them it is refused."""
     text = """
     dim = 8
     noise = 0.1
@@ -166,7 +166,7 @@ def test_kinds_of_requests_let_the_bandit_learn(scenario: Callable[..., Path]) -
 
 
 def test_runs_of_evaluate_hold_full_information(tmp_path: Path) -> None:
-    """A right answer earns 1, whatever its confidence; strategies are told of wrong ones."""
+    """From runs of evaluate, a strategy's reward is the share of its provider's right answers."""
     small, large = predictions(tmp_path, "small", 0.5), predictions(tmp_path, "largest", 0.9)
     options = ("--seeds", 3, "--strategies", "none,thompson,bandit")
     found = run_json(small, large, *options)
@@ -180,7 +180,7 @@ def test_runs_of_evaluate_hold_full_information(tmp_path: Path) -> None:
 
 
 def test_unknown_costs_and_latencies_are_not_nothing(tmp_path: Path) -> None:
-    """One run without prices is enough: the mean of the others says nothing; a weight on them is refused."""
+    """If one run has no costs, the output has none, and --cost-weight is refused."""
     known = predictions(tmp_path, "known", 0.5)
     free = predictions(tmp_path, "free", 0.5, cost=None, latency_seconds=None)
     options = ("--strategies", "none", "--seeds", 1)
@@ -194,14 +194,14 @@ def test_unknown_costs_and_latencies_are_not_nothing(tmp_path: Path) -> None:
 
 
 def test_rows_of_runs_come_in_another_order_with_every_seed(tmp_path: Path) -> None:
-    """They have none of their own."""
+    """Rows of runs are shuffled for each seed, so the rewards of seeds differ."""
     runs = predictions(tmp_path, "small", 0.5), predictions(tmp_path, "largest", 0.9)
     (one,) = run_json(*runs, "--strategies", "none", "--requests", 20, "--seeds", 8)["strategies"]
     assert one["reward"]["lower"] < one["reward"]["estimate"] < one["reward"]["upper"]
 
 
 def test_runs_over_other_rows_are_refused(tmp_path: Path) -> None:
-    """With the row they differ in."""
+    """Runs over other rows, and one run twice, are refused with the difference."""
     small = predictions(tmp_path, "small", 0.5)
     fewer = predictions(tmp_path, "fewer", 0.5)
     fewer.write_text("\n".join(fewer.read_text().splitlines()[:150]) + "\n")
@@ -217,7 +217,7 @@ def test_runs_over_other_rows_are_refused(tmp_path: Path) -> None:
 
 
 def test_failed_rows_earn_nothing_and_are_failures(tmp_path: Path) -> None:
-    """Rows without a true label count for nobody."""
+    """Rows that failed earn nothing, and the router moves to the other provider."""
     up = predictions(tmp_path, "up", 1.0)
     down = predictions(tmp_path, "down", 1.0, outcome="error", label=None)
     found = run_json(up, down, "--seeds", 1, "--strategies", "thompson")["strategies"][0]
@@ -226,7 +226,7 @@ def test_failed_rows_earn_nothing_and_are_failures(tmp_path: Path) -> None:
 
 
 def test_a_log_is_replayed(tmp_path: Path) -> None:
-    """The mean reward of a fixed choice is that of its provider; whoever learns gets near the best."""
+    """A fixed choice on a log has its provider's mean reward, and thompson's is above 0.8."""
     lines = uniform_log()
     log, page = write_log(tmp_path, lines), tmp_path / "page.html"
     found = run_json(log, "--seeds", 3, "--strategies", "none,thompson", "--out", page)
@@ -242,7 +242,7 @@ def test_a_log_is_replayed(tmp_path: Path) -> None:
 
 
 def test_contexts_and_propensities_of_a_log_are_used(tmp_path: Path) -> None:
-    """The bandit may take part then."""
+    """A log with contexts and propensities can be replayed with the bandit."""
     lines = [
         {**line, "context": [1.0, float(number % 2)], "quality": 1.0, "propensity": 0.5}
         for number, line in enumerate(uniform_log(300))
@@ -265,7 +265,7 @@ def test_contexts_and_propensities_of_a_log_are_used(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_line_of_a_log_is_named(tmp_path: Path, line: dict[str, Any], message: str) -> None:
-    """With its number."""
+    """A broken line of a log is refused with its number."""
     lines = [*uniform_log(3), line, *uniform_log(2)]
     error = refused(write_log(tmp_path, lines))
     assert message in error
@@ -274,7 +274,7 @@ def test_a_broken_line_of_a_log_is_named(tmp_path: Path, line: dict[str, Any], m
 
 
 def test_numbers_that_are_none_are_refused_in_logs(tmp_path: Path) -> None:
-    """NaN, infinities, propensities of 0, contexts of different lengths; and logs without a choice."""
+    """NaN, infinities, wrong propensities and contexts, and logs without a choice are refused."""
     base: list[dict[str, Any]] = [{"provider": name, "success": True} for name in "ab"]
     for value in ("NaN", "Infinity", "-Infinity"):
         lines = [{**line, "latency_seconds": float(value)} for line in base]
@@ -311,7 +311,7 @@ def test_numbers_that_are_none_are_refused_in_logs(tmp_path: Path) -> None:
 def test_a_wrong_scenario_is_refused_with_its_line(
     scenario: Callable[..., Path], old: str, new: str, message: str
 ) -> None:
-    """Unknown keys, numbers out of their range, providers twice or not there."""
+    """A wrong scenario is refused with its line."""
     error = refused(scenario(SCENARIO.replace(old, new, 1)))
     assert message in error
 
@@ -319,7 +319,7 @@ def test_a_wrong_scenario_is_refused_with_its_line(
 def test_scenarios_without_providers_or_file_are_refused(
     scenario: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """As are two of them."""
+    """A scenario without providers, a missing file, and a scenario beside a log are refused."""
     assert "missing key 'providers'" in refused(scenario("requests = 5\n"))
     assert "at least one provider" in refused(scenario("providers = []\n"))
     assert "cannot be read" in refused(tmp_path / "none.toml")
@@ -341,19 +341,19 @@ def test_scenarios_without_providers_or_file_are_refused(
     ],
 )
 def test_wrong_strategies_are_refused(scenario: Callable[..., Path], strategies: str, message: str) -> None:
-    """Before anything is simulated."""
+    """Wrong strategies are refused."""
     assert message in refused(scenario(), "--strategies", strategies)
 
 
 def test_a_page_that_cannot_be_written_is_an_error(scenario: Callable[..., Path], tmp_path: Path) -> None:
-    """It names the file."""
+    """A page that cannot be written is named in the error."""
     page = tmp_path / "none" / "regret.html"
     error = refused(scenario(), "--seeds", 1, "--requests", 5, "--out", page)
     assert f"{page}: cannot be written" in error
 
 
 def test_the_example_is_a_scenario_that_drifts() -> None:
-    """Forgetting pays in it."""
+    """In the example's scenario thompson with decay has the lowest regret."""
     example = Path(__file__).parents[3] / "examples" / "routing_simulation" / "scenario.toml"
     options = ("--seeds", 5, "--strategies", "thompson,thompson:decay=0.99")
     best, other = run_json(example, *options)["strategies"]
@@ -362,7 +362,7 @@ def test_the_example_is_a_scenario_that_drifts() -> None:
 
 
 def test_it_runs_from_any_folder(tmp_path: Path) -> None:
-    """As a program, without anything on the path."""
+    """The simulation runs as a program from any folder, and writes its page."""
     folder = Path(__file__).parents[3] / "examples" / "routing_simulation"
     options = ["--seeds", "2", "--requests", "50", "--out", "page.html"]
     done = subprocess.run(  # noqa: S603 (our own code)

@@ -1,4 +1,4 @@
-"""Scenarios, recordings, regret, and the estimate from logs of one provider per request."""
+"""Tests of scenarios, recordings, regret, and estimates from logs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def providers(*success: Any, names: Sequence[str] = NAMES) -> list[SimulatedProv
 
 
 def always(name: str, names: Sequence[str] = NAMES) -> RouterFactory:
-    """Return what makes a router that asks one provider."""
+    """Return a factory of routers that always ask one provider."""
     order = [name, *(one for one in names if one != name)]
     return lambda _: FixedRouter(order)
 
 
 class Spy(FixedRouter):
-    """Asks providers in turn and keeps what it is told."""
+    """A router that asks providers in turn and keeps all observations."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(names)
@@ -47,13 +47,13 @@ class Spy(FixedRouter):
         self.told: list[Observation] = []
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
-        """Return the next provider first."""
+        """Return the providers, the next one first."""
         first = len(self.requests) % len(self.providers)
         self.requests.append(request)
         return [*self.providers[first:], *self.providers[:first]]
 
     def record(self, observation: Observation) -> None:
-        """Keep it."""
+        """Keep the observation."""
         self.told.append(observation)
 
 
@@ -61,7 +61,7 @@ class Spy(FixedRouter):
 
 
 def test_outcomes_come_as_often_as_stated_and_change_when_stated() -> None:
-    """Frequencies before and after a change; the expectation is success times quality."""
+    """Success rates are the stated ones before and after a change; so are the expected rewards."""
     scenario = Scenario(
         providers=[
             SimulatedProvider(name="a", success=0.9, quality=0.5, latency_seconds=2.0, cost=0.01),
@@ -86,7 +86,7 @@ def test_outcomes_come_as_often_as_stated_and_change_when_stated() -> None:
 
 
 def test_changes_happen_in_the_order_of_their_requests() -> None:
-    """However they are listed; those of kinds keep to the kind of each request."""
+    """Changes take place in the order of their requests, however they are listed."""
     scenario = Scenario(
         providers=providers((0.9, 0.1)),
         changes=[
@@ -109,13 +109,13 @@ def test_changes_happen_in_the_order_of_their_requests() -> None:
 
 
 def test_providers_answer_independently_of_each_other() -> None:
-    """No luck is shared: outcomes of two providers on the same requests are uncorrelated."""
+    """Outcomes of two providers on the same requests are uncorrelated."""
     rows = Scenario(providers=providers(0.5, 0.5)).draw(20_000, np.random.default_rng(1))
     assert abs(np.corrcoef(rows.success.T)[0, 1]) < 0.03
 
 
 def test_contexts_have_length_one_and_tell_the_kinds_apart() -> None:
-    """The nearest neighbour of a request is of its kind, and what is expected depends on the kind only."""
+    """Contexts have length one, and the nearest neighbour of a request is of its kind."""
     scenario = Scenario(providers=providers((0.9, 0.1, 0.5), (0.2, 0.8, 0.5)), dim=16, noise=0.3)
     assert scenario.kinds == 3
     rows = scenario.draw(600, np.random.default_rng(2))
@@ -143,7 +143,7 @@ def test_contexts_have_length_one_and_tell_the_kinds_apart() -> None:
     ],
 )
 def test_a_provider_that_cannot_be_is_refused(stated: dict[str, Any]) -> None:
-    """A number out of its range raises ConfigurationError."""
+    """A provider with a number out of range raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         Scenario(providers=[SimulatedProvider(**{"name": "a", "success": 0.5, **stated})])
 
@@ -163,7 +163,7 @@ def test_a_provider_that_cannot_be_is_refused(stated: dict[str, Any]) -> None:
     ],
 )
 def test_a_scenario_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
-    """Names, numbers of kinds, changes and noise that do not fit raise ConfigurationError."""
+    """A scenario whose names, kinds, changes or noise do not fit raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         Scenario(**{"providers": providers(0.5), **options})
 
@@ -172,7 +172,7 @@ def test_a_scenario_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
 
 
 def test_a_reward_is_told_as_success_and_as_quality() -> None:
-    """1 is an answer of quality 1, 0 a failure of quality 0; the context is that of the request."""
+    """Observations hold success, quality, cost, latency and the request's context."""
     success = np.array([[1, 0], [1, 0], [0, 1], [1, 1]], dtype=float)
     contexts = np.arange(8.0).reshape(4, 2)
     rows = Recording(
@@ -199,7 +199,7 @@ def test_a_reward_is_told_as_success_and_as_quality() -> None:
 
 
 def test_unknown_quality_is_told_as_unknown_and_counts_as_one() -> None:
-    """A strategy that learns quality learns nothing from it."""
+    """Unknown quality is None in the observation, and counts as 1 in the reward."""
     spy = Spy(("a",))
     rows = Recording(providers=("a",), success=[[1], [1], [0]], quality=[[NAN], [0.5], [NAN]])  # type: ignore[arg-type]
     found = simulate(rows, {"spy": lambda _: spy})["spy"]
@@ -209,7 +209,7 @@ def test_unknown_quality_is_told_as_unknown_and_counts_as_one() -> None:
 
 
 def test_poor_answers_are_told_as_failures_on_demand_and_rewarded_as_they_are() -> None:
-    """Strategies that look at success only then learn from quality, too."""
+    """With a quality threshold poor answers are observed as failures; their reward stays."""
     rows = Recording(providers=("a",), success=[[1], [1], [1], [0]], quality=[[0.4], [0.5], [NAN], [0.9]])  # type: ignore[arg-type]
     spy = Spy(("a",))
     found = simulate(rows, {"spy": lambda _: spy}, quality_threshold=0.5)["spy"]
@@ -218,7 +218,7 @@ def test_poor_answers_are_told_as_failures_on_demand_and_rewarded_as_they_are() 
 
 
 def test_regret_is_what_the_best_choices_would_have_earned_more_in_expectation() -> None:
-    """Added up by hand, with a cost; luck plays no part in it."""
+    """Regret equals the sum by hand of the best expected reward minus the chosen one."""
     scenario = Scenario(
         providers=[
             SimulatedProvider(name="a", success=0.5),
@@ -239,7 +239,7 @@ def test_regret_is_what_the_best_choices_would_have_earned_more_in_expectation()
 
 
 def test_regret_on_a_recording_is_measured_by_the_provider_that_earned_most() -> None:
-    """Whoever does better than any single provider has less than none."""
+    """On a recording, regret is measured against the best single provider, and can be negative."""
     rows = Recording(providers=("a", "b"), success=[[1, 0], [0, 1], [1, 0], [1, 1]])  # type: ignore[arg-type]
     found = simulate(rows, {"a": always("a", "ab"), "turns": lambda _: RoundRobin(("a", "b"))})
     assert found["a"].regret.tolist() == [[0, 0, 0, 0]]
@@ -248,7 +248,7 @@ def test_regret_on_a_recording_is_measured_by_the_provider_that_earned_most() ->
 
 
 def test_strategies_of_a_run_meet_the_same_outcomes() -> None:
-    """Two that ask the same provider earn the same, and a third one changes nothing."""
+    """Strategies with the same choices earn the same, and further strategies change nothing."""
     scenario = Scenario(providers=providers(0.5, 0.5, 0.5))
     two = {"one": always("a"), "other": always("a")}
     thompson: RouterFactory = lambda rng: ThompsonRouter(NAMES, rng=rng)  # noqa: E731
@@ -261,7 +261,7 @@ def test_strategies_of_a_run_meet_the_same_outcomes() -> None:
 
 
 def test_rows_keep_their_order_unless_they_have_none() -> None:
-    """A log is read from its beginning; rows of a data set are shuffled for every run, contexts and all."""
+    """A log keeps its order; rows marked as shuffled are shuffled with their contexts."""
     success = np.array([[1.0], [0.0]] * 20)
     log = Recording(providers=("a",), success=success, contexts=np.arange(40.0)[:, None])
     rng = np.random.default_rng(0)
@@ -301,7 +301,7 @@ def test_rows_keep_their_order_unless_they_have_none() -> None:
     ids=str,
 )
 def test_a_recording_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
-    """Shapes and ranges."""
+    """A recording with wrong shapes or ranges raises ConfigurationError."""
     given: dict[str, Any] = {"providers": ("a", "b"), "success": [[1, 0], [0, 1]]}
     with pytest.raises(ConfigurationError, match="Expected"):
         Recording(**given | change)
@@ -312,7 +312,7 @@ def test_a_recording_that_cannot_be_is_refused(change: dict[str, Any]) -> None:
     [{"runs": 0}, {"cost_weight": -1.0}, {"cost_weight": NAN}, {"quality_threshold": 2.0}, {"requests": 0}],
 )
 def test_a_simulation_that_makes_no_sense_is_refused(options: dict[str, Any]) -> None:
-    """Arguments out of range."""
+    """A simulation with arguments out of range raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected"):
         simulate(
             Scenario(providers=providers(0.5, 0.5, 0.5)), {"a": always("a")}, **{"requests": 5} | options
@@ -320,7 +320,7 @@ def test_a_simulation_that_makes_no_sense_is_refused(options: dict[str, Any]) ->
 
 
 def test_routers_with_other_providers_are_refused() -> None:
-    """In simulations and replays; and so is having none."""
+    """Routers with other providers, and no routers, raise ConfigurationError."""
     rows = Recording(providers=("a", "b"), success=[[1, 0]])  # type: ignore[arg-type]
     for run in (simulate, replay):
         with pytest.raises(ConfigurationError, match="'mine' to have the providers a, b, got a, b, c"):
@@ -330,7 +330,7 @@ def test_routers_with_other_providers_are_refused() -> None:
 
 
 def test_a_log_with_gaps_is_for_replay() -> None:
-    """The message says so."""
+    """`simulate` raises ConfigurationError for a log with gaps, and names `replay`."""
     rows = Recording(providers=("a", "b"), success=[[1, NAN]])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="use replay"):
         simulate(rows, {"a": always("a", "ab")})
@@ -357,7 +357,7 @@ def logged(
 
 
 def test_a_fixed_choice_is_worth_the_mean_of_its_requests() -> None:
-    """Matched are those that went to it, with the standard error of a mean."""
+    """A fixed choice is worth the mean reward of its provider's requests, with standard error."""
     log = Recording(
         providers=("a", "b"),
         success=[[1, NAN], [NAN, 0], [0, NAN], [1, NAN]],  # type: ignore[arg-type]
@@ -376,7 +376,7 @@ def test_a_fixed_choice_is_worth_the_mean_of_its_requests() -> None:
 
 
 def test_two_matches_have_a_standard_error() -> None:
-    """Poor answers are told as failures on demand, here too."""
+    """Two matches have a standard error, and poor answers are observed as failures."""
     log = Recording(providers=("a",), success=[[1], [1]], quality=[[0.2], [0.8]])  # type: ignore[arg-type]
     spy = Spy(("a",))
     found = replay(log, {"spy": lambda _: spy}, quality_threshold=0.5)["spy"]
@@ -386,14 +386,14 @@ def test_two_matches_have_a_standard_error() -> None:
 
 
 def test_a_choice_that_never_matches_has_no_estimate() -> None:
-    """Nothing is made up."""
+    """A choice without a match has None as reward and standard error."""
     log = Recording(providers=("a", "b"), success=[[1, NAN], [0, NAN]])  # type: ignore[arg-type]
     found = replay(log, {"b": always("b", "ab")})["b"]
     assert (found.reward, found.standard_error, found.matched, found.events) == (None, None, 0, 2)
 
 
 def test_a_strategy_learns_from_matches_only() -> None:
-    """The others are passed over: no observation."""
+    """A strategy observes only the requests on which the log agrees with its choice."""
     log = Recording(providers=("a", "b"), success=[[1, NAN], [0, NAN], [NAN, 1], [NAN, 0]])  # type: ignore[arg-type]
     spy = Spy(("a", "b"))
     assert replay(log, {"spy": lambda _: spy})["spy"].matched == 2
@@ -402,7 +402,7 @@ def test_a_strategy_learns_from_matches_only() -> None:
 
 
 def test_on_a_uniform_log_a_learning_strategy_is_estimated_without_bias() -> None:
-    """What it earns on matches is what it earns on as many requests of its own (theorem 1 of the paper)."""
+    """On a uniform log a learning strategy's estimate equals its reward online, on average."""
     scenario = Scenario(providers=providers(0.2, 0.5, 0.8))
     routers: dict[str, RouterFactory] = {"thompson": lambda rng: ThompsonRouter(NAMES, rng=rng)}
     estimates, matches = [], []
@@ -419,7 +419,7 @@ def test_on_a_uniform_log_a_learning_strategy_is_estimated_without_bias() -> Non
 
 
 def test_known_probabilities_make_up_for_a_log_that_preferred_somebody() -> None:
-    """The log asks "a" where it is good; only with the probabilities does the estimate see through it."""
+    """With propensities the estimate is right on a log that preferred a provider."""
     scenario = Scenario(providers=providers((0.9, 0.1), (0.5, 0.5), names="ab"), dim=4)
 
     def chance(rows: Recording) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""The extra `conformal`: sets of labels that hold the true one as often as promised."""
+"""Program for the extra `conformal`: sets of labels hold the true one as often as promised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extra `data`: rows of a JSON Lines file as Parquet."""
+"""Program for the extra `data`: it writes rows of a JSON Lines file as Parquet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extra `dspy`: a module with confidence, and a search with ``dspy.GEPA`` and its metric."""
+"""Program for the extra `dspy`: a module with confidence, and a search with ``dspy.GEPA``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extra `embeddings`: a small table of word vectors, made here, places texts for LinUCB and for heads."""
+"""Program for the extra `embeddings`: a small table of word vectors serves LinUCB and heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing but the base installation: a bundle is loaded and asked, and a prompt is optimised."""
+"""Program for the base installation: a bundle is loaded and asked, and a prompt optimised."""
 
 from __future__ import annotations
 

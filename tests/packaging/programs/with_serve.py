@@ -1,4 +1,4 @@
-"""The extra `serve`: the command serves a bundle, answers over HTTP, and ends on SIGTERM with nothing lost."""
+"""Program for the extra `serve`: a bundle is served over HTTP until SIGTERM."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def error_body(message: str, *, code: str | None = None, kind: str = "invalid_re
 
 
 def some_answer(labels: Sequence[str], text: str = "", number: int = 0) -> str:
-    """Return the answer named in a text, as far as it names one; what it does not name is drawn by `number`."""
+    """Return the answer that a text names; missing parts are drawn by `number`."""
     if isinstance(labels, MultiLabels):
         return labels.answer_with(label for label in labels if label in text)
     if isinstance(labels, FieldLabels):
@@ -112,7 +112,7 @@ class AnswerBook:
         )  # a wrong style fails here, not in a request
 
     def outcome(self, asked: ChatRequest) -> object:
-        """Return what the rule says to a request; raise what it raises."""
+        """Return the rule's answer to a request, or raise its exception."""
         found = self._rule(asked.text, asked.prompt)
         if not _is_response(found):
             distribution_of(found, self._labels)
@@ -181,7 +181,7 @@ def _is_response(outcome: object) -> bool:
 
 
 def _as_asked(response: dict[str, Any], top: int | None) -> dict[str, Any]:
-    """Return the response with no more log-probabilities than were asked for."""
+    """Return the response with as many log-probabilities as were requested."""
     for choice in response["choices"]:
         if top is None:
             choice["logprobs"] = None
@@ -214,7 +214,7 @@ def _break(fault: Fault, response: dict[str, Any]) -> None:
 
 
 def _cut_off(response: dict[str, Any], choice: dict[str, Any]) -> None:
-    """Cut an answer off inside the label, as a limit on tokens does."""
+    """Cut an answer off inside the label, like a token limit."""
     kept = _tokens(choice)
     del kept[max(1, len(kept) // 2) :]  # with one token per label that ends before it
     text = choice["message"]["content"] or ""

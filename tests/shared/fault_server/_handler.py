@@ -174,7 +174,7 @@ def _error(status: int, message: str | None, headers: Mapping[str, str] | None =
 
 
 def _status_of(fault: Fault) -> int | None:
-    """Return the status of a fault that is an error answer."""
+    """Return the status of a fault that is an error response."""
     if fault.kind.isdigit():
         return int(fault.kind)
     return {"rate_limit": 429, "context_length": 400, "html": fault.status}.get(fault.kind)
@@ -242,7 +242,7 @@ async def _begun(request: web.BaseRequest, length: int) -> web.StreamResponse:
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> bool:
-    """Return whether the client is still there."""
+    """Write to the client, and return whether the client is still connected."""
     try:
         await response.write(data)
     except ConnectionError:
