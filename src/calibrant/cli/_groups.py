@@ -139,8 +139,8 @@ class Record(HistoryOptions):
     capture: str = "always"
 
 
-@command(history, "calibrant.cli._history:interval")
-class Interval(HistoryOptions):
+@command(history, "calibrant.cli._history:interval", "interval")
+class ScoreInterval(HistoryOptions):
     """Print the interval of the mean of the latest 1,000 scores.
 
     Attributes
@@ -263,8 +263,8 @@ class Replay(RecordedOptions):
     cost: list[float] | None = None
 
 
-@command(cascade, "calibrant.cli._plan:run")
-class Run:
+@command(cascade, "calibrant.cli._plan:run", "run")
+class PlanRun:
     """Carry out a plan: classify texts, or evaluate labelled rows with --out.
 
     Attributes

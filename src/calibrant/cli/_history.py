@@ -10,7 +10,7 @@ from calibrant.cli._tables import print_output, say
 from calibrant.evaluation._history import EvaluationHistory
 
 if TYPE_CHECKING:
-    from calibrant.cli._groups import Interval, ListScopes, Record
+    from calibrant.cli._groups import ListScopes, Record, ScoreInterval
     from calibrant.evaluation._history import HistoryInterval
     from calibrant.evaluation._history_run import HistoryEntry
 
@@ -32,7 +32,7 @@ def record(options: Record) -> None:
     print_output(result, [f"{done} {opened.location}"], as_json=options.as_json)
 
 
-def interval(options: Interval) -> None:
+def interval(options: ScoreInterval) -> None:
     """Print the interval of the mean of the latest scores."""
     account, evaluator, profile = options.account, options.evaluator, options.profile
     found = EvaluationHistory(options.database, create=False).interval(

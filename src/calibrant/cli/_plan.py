@@ -30,7 +30,7 @@ from calibrant.runs._directory import unfinished
 
 if TYPE_CHECKING:
     from calibrant.cascade.planning._planner import CertifyOn
-    from calibrant.cli._groups import Plan, Replay, Run
+    from calibrant.cli._groups import Plan, PlanRun, Replay
 
 
 def plan(options: Plan) -> None:
@@ -105,7 +105,7 @@ def replay(options: Replay) -> None:
     print_output(found.to_record(), aligned(rows), as_json=options.as_json)
 
 
-def run(options: Run) -> None:
+def run(options: PlanRun) -> None:
     """Classify texts with the plan's cascade, or evaluate labelled rows into a directory."""
     found = CascadePlan.load(options.plan_file)
     text, file, out, as_json = options.text, options.file, options.out, options.as_json

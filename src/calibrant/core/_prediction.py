@@ -188,10 +188,8 @@ class LabelDistribution:
         if not is_emitted:
             return probability
         joint = math.exp(min(self.joint_logprob + (self.closing_logprob or 0.0), 0.0))
-        if self.closing_logprob is not None:
-            return joint
-        is_nested = any(other.startswith(label) and other != label for other in self.labels)
-        return min(joint, probability) if is_nested else joint
+        longer = (other != label and other.startswith(label) for other in self.labels)
+        return min(joint, probability) if self.closing_logprob is None and any(longer) else joint
 
     def alternatives(self, *, exclude: str | None = None, limit: int = 3) -> list[tuple[str, float]]:
         """Return the most probable of the measured labels, with their probabilities, at most `limit`.

@@ -110,6 +110,12 @@ def queries_of(candidate: Mapping[str, str], rows: Iterable[Example]) -> list[Qu
     return [query_of(dict(candidate), example_row(row)) for row in rows]
 
 
+def _shown_rows(task: Task) -> list[Example]:
+    """Return the training rows that prompts may show: none with the text of a validation or test row."""
+    held_out = {normalise_label(row.input) for row in (*task.validation, *task.test)}
+    return [row for row in task.train if normalise_label(row.input) not in held_out]
+
+
 def make_plan(  # noqa: PLR0913  (the options of a search)
     task: Task,
     reflection_model: str | Callable[[str], str] | None,
@@ -146,10 +152,7 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
     function = proposer if callable(proposer) else None
     if proposer == "exemplar":
         rows = EXEMPLAR_MINIBATCH
-        # No texts of validation or test rows may stand in prompts.
-        held_out = {normalise_label(row.input) for row in (*task.validation, *task.test)}
-        train = [row for row in task.train if normalise_label(row.input) not in held_out]
-        function = ExemplarProposer(train=train, seed=seed, forms=races)
+        function = ExemplarProposer(train=_shown_rows(task), seed=seed, forms=races)
     n = len(task.validation)
     screened = SCREENED if races and n >= SCREENED + FIRST else n
     return SearchPlan(

@@ -172,16 +172,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     directory = None if out is None else Path(out)
     current = directory is None or is_current(directory)
     may_race = current and (isinstance(model, Classifier) or not isinstance(model, Predictor))
-    plan = make_plan(
-        task,
-        reflection_model,
-        proposer,
-        minibatch_size,
-        seed,
-        prior_correction,
-        thresholds,
-        may_race=may_race,
-    )
+    choices = (reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
+    plan = make_plan(task, *choices, may_race=may_race)
     _check_plan(task, plan, max_metric_calls)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
