@@ -257,9 +257,9 @@ def _thresholds(
     threshold: Thresholds | None, native: Sequence[float], method: ConfidenceMethod, count: int
 ) -> list[float]:
     """Return the acceptance thresholds in [0, 1], one per model; the last model's may be missing."""
-    if native:
-        return [method.to_confidence(one) for one in native]
-    limits = _each(method.default_threshold if threshold is None else threshold, count, "threshold")
+    limits = [method.to_confidence(one) for one in native]
+    if not limits:
+        limits = _each(method.default_threshold if threshold is None else threshold, count, "threshold")
     for limit in limits:
         if not is_share(limit):
             raise ConfigurationError(
