@@ -20,9 +20,7 @@ from calibrant.core._rows import Example
 from calibrant.evaluation._saved import load_predictions
 from calibrant.heads._compared import BaselineComparison, compare_with_baselines
 from calibrant.heads._embedding import EmbeddingModel
-from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head
-from calibrant.inference._embeddings import open_embedding_model
 from calibrant.runs._directory import METRICS, PREDICTIONS, RESULT, make_folder, read_origin, write_json
 from calibrant.runs._records import RowFile, read_row
 
@@ -151,6 +149,10 @@ def learn_head(
         texts.append(row.input)
     if not logprobs:
         raise _refusal_error(place, "rows with a distribution and a true label, got none")
+    # Baselines, which every evaluation has, do without both.
+    from calibrant.heads._fit import fit_head  # noqa: PLC0415
+    from calibrant.inference._embeddings import open_embedding_model  # noqa: PLC0415
+
     embedding = None if embeddings is None else open_embedding_model(embeddings)
     head = fit_head(
         np.array(logprobs), answers, labels=fingerprint.labels, texts=texts, embedding=embedding, rng=seed
