@@ -396,7 +396,9 @@ def test_another_threshold_is_another_search(write_task: WriteTask, tmp_path: Pa
     first = write_task(extra=SECTION.format(threshold=0.9), directory=tmp_path / "a")
     run("optimize", first, *BUDGET, "--out", out)
     second = write_task(extra=SECTION.format(threshold=0.5), directory=tmp_path / "b")
-    run("optimize", second, *BUDGET, "--out", out, code=2)
+    refused = run("optimize", second, *BUDGET, "--out", out, code=2)
+    assert str(out) in refused.stderr
+    assert "another" in refused.stderr
 
 
 def test_optimize_refuses_a_cascade_s_prior(task: Path, tmp_path: Path, opened: Opened) -> None:
