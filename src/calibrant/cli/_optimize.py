@@ -19,9 +19,11 @@ from calibrant.cli._options import parse_option
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._tables import dollars, number, print_output, with_interval
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import read_json_object
 from calibrant.core._prediction import Interval
 from calibrant.core._search_verdicts import WHAT_ACCEPTED_MEANS, search_verdict
 from calibrant.core._task import Task
+from calibrant.evaluation._calibrate import CALIBRATION
 from calibrant.metrics._remarks import confidence_remarks
 
 if TYPE_CHECKING:
@@ -220,4 +222,20 @@ def _summary(result: optimization.OptimizationResult, out: Path | None) -> Itera
     if result.accepted:
         yield WHAT_ACCEPTED_MEANS
     if out is not None:
+        yield _acceptance(out / CALIBRATION)
         yield f"Files: {out}/result.json, best_prompt.txt, predictions.jsonl, report.html"
+
+
+def _acceptance(path: Path) -> str:
+    """Return the line that says which answers will be accepted, by the test rows."""
+    if not path.exists():
+        return "Which answers to accept is not known: about 20 test rows with a confidence would tell."
+    record = read_json_object(path, remedy="calibrate the run again")
+    if record["certified"] is not None:
+        return f"Answers are accepted by the certified threshold in {path}."
+    if record["thresholds"] is None:
+        return f"Which answers to accept is not known: {record['no_thresholds']}"
+    return (
+        f"Accepted are answers with a confidence of {record['thresholds']['high']:.3g} or more, others go to review; "
+        "`calibrant calibrate` promises an accuracy instead."
+    )
