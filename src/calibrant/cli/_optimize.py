@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -24,6 +25,7 @@ from calibrant.core._prediction import Interval
 from calibrant.core._search_verdicts import WHAT_ACCEPTED_MEANS, search_verdict
 from calibrant.core._task import Task
 from calibrant.evaluation._calibrate import CALIBRATION
+from calibrant.evaluation._saved import load_predictions
 from calibrant.metrics._remarks import confidence_remarks
 
 if TYPE_CHECKING:
@@ -235,7 +237,11 @@ def _acceptance(path: Path) -> str:
         return f"Answers are accepted by the certified threshold in {path}."
     if record["thresholds"] is None:
         return f"Which answers to accept is not known: {record['no_thresholds']}"
+    high = record["thresholds"]["high"]
+    saved = load_predictions(path.parent)
+    accepted = saved.correct[saved.confidence >= high]
+    right = f", {np.mean(accepted == 1):.1%} of them right" if len(accepted) else ""
     return (
-        f"Accepted are answers with a confidence of {record['thresholds']['high']:.3g} or more, others go to review; "
-        "`calibrant calibrate` promises an accuracy instead."
+        f"Accepted are answers with a confidence of {high:.3g} or more, others go to review: {len(accepted)} of the "
+        f"{len(saved)} test rows{right}. `calibrant calibrate` promises an accuracy instead."
     )
