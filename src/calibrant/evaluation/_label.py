@@ -67,9 +67,20 @@ class WrittenLabels:
 
 
 def unlabelled(
-    texts: str | Path | Iterable[str | TextWithContext | None] | UnlabelledTexts, *, text: str = "input"
+    texts: str | Path | Iterable[str | TextWithContext | None] | UnlabelledTexts,
+    *,
+    text: str = "input",
+    context: str | None = None,
+    limit: int | None = None,
 ) -> UnlabelledTexts:
     """Return the rows of a file, or texts, as examples without answers.
+
+    Parameters
+    ----------
+    texts : path, iterable of str, TextWithContext or None, or UnlabelledTexts
+        The file, or the texts.
+    text, context, limit
+        Of a file; see `UnlabelledFile`.
 
     Raises
     ------
@@ -86,7 +97,7 @@ def unlabelled(
                 "first.",
                 path=path,
             )
-        return UnlabelledFile(path, text=text)
+        return UnlabelledFile(path, text=text, context=context, limit=limit)
     return UnlabelledTexts(list(texts))
 
 
@@ -108,6 +119,8 @@ class LabelFile:
 
     Attributes
     ----------
+    directory : Path
+        As above.
     path : Path
         The file.
     written : WrittenLabels
@@ -142,7 +155,7 @@ class LabelFile:
                 f"Expected an output directory apart from the input, got {directory} for {source}: choose another "
                 "one, as its files are written anew."
             )
-        self._directory = directory
+        self.directory = directory
         self._rows = rows
         self._format = file_format
         self._decide = decide
@@ -201,7 +214,7 @@ class LabelFile:
 
     def _blocks(self) -> Iterator[tuple[list[Any], list[Mapping[str, Any]], Any]]:
         """Yield the records of answered rows with the input's values, and its Arrow table where types are kept."""
-        lines, number = _answered(self._directory), 0
+        lines, number = _answered(self.directory), 0
         for given, table in self._inputs():
             records = [json.loads(line) for line in islice(lines, len(given))]
             for record, (_, example) in zip(records, given, strict=False):
