@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli._errors import FAILED
+from calibrant.cli._errors import FAILED, discard_output
 from calibrant.cli._prompted import source_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
@@ -89,18 +88,10 @@ def print_predictions(
     try:
         predictions = classifier.classify_many(texts, on_prediction=on_prediction)
     except BrokenPipeError:  # the reader is gone, as `head` goes: no further text need be paid for
-        _discard_output()
+        discard_output()
         return
     if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
         raise SystemExit(FAILED)
-
-
-def _discard_output() -> None:
-    """Discard buffered output, which the interpreter would fail to flush at exit."""
-    with contextlib.suppress(OSError, ValueError):  # standard output may be no real file
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 def _line(text: str, prediction: Prediction, *, as_json: bool, with_model: bool) -> str:
