@@ -159,6 +159,8 @@ def test_other_commands_take_bundles(write_task: WriteTask, fake: Fake, tmp_path
     source = tmp_path / "run"
     done(command("evaluate")(task, "--out", source))
     assert done(command("classify")(source, "--text", "meow")).stdout.startswith("cat\t")
+    asked = json_of(command("classify")(source, "--text", "meow", "--json"))
+    assert (asked["label"], asked["decision"]) == ("cat", None)
     data = tmp_path / "test.jsonl"
     done(command("evaluate")(source, "--file", data, "--out", tmp_path / "again"))
     assert prediction_rows(source)[3]["label"] == prediction_rows(tmp_path / "again")[3]["label"]

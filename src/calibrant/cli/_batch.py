@@ -20,6 +20,8 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._rows import DataSource, Example, read_rows, read_texts
 from calibrant.core._task import Task
+from calibrant.evaluation._data import UnlabelledTexts
+from calibrant.evaluation._label import unlabelled
 from calibrant.inference._classifier import as_classifier
 
 if TYPE_CHECKING:
@@ -98,9 +100,11 @@ def retry(options: Retry) -> None:
 def _file_rows(task: Task, file: Path) -> Sequence[Example]:
     """Return the rows of a file, with answers if it has an answer column."""
     columns = task.columns
-    if file.suffix.lower() == ".txt" or columns.answer not in next(iter(read_rows(file))).values:
+    if file.suffix.lower() == ".txt":
         texts = read_texts(file, columns=replace(columns, context=None))
-        return [Example(input=text if isinstance(text, str) else text.text, answer="") for text in texts]
+        return list(UnlabelledTexts(texts))
+    if columns.answer not in next(iter(read_rows(file))).values:
+        return list(unlabelled(file, text=columns.input))
     return list(
         evaluation.Dataset(source=DataSource(path=file, columns=columns), labels=LabelSet.of(task.labels))
     )

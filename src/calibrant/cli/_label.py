@@ -141,7 +141,7 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, file:
 
 
 def _print_result(result: EvaluationResult, bundle: Bundle | None, options: Label) -> None:
-    """Print what was labelled, decisions, drift and the files."""
+    """Print the labelled rows, decisions, drift and the files."""
     metrics, written = result.metrics, result.written
     if written is None or result.directory is None:
         raise StateError("Expected an output directory.")
