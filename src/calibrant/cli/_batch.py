@@ -89,7 +89,7 @@ def retry(options: Retry) -> None:
 def _file_rows(task: Task, file: Path) -> Sequence[Example]:
     """Return the rows of a file, with answers if it has an answer column."""
     columns = task.columns
-    if file.suffix.lower() == ".txt" or columns.answer not in next(iter(read_rows(file))).values:
+    if file.suffix.lower() == ".txt" or columns.answer not in next(read_rows(file, csv=columns.csv)).values:
         texts = read_texts(file, columns=replace(columns, context=None))
         return [Example(input=text if isinstance(text, str) else text.text, answer="") for text in texts]
     return list(
