@@ -40,6 +40,8 @@ _SPLITS = {
     "dev": "validation",
     "test": "test",
 }
+SPLIT_NAMES = frozenset(_SPLITS)
+"""What a split may be called in a file."""
 
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 
@@ -167,9 +169,7 @@ class Row:
         return self.error(f"expected {what} in {column!r}, got {shown} (columns here: {known:.200}).")
 
 
-def read_rows(
-    path: Path, *, max_row_bytes: int = MAX_ROW_BYTES, csv: CsvFormat = ANY_CSV
-) -> Iterator[Row]:
+def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES, csv: CsvFormat = ANY_CSV) -> Iterator[Row]:
     """Yield the records of `path` one by one, without loading the whole file.
 
     Parameters
