@@ -17,6 +17,7 @@ from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_lef
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._reported import writable
 from calibrant.core._rows import Example, Row, TextWithContext
+from calibrant.core._text_files import ANY_CSV, CsvFormat
 from calibrant.evaluation._data import NO_TEXT, UnlabelledFile, UnlabelledTexts
 from calibrant.evaluation._parquet import require_parquet
 from calibrant.runs._directory import PREDICTIONS, unwritable
@@ -72,6 +73,7 @@ def unlabelled(
     text: str = "input",
     context: str | None = None,
     limit: int | None = None,
+    csv: CsvFormat = ANY_CSV,
 ) -> UnlabelledTexts:
     """Return the rows of a file, or texts, as examples without answers.
 
@@ -79,7 +81,7 @@ def unlabelled(
     ----------
     texts : path, iterable of str, TextWithContext or None, or UnlabelledTexts
         The file, or the texts.
-    text, context, limit
+    text, context, limit, csv
         Of a file; see `UnlabelledFile`.
 
     Raises
@@ -97,7 +99,7 @@ def unlabelled(
                 "first.",
                 path=path,
             )
-        return UnlabelledFile(path, text=text, context=context, limit=limit)
+        return UnlabelledFile(path, text=text, context=context, limit=limit, csv=csv)
     return UnlabelledTexts(list(texts))
 
 
