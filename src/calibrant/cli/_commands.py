@@ -16,7 +16,6 @@ app = typer.Typer(
     name="calibrant",
     help=HELP,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
