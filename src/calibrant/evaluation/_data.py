@@ -86,6 +86,11 @@ def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
         An answer is not one of the labels; the message names the row, from 1.
     """
     for number, example in enumerate(examples, 1):
+        if not isinstance(example, Example):
+            raise DataError(
+                f"row {number}: expected an Example, got {example!r:.80} ({type(example).__name__}): of a data frame, "
+                "name the columns with text= and label=."
+            )
         try:
             answer = check_answer(example, labels)
         except DataError as error:

@@ -8,10 +8,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._label_records import described_labels
@@ -23,7 +23,7 @@ from calibrant.core._records import Journal
 from calibrant.core._rows import Example
 from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._data import Inspection, checked, inspect
-from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress, EvaluationProgressListener
+from calibrant.evaluation._metrics import EvaluationProgress, EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import Tally
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.inference._loop import run_sync
@@ -32,6 +32,9 @@ from calibrant.metrics._intervals import wilson_interval
 from calibrant.runs._directory import RunDirectory, write_json
 from calibrant.runs._output import PredictionsFile
 from calibrant.runs._records import row_record
+
+if TYPE_CHECKING:
+    from calibrant.core._frames import Frame
 
 _CONCURRENCY: Final = 64
 _LOG = logging.getLogger("calibrant")
@@ -71,35 +74,6 @@ def run_fingerprint(
         **described_labels(labels),
         "data": None if inspection is None else asdict(inspection),
     }
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationResult:
-    """Predictions and metrics of an evaluation.
-
-    Attributes
-    ----------
-    predictions : tuple of Prediction
-        One per row, in the order of the input; empty where they went to files.
-    metrics : EvaluationMetrics
-        The numbers.
-    directory : Path or None
-        The directory of the files.
-
-    Examples
-    --------
-    >>> from calibrant import BatchEvaluator, Classifier, Example
-    >>> from calibrant.testing import FakeClient
-    >>> fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
-    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
-    >>> result = BatchEvaluator(classifier).evaluate([Example(input="purrs", answer="cat")])
-    >>> result.predictions[0].label, result.metrics.accuracy.estimate, result.directory
-    ('cat', 1.0, None)
-    """
-
-    predictions: tuple[Prediction, ...]
-    metrics: EvaluationMetrics
-    directory: Path | None = None
 
 
 class RunAccount:
@@ -251,10 +225,12 @@ class BatchEvaluator:
             most = slowest if classifier.in_process else _CONCURRENCY
         self._limits = replace(limits, concurrency=most)
 
-    def evaluate(
+    def evaluate(  # noqa: PLR0913 (keyword-only options)
         self,
-        examples: Iterable[Example],
+        examples: Iterable[Example] | Frame,
         *,
+        text: str | None = None,
+        label: str | None = None,
         out: str | Path | None = None,
         about: Mapping[str, Any] | None = None,
         on_progress: EvaluationProgressListener | None = None,
@@ -264,9 +240,12 @@ class BatchEvaluator:
 
         Parameters
         ----------
-        examples : iterable of Example
-            The rows, such as a list or a `Dataset`. Rows that can be read twice are read once before the first
-            call, so that a broken row costs nothing; an iterator is read as its rows are begun.
+        examples : iterable of Example, or a frame
+            The rows, such as a list or a `Dataset`; or a data frame of pandas or polars, a table of pyarrow or a
+            Hugging Face dataset. Rows that can be read twice are read once before the first call, so that a broken
+            row costs nothing; an iterator is read as its rows are begun.
+        text, label : str, optional
+            Columns of a frame with the texts and their true labels.
         out : path, optional
             Directory for the rows and numbers; needs examples that can be read twice.
         about : mapping, optional
@@ -295,6 +274,13 @@ class BatchEvaluator:
         CalibrantError
             The directory was moved or removed during the run; the message says where its rows are kept.
         """
+        if text is not None or label is not None:
+            from calibrant.core._frames import frame_examples  # noqa: PLC0415 (only if there is a frame)
+
+            rows = frame_examples(cast("Frame", examples), text=text or "input", label=label or "answer")
+            found = self.evaluate(rows, out=out, about=about, on_progress=on_progress, stop=stop)
+            return replace(found, source=cast("Frame", examples))
+        examples = cast("Iterable[Example]", examples)
         if iter(examples) is examples:
             if out is not None:
                 raise ConfigurationError(
@@ -375,6 +361,7 @@ class _EvaluationRun:
         self._about: Mapping[str, Any] = {}
         self._file: PredictionsFile | None = None
         self._predictions: list[Prediction] = []
+        self._answered: list[Example] = []
         self._under_way: deque[tuple[int, Example]] = deque()
         self._rows_called = self._calls_of_rows = 0
 
@@ -425,6 +412,7 @@ class _EvaluationRun:
         else:
             self.account.tally.add(row_record(index, example, prediction))
             self._predictions.append(prediction)
+            self._answered.append(example)
 
     async def _tick(self) -> None:
         while True:
@@ -449,4 +437,4 @@ class _EvaluationRun:
         result = self.account.result(self.directory, self._about, self._predictions)
         self.complete = result.metrics.complete
         self._report()
-        return result
+        return replace(result, examples=tuple(self._answered))

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from calibrant.core._composite import CompositeLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import Interval, Prediction
+from calibrant.core._rows import Example
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._classification import AnsweredLabels
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from calibrant.core._frames import Frame
     from calibrant.metrics._cascade import CascadeMetrics
     from calibrant.metrics._classification import LabelMetrics
     from calibrant.metrics._composite import CompositeMetrics
@@ -165,6 +170,76 @@ class EvaluationMetrics:
             "answered_labels": None if labels is None else labels.to_record(),
             "rows_per_second": self.rows_per_second,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """Predictions and metrics of an evaluation.
+
+    Attributes
+    ----------
+    predictions : tuple of Prediction
+        One per row, in the order of the input; empty where they went to files.
+    metrics : EvaluationMetrics
+        The numbers.
+    directory : Path or None
+        The directory of the files.
+    examples : tuple of Example
+        The rows of `predictions`.
+    source : data frame, table, dataset or None
+        The frame that was evaluated.
+
+    Examples
+    --------
+    >>> from calibrant import BatchEvaluator, Classifier, Example
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
+    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
+    >>> result = BatchEvaluator(classifier).evaluate([Example(input="purrs", answer="cat")])
+    >>> result.predictions[0].label, result.metrics.accuracy.estimate, result.directory
+    ('cat', 1.0, None)
+    """
+
+    predictions: tuple[Prediction, ...]
+    metrics: EvaluationMetrics
+    directory: Path | None = None
+    examples: tuple[Example, ...] = field(default=(), repr=False)
+    source: Frame | None = field(default=None, repr=False, compare=False)
+
+    def to_pandas(self, *, distribution: bool = False) -> pd.DataFrame:
+        """Return a data frame with one row for each that was answered, in the order of the input.
+
+        Its columns are those of ``predictions.jsonl`` that hold one value. Its index is that of the data frame that was
+        evaluated, if it was one of pandas.
+
+        Parameters
+        ----------
+        distribution : bool, default False
+            True to add a column ``probability_LABEL`` for every label.
+
+        Raises
+        ------
+        ConfigurationError
+            pandas is not installed.
+        """
+        from calibrant.evaluation._frames import result_frame  # noqa: PLC0415 (evaluations do without)
+
+        return result_frame(self, distribution=distribution)
+
+    def to_frame(self) -> Frame:
+        """Return the frame that was evaluated, of the same kind, with columns for the answers.
+
+        They are label, confidence, decision, outcome, provider and cost, each with the prefix ``calibrant_`` where the
+        frame has a column of that name; null where a run that ended early has no answer.
+
+        Raises
+        ------
+        ConfigurationError
+            No frame was evaluated.
+        """
+        from calibrant.evaluation._frames import labelled_frame  # noqa: PLC0415 (as above)
+
+        return labelled_frame(self)
 
 
 @dataclass(frozen=True, kw_only=True)
