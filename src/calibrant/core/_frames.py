@@ -124,11 +124,20 @@ def texts_of(values: Iterable[Any], *, what: str = "texts") -> list[Any]:
         return _frame_column(values, names[0]).texts()
     index = getattr(values, "index", None)
     index = None if callable(index) or not hasattr(index, "__getitem__") else index
-    return _Column(name=f"the {what}", cells=_plain(values), index=index).texts(TextWithContext)
+    return _Column(name=f"the {what}", cells=values_of(values), index=index).texts(TextWithContext)
 
 
-def frame_texts(frame: Frame, text: str) -> list[str]:
+def frame_texts(frame: Frame, text: str, *, with_blanks: bool = False) -> list[str]:
     """Return the texts in a column of a frame.
+
+    Parameters
+    ----------
+    frame : data frame, table or dataset
+        The rows, in memory.
+    text : str
+        Name of the column.
+    with_blanks : bool, default False
+        True to take rows without a text for empty texts.
 
     Raises
     ------
@@ -138,8 +147,17 @@ def frame_texts(frame: Frame, text: str) -> list[str]:
         A row holds no text.
     """
     column = _frame_column(frame, text)
-    column.refuse(column.missing())
+    missing = column.missing()
+    if not with_blanks:
+        column.refuse(missing)
+    for place in missing:
+        column.cells[place] = ""
     return column.texts()
+
+
+def frame_values(frame: Frame) -> list[list[Any]]:
+    """Return the values of all columns of a frame."""
+    return [_frame_column(frame, name).cells for name in column_names(frame)]
 
 
 def frame_examples(
@@ -302,7 +320,7 @@ def pandas_frame(columns: Mapping[str, Sequence[Any]], index: object = None) -> 
     return pd.DataFrame(dict(columns), index=index)
 
 
-def _plain(values: Iterable[Any]) -> list[Any]:
+def values_of(values: Iterable[Any]) -> list[Any]:
     """Return the values of a list, a series or an array with one column as objects of Python."""
     if isinstance(values, list | tuple):
         return list(values)
@@ -333,7 +351,7 @@ def _frame_column(frame: Any, name: str) -> _Column:  # noqa: ANN401 (as above)
 
         series = _opened(frame).get_column(name)
         return _Column(name=what, cells=series.to_list(), index=nw.maybe_get_index(series))
-    values = _plain(frame[name][:])
+    values = values_of(frame[name][:])
     classes = label_names(frame, name)
     if classes is not None:  # -1 stands for a row without a label
         values = [

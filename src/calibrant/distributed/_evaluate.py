@@ -26,9 +26,9 @@ from calibrant.distributed._ray import (
 )
 from calibrant.distributed._worker import AnsweredBlock, Reader
 from calibrant.evaluation._data import Dataset, checked, inspect
-from calibrant.evaluation._evaluator import RunAccount, run_fingerprint
+from calibrant.evaluation._evaluator import run_fingerprint
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
-from calibrant.evaluation._tally import Tally
+from calibrant.evaluation._tally import RunAccount, Tally
 from calibrant.inference.doctor._records import public_description
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._shards import Shards

@@ -19,7 +19,7 @@ from calibrant.metrics._classification import AnsweredLabels
 if TYPE_CHECKING:
     import pandas as pd
 
-    from calibrant.core._frames import Frame
+    from calibrant.evaluation._label import WrittenLabels
     from calibrant.metrics._cascade import CascadeMetrics
     from calibrant.metrics._classification import LabelMetrics
     from calibrant.metrics._composite import CompositeMetrics
@@ -30,7 +30,7 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationMetrics:
-    """Figures of a classifier on labelled rows.
+    """Figures of a classifier on rows, most of them about their true labels.
 
     *Answered* rows are those that did not fail with a transport error: all but outcome ``error``. A
     refusal, or an answer that is no label, is answered and wrong.
@@ -71,6 +71,12 @@ class EvaluationMetrics:
         ones. None where all these rows are right, or all wrong.
     rows_with_low_label_mass : int
         Rows on which the model would rather have written something else than any label.
+    rows_without_text : int
+        Unlabelled rows without a text, about which no model was asked; outcome ``unparsed``.
+    labels : mapping of str to int
+        Rows by predicted label, where the true ones are not known; `per_label` is about the others.
+    mean_confidence : float or None
+        Mean confidence of such rows, in [0, 1]; None where true labels are known.
     models : mapping of str to int
         Rows by the model that really answered, as the provider names it.
     calls : int
@@ -137,6 +143,9 @@ class EvaluationMetrics:
     structure: StructureMetrics | None = None
     auroc: Interval | None = None
     rows_with_low_label_mass: int = 0
+    rows_without_text: int = 0
+    labels: Mapping[str, int] = field(default_factory=dict)
+    mean_confidence: float | None = None
 
     @property
     def rows_per_second(self) -> float:
@@ -157,6 +166,9 @@ class EvaluationMetrics:
         for name in ("cascade", "composite", "structure"):
             if numbers[name] is None:
                 del numbers[name]
+        # Figures of rows whose true labels are not known.
+        for name in () if self.accuracy is None else ("rows_without_text", "labels", "mean_confidence"):
+            del numbers[name]
         for name in ("rows", "per_label", "macro_f1") if self.composite is not None else ():  # said already
             del numbers["composite"][name]
         return {
@@ -184,10 +196,14 @@ class EvaluationResult:
         The numbers.
     directory : Path or None
         The directory of the files.
+    written : WrittenLabels or None
+        The file of labels that `BatchEvaluator.label` wrote.
     examples : tuple of Example
         The rows of `predictions`.
-    source : data frame, table, dataset or None
-        The frame that was evaluated.
+    frame : data frame, table, dataset or None
+        A copy of the frame that was given, of the same kind and with the same index, with the columns label,
+        confidence, decision, outcome, provider and cost; each has the prefix ``calibrant_`` where the frame has a
+        column of that name, and is null where a run that ended early has no answer.
 
     Examples
     --------
@@ -203,14 +219,15 @@ class EvaluationResult:
     predictions: tuple[Prediction, ...]
     metrics: EvaluationMetrics
     directory: Path | None = None
+    written: WrittenLabels | None = None
     examples: tuple[Example, ...] = field(default=(), repr=False)
-    source: Frame | None = field(default=None, repr=False, compare=False)
+    frame: Any = field(default=None, repr=False, compare=False)
 
     def to_pandas(self, *, distribution: bool = False) -> pd.DataFrame:
         """Return a data frame with one row for each that was answered, in the order of the input.
 
-        Its columns are those of ``predictions.jsonl`` that hold one value. Its index is that of the data frame that was
-        evaluated, if it was one of pandas.
+        Its columns are those of ``predictions.jsonl`` that hold one value. Its index is that of the frame that was
+        given, if it was one of pandas.
 
         Parameters
         ----------
@@ -225,21 +242,6 @@ class EvaluationResult:
         from calibrant.evaluation._frames import result_frame  # noqa: PLC0415 (evaluations do without)
 
         return result_frame(self, distribution=distribution)
-
-    def to_frame(self) -> Frame:
-        """Return the frame that was evaluated, of the same kind, with columns for the answers.
-
-        They are label, confidence, decision, outcome, provider and cost, each with the prefix ``calibrant_`` where the
-        frame has a column of that name; null where a run that ended early has no answer.
-
-        Raises
-        ------
-        ConfigurationError
-            No frame was evaluated.
-        """
-        from calibrant.evaluation._frames import labelled_frame  # noqa: PLC0415 (as above)
-
-        return labelled_frame(self)
 
 
 @dataclass(frozen=True, kw_only=True)
