@@ -238,14 +238,15 @@ class Bundle:
     ) -> list[float | None]:
         """Return the calibrated confidences in labels; None without a calibrator, a confidence or a label."""
         found: list[float | None] = [None] * len(labels)
-        places = [
-            place for place, pair in enumerate(zip(confidence, labels, strict=True)) if None not in pair
+        known = [
+            (place, sure, label)
+            for place, (sure, label) in enumerate(zip(confidence, labels, strict=True))
+            if sure is not None and label is not None
         ]
-        if self.calibrator is not None and places:
-            given, predicted = ([values[place] for place in places] for values in (confidence, labels))
-            values = self.calibrator.predict(given, predicted=predicted)
-            for place, value in zip(places, values.tolist(), strict=True):
-                found[place] = value
+        if self.calibrator is not None and known:
+            places, given, predicted = zip(*known, strict=True)
+            for place, value in zip(places, self.calibrator.predict(given, predicted=predicted), strict=True):
+                found[place] = float(value)
         return found
 
     def _decision(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cli._errors import FAILED
-from calibrant.cli._prompted import open_prompted, with_context
+from calibrant.cli._prompted import source_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example, TextWithContext, read_texts
@@ -27,10 +27,10 @@ def classify(options: Classify) -> None:
     """Open the task's classifier, and classify with it; see `print_predictions`."""
     if not options.text and options.file is None:
         raise ConfigurationError("Expected --text or --file, got neither.")
-    changed = with_context(Task.from_file(options.task), options)
-    texts = all_texts(options.text or (), options.file, changed)
-    with contextlib.closing(open_prompted(changed, options)) as classifier:
-        print_predictions(classifier, texts, as_json=options.as_json)
+    with source_of(options.task, options) as source:
+        texts = all_texts(options.text or (), options.file, source.task)
+        with contextlib.closing(source.open()) as classifier:
+            print_predictions(classifier, texts, as_json=options.as_json)
 
 
 def all_texts(texts: Sequence[str], file: Path | None, task: Task) -> list[str | TextWithContext]:

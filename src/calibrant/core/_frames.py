@@ -63,16 +63,22 @@ class _Column:
             if _is_missing(value) or (isinstance(value, str) and not value.strip())
         ]
 
-    def texts(self, *kinds: type) -> list[Any]:
-        """Return the values, all of them texts or of one of `kinds`."""
+    def texts(self, *kinds: type, with_blanks: bool = False) -> list[Any]:
+        """Return the values, all of them texts or of one of `kinds`; missing ones are empty texts or refused."""
         allowed = (str, *kinds)
         if all(issubclass(kind, allowed) for kind in set(map(type, self.cells))):
             return self.cells
-        self.refuse([place for place, value in enumerate(self.cells) if _is_missing(value)])
-        place, value = next((n, one) for n, one in enumerate(self.cells) if not isinstance(one, allowed))
+        if not with_blanks:
+            self.refuse([place for place, value in enumerate(self.cells) if _is_missing(value)])
+        cells = ["" if _is_missing(value) else value for value in self.cells]
+        place, value = next(
+            ((n, one) for n, one in enumerate(cells) if not isinstance(one, allowed)), (-1, None)
+        )
+        if place < 0:
+            return cells
         kind = type(value).__name__
         raise DataError(
-            f"Expected text in every row of {self.name}, got {value!r:.60} ({kind}) in {self.row(place)}: convert the "
+            f"Expected text in every row of {self.name}, got {value!r:.60} ({kind}) at {self.row(place)}: convert the "
             "column to text first; numbers that stand for labels need the labels' names."
         )
 
@@ -82,12 +88,12 @@ class _Column:
             first = ", ".join(map(self.row, missing[:_SHOWN]))
             raise DataError(
                 f"Expected text in every row of {self.name}, got none in {len(missing):,} of {len(self.cells):,}, "
-                f"first in {first}: drop these rows, or fill them."
+                f"first at {first}: drop these rows, or fill them."
             )
 
     def row(self, place: int) -> str:
         """Return the name of a row: its position from 0, and its label in an index."""
-        return f"row {place}" if self.index is None else f"row {place} (index {self.index[place]!r:.40})"
+        return f"position {place}" + ("" if self.index is None else f" (index {self.index[place]!r:.40})")
 
 
 def is_frame(value: object) -> bool:
@@ -95,7 +101,7 @@ def is_frame(value: object) -> bool:
     return any(hasattr(type(value), name) for name in ("columns", "column_names"))
 
 
-def texts_of(values: Iterable[Any], *, what: str = "texts") -> list[Any]:
+def texts_of(values: Iterable[Any], *, what: str = "texts", with_blanks: bool = False) -> list[Any]:
     """Return the texts of a list, array, series, column of a dataset, or frame with one column.
 
     Parameters
@@ -104,6 +110,8 @@ def texts_of(values: Iterable[Any], *, what: str = "texts") -> list[Any]:
         The texts.
     what : str, default "texts"
         Names them in messages.
+    with_blanks : bool, default False
+        True to take missing values for empty texts.
 
     Raises
     ------
@@ -121,10 +129,12 @@ def texts_of(values: Iterable[Any], *, what: str = "texts") -> list[Any]:
             raise ConfigurationError(
                 f"Expected one column of {what}, got a frame with {_listed(names)}: name the column."
             )
-        return _frame_column(values, names[0]).texts()
-    index = getattr(values, "index", None)
-    index = None if callable(index) or not hasattr(index, "__getitem__") else index
-    return _Column(name=f"the {what}", cells=values_of(values), index=index).texts(TextWithContext)
+        column = _frame_column(values, names[0])
+    else:
+        index = getattr(values, "index", None)
+        index = None if callable(index) or not hasattr(index, "__getitem__") else index
+        column = _Column(name=f"the {what}", cells=values_of(values), index=index)
+    return column.texts(TextWithContext, with_blanks=with_blanks)
 
 
 def frame_texts(frame: Frame, text: str, *, with_blanks: bool = False) -> list[str]:
@@ -147,12 +157,9 @@ def frame_texts(frame: Frame, text: str, *, with_blanks: bool = False) -> list[s
         A row holds no text.
     """
     column = _frame_column(frame, text)
-    missing = column.missing()
     if not with_blanks:
-        column.refuse(missing)
-    for place in missing:
-        column.cells[place] = ""
-    return column.texts()
+        column.refuse(column.missing())
+    return column.texts(with_blanks=with_blanks)
 
 
 def frame_values(frame: Frame) -> list[list[Any]]:
@@ -188,12 +195,10 @@ def frame_examples(
     unlabelled = answers.missing()
     if on_unlabelled is None or len(unlabelled) == len(answers.cells):
         answers.refuse(unlabelled)
-    for place in unlabelled:
-        answers.cells[place] = ""
     if unlabelled and on_unlabelled is not None:
         on_unlabelled(len(unlabelled))
-    rows = zip(inputs.texts(), answers.texts(), strict=True)
-    return [Example(input=one, answer=answer) for one, answer in rows if answer]
+    rows = zip(inputs.texts(), answers.texts(with_blanks=True), strict=True)
+    return [Example(input=one, answer=answer) for one, answer in rows if answer.strip()]
 
 
 def label_names(frame: Frame, label: str) -> Sequence[str] | None:

@@ -153,7 +153,10 @@ class UnlabelledFile(UnlabelledTexts):
         for number, row in enumerate(islice(read_rows(self.path), self._limit)):
             for column in () if number else self.read_columns:
                 if column not in row.values:
-                    raise row.expected("a column of texts", column)
+                    known = ", ".join(map(str, row.values)) or "none"
+                    raise row.error(
+                        f"expected a column {column!r}, got the columns {known:.200}: name that of the texts (--text)."
+                    )
             yield row.values, self.example(row)
 
     def example(self, row: Row) -> Example:

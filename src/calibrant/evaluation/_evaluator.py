@@ -201,7 +201,7 @@ class BatchEvaluator:
         texts: str | Path | Iterable[str | TextWithContext | None] | Frame | UnlabelledTexts,
         *,
         text: str = "input",
-        out: str | Path | None = None,
+        out: str | Path | LabelFile | None = None,
         file_format: str | None = None,
         decide: Decide | None = None,
         distribution: bool = False,
@@ -246,12 +246,13 @@ class BatchEvaluator:
         from calibrant.evaluation._label import LabelFile, unlabelled  # noqa: PLC0415 (the same)
 
         rows = unlabelled(texts, text=text)
-        file = None
-        if out is not None:
+        file = out if isinstance(out, LabelFile) else None
+        if isinstance(out, str | Path):
             file = LabelFile(
                 Path(out), rows, file_format=file_format, decide=decide, distribution=distribution
             )
-        found = self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop, file=file)
+        directory = None if file is None else file.directory
+        found = self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
         return found if rows.frame is None else with_frame(found, rows.frame, decide)
 
     def _run(

@@ -65,7 +65,7 @@ class UnlabelledFrame(UnlabelledTexts):
         self.columns = dict.fromkeys(map(str, column_names(frame)))
 
     def __iter__(self) -> Iterator[Example]:
-        return (Example(input=text, answer="") for text in self._inputs)
+        return (Example(input=text if text.strip() else "", answer="") for text in self._inputs)
 
     def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
         """Yield the columns of each row, and the row as an example."""

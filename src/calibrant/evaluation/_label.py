@@ -73,8 +73,17 @@ def unlabelled(
     texts: str | Path | Iterable[str | TextWithContext | None] | Frame | UnlabelledTexts,
     *,
     text: str = "input",
+    context: str | None = None,
+    limit: int | None = None,
 ) -> UnlabelledTexts:
     """Return the rows of a file or a frame, or texts, as examples without answers.
+
+    Parameters
+    ----------
+    texts : path, frame, iterable of str, TextWithContext or None, or UnlabelledTexts
+        The file, the frame, or the texts.
+    text, context, limit
+        Of a file; see `UnlabelledFile`. Of a frame, `text` alone.
 
     Raises
     ------
@@ -91,14 +100,16 @@ def unlabelled(
                 "first.",
                 path=path,
             )
-        return UnlabelledFile(path, text=text)
-    from calibrant.core._frames import is_frame, values_of  # noqa: PLC0415 (files do without)
+        return UnlabelledFile(path, text=text, context=context, limit=limit)
+    if isinstance(texts, list | tuple):
+        return UnlabelledTexts(texts)
+    from calibrant.core._frames import is_frame, texts_of  # noqa: PLC0415 (files do without)
 
     if is_frame(texts):
         from calibrant.evaluation._frames import UnlabelledFrame  # noqa: PLC0415 (the same)
 
         return UnlabelledFrame(cast("Frame", texts), text=text)
-    return UnlabelledTexts(values_of(cast("Iterable[Any]", texts)))
+    return UnlabelledTexts(texts_of(cast("Iterable[Any]", texts), with_blanks=True))
 
 
 class LabelFile:
@@ -119,6 +130,8 @@ class LabelFile:
 
     Attributes
     ----------
+    directory : Path
+        As above.
     path : Path
         The file.
     written : WrittenLabels
@@ -153,7 +166,7 @@ class LabelFile:
                 f"Expected an output directory apart from the input, got {directory} for {source}: choose another "
                 "one, as its files are written anew."
             )
-        self._directory = directory
+        self.directory = directory
         self._rows = rows
         self._format = file_format
         self._decide = decide
@@ -212,7 +225,7 @@ class LabelFile:
 
     def _blocks(self) -> Iterator[tuple[list[Any], list[Mapping[str, Any]], Any]]:
         """Yield the records of answered rows with the input's values, and its Arrow table where types are kept."""
-        lines, number = _answered(self._directory), 0
+        lines, number = _answered(self.directory), 0
         for given, table in self._inputs():
             records = [json.loads(line) for line in islice(lines, len(given))]
             for record, (_, example) in zip(records, given, strict=False):

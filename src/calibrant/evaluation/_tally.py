@@ -139,8 +139,9 @@ class Tally:
 
     def _count_label(self, label: str | None) -> None:
         """Count the predicted label, or each of several, of a row whose true label is not known."""
-        several = isinstance(self._labels, CompositeLabels) and label is not None
-        self.given.update(self._labels.decisions(label) if several else [] if label is None else [label])
+        if label is not None:
+            labels = self._labels
+            self.given.update(labels.decisions(label) if isinstance(labels, CompositeLabels) else [label])
 
     def _count_answer(self, row: Mapping[str, Any]) -> None:
         """Count the predicted label of an answered row beside the true one."""
