@@ -21,10 +21,11 @@ from calibrant.cli._evaluate import (
 from calibrant.cli._evaluation_table import counts_text, effort_line
 from calibrant.cli._progress import EvaluationDisplay, interruptible
 from calibrant.cli._prompted import source_of
-from calibrant.cli._tables import aligned, number, print_output
+from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.evaluation._data import UnlabelledTexts, inspect
 from calibrant.evaluation._label import LabelFile, unlabelled
+from calibrant.inference._classifier import as_classifier
 
 if TYPE_CHECKING:
     from calibrant.assembly._bundle import Bundle
@@ -57,9 +58,10 @@ def label(options: Label) -> None:
             context=columns.context,
             limit=options.max_rows,
         )
-        file = label_file(options.out, rows, source.bundle, options)
+        file = _label_file(options.out, rows, source.bundle, options)
         if options.engine == "batch":
-            raise NotImplementedError
+            _label_by_batch(source, options, rows, file)
+            return
         with contextlib.closing(source.open(limits=run_limits(source.task, options))) as classifier:
             with (
                 interruptible(at_once=options.engine == "local" and classifier.in_process) as stop,
@@ -72,7 +74,7 @@ def label(options: Label) -> None:
         exit_as(result.metrics, {}, stop=stop)
 
 
-def label_file(out: Path, rows: UnlabelledTexts, bundle: Bundle | None, options: Label) -> LabelFile:
+def _label_file(out: Path, rows: UnlabelledTexts, bundle: Bundle | None, options: Label) -> LabelFile:
     """Return the file of labels in a directory, with the decisions of a bundle."""
     return LabelFile(
         out,
@@ -109,8 +111,37 @@ def _run(  # noqa: PLR0913 (what a run is made of)
         )
 
 
+def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, file: LabelFile) -> None:
+    """Submit the rows to the provider's batch interface, wait for the answers and write the labels."""
+    from calibrant.cli._batch import print_answers
+    from calibrant.cli._label_job import LabelJob, refuse_limits
+
+    refuse_limits([name for name in _LOCAL_LIMITS if getattr(options, name) is not None])
+    with contextlib.closing(source.open()) as classifier:
+        single = as_classifier(classifier, to_use="batch interface")
+        inspect(rows, single.labels)
+        file.prepare()
+        submitted = evaluation.submit_batch(single, list(rows), out=options.out)
+        write_down(source, options.out, classifier)
+    job = LabelJob(
+        source=str(options.source.resolve()),
+        data=str(options.data.resolve()),
+        text=options.text or source.task.columns.input,
+        limit=options.max_rows,
+        format=options.format,
+        distribution=options.distribution,
+    )
+    job.save(options.out)
+    say(f"{submitted.rows:,} rows are submitted; if this ends: calibrant batch collect {options.out} --wait")
+    key = single.options.get("api_key")
+    report = evaluation.collect_batch(options.out, wait=evaluation.Polling(), api_key=key)
+    file.write()
+    print_answers(report)
+    print_output({}, [f"File: {file.path}"], as_json=False)
+
+
 def _print_result(result: EvaluationResult, bundle: Bundle | None, options: Label) -> None:
-    """Print what was labelled, decisions, drift and the files."""
+    """Print the labelled rows, decisions, drift and the files."""
     metrics, written = result.metrics, result.written
     if written is None or result.directory is None:
         raise StateError("Expected an output directory.")
@@ -149,7 +180,7 @@ def _figures(metrics: EvaluationMetrics) -> Iterator[tuple[str, str]]:
     more = len(metrics.labels) - len(shown)
     labels = ", ".join(f"{name} {count:,} ({100 * count / total:.1f} %)" for name, count in shown)
     yield "labels", (labels or "-") + (f", and {more:,} more" if more else "")
-    yield "mean confidence", number(metrics.mean_confidence)
+    yield "mean confidence", f"{number(metrics.mean_confidence)}, as the model gives it"
     yield "answered by", counts_text(metrics.models)
     yield from (("failed", f"{count:,} {kind}") for kind, count in metrics.errors.items())
 
@@ -168,4 +199,4 @@ def _decision_lines(bundle: Bundle | None, decisions: dict[str, int] | Any, sour
         why += (
             "none: every row is to be reviewed" if least is None else f"{least:.4g} of the model's confidence"
         )
-    yield f"decisions: {counts_text(decisions)} ({why})"
+    yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"

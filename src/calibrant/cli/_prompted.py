@@ -51,7 +51,7 @@ class Source:
 
 @contextmanager
 def source_of(path: Path, options: PromptedOptions) -> Iterator[Source]:
-    """Yield what a task file, a bundle or the directory of a run holds, without opening a model.
+    """Yield the source in a task file, a bundle or the directory of a run, without opening a model.
 
     Raises
     ------

@@ -33,6 +33,7 @@ from calibrant.runs._directory import RunDirectory, write_json
 if TYPE_CHECKING:
     from calibrant.metrics._cascade import CascadeTally
     from calibrant.metrics._composite import CompositeMetrics, CompositeTally
+    from calibrant.metrics._structure import StructureMetrics
 
 _KINDS: Final = 20
 _LOG = logging.getLogger("calibrant")
@@ -171,19 +172,23 @@ class Tally:
         elif tokens > 0:
             self.unpriced += 1
 
+    def _structure(self) -> StructureMetrics | None:
+        """Return the distances of answers from true labels; None where labels are flat or true ones not known."""
+        if not self.labelled or self._composite is not None or self._labels.structure == "flat":
+            return None
+        from calibrant.metrics._structure import structure_metrics  # noqa: PLC0415 (loaded when it is used)
+
+        return structure_metrics(self._labels, self._counts[:, :-1], self._counts[:, -1])
+
     def metrics(
         self, *, expected: int | None, stopped: str, seconds: float, session_rows: int
     ) -> EvaluationMetrics:
         """Return the metrics of the rows so far; see `EvaluationMetrics` for the parameters."""
         composite = None if self._composite is None or not self.labelled else self._composite.metrics()
-        counts, structure = (self._counts[:, :-1], self._counts[:, -1]), None
+        counts = self._counts[:, :-1], self._counts[:, -1]
         summary: ClassificationSummary | CompositeMetrics | None = composite
         if self._counts.any():
             summary = ClassificationSummary.from_counts(self._labels.labels, *counts)
-        if self.labelled and self._composite is None and self._labels.structure != "flat":
-            from calibrant.metrics._structure import structure_metrics  # noqa: PLC0415 (loaded when it is used)
-
-            structure = structure_metrics(self._labels, *counts)
         # Copies: an array that lends its memory cannot grow.
         confidence, right = np.array(self._confidence), np.array(self._right)
         return EvaluationMetrics(
@@ -215,7 +220,7 @@ class Tally:
             session_rows=session_rows,
             cascade=None if self._cascade is None else self._cascade.metrics(),
             composite=composite,
-            structure=structure,
+            structure=self._structure(),
             rows_without_text=self.without_text,
             labels=dict(self.given.most_common()),
             mean_confidence=float(confidence.mean()) if self.given and len(confidence) else None,
