@@ -129,9 +129,9 @@ test-browser: $(INSTALLED_DEV)
 test-proxy: $(INSTALLED_DEV) $(INSTALLED_PROXY)
 	LITELLM_PROXY=$(abspath $(VENV_PROXY))/bin/litellm $(PYTHON) -m pytest -m proxy tests/serving
 
-# From clean kernels, the embedded model included; on the recorded answers, too, where they are.
+# From clean kernels.
 test-notebooks: $(INSTALLED_DEV)
-	CALIBRANT_DATA=$(abspath $(wildcard $(DATA)/..)) $(PYTHON) -m pytest tests/notebooks
+	$(PYTHON) -m pytest tests/notebooks
 
 # Into site/, which opens from file://, too; a broken link or a docstring that cannot be read is an error.
 docs: $(INSTALLED_DOCS)

@@ -274,7 +274,7 @@ def test_a_frame_is_searched() -> None:
     result = optimize(given, text="note", label="label", model=model(), max_metric_calls=100)
     assert result.seed_prompt.accuracy is not None
     assert result.seed_prompt.accuracy.estimate == 1
-    assert "'cat', 'dog'" in result.seed_prompt.prompt
+    assert "one of: cat, dog." in result.seed_prompt.prompt
     prompts = result.to_pandas()
     assert prompts["chosen"].sum() == 1
     assert prompts["test_accuracy"][0] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import pkgutil
 import re
 import shutil
@@ -82,6 +83,8 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_it_shows(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in [name for name in os.environ if name.endswith(("_API_KEY", "_API_BASE", "_BASE_URL"))]:
+        monkeypatch.delenv(name)
     namespace: dict[str, object] = {}
     printed = ""
     masked = True

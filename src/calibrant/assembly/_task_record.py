@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
@@ -52,7 +52,7 @@ class _TaskRecord(Section):
     state_left_out: bool
     left_out: dict[str, tuple[str, ...]]
     demonstrations: DemonstrationSettings | None = None
-    input_column: str = Columns.input
+    columns: Columns = Columns()
 
 
 class RunSettings(Section):
@@ -183,8 +183,8 @@ def task_to_record(task: Task) -> dict[str, Any]:
         del record["routing"]["router_ema_enabled"]  # written out, it would contradict routing = "ema"
     if task.demonstrations is not None:
         record["demonstrations"] = task.demonstrations.model_dump()
-    if task.columns.input != Columns.input:
-        record["input_column"] = task.columns.input
+    if task.columns != Columns():
+        record["columns"] = {**asdict(task.columns), "fields": [list(pair) for pair in task.columns.fields]}
     return record
 
 
@@ -233,7 +233,7 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
             model=own.model or ModelSettings(),
             sections=sections,
             demonstrations=own.demonstrations,
-            columns=Columns(input=own.input_column),
+            columns=own.columns,
         )
     except (ConfigurationError, TypeError, ValueError) as error:
         raise _damage(place, str(error)) from error

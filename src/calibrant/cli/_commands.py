@@ -16,7 +16,6 @@ app = typer.Typer(
     name="calibrant",
     help=HELP,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -43,6 +42,32 @@ class PromptedOptions:
     model: str | None = None
     context: str | None = None
     context_column: str | None = None
+
+
+@command(app, "calibrant.cli._init:init")
+class Init:
+    """Write a task file for labelled rows: columns, labels, splits and models are found.
+
+    Attributes
+    ----------
+    data : DATA
+        The rows: CSV, JSON Lines, Parquet or Excel.
+    text : COLUMN
+        Column of the texts; by default the one with long, different texts.
+    label : COLUMN
+        Column of the answers; by default the one with few values that are repeated.
+    out
+        Directory of the task file; by default named like the data.
+    model
+        Model in the task file; by default the first that could be asked now.
+    """
+
+    data: Path = field(kw_only=False)
+    text: str | None = None
+    label: str | None = None
+    out: Path | None = None
+    model: str | None = None
+    as_json: bool = False
 
 
 @command(app, "calibrant.cli._optimize:optimize")

@@ -57,6 +57,7 @@ def label(options: Label) -> None:
             text=options.text or columns.input,
             context=columns.context,
             limit=options.max_rows,
+            csv=columns.csv,
         )
         file = _label_file(options.out, rows, source.bundle, options)
         if options.engine == "batch":

@@ -75,7 +75,7 @@ class LabelJob:
             The source or the data cannot be read again.
         """
         with source_of(Path(self.source), PromptedOptions()) as source:
-            rows = unlabelled(Path(self.data), text=self.text, limit=self.limit)
+            rows = unlabelled(Path(self.data), text=self.text, limit=self.limit, csv=source.task.columns.csv)
             for _ in rows:  # its columns are known then
                 pass
             decide = None if source.bundle is None else source.bundle.decide_many

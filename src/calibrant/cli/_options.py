@@ -32,6 +32,15 @@ _SHARED: Final = {
     "task": ("TASK.toml", "The task file."),
     "text": ("", "A text; may be given several times."),
 }
+# Values that a shell proposes; they are checked when the command runs.
+_VALUES: Final = {
+    "engine": ("local", "ray"),
+    "model": ("local/smollm2-135m", "openai/", "anthropic/", "gemini/", "ollama/"),
+    "prior_correction": ("batch", "off"),
+    "proposer": ("exemplar", "reflection"),
+    "space": ("masked", "raw"),
+    "split": ("train", "validation", "test"),
+}
 _ENTRY: Final = re.compile(r"^(\w+)(?: : (.+))?\n((?:    .+\n?)+)", re.MULTILINE)
 
 
@@ -92,7 +101,17 @@ def _for_typer(parameter: inspect.Parameter, metavar: str, text: str) -> inspect
         return parameter.replace(default=typer.Argument(default, metavar=metavar or None, help=text))
     # A flag that is off has no opposite.
     names = [f"--{parameter.name.removeprefix('as_').replace('_', '-')}"] if default is False else []
-    return parameter.replace(default=typer.Option(default, *names, metavar=metavar or None, help=text))
+    option = typer.Option(
+        default, *names, metavar=metavar or None, help=text, autocompletion=_proposals(parameter.name)
+    )
+    return parameter.replace(default=option)
+
+
+def _proposals(name: str) -> Callable[[str], list[str]] | None:
+    """Return the function that proposes an option's values to a shell, which proposes files otherwise."""
+    if (values := _VALUES.get(name)) is None:
+        return None
+    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 
 
 def parse_option(text: str) -> tuple[str, Any]:

@@ -43,6 +43,7 @@ _LOG = logging.getLogger("calibrant")
 # Packages above read these: `calibrant.assembly` knows which.
 _SECTIONS: Final = ("cascade", "routing")
 _FEW_LABELS: Final = 10  # so many may each be there once
+_LISTED_LABELS: Final = 50  # in a prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +264,7 @@ class Task:
         >>> frame = pd.DataFrame({"note": [f"lunch {n}" for n in range(10)], "kind": ["Food", "Work"] * 5})
         >>> task = Task.from_frame(frame, text="note", label="kind")
         >>> len(task.train), len(task.validation), len(task.test), task.prompt
-        (4, 2, 4, "Classify the text. Answer with one of these labels: 'Food', 'Work'.")
+        (4, 2, 4, 'Classify the text: choose the label that fits it best. The label is one of: Food, Work.')
         """
         from calibrant.core._frames import frame_examples, label_names  # noqa: PLC0415 (if there is a frame)
         from calibrant.core._splits import split_rule  # noqa: PLC0415 (the same)
@@ -275,11 +276,11 @@ class Task:
         parts: tuple[list[Example], ...] = ([], [], [])
         for row in rows:
             parts[rule.part(row.input, row.answer)].append(row)
-        listed = ", ".join(map(repr, known))
+        listed = f" The label is one of: {', '.join(known)}." if len(known) <= _LISTED_LABELS else ""
         return cls(
             name=label,
             labels=known,
-            prompt=prompt or f"Classify the text. Answer with one of these labels: {listed}.",
+            prompt=prompt or f"Classify the text: choose the label that fits it best.{listed}",
             columns=Columns(input=text, answer=label),
             train=tuple(parts[0]),
             validation=tuple(parts[1]),

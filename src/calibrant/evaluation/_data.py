@@ -14,6 +14,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._predictor import Predictor, Query
 from calibrant.core._rows import DataSource, Example, Row, TextWithContext, read_rows
 from calibrant.core._task import check_answer
+from calibrant.core._text_files import ANY_CSV, CsvFormat
 
 NO_TEXT: Final = "no text: the model was not asked"
 """Reason of a row whose text is missing."""
@@ -118,6 +119,8 @@ class UnlabelledFile(UnlabelledTexts):
         Column of the context that a cascade's verifier reads.
     limit : int, optional
         Only so many rows, from the beginning; at least 1.
+    csv : CsvFormat
+        What is known of the format of a CSV file.
 
     Raises
     ------
@@ -128,7 +131,13 @@ class UnlabelledFile(UnlabelledTexts):
     """
 
     def __init__(
-        self, path: Path, *, text: str = "input", context: str | None = None, limit: int | None = None
+        self,
+        path: Path,
+        *,
+        text: str = "input",
+        context: str | None = None,
+        limit: int | None = None,
+        csv: CsvFormat = ANY_CSV,
     ) -> None:
         super().__init__()
         if limit is not None and limit < 1:
@@ -137,6 +146,7 @@ class UnlabelledFile(UnlabelledTexts):
         self.text = text
         self._context = context
         self._limit = limit
+        self.csv = csv
 
     @property
     def is_parquet(self) -> bool:
@@ -150,7 +160,7 @@ class UnlabelledFile(UnlabelledTexts):
 
     def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
         """Yield the columns of each row, as they are in the file, and the row as an example."""
-        for number, row in enumerate(islice(read_rows(self.path), self._limit)):
+        for number, row in enumerate(islice(read_rows(self.path, csv=self.csv), self._limit)):
             for column in () if number else self.read_columns:
                 if column not in row.values:
                     known = ", ".join(map(str, row.values)) or "none"

@@ -17,6 +17,7 @@ from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_lef
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._reported import writable
 from calibrant.core._rows import Example, Row, TextWithContext
+from calibrant.core._text_files import ANY_CSV, CsvFormat
 from calibrant.evaluation._data import NO_TEXT, UnlabelledFile, UnlabelledTexts
 from calibrant.evaluation._parquet import require_parquet
 from calibrant.runs._directory import PREDICTIONS, unwritable
@@ -75,6 +76,7 @@ def unlabelled(
     text: str = "input",
     context: str | None = None,
     limit: int | None = None,
+    csv: CsvFormat = ANY_CSV,
 ) -> UnlabelledTexts:
     """Return the rows of a file or a frame, or texts, as examples without answers.
 
@@ -82,7 +84,7 @@ def unlabelled(
     ----------
     texts : path, frame, iterable of str, TextWithContext or None, or UnlabelledTexts
         The file, the frame, or the texts.
-    text, context, limit
+    text, context, limit, csv
         Of a file; see `UnlabelledFile`. Of a frame, `text` alone.
 
     Raises
@@ -100,7 +102,7 @@ def unlabelled(
                 "first.",
                 path=path,
             )
-        return UnlabelledFile(path, text=text, context=context, limit=limit)
+        return UnlabelledFile(path, text=text, context=context, limit=limit, csv=csv)
     if isinstance(texts, list | tuple):
         return UnlabelledTexts(texts)
     from calibrant.core._frames import is_frame, texts_of  # noqa: PLC0415 (files do without)
