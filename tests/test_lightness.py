@@ -9,6 +9,7 @@ from pathlib import Path
 
 HEAVY = {
     "aiohttp",
+    "datasets",
     "dspy",
     "fastapi",
     "gepa",
@@ -17,7 +18,10 @@ HEAVY = {
     "litellm",
     "llm_structured_confidence",
     "model2vec",
+    "narwhals",
     "openai",
+    "pandas",
+    "polars",
     "prometheus_client",
     "pyarrow",
     "ray",

@@ -80,7 +80,11 @@ class UnlabelledTexts:
     ----------
     columns : dict of str to None
         Names of the columns read so far, in order.
+    frame : data frame, table, dataset or None
+        The frame that holds the texts.
     """
+
+    frame: Any = None
 
     def __init__(self, texts: Sequence[str | TextWithContext | None] = ()) -> None:
         self._texts = texts
@@ -228,6 +232,11 @@ def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
         yield from examples
         return
     for number, example in enumerate(examples, 1):
+        if not isinstance(example, Example):
+            raise DataError(
+                f"row {number}: expected an Example, got {example!r:.80} ({type(example).__name__}): of a data frame, "
+                "name the columns with text= and label=."
+            )
         try:
             answer = check_answer(example, labels)
         except DataError as error:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._label_records import described_labels
@@ -32,6 +32,7 @@ from calibrant.runs._output import PredictionsFile
 from calibrant.runs._records import row_record
 
 if TYPE_CHECKING:
+    from calibrant.core._frames import Frame
     from calibrant.evaluation._label import Decide, LabelFile
 
 _CONCURRENCY: Final = 64
@@ -135,10 +136,12 @@ class BatchEvaluator:
             most = slowest if classifier.in_process else _CONCURRENCY
         self._limits = replace(limits, concurrency=most)
 
-    def evaluate(
+    def evaluate(  # noqa: PLR0913 (keyword-only options)
         self,
-        examples: Iterable[Example],
+        examples: Iterable[Example] | Frame,
         *,
+        text: str | None = None,
+        label: str | None = None,
         out: str | Path | None = None,
         about: Mapping[str, Any] | None = None,
         on_progress: EvaluationProgressListener | None = None,
@@ -148,9 +151,12 @@ class BatchEvaluator:
 
         Parameters
         ----------
-        examples : iterable of Example
-            The rows, such as a list or a `Dataset`. Rows that can be read twice are read once before the first
-            call, so that a broken row costs nothing; an iterator is read as its rows are begun.
+        examples : iterable of Example, or a frame
+            The rows, such as a list or a `Dataset`; or a data frame of pandas or polars, a table of pyarrow or a
+            Hugging Face dataset. Rows that can be read twice are read once before the first call, so that a broken
+            row costs nothing; an iterator is read as its rows are begun.
+        text, label : str, optional
+            Columns of a frame with the texts and their true labels.
         out : path, optional
             Directory for the rows and numbers; needs examples that can be read twice.
         about : mapping, optional
@@ -179,11 +185,20 @@ class BatchEvaluator:
         CalibrantError
             The directory was moved or removed during the run; the message says where its rows are kept.
         """
-        return self._run(examples, out=out, about=about, on_progress=on_progress, stop=stop)
+        if text is None and label is None:
+            rows = cast("Iterable[Example]", examples)
+            return self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
+        from calibrant.core._frames import frame_examples  # noqa: PLC0415 (if there is a frame)
+        from calibrant.evaluation._frames import with_frame  # noqa: PLC0415 (the same)
+
+        frame = cast("Frame", examples)
+        rows = frame_examples(frame, text=text or "input", label=label or "answer")
+        found = self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
+        return with_frame(found, frame)
 
     def label(  # noqa: PLR0913 (keyword-only options)
         self,
-        texts: str | Path | Iterable[str | TextWithContext | None] | UnlabelledTexts,
+        texts: str | Path | Iterable[str | TextWithContext | None] | Frame | UnlabelledTexts,
         *,
         text: str = "input",
         out: str | Path | LabelFile | None = None,
@@ -198,10 +213,11 @@ class BatchEvaluator:
 
         Parameters
         ----------
-        texts : path, or iterable of str, TextWithContext or None
-            A JSON Lines, CSV or Parquet file, or the texts. About one that is missing or blank no model is asked.
+        texts : path, frame, or iterable of str, TextWithContext or None
+            A JSON Lines, CSV or Parquet file, a frame (see `evaluate`), or the texts. About one that is missing or
+            blank no model is asked.
         text : str, default "input"
-            The file's column of texts.
+            Column of the file or frame that holds the texts.
         out : path, optional
             Directory that gets ``labels.csv``, ``.jsonl`` or ``.parquet`` too: the columns of the input and label,
             confidence, decision, outcome, provider and cost.
@@ -226,7 +242,8 @@ class BatchEvaluator:
         ,,,,no text,,
         it barks,dog,0.8,,ok,fake,
         """
-        from calibrant.evaluation._label import LabelFile, unlabelled  # noqa: PLC0415 (evaluations do without)
+        from calibrant.evaluation._frames import with_frame  # noqa: PLC0415 (evaluations do without)
+        from calibrant.evaluation._label import LabelFile, unlabelled  # noqa: PLC0415 (the same)
 
         rows = unlabelled(texts, text=text)
         file = out if isinstance(out, LabelFile) else None
@@ -235,7 +252,8 @@ class BatchEvaluator:
                 Path(out), rows, file_format=file_format, decide=decide, distribution=distribution
             )
         directory = None if file is None else file.directory
-        return self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
+        found = self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
+        return found if rows.frame is None else with_frame(found, rows.frame, decide)
 
     def _run(
         self,
@@ -335,6 +353,7 @@ class _EvaluationRun:
         self._about: Mapping[str, Any] = {}
         self._file: PredictionsFile | None = None
         self._predictions: list[Prediction] = []
+        self._answered: list[Example] = []
         self._under_way: deque[tuple[int, Example]] = deque()
         self._rows_called = self._calls_of_rows = 0
 
@@ -385,6 +404,7 @@ class _EvaluationRun:
         else:
             self.account.tally.add(row_record(index, example, prediction))
             self._predictions.append(prediction)
+            self._answered.append(example)
 
     async def _tick(self) -> None:
         while True:
@@ -409,4 +429,4 @@ class _EvaluationRun:
         result = self.account.result(self.directory, self._about, self._predictions)
         self.complete = result.metrics.complete
         self._report()
-        return result
+        return replace(result, examples=tuple(self._answered))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
@@ -233,7 +233,7 @@ class Classifier(ModelPredictor):
         return found
 
     def fit(
-        self, texts: Sequence[str], answers: Sequence[str], *, embeddings: str | EmbeddingModel | None = None
+        self, texts: Iterable[str], answers: Iterable[str], *, embeddings: str | EmbeddingModel | None = None
     ) -> Self:
         """Ask the model about labelled texts, and learn a head from its answers.
 
@@ -242,10 +242,10 @@ class Classifier(ModelPredictor):
 
         Parameters
         ----------
-        texts : sequence of str, length n
+        texts : sequence or series of str, length n
             Labelled texts; about 100 are a good beginning.
-        answers : sequence of str, length n
-            Their true labels.
+        answers : sequence or series of str, length n
+            Their true labels; the first belongs to the first text, whatever the index of a series.
         embeddings : str or EmbeddingModel, optional
             Gives the head a vector of each text beside its words: see `calibrant.inference.open_embedding_model`. By
             default words alone.
@@ -258,8 +258,10 @@ class Classifier(ModelPredictor):
         ProviderError
             A fault that every call would meet.
         """
+        from calibrant.core._frames import texts_of  # noqa: PLC0415 (if it learns a head)
         from calibrant.inference._heads import head_of, true_labels  # noqa: PLC0415 (if it learns one)
 
+        texts, answers = texts_of(texts), texts_of(answers, what="answers")
         true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
         embedding = None
         if embeddings is not None:

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from calibrant.core._completion import Client, Completion, CompletionRequest
 from calibrant.core._composite import CompositeLabels
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from calibrant.calibration._prior import LabelPriorCorrection
+    from calibrant.core._frames import FrameT
     from calibrant.heads._head import Head
     from calibrant.inference._demonstrations import Retrieval
 
@@ -75,47 +76,78 @@ class BasePredictor(Predictor):
         """Classify one text; a cascade's verifier also reads `context`."""
         return self.classify_many([text])[0]
 
+    @overload
     def classify_many(
         self,
-        texts: Sequence[str | TextWithContext],
+        texts: Iterable[str | TextWithContext],
         *,
+        text: None = None,
         on_prediction: OnPrediction | None = None,
-    ) -> list[Prediction]:
+    ) -> list[Prediction]: ...
+    @overload
+    def classify_many(
+        self, texts: FrameT, *, text: str, on_prediction: OnPrediction | None = None
+    ) -> FrameT: ...
+    def classify_many(
+        self, texts: Any, *, text: str | None = None, on_prediction: OnPrediction | None = None
+    ) -> Any:
         """Classify texts concurrently.
 
         Parameters
         ----------
-        texts : sequence of str or TextWithContext
-            Texts to classify.
+        texts : sequence of str or TextWithContext, series, array or frame
+            Texts to classify: a list, an array, a series of pandas or polars, a column of a Hugging Face dataset, or a
+            frame of theirs or of pyarrow.
+        text : str, optional
+            Column of a frame that holds the texts. Not needed for a frame with a single column.
         on_prediction : callable, optional
             Called with the index and the prediction of each text as it is answered.
 
         Returns
         -------
-        list of Prediction
-            One per text, in order. A row that failed says so in its ``outcome``.
+        list of Prediction, or a frame
+            One per text, in order. A row that failed says so in its ``outcome``. With `text`, a copy of the frame with
+            the same index and the columns label, confidence, decision, outcome, provider and cost, each with the prefix
+            ``calibrant_`` where the frame has a column of that name.
 
         Raises
         ------
+        ConfigurationError
+            The frame lacks the column or is not in memory, or `texts` is a single text.
+        DataError
+            A row holds no text; the first ones are named by position and index.
         ProviderError
             A fault that every call would meet, such as a bad key.
         LimitReachedError
             A budget or the deadline of the run was reached first.
         """
-        return run_sync(self.aclassify_many(texts, on_prediction=on_prediction))
+        return run_sync(self.aclassify_many(texts, text=text, on_prediction=on_prediction))
 
     async def aclassify(self, text: str | TextWithContext) -> Prediction:
         """Classify one text, for use inside an event loop."""
         return (await self.aclassify_many([text]))[0]
 
+    @overload
     async def aclassify_many(
         self,
-        texts: Sequence[str | TextWithContext],
+        texts: Iterable[str | TextWithContext],
         *,
+        text: None = None,
         on_prediction: OnPrediction | None = None,
-    ) -> list[Prediction]:
+    ) -> list[Prediction]: ...
+    @overload
+    async def aclassify_many(
+        self, texts: FrameT, *, text: str, on_prediction: OnPrediction | None = None
+    ) -> FrameT: ...
+    async def aclassify_many(
+        self, texts: Any, *, text: str | None = None, on_prediction: OnPrediction | None = None
+    ) -> Any:
         """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
-        return await ask_async(self, [self.query(text) for text in texts], on_prediction=on_prediction)
+        from calibrant.core import _frames  # noqa: PLC0415 (evaluations and searches do without)
+
+        given = _frames.texts_of(texts) if text is None else _frames.frame_texts(texts, text)
+        found = await ask_async(self, [self.query(one) for one in given], on_prediction=on_prediction)
+        return found if text is None else _frames.with_answers(texts, map(_frames.answer_of, found))
 
     def __repr__(self) -> str:
         labels = ", ".join(map(repr, self.labels.labels[:_LABELS_SHOWN]))
