@@ -99,12 +99,13 @@ def _cuts(
 def _cut(places: NDArray[np.uint64], shares: Shares) -> tuple[int, int]:
     """Return the two places that cut sorted places into parts of the wanted shares."""
     n = len(places)
+    slack = int(n * min(share for share in shares if share)) // _SLACK
     found = []
     for share in (shares[0], shares[0] + shares[1]):
         ideal = min(round(share * _END), _END - 1)
         wanted = round(share * n)
         index = int(np.searchsorted(places, np.uint64(ideal)))
-        index = min(max(index, wanted - n // _SLACK), wanted + n // _SLACK, n)
+        index = min(max(index, wanted - slack), wanted + slack, n)
         found.append(int(places[index]) if index < n else _END)
     if not shares[2]:
         found[1] = _END

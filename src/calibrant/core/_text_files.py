@@ -236,7 +236,8 @@ def _csv_lines(file: BinaryIO, path: Path, most: int, encoding: str | None) -> I
         except UnicodeDecodeError as error:
             if encoding is not None or not is_ascii or not _is_windows(path):
                 raise _undecodable(error, path, number, encoding) from error
-            _say_once(f"{os.path.normpath(path)}: not UTF-8: read as Windows-1252; encoding under [data] names another.")
+            place = os.path.normpath(path)
+            _say_once(f"{place}: not UTF-8: read as Windows-1252; encoding under [data] names another.")
             codec, text = _WINDOWS, data.decode(_WINDOWS)
         is_ascii = is_ascii and data.isascii()
         yield len(data), text.removeprefix("\ufeff") if number == 1 else text
