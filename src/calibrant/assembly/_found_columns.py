@@ -271,7 +271,8 @@ def _no_label(columns: Sequence[Column], by_name: Collection[str]) -> str:
     other = next((column for column in columns if column.could_be_label), None)
     if other is not None:
         return f"expected labels as text, got other values in {other.name!r}: write them as text, or {remedy}"
-    many = max(columns, key=lambda column: len(column.filled) - len(column.counts), default=None)
+    words = [column for column in columns if not column.is_value and not column.holds(_CODE)]
+    many = max(words or columns, key=lambda column: len(column.filled) - len(column.counts), default=None)
     got = "none" if many is None else f"{len(many.counts):,} in {many.name!r} (an id, or free text?)"
     return f"expected a column of labels, with few values that are repeated, got {got}: {remedy}"
 

@@ -19,9 +19,7 @@ Shares: TypeAlias = tuple[float, float, float]
 
 _KEY: Final = b"calibrant.split"  # another key would move rows of existing tasks
 _END: Final = 2**64
-_SLACK: Final = (
-    50  # a label's parts may miss their shares by one text in so many, for thresholds that move less
-)
+_SLACK: Final = 20  # cuts may miss their place by one in so many texts of the smallest part, to move less
 
 
 @dataclass(frozen=True, kw_only=True)
