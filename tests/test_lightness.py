@@ -81,6 +81,14 @@ def test_nothing_heavy_is_loaded() -> None:
     assert heavy_after(STEPS) == {key: [] for key in STEPS}
 
 
+def test_the_estimator_loads_scikit_learn_alone() -> None:
+    """`calibrant.sklearn` loads scikit-learn and what it needs, but no provider's library and no search."""
+    steps = {"package": "import calibrant.sklearn", "estimator": "calibrant.sklearn.CalibrantClassifier()"}
+    loaded = heavy_after(steps)
+    assert loaded["package"] == []
+    assert set(loaded["estimator"]) <= {"pyarrow", "scipy", "sklearn"}  # the first is looked for by the last
+
+
 def test_help_loads_no_work() -> None:
     """The help of every command loads neither numpy nor the packages that do its work."""
     report = "import json, sys; sys.stderr.write('\\n' + json.dumps(sorted(sys.modules)))"

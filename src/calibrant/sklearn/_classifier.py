@@ -197,10 +197,11 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 asked.use_journal(journal)
             learned = None
             if self.head == "auto":
-                asked = asked.with_limits(replace(asked.limits, max_requests=budget.left(calls)))
+                most = None if asked.in_process else budget.left(calls)  # there a row is one call, checks aside
+                asked = asked.with_limits(replace(asked.limits, max_requests=most))
                 learned = Learned.of(asked, rows[: budget.rows])
                 classifier.head = learned.head
-            self.n_calls_ = calls + asked.meter.requests
+            self.n_calls_ = calls + (asked.meter.rows if asked.in_process else asked.meter.requests)
         self.head_: Head | None = None if learned is None else learned.head
         self.calibrator_: ConfidenceCalibrator | None = None if learned is None else learned.calibrator
         held_out = None if learned is None else learned.held_out
@@ -352,7 +353,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: no open model, and no option that may be a credential."""
+        """Return the state of a pickle, without the open model and options that may be credentials."""
         state: dict[str, Any] = {**super().__getstate__()}
         state.pop("_opened", None)
         if self.options:

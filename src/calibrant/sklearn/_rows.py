@@ -35,6 +35,8 @@ def read_classes(
     """Return the sorted classes, the name of each in the order of the labels, and the class of each row."""
     if y is None:
         raise ConfigurationError("CalibrantClassifier requires y to be passed, but the target y is None.")
+    if isinstance(y, list | tuple):  # an array of texts would spell NaN out
+        refuse_missing(np.array(y, dtype=object), "y", "a class")
     values = column_or_1d(y, warn=True)
     refuse_missing(values, "y", "a class")
     check_classification_targets(values)
