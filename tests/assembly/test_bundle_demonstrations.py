@@ -15,6 +15,7 @@ from bundle_runs import run
 from calibrant.assembly import export, open_classifier, read_bundle
 from calibrant.cli._commands import Evaluate
 from calibrant.cli._evaluate import _opening
+from calibrant.cli._prompted import Source
 from calibrant.core import ConfigurationError, StateError, Task
 from calibrant.core._limits import Limits
 from calibrant.core._settings import DemonstrationSettings
@@ -72,7 +73,8 @@ def test_workers_show_the_same_demonstrations(task: Path, client: FakeClient, tm
     options = Evaluate(Path("task.toml"), out=tmp_path / "run")
     read = Task.from_file(task, splits=())
     with calibrant.Classifier.from_task(read) as classifier:
-        opening = pickle.loads(pickle.dumps(_opening(read, options, classifier)))  # noqa: S301
+        source = Source(task=read, bundle=None, options=options)
+        opening = pickle.loads(pickle.dumps(_opening(source, options, classifier)))  # noqa: S301
         expected = classifier.describe()
     for split in ("train", "validation", "test"):
         (task.parent / f"{split}.jsonl").unlink()

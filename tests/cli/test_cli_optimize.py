@@ -66,6 +66,7 @@ def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fa
         ["TF-IDF", "1.000"],
     ]
     assert "Best minus seed: +0.500 accuracy, 95 % interval" in result.stdout
+    assert "Which answers to accept is not known: about 20 test rows with a confidence" in result.stdout
     assert f"Files: {out}/result.json, best_prompt.txt, predictions.jsonl, report.html" in result.stdout
     assert {path.name for path in out.iterdir()} >= FILES
     assert (out / "best_prompt.txt").read_text() != SEED

@@ -50,12 +50,12 @@ def test_empty_files_are_errors(tmp_path: Path, name: str, content: bytes) -> No
         list(read_rows(path))
 
 
-@pytest.mark.parametrize(("name", "got"), [("rows.xlsx", "'.xlsx'"), ("rows", "'no ending'")])
+@pytest.mark.parametrize(("name", "got"), [("rows.docx", "'.docx'"), ("rows", "'no ending'")])
 def test_unknown_endings_list_the_known_ones(tmp_path: Path, name: str, got: str) -> None:
     """An unknown ending raises DataError with the endings that can be read."""
     path = write(tmp_path, name, "x")
     with pytest.raises(
-        DataError, match=rf"ending in \.jsonl, \.ndjson, \.csv, \.parquet, got {got}"
+        DataError, match=rf"ending in \.jsonl, \.ndjson, \.csv, \.tsv, \.parquet, \.xlsx, got {got}"
     ) as caught:
         list(read_rows(path))
     assert (caught.value.path, caught.value.line) == (path, None)
@@ -75,7 +75,7 @@ def test_missing_files_are_named(tmp_path: Path, name: str) -> None:
     ("name", "before", "bad"),
     [
         ("rows.jsonl", b'{"input": "x", "answer": "y"}\n' * 2, b'{"input": "caf\xe9", "answer": "y"}\n'),
-        ("rows.csv", b"x,y\n" * 2, b"caf\xe9,y\n"),
+        ("rows.csv", "x,é\n".encode() * 2, b"caf\xe9,y\n"),
         ("rows.csv", BOM, b"x,y\nx,y\nab\xe9d,y\n"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 
 from calibrant.cascade import Cascade
 from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
-from calibrant.evaluation import load_predictions
+from calibrant.evaluation import calibrate_predictions, load_predictions
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier
 from calibrant.optimization import optimize
@@ -112,6 +112,20 @@ def test_the_files_agree_with_the_result(tmp_path: Path) -> None:
     assert saved.labels == tuple(row["label"] for row in final)
     assert saved.confidence.tolist() == [row["confidence"] for row in final]
     assert saved.fingerprint == classifier.fingerprint()
+
+
+def test_a_run_knows_which_answers_to_accept(tmp_path: Path) -> None:
+    """A search calibrates itself on its test rows, unless the user did."""
+    out, own = tmp_path / "run", tmp_path / "run" / "calibration.json"
+    optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
+    expected = calibrate_predictions(load_predictions(out)).to_record()
+    assert json.loads(own.read_text()) == json.loads(json.dumps(expected))
+    assert expected["thresholds"]["high"] > 0.5
+    assert (out / "calibrator.json").exists()
+    calibrate_predictions(load_predictions(out), target_accuracy=0.6).write(out)
+    kept = own.read_text()
+    optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
+    assert own.read_text() == kept
 
 
 def test_without_a_head_rows_of_the_best_prompt_count(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_drift_compares_window_and_history() -> None:
     """Drift is NaN at first, 0 for equal values, and 1 when all values of the window are higher."""
     history = tuple(n / 500 for n in range(500))
     metrics = ServiceMetrics(BundleHistory(rows=500, labels={"cat": 500}, confidence=history))
-    decision: Any = type("D", (), {"accepted": None})()
+    decision: Any = type("D", (), {"name": None})()
 
     def see(values: Any) -> None:
         for value in values:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import pydantic
 
 from calibrant.assembly._bundle_files import Manifest, damaged_file, read_folder
+from calibrant.assembly._decision import DecidedBy, Decision, Rule, rule_of
 from calibrant.assembly._sections import cascade_settings
 from calibrant.assembly._task_record import RecordedTask, checked_record, task_from_record
 from calibrant.calibration._calibrators import ConfidenceCalibrator
@@ -30,8 +31,6 @@ from calibrant.logprobs._schema import enum_schema
 _THRESHOLDS: Final = frozenset({"suggested", "no_suggestion", "certified", "certification"})
 LEARNED: Final = "learned.json"
 
-Rule: TypeAlias = Literal["certified", "suggested", "given", "cascade"]
-DecidedBy: TypeAlias = Literal["confidence", "calibrated", "cascade"]
 _Rows: TypeAlias = Annotated[int, pydantic.Field(strict=True, ge=0)]
 _Part = TypeVar("_Part")
 _Model = TypeVar("_Model", bound=pydantic.BaseModel)
@@ -95,36 +94,6 @@ class BundleSettings(Section):
     tasks: Annotated[tuple[dict[str, Any], ...], pydantic.Field(min_length=1)]
     prompt_for_all: Annotated[bool, pydantic.Field(strict=True)]
     description: dict[str, Any] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """Decision on a prediction: accept, review, or None if no rule applies.
-
-    Attributes
-    ----------
-    accepted : bool or None
-        False sends it to review; None where the bundle has no threshold and the models gave no verdict.
-    confidence : float or None
-        The prediction's own, in [0, 1].
-    calibrated : float or None
-        Calibrated confidence, the expected share of right answers; None without a calibrator.
-    threshold : float or None
-        Lowest accepted value of the number in `decided_by`; None if no answer is accepted, or nothing was
-        compared.
-    rule : {"certified", "suggested", "given", "cascade"} or None
-        Origin of the threshold; ``cascade`` stands for the thresholds between its models.
-    decided_by : {"confidence", "calibrated", "cascade"} or None
-        Number compared with the threshold, or ``cascade`` if the cascade's thresholds decided. None without a
-        threshold, a label or a confidence.
-    """
-
-    accepted: bool | None
-    confidence: float | None
-    calibrated: float | None
-    threshold: float | None
-    rule: Rule | None
-    decided_by: DecidedBy | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,10 +191,7 @@ class Bundle:
 
     def calibrated(self, prediction: Prediction) -> float | None:
         """Return the calibrated confidence of a prediction, in [0, 1]; None without a confidence."""
-        if self.calibrator is None or prediction.confidence is None or prediction.label is None:
-            return None
-        found = self.calibrator.predict([prediction.confidence], predicted=[prediction.label])
-        return float(found[0])
+        return self._calibrate([prediction.confidence], [prediction.label])[0]
 
     def decide(self, prediction: Prediction, *, threshold: float | None = None) -> Decision:
         """Return the decision on a prediction: accept, review, or None if no rule applies.
@@ -246,15 +212,59 @@ class Bundle:
         ConfigurationError
             The threshold is out of range.
         """
+        return self.decide_many([prediction], threshold=threshold)[0]
+
+    def decide_many(
+        self, predictions: Sequence[Prediction], *, threshold: float | None = None
+    ) -> list[Decision]:
+        """Return the decisions on predictions; see `decide`."""
         if threshold is not None and not 0.0 <= threshold <= 1.0:
             raise ConfigurationError(
                 f"Expected a threshold in [0, 1], got {threshold!r:.80}: confidence 0.9 is 90 %."
             )
         rule, least = self.rule if threshold is None else ("given", threshold)
+        labels = [prediction.label for prediction in predictions]
+        calibrated = self._calibrate([prediction.confidence for prediction in predictions], labels)
+        lowest: list[float | None] = [least] * len(labels)
+        if rule == "suggested":  # calibrated, as an answer of the same label would be
+            lowest = self._calibrate(lowest, labels)
+        return [
+            self._decision(*values, rule=rule, least=least)
+            for values in zip(predictions, calibrated, lowest, strict=True)
+        ]
+
+    def _calibrate(
+        self, confidence: Sequence[float | None], labels: Sequence[str | None]
+    ) -> list[float | None]:
+        """Return the calibrated confidences in labels; None without a calibrator, a confidence or a label."""
+        found: list[float | None] = [None] * len(labels)
+        known = [
+            (place, sure, label)
+            for place, (sure, label) in enumerate(zip(confidence, labels, strict=True))
+            if sure is not None and label is not None
+        ]
+        if self.calibrator is not None and known:
+            places, given, predicted = zip(*known, strict=True)
+            for place, value in zip(places, self.calibrator.predict(given, predicted=predicted), strict=True):
+                found[place] = float(value)
+        return found
+
+    def _decision(
+        self,
+        prediction: Prediction,
+        calibrated: float | None,
+        lowest: float | None,
+        *,
+        rule: Rule | None,
+        least: float | None,
+    ) -> Decision:
+        """Return a decision; `lowest` is the threshold `least` after calibration."""
         accepted: bool | None = None
         decided_by: DecidedBy | None = None
         if rule is not None:
-            sure, decided_by, least = self._compare(prediction, rule, least)
+            sure, decided_by, least = _compare(
+                prediction.confidence, calibrated, lowest, rule=rule, least=least
+            )
             accepted = sure and prediction.accepted is not False
         elif prediction.accepted is not None:
             rule, decided_by, accepted = "cascade", "cascade", prediction.accepted
@@ -263,39 +273,34 @@ class Bundle:
         return Decision(
             accepted=accepted,
             confidence=prediction.confidence,
-            calibrated=self.calibrated(prediction),
+            calibrated=calibrated,
             threshold=None if decided_by is None else least,
             rule=rule,
             decided_by=decided_by,
         )
 
-    def _compare(
-        self, prediction: Prediction, rule: Rule, least: float | None
-    ) -> tuple[bool, DecidedBy | None, float | None]:
-        """Return whether a prediction reaches a threshold, the name of the value compared, and the threshold.
 
-        Of a calibrator that maps several confidences to one value, the confidence as given breaks the tie: so a
-        suggested threshold accepts the rows that the card's figures count.
-        """
-        confidence, calibrated = prediction.confidence, self.calibrated(prediction)
-        if confidence is None:
-            return False, None, None
-        if calibrated is None or rule == "certified" or least is None:
-            return least is not None and confidence >= least, "confidence", least
-        if rule == "given":
-            return calibrated >= least, "calibrated", least
-        reached = self.calibrated(replace(prediction, confidence=least))
-        assert reached is not None  # noqa: S101 (the label is the same)
-        return (calibrated, confidence) >= (reached, least), "calibrated", reached
+def _compare(
+    confidence: float | None,
+    calibrated: float | None,
+    lowest: float | None,
+    *,
+    rule: Rule,
+    least: float | None,
+) -> tuple[bool, DecidedBy | None, float | None]:
+    """Return whether a prediction reaches a threshold, the name of the value compared, and the threshold.
 
-
-def rule_of(thresholds: Mapping[str, Any]) -> tuple[Rule | None, float | None]:
-    """Return the rule that accepts predictions, and the lowest confidence that it accepts."""
-    if thresholds["certification"] is not None:
-        certified = thresholds["certified"]
-        return "certified", None if certified is None else certified["threshold"]
-    suggested = thresholds["suggested"]
-    return (None, None) if suggested is None else ("suggested", suggested["high"])
+    Of a calibrator that maps several confidences to one value, the confidence as given breaks the tie: so a
+    suggested threshold accepts the rows that the card's figures count.
+    """
+    if confidence is None:
+        return False, None, None
+    if calibrated is None or rule == "certified" or least is None:
+        return least is not None and confidence >= least, "confidence", least
+    if rule == "given":
+        return calibrated >= least, "calibrated", least
+    assert lowest is not None  # noqa: S101 (the label is the same)
+    return (calibrated, confidence) >= (lowest, least), "calibrated", lowest
 
 
 def read_bundle(path: str | Path) -> Bundle:

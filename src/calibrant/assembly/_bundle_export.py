@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +21,11 @@ from calibrant.assembly._task_record import (
     task_to_record,
     with_model_alone,
 )
-from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions
+from calibrant.calibration._calibrators import ConfidenceCalibrator
+from calibrant.calibration._saved import DEMONSTRATIONS, UNKNOWN, SavedPredictions
+from calibrant.calibration._thresholds import suggest_thresholds
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._errors import CalibrantError, DataError, StateError
+from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import asked_text
 from calibrant.core._label_records import labels_to_record
@@ -30,6 +33,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.evaluation._saved import load_predictions
+from calibrant.inference._classifier import Classifier
 from calibrant.inference._models import call_options
 from calibrant.inference.doctor._records import identity, public_description
 from calibrant.logprobs._schema import enum_schema
@@ -133,6 +137,80 @@ def export(
         ) from error
     write_folder(out, files, found.fingerprint.to_record(), check=read_bundle)
     return read_bundle(out)
+
+
+def fitted_files(
+    classifier: Classifier,
+    task: Task,
+    *,
+    calibrator: ConfidenceCalibrator | None = None,
+    held_out: SavedPredictions | None = None,
+) -> dict[str, str]:
+    """Return the files of a bundle for a classifier that was fitted in memory, without a run.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        The classifier, with its head.
+    task : Task
+        The task it was opened from, with the prompt it asks under.
+    calibrator : ConfidenceCalibrator, optional
+        Of the confidence in its labels.
+    held_out : SavedPredictions, optional
+        Predictions of labelled rows, none of which taught the head or the calibrator of its own prediction. Figures,
+        history and suggested thresholds come from them.
+
+    Returns
+    -------
+    dict of str to str
+        Contents by name, for `calibrant.assembly._bundle_files.write_folder`.
+    """
+    record = task_to_record(task)
+    described = classifier.describe()
+    settings = BundleSettings(
+        tasks=({key: value for key, value in record.items() if key not in _PACKED},),
+        prompt_for_all=False,
+        description={name: described[name] for name in (*_DESCRIBED, "head") if name in described},
+    )
+    thresholds = _suggested(held_out)
+    history = BundleHistory(rows=0, labels={}, confidence=())
+    figures: tuple[Figure, ...] = ()
+    if held_out is not None:
+        history = _history(held_out, task.labels)
+        figures = figures_of(held_out, task.labels, thresholds=thresholds)
+    files = {
+        "prompt.txt": task.prompt,
+        "labels.json": json_text(labels_to_record(task.labels)),
+        "schema.json": json_text(enum_schema(task.labels, task.field)),
+        "settings.json": json_text(dict(settings)),
+        "thresholds.json": json_text(thresholds),
+        "figures.json": json_text([figure.model_dump() for figure in figures]),
+        "history.json": json_text(history.model_dump()),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, learned in (("head", classifier.head), ("calibrator", calibrator)):
+            if learned is not None:
+                learned.save(Path(folder) / f"{name}.json", fingerprint=classifier.fingerprint())
+                files[f"{name}.json"] = _text(Path(folder) / f"{name}.json")
+    return files
+
+
+def _suggested(predictions: SavedPredictions | None) -> dict[str, Any]:
+    """Return the contents of ``thresholds.json``: suggestions, or the reason for none."""
+    found: dict[str, Any] = {
+        "suggested": None,
+        "no_suggestion": "no labelled rows",
+        "certified": None,
+        "certification": None,
+    }
+    if predictions is not None:
+        known = ~np.isnan(predictions.confidence) & (predictions.correct != UNKNOWN)
+        try:
+            suggestion = suggest_thresholds(predictions.confidence[known], predictions.correct[known])
+        except ConfigurationError as error:  # too few right answers
+            return {**found, "no_suggestion": str(error)}
+        found |= {"suggested": asdict(suggestion), "no_suggestion": ""}
+    return found
 
 
 class _ExportedRun:

@@ -7,7 +7,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from calibrant.assembly._bundle import Figure, rule_of
+from calibrant.assembly._bundle import Figure
+from calibrant.assembly._decision import rule_of
 from calibrant.calibration._saved import SavedPredictions
 from calibrant.core._labels import LabelSet
 from calibrant.core._run_rows import UNKNOWN

@@ -197,6 +197,18 @@ def read_folder(path: Path) -> tuple[Manifest, dict[str, Any]]:
     return manifest, content
 
 
+def folder_texts(path: Path) -> dict[str, str]:
+    """Return the texts of a bundle's files by name, without the manifest, for `write_folder`.
+
+    Raises
+    ------
+    StateError
+        As `read_folder`.
+    """
+    manifest = _read_manifest(path)
+    return {name: _read_listed_file(path / name, entry) for name, entry in manifest.files.items()}
+
+
 def _read_manifest(path: Path) -> Manifest:
     place = path / MANIFEST
     if not os.path.lexists(place):

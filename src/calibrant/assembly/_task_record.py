@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
@@ -14,6 +14,7 @@ from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_record, write_record
 from calibrant.core._label_records import labels_from_record, labels_to_record
+from calibrant.core._rows import Columns
 from calibrant.core._sections import Section, describe_problem
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import Task
@@ -51,6 +52,7 @@ class _TaskRecord(Section):
     state_left_out: bool
     left_out: dict[str, tuple[str, ...]]
     demonstrations: DemonstrationSettings | None = None
+    columns: Columns = Columns()
 
 
 class RunSettings(Section):
@@ -181,6 +183,8 @@ def task_to_record(task: Task) -> dict[str, Any]:
         del record["routing"]["router_ema_enabled"]  # written out, it would contradict routing = "ema"
     if task.demonstrations is not None:
         record["demonstrations"] = task.demonstrations.model_dump()
+    if task.columns != Columns():
+        record["columns"] = {**asdict(task.columns), "fields": [list(pair) for pair in task.columns.fields]}
     return record
 
 
@@ -229,6 +233,7 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
             model=own.model or ModelSettings(),
             sections=sections,
             demonstrations=own.demonstrations,
+            columns=own.columns,
         )
     except (ConfigurationError, TypeError, ValueError) as error:
         raise _damage(place, str(error)) from error

@@ -13,12 +13,15 @@ from calibrant import evaluation, inference
 from calibrant.assembly._task_record import record_run
 from calibrant.cli._commands import PromptedOptions
 from calibrant.cli._errors import FAILED
+from calibrant.cli._label_job import NOTE, LabelJob
 from calibrant.cli._prompted import prompted, without_head, write_demonstrations
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._rows import DataSource, Example, read_rows, read_texts
 from calibrant.core._task import Task
+from calibrant.evaluation._data import UnlabelledTexts
+from calibrant.evaluation._label import unlabelled
 from calibrant.inference._classifier import as_classifier
 
 if TYPE_CHECKING:
@@ -48,6 +51,11 @@ def submit(options: Submit) -> None:
         report = evaluation.submit_batch(single, rows, out=out)
         record_run(out, [(loaded, model)], prompt_for_all=options.prompt is not None)
         write_demonstrations(chosen, out)
+    if file is not None and file.suffix.lower() != ".txt":
+        job = LabelJob(
+            source=str(options.task.resolve()), data=str(file.resolve()), text=loaded.columns.input
+        )
+        job.save(out)
     _print_submission(report)
 
 
@@ -72,7 +80,10 @@ def collect(options: Collect) -> None:
         hint = "wait longer, or look again later" if options.wait else "add --wait, or look again later"
         say(f"not every batch has ended: {hint}.")
         raise SystemExit(FAILED)
-    _print_answers(report)
+    print_answers(report)
+    if (options.directory / NOTE).exists():
+        written = LabelJob.load(options.directory).write(options.directory)
+        sys.stdout.write(f"Labels: {written.path}\n")
     if report.outcomes.get("error", 0) == report.rows:
         raise SystemExit(FAILED)
 
@@ -89,9 +100,11 @@ def retry(options: Retry) -> None:
 def _file_rows(task: Task, file: Path) -> Sequence[Example]:
     """Return the rows of a file, with answers if it has an answer column."""
     columns = task.columns
-    if file.suffix.lower() == ".txt" or columns.answer not in next(iter(read_rows(file))).values:
+    if file.suffix.lower() == ".txt":
         texts = read_texts(file, columns=replace(columns, context=None))
-        return [Example(input=text if isinstance(text, str) else text.text, answer="") for text in texts]
+        return list(UnlabelledTexts(texts))
+    if columns.answer not in next(read_rows(file, csv=columns.csv)).values:
+        return list(unlabelled(file, text=columns.input, csv=columns.csv))
     return list(
         evaluation.Dataset(source=DataSource(path=file, columns=columns), labels=LabelSet.of(task.labels))
     )
@@ -130,7 +143,8 @@ def _print_submission(report: BatchReport) -> None:
     sys.stdout.write(f"{line}\nNext: calibrant batch collect {report.path} --wait\n")
 
 
-def _print_answers(report: BatchReport) -> None:
+def print_answers(report: BatchReport) -> None:
+    """Print the outcomes of a collected job, its tokens and its file."""
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(report.outcomes.items()))
     sys.stdout.write(
         f"{report.rows:,} rows: {counts}. {report.prompt_tokens:,} tokens in, {report.completion_tokens:,} out, at "

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli._errors import FAILED
-from calibrant.cli._prompted import open_prompted, with_context
+from calibrant.cli._errors import FAILED, discard_output
+from calibrant.cli._prompted import source_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example, TextWithContext, read_texts
@@ -19,6 +18,8 @@ from calibrant.core._task import Task
 from calibrant.runs._records import row_record
 
 if TYPE_CHECKING:
+    from calibrant.assembly._bundle import Bundle
+    from calibrant.assembly._decision import Decision
     from calibrant.cli._commands import Classify
     from calibrant.inference._predictor import BasePredictor
 
@@ -27,10 +28,10 @@ def classify(options: Classify) -> None:
     """Open the task's classifier, and classify with it; see `print_predictions`."""
     if not options.text and options.file is None:
         raise ConfigurationError("Expected --text or --file, got neither.")
-    changed = with_context(Task.from_file(options.task), options)
-    texts = all_texts(options.text or (), options.file, changed)
-    with contextlib.closing(open_prompted(changed, options)) as classifier:
-        print_predictions(classifier, texts, as_json=options.as_json)
+    with source_of(options.task, options) as source:
+        texts = all_texts(options.text or (), options.file, source.task)
+        with contextlib.closing(source.open()) as classifier:
+            print_predictions(classifier, texts, as_json=options.as_json, bundle=source.bundle)
 
 
 def all_texts(texts: Sequence[str], file: Path | None, task: Task) -> list[str | TextWithContext]:
@@ -56,6 +57,7 @@ def print_predictions(
     *,
     as_json: bool,
     with_model: bool = False,
+    bundle: Bundle | None = None,
 ) -> None:
     """Classify texts and print one line each, in input order.
 
@@ -71,6 +73,8 @@ def print_predictions(
         True to print JSON objects.
     with_model : bool, default False
         True to name the answering model in plain lines.
+    bundle : Bundle, optional
+        Decides on the predictions.
     """
     waiting: dict[int, Prediction] = {}  # answered before a text that comes earlier
     printed = 0
@@ -81,7 +85,9 @@ def print_predictions(
         while printed in waiting:
             text = texts[printed]
             shown = text.text if isinstance(text, TextWithContext) else text
-            line = _line(shown, waiting.pop(printed), as_json=as_json, with_model=with_model)
+            found = waiting.pop(printed)
+            decision = None if bundle is None else bundle.decide(found)
+            line = _line(shown, found, decision, as_json=as_json, with_model=with_model)
             sys.stdout.write(line + "\n")
             printed += 1
         sys.stdout.flush()
@@ -89,32 +95,30 @@ def print_predictions(
     try:
         predictions = classifier.classify_many(texts, on_prediction=on_prediction)
     except BrokenPipeError:  # the reader is gone, as `head` goes: no further text need be paid for
-        _discard_output()
+        discard_output()
         return
     if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
         raise SystemExit(FAILED)
 
 
-def _discard_output() -> None:
-    """Discard buffered output, which the interpreter would fail to flush at exit."""
-    with contextlib.suppress(OSError, ValueError):  # standard output may be no real file
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-
-
-def _line(text: str, prediction: Prediction, *, as_json: bool, with_model: bool) -> str:
+def _line(
+    text: str, prediction: Prediction, decision: Decision | None, *, as_json: bool, with_model: bool
+) -> str:
     if as_json:
-        return json.dumps(_record(text, prediction), ensure_ascii=False)
+        more = {} if decision is None else {"calibrated": decision.calibrated, "decision": decision.name}
+        return json.dumps({**_record(text, prediction), **more}, ensure_ascii=False)
     shown = f"{_answering_model(prediction)}\t{_shorten(text)}" if with_model else _shorten(text)
     if prediction.outcome is not Outcome.OK:
         return f"{prediction.outcome.value}\t-\t{shown}\t({' '.join(prediction.reason.split())})"
-    confidence = "-" if prediction.confidence is None else f"{prediction.confidence:.3f}"
+    sure = prediction.confidence if decision is None else decision.final_confidence
+    confidence = "-" if sure is None else f"{sure:.3f}"
     line = f"{prediction.label}\t{confidence}\t{shown}"
     # The confidence compares labels that the model would hardly have written.
     low = [found.label_mass for found in prediction.distributions if found.is_label_mass_low]
     if low:
         line += f"\t(label mass {min(low):.2g}: the model wanted to write something else)"
+    if decision is not None and decision.name == "review":
+        line += "\t(to be reviewed)"
     if prediction.accepted is False:
         line += f"\t(not accepted: {_shorten(prediction.reason or 'no model was sure enough', 200)})"
     return line

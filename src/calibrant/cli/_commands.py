@@ -44,6 +44,32 @@ class PromptedOptions:
     context_column: str | None = None
 
 
+@command(app, "calibrant.cli._init:init")
+class Init:
+    """Write a task file for labelled rows: columns, labels, splits and models are found.
+
+    Attributes
+    ----------
+    data : DATA
+        The rows: CSV, JSON Lines, Parquet or Excel.
+    text : COLUMN
+        Column of the texts; by default the one with long, different texts.
+    label : COLUMN
+        Column of the answers; by default the one with few values that are repeated.
+    out
+        Directory of the task file; by default named like the data.
+    model
+        Model in the task file; by default the first that could be asked now.
+    """
+
+    data: Path = field(kw_only=False)
+    text: str | None = None
+    label: str | None = None
+    out: Path | None = None
+    model: str | None = None
+    as_json: bool = False
+
+
 @command(app, "calibrant.cli._optimize:optimize")
 class Optimize:
     """Search for a better prompt and compare it with the first one on the test rows.
@@ -90,6 +116,8 @@ class Classify(PromptedOptions):
 
     Attributes
     ----------
+    task : TASK|BUNDLE|RUN
+        The task file, a bundle, or the directory of a run.
     file
         JSON Lines, CSV or Parquet with an input column, or .txt.
     as_json
@@ -102,18 +130,14 @@ class Classify(PromptedOptions):
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._evaluate:evaluate")
-class Evaluate(PromptedOptions):
-    """Evaluate a prompt on labelled rows: predictions, accuracy with intervals, calibration, cost.
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(PromptedOptions):
+    """Options of commands that ask about many rows, into a directory that is resumed.
 
     Attributes
     ----------
     out
         Output directory; an interrupted run in it goes on.
-    split
-        Rows of the task: train, validation or test.
-    file
-        Other labelled rows: JSON Lines, CSV or Parquet, however large.
     concurrency
         Calls in flight at most; by default 64, and 4 on an embedded model.
     max_cost
@@ -128,15 +152,10 @@ class Evaluate(PromptedOptions):
         Seconds a call may take.
     deadline
         Seconds the whole run may take.
-    fail_under : METRIC=VALUE
-        Exit with 3 when the metric is below: accuracy (over all rows), accuracy_answered, answered, ok (shares of
-        rows) or macro_f1; may be given several times.
     cache : URL
         Database of finished predictions; a file or URL.
     no_cache
         Neither use nor fill the cache; the run still resumes.
-    parquet
-        Write the rows to predictions.parquet, too.
     engine
         Where rows are answered: local, or ray for workers on a Ray cluster.
     ray_address
@@ -145,10 +164,7 @@ class Evaluate(PromptedOptions):
         Workers of --engine ray, with a CPU each; 2 by default.
     """
 
-    task: Path = field(kw_only=False)
     out: Path
-    split: str = "test"
-    file: Path | None = None
     concurrency: int | None = None
     max_cost: float | None = None
     max_rows: int | None = None
@@ -156,17 +172,73 @@ class Evaluate(PromptedOptions):
     tokens_per_minute: float | None = None
     timeout: float | None = None
     deadline: float | None = None
-    fail_under: list[str] | None = None
     cache: str | None = None
     no_cache: bool = False
-    history: str | None = None
-    account: str = "default"
-    profile: str | None = None
-    parquet: bool = False
     engine: str = "local"
     ray_address: str | None = None
     workers: int | None = None
     as_json: bool = False
+
+
+@command(app, "calibrant.cli._label:label")
+class Label(RunOptions):
+    """Label rows that have no answers: a file with their columns, label, confidence, decision and cost.
+
+    Attributes
+    ----------
+    source : BUNDLE|TASK|RUN
+        Bundle, task file, or directory of a run, which is applied as its bundle would be.
+    data : DATA
+        The rows: JSON Lines, CSV or Parquet, however large.
+    out
+        Directory for labels.csv, .jsonl or .parquet; an interrupted run in it goes on.
+    format
+        csv, jsonl or parquet; by default that of the data.
+    text : COLUMN
+        Column of the texts; by default that of the task, or input.
+    distribution
+        Write the probabilities of all labels, too.
+    watch_drift
+        Compare labels and confidence with the bundle's history.
+    engine
+        Where rows are answered: local, ray for workers on a Ray cluster, or batch for the provider's batch interface.
+    """
+
+    source: Path = field(kw_only=False)
+    data: Path = field(kw_only=False)
+    format: str | None = None
+    text: str | None = None
+    distribution: bool = False
+    watch_drift: bool = False
+
+
+@command(app, "calibrant.cli._evaluate:evaluate")
+class Evaluate(RunOptions):
+    """Evaluate a prompt on labelled rows: predictions, accuracy with intervals, calibration, cost.
+
+    Attributes
+    ----------
+    task : TASK|BUNDLE|RUN
+        The task file; or a bundle or the directory of a run, for the rows of --file.
+    split
+        Rows of the task: train, validation or test.
+    file
+        Other labelled rows: JSON Lines, CSV or Parquet, however large.
+    fail_under : METRIC=VALUE
+        Exit with 3 when the metric is below: accuracy (over all rows), accuracy_answered, answered, ok (shares of
+        rows) or macro_f1; may be given several times.
+    parquet
+        Write the rows to predictions.parquet, too.
+    """
+
+    task: Path = field(kw_only=False)
+    split: str = "test"
+    file: Path | None = None
+    fail_under: list[str] | None = None
+    history: str | None = None
+    account: str = "default"
+    profile: str | None = None
+    parquet: bool = False
 
 
 @command(app, "calibrant.cli._finished:report")

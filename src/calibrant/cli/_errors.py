@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import sys
 from collections.abc import Iterator
 
 import typer
@@ -27,7 +29,17 @@ def exits_on_error(*, is_resumable: bool = False) -> Iterator[None]:
             typer.echo(f"error: {error}", err=True)
             is_bad_input = isinstance(error, ConfigurationError | DataError | StateError)
             raise typer.Exit(BAD_INPUT if is_bad_input else FAILED) from error
+    except BrokenPipeError:  # the reader of the output is gone, as `head` goes
+        discard_output()
     except KeyboardInterrupt:
         kept = ": run the same command again to go on" if is_resumable else ""
         typer.echo(f"interrupted{kept}.", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def discard_output() -> None:
+    """Discard buffered output, which the interpreter would fail to flush at exit."""
+    with contextlib.suppress(OSError, ValueError):  # standard output may be no real file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from calibrant.assembly._task_record import record_run
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import baseline_lines, print_result, routing_stats
 from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
-from calibrant.cli._prompted import open_prompted, with_context, without_head, write_demonstrations
+from calibrant.cli._prompted import Source, source_of, without_head, write_demonstrations
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._labels import LabelSet
@@ -27,9 +27,10 @@ from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 
 if TYPE_CHECKING:
-    from calibrant.cli._commands import Evaluate
+    from calibrant.cli._commands import Evaluate, PromptedOptions, RunOptions
     from calibrant.core._predictor import Stop
     from calibrant.core._settings import DemonstrationSettings
+    from calibrant.evaluation._data import UnlabelledTexts
     from calibrant.evaluation._history_run import RunScope
     from calibrant.heads._head import Head
     from calibrant.inference._predictor import BasePredictor
@@ -41,20 +42,29 @@ _ENGINES: Final = ("local", "ray")
 def evaluate(options: Evaluate) -> None:
     """Evaluate, print the numbers, and exit with 1 (ended early), 3 (a gate) or 130 (interrupted)."""
     gates = dict(map(_gate, options.fail_under or ()))
-    _check(options)
-    loaded = with_context(Task.from_file(options.task, splits=()), options)
+    check_options(options, engines=_ENGINES)
+    if options.parquet:
+        from calibrant.evaluation._parquet import require_parquet
+
+        require_parquet()
+    with source_of(options.task, options) as source:
+        _evaluate(source, options, gates)
+
+
+def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> None:
+    loaded = source.task
     check_gates(gates, loaded.labels)
     rows = labelled_rows(loaded, options.file, options.split, limit=options.max_rows)
-    with contextlib.closing(open_prompted(loaded, options, limits=_limits(loaded, options))) as classifier:
+    with contextlib.closing(source.open(limits=run_limits(loaded, options))) as classifier:
         history = _history(loaded, options, classifier)
         at_once = options.engine == "local" and classifier.in_process
         with (
             interruptible(at_once=at_once) as stop,
             EvaluationDisplay() as display,
-            _resume_hint(options.out),
+            resume_hint(options.out),
         ):
-            result = _run(loaded, options, classifier, rows, on_progress=display, stop=stop)
-        _write_down(loaded, options, classifier)
+            result = _run(source, options, classifier, rows, on_progress=display, stop=stop)
+        write_down(source, options.out, classifier)
         if options.parquet and result.metrics.complete:
             from calibrant.evaluation._parquet import write_parquet
 
@@ -86,17 +96,13 @@ def _gate(text: str) -> tuple[str, float]:
     )
 
 
-def _check(options: Evaluate) -> None:
+def check_options(options: RunOptions, *, engines: Collection[str]) -> None:
     """Raise ConfigurationError for invalid or contradictory options, before any rows are read."""
     if options.cache is not None and options.no_cache:
         raise ConfigurationError("Expected either --cache or --no-cache, got both.")
-    if options.parquet:
-        from calibrant.evaluation._parquet import require_parquet
-
-        require_parquet()
-    if options.engine not in _ENGINES:
+    if options.engine not in engines:
         raise ConfigurationError(
-            f"Expected --engine to be one of {', '.join(_ENGINES)}, got {options.engine!r}."
+            f"Expected --engine to be one of {', '.join(engines)}, got {options.engine!r}."
         )
     if options.engine != "ray" and (options.ray_address is not None or options.workers is not None):
         raise ConfigurationError("Expected --ray-address and --workers only with --engine ray: add it.")
@@ -118,7 +124,8 @@ def labelled_rows(task: Task, file: Path | None, split: str, *, limit: int | Non
     return evaluation.Dataset(source=source, labels=LabelSet.of(task.labels), limit=limit)
 
 
-def _limits(task: Task, options: Evaluate) -> Limits:
+def run_limits(task: Task, options: RunOptions) -> Limits:
+    """Return the limits that the options name; without --model and --concurrency, the task's concurrency."""
     concurrency = options.concurrency
     if concurrency is None and options.model is None:
         concurrency = task.model.concurrency
@@ -145,7 +152,7 @@ def _history(
 
 
 @contextlib.contextmanager
-def _resume_hint(out: Path) -> Iterator[None]:
+def resume_hint(out: Path) -> Iterator[None]:
     """Print a hint to resume after a provider error."""
     try:
         yield
@@ -157,7 +164,7 @@ def _resume_hint(out: Path) -> Iterator[None]:
 
 
 def _run(
-    task: Task,
+    source: Source,
     options: Evaluate,
     classifier: BasePredictor,
     rows: evaluation.Dataset,
@@ -166,32 +173,52 @@ def _run(
     stop: Stop,
 ) -> evaluation.EvaluationResult:
     """Evaluate in this process or on a Ray cluster."""
-    limits, about = _limits(task, options), {"task": task.name}
     if options.engine == "ray":
-        from calibrant.distributed._evaluate import Cluster, evaluate  # Ray Data is heavy
-
-        workers = {} if options.workers is None else {"workers": options.workers}
-        return evaluate(
-            rows,
-            opening=_opening(task, options, classifier),
-            out=options.out,
-            cluster=Cluster(address=options.ray_address, **workers),
-            limits=limits,
-            cache=options.cache,  # no file of this machine by default
-            about=about,
-            on_progress=on_progress,
-            stop=stop,
-        )
-    opened: contextlib.AbstractContextManager[PredictionCache | None] = contextlib.nullcontext()
-    if not options.no_cache:
-        opened = evaluation.open_cache(options.cache or default_cache())
-    with opened as cache:
+        return on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
+    limits, about = run_limits(source.task, options), {"task": source.task.name}
+    with opened_cache(options) as cache:
         evaluator = evaluation.BatchEvaluator(classifier, limits=limits, cache=cache)
         return evaluator.evaluate(rows, out=options.out, about=about, on_progress=on_progress, stop=stop)
 
 
-def _opening(task: Task, options: Evaluate, classifier: BasePredictor) -> partial[BasePredictor]:
+def opened_cache(options: RunOptions) -> contextlib.AbstractContextManager[PredictionCache | None]:
+    """Open the cache that the options name, by default the user's; None with --no-cache."""
+    if options.no_cache:
+        return contextlib.nullcontext()
+    return evaluation.open_cache(options.cache or default_cache())
+
+
+def on_cluster(
+    source: Source,
+    options: RunOptions,
+    classifier: BasePredictor,
+    rows: evaluation.Dataset | UnlabelledTexts,
+    *,
+    on_progress: EvaluationDisplay,
+    stop: Stop,
+) -> evaluation.EvaluationResult:
+    """Evaluate or label rows on a Ray cluster."""
+    from calibrant.distributed._evaluate import Cluster, evaluate  # Ray Data is heavy
+
+    workers = {} if options.workers is None else {"workers": options.workers}
+    return evaluate(
+        rows,
+        opening=_opening(source, options, classifier),
+        out=options.out,
+        cluster=Cluster(address=options.ray_address, **workers),
+        limits=run_limits(source.task, options),
+        cache=options.cache,  # no file of this machine by default
+        about={"task": source.task.name},
+        on_progress=on_progress,
+        stop=stop,
+    )
+
+
+def _opening(source: Source, options: RunOptions, classifier: BasePredictor) -> partial[BasePredictor]:
     """Return a function that opens a copy of `classifier` on another machine, without local files."""
+    if source.bundle is not None:
+        return partial(assembly.load, source.bundle, model=options.model)
+    task = source.task
     # Heads, priors and demonstrations belong to single classifiers.
     one = classifier if isinstance(classifier, inference.Classifier) else None
     shown = None if one is None else one.demonstrations
@@ -230,14 +257,19 @@ def _opened_again(  # noqa: PLR0913  (keyword-only options)
     return classifier
 
 
-def _replaces_prompt(options: Evaluate) -> bool:
+def _replaces_prompt(options: PromptedOptions) -> bool:
     return options.prompt is not None or options.run is not None
 
 
-def _write_down(task: Task, options: Evaluate, classifier: BasePredictor) -> None:
+def write_down(source: Source, out: Path, classifier: BasePredictor) -> None:
     """Write the task record and the demonstrations, for export of the run without its task file."""
-    out = options.out
-    record_run(out, [(task, options.model)], prompt_for_all=_replaces_prompt(options))
+    bundle, model = source.bundle, source.options.model
+    if bundle is None:
+        record_run(out, [(source.task, model)], prompt_for_all=_replaces_prompt(source.options))
+    else:
+        plan = None if bundle.plan is None else bundle.plan.to_record()
+        asked = [(recorded.task, model) for recorded in bundle.tasks]
+        record_run(out, asked, plan=plan, prompt_for_all=bundle.prompt_for_all)
     if isinstance(classifier, inference.Classifier):
         classifier.save_learned(out)
         write_demonstrations(classifier, out)

@@ -59,7 +59,7 @@ def print_result(
         lines += history_lines(entry)
     columns = ", predictions.parquet" if (directory / "predictions.parquet").exists() else ""
     files = f"Files: {directory}/predictions.jsonl{columns}, metrics.json, run.json"
-    print_output({**record, **more}, [*lines, _effort(metrics), files], as_json=as_json)
+    print_output({**record, **more}, [*lines, effort_line(metrics), files], as_json=as_json)
 
 
 def _number_lines(metrics: evaluation.EvaluationMetrics) -> Iterator[str]:
@@ -110,16 +110,17 @@ def _others(metrics: evaluation.EvaluationMetrics) -> Iterator[_Row]:
     yield "calibration error (ECE)", number(metrics.ece), with_confidence
     yield "Brier score", number(metrics.brier), with_confidence
     yield "AUROC of the confidence", with_interval(metrics.auroc), f"{with_confidence}; 0.5 is chance"
-    yield "outcomes", _counts(metrics.outcomes), ""
-    yield "answered by", _counts(metrics.models), ""
+    yield "outcomes", counts_text(metrics.outcomes), ""
+    yield "answered by", counts_text(metrics.models), ""
     yield from (("failed", f"{count:,}", kind) for kind, count in metrics.errors.items())
 
 
-def _counts(counts: Mapping[str, int]) -> str:
+def counts_text(counts: Mapping[str, int]) -> str:
+    """Return names with their counts; a dash for none."""
     return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "-"
 
 
-def _effort(metrics: evaluation.EvaluationMetrics) -> str:
+def effort_line(metrics: evaluation.EvaluationMetrics) -> str:
     """Return one line with calls, tokens, cost and speed."""
     cost = "" if metrics.cost is None else f", {dollars(metrics.cost)}"
     if metrics.unpriced_rows:

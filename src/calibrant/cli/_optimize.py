@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,9 +20,12 @@ from calibrant.cli._options import parse_option
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._tables import dollars, number, print_output, with_interval
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import read_json_object
 from calibrant.core._prediction import Interval
 from calibrant.core._search_verdicts import WHAT_ACCEPTED_MEANS, search_verdict
 from calibrant.core._task import Task
+from calibrant.evaluation._calibrate import CALIBRATION
+from calibrant.evaluation._saved import load_predictions
 from calibrant.metrics._remarks import confidence_remarks
 
 if TYPE_CHECKING:
@@ -220,4 +224,24 @@ def _summary(result: optimization.OptimizationResult, out: Path | None) -> Itera
     if result.accepted:
         yield WHAT_ACCEPTED_MEANS
     if out is not None:
+        yield _acceptance(out / CALIBRATION)
         yield f"Files: {out}/result.json, best_prompt.txt, predictions.jsonl, report.html"
+
+
+def _acceptance(path: Path) -> str:
+    """Return the line that says which answers will be accepted, by the test rows."""
+    if not path.exists():
+        return "Which answers to accept is not known: about 20 test rows with a confidence would tell."
+    record = read_json_object(path, remedy="calibrate the run again")
+    if record["certified"] is not None:
+        return f"Answers are accepted by the certified threshold in {path}."
+    if record["thresholds"] is None:
+        return f"Which answers to accept is not known: {record['no_thresholds']}"
+    high = record["thresholds"]["high"]
+    saved = load_predictions(path.parent)
+    accepted = saved.correct[saved.confidence >= high]
+    right = f", {np.mean(accepted == 1):.1%} of them right" if len(accepted) else ""
+    return (
+        f"Accepted are answers with a confidence of {high:.3g} or more, others go to review: {len(accepted)} of the "
+        f"{len(saved)} test rows{right}. `calibrant calibrate` promises an accuracy instead."
+    )

@@ -101,6 +101,10 @@ class EvaluationDisplay(_Display):
 
     unit = "rows"
 
+    def __init__(self, phase: str = "evaluate") -> None:
+        super().__init__()
+        self._phase = phase
+
     def __call__(self, progress: EvaluationProgress) -> None:
         """Show the latest progress."""
         parts = [f"{progress.rows_per_second:,.1f} rows/s"]
@@ -114,7 +118,7 @@ class EvaluationDisplay(_Display):
             parts.append(dollars(progress.cost))
         if progress.eta_seconds and not progress.rate_limits:  # the estimate leaves out waits for rate limits
             parts.append(f"{_duration(progress.eta_seconds)} left")
-        self._show("evaluate", progress.rows, progress.rows_expected, ", ".join(parts), progress.rate_limits)
+        self._show(self._phase, progress.rows, progress.rows_expected, ", ".join(parts), progress.rate_limits)
 
 
 def _wait(rate_limits: Mapping[str, float]) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,66 @@ from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
 
 if TYPE_CHECKING:
+    from calibrant.assembly._bundle import Bundle
     from calibrant.cli._commands import PromptedOptions
     from calibrant.core._limits import Limits
     from calibrant.core._settings import HeadSettings
     from calibrant.inference._predictor import BasePredictor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Task and options that a command opens a classifier from.
+
+    Attributes
+    ----------
+    task : Task
+        The task; a bundle's has no rows.
+    bundle : Bundle or None
+        The bundle, where a command was given one, or a run.
+    options : PromptedOptions
+        Options of the command.
+    """
+
+    task: Task
+    bundle: Bundle | None
+    options: PromptedOptions
+
+    def open(self, *, limits: Limits | None = None) -> BasePredictor:
+        """Open the classifier; see `open_prompted` and `calibrant.load`."""
+        if self.bundle is None:
+            return open_prompted(self.task, self.options, limits=limits)
+        return assembly.load(self.bundle, model=self.options.model, limits=limits)
+
+
+@contextmanager
+def source_of(path: Path, options: PromptedOptions) -> Iterator[Source]:
+    """Yield the source in a task file, a bundle or the directory of a run, without opening a model.
+
+    Raises
+    ------
+    ConfigurationError
+        The task file is wrong, or a prompt is named for a bundle or a run, which have their own.
+    StateError
+        The directory holds neither bundle nor run, or is damaged.
+    """
+    if not path.is_dir():
+        yield Source(
+            task=with_context(Task.from_file(path, splits=()), options), bundle=None, options=options
+        )
+        return
+    from calibrant.assembly._bundle_source import bundle_of  # task files do without bundles
+
+    named = [name for name in ("prompt", "run", "label_prior") if getattr(options, name) is not None]
+    if named:
+        raise ConfigurationError(
+            f"Expected --{named[0].replace('_', '-')} with a task file, got {path}, which has its own prompt: leave "
+            "it out, or name the task file."
+        )
+    with bundle_of(path) as bundle:
+        task = with_context(bundle.tasks[0].task, options)
+        tasks = (replace(bundle.tasks[0], task=task), *bundle.tasks[1:])
+        yield Source(task=task, bundle=replace(bundle, tasks=tasks), options=options)
 
 
 def with_context(task: Task, options: PromptedOptions) -> Task:

@@ -43,6 +43,8 @@ class Query:
         None leaves the choice to the predictor.
     shown : str
         The demonstrations themselves, below the prompt; the predictor adds them.
+    problem : str
+        Reason not to ask the model: the prediction is then unparsed, and has this reason. Empty for most queries.
     """
 
     prompt: str
@@ -51,6 +53,7 @@ class Query:
     context: str | None = None
     demonstrations: str | None = None
     shown: str = ""
+    problem: str = ""
 
     def messages(self) -> tuple[Message, ...]:
         """Return the chat messages of this query."""

@@ -1,18 +1,24 @@
-"""Labelled rows and the files they come from: JSON Lines, CSV and Parquet."""
+"""Labelled rows and the files they come from: JSON Lines, CSV, Parquet and Excel."""
 
 from __future__ import annotations
 
-import csv
+import functools
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
-from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import decoding_problem, without_doubles
+from calibrant.core._errors import DataError
+from calibrant.core._files import without_doubles
+from calibrant.core._text_files import ANY_CSV, CsvFormat, read_csv, read_json_lines, text_lines
+
+if TYPE_CHECKING:
+    from calibrant.core._splits import SplitRule
+
+_LOG = logging.getLogger("calibrant")
 
 MAX_ROW_BYTES = 1_000_000
 """Longest row accepted, in bytes: no model reads more, and it is usually a missing line break."""
@@ -24,6 +30,9 @@ JSON takes up to six bytes for one of the text (``\\u0001``); beside it stand th
 up to thousands of labels, so what was accepted and paid for is never refused here.
 """
 
+ENDINGS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
+"""Endings of the files that `read_rows` reads."""
+
 _SPLITS = {
     "train": "train",
     "validation": "validation",
@@ -31,6 +40,8 @@ _SPLITS = {
     "dev": "validation",
     "test": "test",
 }
+SPLIT_NAMES = frozenset(_SPLITS)
+"""What a split may be called in a file."""
 
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 
@@ -123,6 +134,8 @@ class Columns:
         What stands between such labels where they are not given as a JSON array.
     context : str or None
         Source text of the answer, for a cascade's verifier; a row may lack it.
+    csv : CsvFormat
+        What is known of the format of CSV files.
     """
 
     input: str = "input"
@@ -133,6 +146,7 @@ class Columns:
     multi_label: bool = False
     separator: str = ";"
     context: str | None = None
+    csv: CsvFormat = ANY_CSV
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,146 +169,46 @@ class Row:
         return self.error(f"expected {what} in {column!r}, got {shown} (columns here: {known:.200}).")
 
 
-def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES) -> Iterator[Row]:
+def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES, csv: CsvFormat = ANY_CSV) -> Iterator[Row]:
     """Yield the records of `path` one by one, without loading the whole file.
 
     Parameters
     ----------
     path : Path
-        ``.jsonl``/``.ndjson``, ``.csv`` or ``.parquet``.
+        ``.jsonl``/``.ndjson``, ``.csv``, ``.tsv``, ``.parquet`` or ``.xlsx``.
     max_row_bytes : int, default `MAX_ROW_BYTES`
         Longest row accepted; `MAX_RUN_ROW_BYTES` for files of calibrant's own.
+    csv : CsvFormat
+        What is known of the format of a CSV file; the rest is found.
 
     Raises
     ------
     DataError
-        The file is missing, empty, of an unknown kind or not UTF-8; a column or key is there twice; a row is broken
-        or too long.
+        The file is missing, empty, of an unknown kind or of an unknown encoding; a column or key is there twice; a
+        row is broken or too long.
     """
-    readers = {".jsonl": _read_jsonl, ".ndjson": _read_jsonl, ".csv": _read_csv, ".parquet": _read_parquet}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        msg = f"expected a file ending in {', '.join(readers)}, got {path.suffix or 'no ending'!r}."
+    suffix = path.suffix.lower()
+    if suffix not in ENDINGS:
+        msg = f"expected a file ending in {', '.join(ENDINGS)}, got {path.suffix or 'no ending'!r}."
         raise DataError(msg, path=path)
     if not path.is_file():
         raise DataError("no such file: check the path (those in a task file are relative to it).", path=path)
+    records: Iterator[tuple[int, Mapping[str, Any]]]
+    if suffix in {".csv", ".tsv"}:
+        records = read_csv(path, max_row_bytes, csv)
+    elif suffix in {".jsonl", ".ndjson"}:
+        records = read_json_lines(path, max_row_bytes)
+    else:
+        from calibrant.core import _table_files  # noqa: PLC0415 (of optional packages)
+
+        reader = _table_files.read_parquet if suffix == ".parquet" else _table_files.read_excel
+        records = reader(path, max_row_bytes)
     empty = True
-    for row in reader(path, max_row_bytes):
+    for line, values in records:
         empty = False
-        yield row
+        yield Row(values=values, path=path, line=line)
     if empty:
         raise DataError("expected at least one row, got an empty file.", path=path)
-
-
-def _read_jsonl(path: Path, most: int) -> Iterator[Row]:
-    with path.open("rb") as file:
-        for line, text in _lines(file, path, most):
-            try:
-                value = json.loads(text.strip(), object_pairs_hook=without_doubles)
-            except (ValueError, RecursionError) as error:
-                msg = f"expected one JSON object per line, got broken JSON ({error})."
-                raise DataError(msg, path=path, line=line) from error
-            if not isinstance(value, dict):
-                msg = f'expected a JSON object, got {type(value).__name__}: write {{"input": ..., "answer": ...}}.'
-                raise DataError(msg, path=path, line=line)
-            yield Row(values=value, path=path, line=line)
-
-
-def _lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, str]]:
-    """Yield the non-blank lines with their numbers, without line ends."""
-    line = 0
-    while data := file.readline(most + 1):
-        line += 1
-        _check_size(len(data), most, path, line)
-        text = _decode(data, path, line).rstrip("\r\n")
-        if text.strip():
-            yield line, text
-
-
-def _check_size(size: int, most: int, path: Path, line: int) -> None:
-    if size > most:
-        msg = f"expected a row of at most {most:,} bytes, got a longer one: split or shorten it."
-        raise DataError(msg, path=path, line=line)
-
-
-def _decode(data: bytes, path: Path, line: int) -> str:
-    try:
-        return data.decode("utf-8-sig" if line == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        _, problem = decoding_problem(error)
-        raise DataError(f"{problem}: save the file as UTF-8.", path=path, line=line) from error
-
-
-def _read_csv(path: Path, most: int) -> Iterator[Row]:
-    header: list[str] | None = None
-    for line, record in _csv_records(path, most):
-        if header is None:
-            header = record
-            _check_columns(header, path, line)
-        elif len(record) != len(header):
-            msg = f"expected {len(header)} columns as in the header, got {len(record)}: quote texts with commas."
-            raise DataError(msg, path=path, line=line)
-        else:
-            yield Row(values=dict(zip(header, record, strict=True)), path=path, line=line)
-
-
-def _check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
-    """Raise DataError if a column name is repeated; columns without a name are ignored."""
-    twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
-    if twice is not None:
-        raise DataError(
-            f"expected each column once, got {twice!r:.80} {Counter(names)[twice]} times: rename or remove one.",
-            path=path,
-            line=line,
-        )
-
-
-def _csv_records(path: Path, most: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the non-blank records, each with the number of the line it starts on."""
-    # The module's own limit for a field, 131,072, is process-wide and below ours.
-    csv.field_size_limit(max(csv.field_size_limit(), most))
-    start = 1
-    with path.open("rb") as file:
-
-        def lines() -> Iterator[str]:
-            number = size = 0
-            while data := file.readline(most + 1):
-                number += 1
-                size = len(data) if number == start else size + len(data)
-                _check_size(size, most, path, start)
-                yield _decode(data, path, number)
-
-        reader = csv.reader(lines(), strict=True)
-        try:
-            for record in reader:
-                if record:
-                    yield start, record
-                start = reader.line_num + 1
-        except csv.Error as error:
-            msg = (
-                f"broken CSV in the record that starts here: {error}: close its quotes, double those inside."
-            )
-            raise DataError(msg, path=path, line=start) from error
-
-
-def _read_parquet(path: Path, most: int) -> Iterator[Row]:
-    try:
-        from pyarrow import parquet  # noqa: PLC0415  (optional)
-    except ImportError as error:
-        from calibrant.core._installation import install_command  # noqa: PLC0415 (only when it is missing)
-
-        raise ConfigurationError(f"{path}: Parquet files need pyarrow: {install_command('data')}.") from error
-    try:
-        file = parquet.ParquetFile(path)
-        _check_columns(file.schema_arrow.names, path, None)
-        rows = (values for batch in file.iter_batches(batch_size=1024) for values in batch.to_pylist())
-        for line, values in enumerate(rows, 1):
-            _check_size(sum(len(v) for v in values.values() if isinstance(v, str)), most, path, line)
-            yield Row(values=values, path=path, line=line)
-    except DataError:
-        raise
-    except Exception as error:
-        raise DataError(f"not a readable Parquet file ({error}): write it again.", path=path) from error
 
 
 def read_examples(
@@ -317,7 +231,11 @@ def read_examples(
 
 
 def iter_examples(
-    path: Path, *, columns: Columns = Columns(), split: str | None = None
+    path: Path,
+    *,
+    columns: Columns = Columns(),
+    split: str | None = None,
+    shares: tuple[float, float, float] | None = None,
 ) -> Iterator[tuple[Example, int]]:
     """Yield the examples of `path` one by one with their line numbers.
 
@@ -329,14 +247,17 @@ def iter_examples(
         Which columns hold what.
     split : {"train", "validation", "test"}, optional
         Keep only rows of this split; ``val`` and ``dev`` in the file mean ``validation``.
+    shares : (float, float, float), optional
+        Shares of the three splits, which then need no column. Rows without text or answer are in none of them.
 
     Raises
     ------
     DataError
         A row lacks a text or an answer, its split is unknown, or as `read_rows`.
     """
-    for row in read_rows(path):
-        if split is not None and _split(row, columns.split) != split:
+    part = None if split is None else _parts(path, columns, shares)
+    for row in read_rows(path, csv=columns.csv):
+        if part is not None and part(row) != split:
             continue
         example = Example(
             input=_text(row, columns.input),
@@ -345,6 +266,68 @@ def iter_examples(
             context=_context(row, columns.context),
         )
         yield example, row.line
+
+
+def _parts(
+    path: Path, columns: Columns, shares: tuple[float, float, float] | None
+) -> Callable[[Row], str | None]:
+    """Return a function that tells the split of a row, or None where it is in none."""
+    if shares is None:
+        return lambda row: _split(row, columns.split)
+    version = (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
+    rule = _split_rule(path, columns, shares, version)
+
+    def part(row: Row) -> str | None:
+        if not is_labelled(row, columns):
+            return None
+        return ("train", "validation", "test")[rule.part(_text(row, columns.input), _answer(row, columns))]
+
+    return part
+
+
+@functools.lru_cache(maxsize=8)
+def _split_rule(
+    path: Path,
+    columns: Columns,
+    shares: tuple[float, float, float],
+    version: tuple[int, int] | None,  # noqa: ARG001 (part of the cache's key)
+) -> SplitRule:
+    """Return the rule that divides a file's rows by shares; say how many rows are left out."""
+    from calibrant.core._splits import split_rule  # noqa: PLC0415 (few tasks have shares)
+
+    left_out: list[Row] = []
+    count = rows = 0
+
+    def labelled() -> Iterator[tuple[str, str]]:
+        nonlocal count, rows
+        for row in read_rows(path, csv=columns.csv):
+            if is_labelled(row, columns):
+                rows += 1
+                yield _text(row, columns.input), _answer(row, columns)
+            else:
+                count += 1
+                left_out[:] = left_out or [row]
+
+    rule = split_rule(labelled(), shares)
+    if not rows:
+        empty = columns.input if _is_blank(left_out[0], columns.input) else columns.answer
+        raise left_out[0].expected("text", empty)
+    if count:
+        _LOG.warning(
+            "%s: %d of %d rows have no text or no answer: no split has them.", path, count, count + rows
+        )
+    return rule
+
+
+def is_labelled(row: Row, columns: Columns) -> bool:
+    """Return True if a row has a text and an answer, or a part of one."""
+    names = (columns.answer, *(column for _, column in columns.fields))
+    return not _is_blank(row, columns.input) and not all(_is_blank(row, name) for name in names)
+
+
+def _is_blank(row: Row, column: str) -> bool:
+    value = row.values.get(column)
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -359,6 +342,8 @@ class DataSource:
         Which columns hold what.
     split : str or None
         Only rows of this split count; None takes all.
+    shares : (float, float, float) or None
+        Shares of training, validation and test rows in the file; None reads the split from a column.
 
     Examples
     --------
@@ -375,10 +360,11 @@ class DataSource:
     path: Path
     columns: Columns = Columns()
     split: str | None = None
+    shares: tuple[float, float, float] | None = None
 
     def examples(self) -> Iterator[tuple[Example, int]]:
         """Yield the examples with their line numbers; see `iter_examples`."""
-        return iter_examples(self.path, columns=self.columns, split=self.split)
+        return iter_examples(self.path, columns=self.columns, split=self.split, shares=self.shares)
 
 
 def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str | TextWithContext]:
@@ -397,7 +383,10 @@ def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str | TextWi
         A row lacks a text, or as `read_rows`.
     """
     if path.suffix.lower() != ".txt":
-        rows = [(_text(row, columns.input), _context(row, columns.context)) for row in read_rows(path)]
+        rows = [
+            (_text(row, columns.input), _context(row, columns.context))
+            for row in read_rows(path, csv=columns.csv)
+        ]
         return [text if context is None else TextWithContext(text, context) for text, context in rows]
     if columns.context is not None:
         raise DataError(
@@ -406,7 +395,7 @@ def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str | TextWi
     if not path.is_file():
         raise DataError("no such file: check the path.", path=path)
     with path.open("rb") as file:
-        found: list[str | TextWithContext] = [text for _, text in _lines(file, path, MAX_ROW_BYTES)]
+        found: list[str | TextWithContext] = [text for _, text in text_lines(file, path, MAX_ROW_BYTES)]
     if not found:
         raise DataError("expected one text per line, got an empty file.", path=path)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from calibrant.core._rows import Columns, DataSource
 from calibrant.core._sections import (
     Problem,
     Section,
+    Share,
     describe_problem,
     line_of,
     parse_toml,
@@ -33,6 +35,7 @@ from calibrant.core._settings import (
     ScoringSettings,
 )
 from calibrant.core._structures import Structure, structured_labels
+from calibrant.core._text_files import CsvFormat
 
 Split: TypeAlias = Literal["train", "validation", "test"]
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")
@@ -107,6 +110,35 @@ class _DataSection(Section):
     split_column: str = "split"
     context_column: str | None = pydantic.Field(default=None, min_length=1)
     answer_separator: str = pydantic.Field(default=";", min_length=1)
+    split: tuple[Share, Share, Share] | None = None
+    encoding: str | None = None
+    separator: str | None = None
+    header: bool = pydantic.Field(default=True, strict=True)
+
+    @pydantic.field_validator("split")
+    @classmethod
+    def _check_split(cls, shares: tuple[float, float, float] | None) -> tuple[float, float, float] | None:
+        if shares is not None and not math.isclose(sum(shares), 1, abs_tol=1e-6):
+            raise wrong(
+                "Input should add up to 1", "write [train, validation, test], such as [0.4, 0.2, 0.4]"
+            )
+        return shares
+
+    @pydantic.field_validator("encoding")
+    @classmethod
+    def _check_encoding(cls, encoding: str | None) -> str | None:
+        try:
+            "".encode(encoding or "utf-8")
+        except LookupError:
+            raise wrong("Input should be an encoding", "write utf-8, latin-1 or another one") from None
+        return encoding
+
+    @pydantic.field_validator("separator")
+    @classmethod
+    def _check_separator(cls, separator: str | None) -> str | None:
+        if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
+            raise wrong("Input should be one character", 'write ";" or "\\t", or leave it out')
+        return separator
 
 
 class TaskFile(Section):
@@ -153,18 +185,20 @@ class TaskFile(Section):
             multi_label=self.multi_label,
             separator=data.answer_separator,
             context=data.context_column,
+            csv=CsvFormat(encoding=data.encoding, separator=data.separator, header=data.header),
         )
 
     def sources(self, directory: Path) -> dict[Split, DataSource]:
         """Return the data source of each split."""
         sources = {}
-        for split in SPLITS:
+        shares = self.data.split
+        for number, split in enumerate(SPLITS):
             own: str | None = getattr(self.data, split)
-            file = self.data.file if own is None else own
-            if file is not None:
-                sources[split] = DataSource(
-                    path=directory / file, columns=self.columns, split=split if own is None else None
-                )
+            if own is not None:
+                sources[split] = DataSource(path=directory / own, columns=self.columns)
+            elif self.data.file is not None and (shares is None or shares[number] > 0):
+                file = directory / self.data.file
+                sources[split] = DataSource(path=file, columns=self.columns, split=split, shares=shares)
         return sources
 
     def label_set(self) -> LabelSet:
@@ -221,6 +255,7 @@ def _problems(file: TaskFile) -> Iterator[Problem]:
     if "answer_separator" in file.data.model_fields_set and not file.multi_label:
         problem = "expected no 'answer_separator' without multi_label = true: an answer is not split"
         yield ("data", "answer_separator"), f"{problem}; leave it out."
+    yield from _split_problems(file.data)
     composite = file.multi_label or file.fields is not None
     if composite and file.calibration.prior_correction is not None:
         problem = (
@@ -234,6 +269,23 @@ def _problems(file: TaskFile) -> Iterator[Problem]:
     }
     for reason in [reason for reason, applies in unfit.items() if applies and file.head.file is not None]:
         yield ("head", "file"), f"expected no head {reason}; leave it out."
+
+
+def _split_problems(data: _DataSection) -> Iterator[Problem]:
+    if data.split is None:
+        return
+    place = ("data", "split")
+    if data.file is None:
+        yield (
+            place,
+            'expected split beside the file that it divides: add file = "rows.csv", or leave split out.',
+        )
+    if "split_column" in data.model_fields_set:
+        yield place, "expected either split or split_column: leave one out."
+    for share, name in zip(data.split, SPLITS, strict=True):
+        if share and getattr(data, name) is not None:
+            problem = f"expected a share of 0 for {name} rows, which have a file of their own, got {share:g}"
+            yield place, f"{problem}: correct it."
 
 
 def _label_problems(

@@ -25,10 +25,10 @@ from calibrant.distributed._ray import (
     require_ray,
 )
 from calibrant.distributed._worker import AnsweredBlock, Reader
-from calibrant.evaluation._data import Dataset, checked, inspect
-from calibrant.evaluation._evaluator import EvaluationResult, RunAccount, run_fingerprint
-from calibrant.evaluation._metrics import EvaluationProgressListener
-from calibrant.evaluation._tally import Tally
+from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, inspect
+from calibrant.evaluation._evaluator import run_fingerprint
+from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
+from calibrant.evaluation._tally import RunAccount, Tally
 from calibrant.inference.doctor._records import public_description
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._shards import Shards
@@ -76,7 +76,7 @@ class Cluster:
 
 
 def evaluate(  # noqa: PLR0913 (keyword-only options)
-    dataset: Dataset,
+    dataset: Dataset | UnlabelledTexts,
     *,
     opening: Callable[..., Predictor],
     out: str | Path,
@@ -100,7 +100,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     Parameters
     ----------
     dataset : Dataset
-        The labelled rows.
+        The labelled rows; or rows without answers, as `calibrant label` reads them.
     opening : callable
         Returns the classifier for the `limits` it is given, such as ``functools.partial(calibrant.load,
         "bundle")`` or ``functools.partial(calibrant.assembly.open_classifier, task)``. It travels to the
@@ -169,8 +169,9 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         classifier.close()
     inspection = inspect(dataset, labels)
     about, stop = about or {}, stop or Stop()
+    kind = "labels" if isinstance(dataset, UnlabelledTexts) else "evaluation"
     engine = {"name": "ray", "block_rows": cluster.block_rows}
-    fingerprint = run_fingerprint(labels, described, inspection, about, engine=engine)
+    fingerprint = run_fingerprint(labels, described, inspection, about, kind=kind, engine=engine)
     account = RunAccount(labels, expected=inspection.rows, on_progress=on_progress)
     with RunDirectory.opened(Path(out), fingerprint, comparable=public_description) as directory:
         run = _ClusterRun(

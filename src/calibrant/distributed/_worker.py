@@ -18,7 +18,7 @@ from calibrant.core._predictor import Predictor, Stop
 from calibrant.core._rows import Example
 from calibrant.distributed._ledger import Leased, Ledger, Spent
 from calibrant.evaluation._cache import MAX_BYTES
-from calibrant.evaluation._data import Dataset, checked
+from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, query_about
 from calibrant.inference._loop import run_sync
 from calibrant.runs._records import row_line
 from calibrant.runs._shards import FinishedRows, blocks_of
@@ -99,7 +99,7 @@ class Reader:
         Tells when to stop reading.
     """
 
-    dataset: Dataset
+    dataset: Dataset | UnlabelledTexts
     labels: LabelSet
     block_rows: int
     finished: FinishedRows = field(default_factory=dict)
@@ -241,7 +241,7 @@ class Worker:
         try:
             stopped = run_sync(
                 self._predictor.feed(
-                    [self._predictor.query(row.text) for row in examples], deliver, stop=self._stop
+                    [query_about(self._predictor, row) for row in examples], deliver, stop=self._stop
                 )
             )
         finally:

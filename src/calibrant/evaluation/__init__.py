@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from calibrant.evaluation._calibrate import calibrate_predictions
     from calibrant.evaluation._compare import compare_predictions
     from calibrant.evaluation._data import Dataset
-    from calibrant.evaluation._evaluator import BatchEvaluator, EvaluationResult
+    from calibrant.evaluation._evaluator import BatchEvaluator
     from calibrant.evaluation._history import EvaluationHistory
     from calibrant.evaluation._learned import learn_head
-    from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress
+    from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress, EvaluationResult
     from calibrant.evaluation._provider_batch import batch_status, collect_batch, retry_batch, submit_batch
     from calibrant.evaluation._provider_batch_state import BatchLimits, Polling
     from calibrant.evaluation._saved import load_predictions
@@ -26,10 +26,10 @@ else:
             "._calibrate": "calibrate_predictions",
             "._compare": "compare_predictions",
             "._data": "Dataset",
-            "._evaluator": "BatchEvaluator EvaluationResult",
+            "._evaluator": "BatchEvaluator",
             "._history": "EvaluationHistory",
             "._learned": "learn_head",
-            "._metrics": "EvaluationMetrics EvaluationProgress",
+            "._metrics": "EvaluationMetrics EvaluationProgress EvaluationResult",
             "._provider_batch": "batch_status collect_batch retry_batch submit_batch",
             "._provider_batch_state": "BatchLimits Polling",
             "._saved": "load_predictions",

@@ -24,6 +24,7 @@ from calibrant.metrics._calibration_error import expected_calibration_error
 from calibrant.metrics._intervals import bootstrap_interval, paired_mean_interval
 from calibrant.metrics._selective import auroc_interval
 
+CALIBRATION: Final = "calibration.json"
 SCHEMA_VERSION: Final = 1
 _FEWEST: Final = 20  # rows: 10 to fit and 10 to test
 _RESAMPLES: Final = (200, 2000)  # fewest and most
@@ -168,7 +169,7 @@ class CalibrationResult:
             They cannot be written.
         """
         directory = Path(out)
-        record, own = directory / "calibration.json", directory / "calibrator.json"
+        record, own = directory / CALIBRATION, directory / "calibrator.json"
         text = json.dumps(self.to_record(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         try:
             directory.mkdir(parents=True, exist_ok=True)

@@ -1,16 +1,23 @@
-"""Labelled rows read one by one, and their check before the first call."""
+"""Rows read one by one, labelled or not, and their check before the first call."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
+from typing import Any, Final
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
-from calibrant.core._rows import DataSource, Example
+from calibrant.core._predictor import Predictor, Query
+from calibrant.core._rows import DataSource, Example, Row, TextWithContext, read_rows
 from calibrant.core._task import check_answer
+from calibrant.core._text_files import ANY_CSV, CsvFormat
+
+NO_TEXT: Final = "no text: the model was not asked"
+"""Reason of a row whose text is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +68,136 @@ class Dataset:
             yield example if answer == example.answer else replace(example, answer=answer)
 
 
+class UnlabelledTexts:
+    """Texts as examples without answers.
+
+    Parameters
+    ----------
+    texts : sequence of str, TextWithContext or None
+        The texts; one that is None, NaN or blank becomes an empty one, about which no model is asked.
+
+    Attributes
+    ----------
+    columns : dict of str to None
+        Names of the columns read so far, in order.
+    """
+
+    def __init__(self, texts: Sequence[str | TextWithContext | None] = ()) -> None:
+        self._texts = texts
+        self.columns: dict[str, None] = {}
+
+    def __iter__(self) -> Iterator[Example]:
+        for values, example in self.records():
+            self.columns.update(dict.fromkeys(values))
+            yield example
+
+    def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
+        """Yield the columns of each row, and the row as an example."""
+        for text in self._texts:
+            given = text if isinstance(text, TextWithContext) else TextWithContext(text)  # type: ignore[arg-type]
+            values = {"input": given.text} | ({} if given.context is None else {"context": given.context})
+            example = Example(
+                input="" if _is_blank(given.text) else given.text, answer="", context=given.context
+            )
+            yield values, example
+
+
+class UnlabelledFile(UnlabelledTexts):
+    """Rows of a file as examples without answers, read anew on every iteration.
+
+    Parameters
+    ----------
+    path : Path
+        JSON Lines, CSV or Parquet.
+    text : str
+        Column of the text. A row whose cell is empty becomes an empty text.
+    context : str, optional
+        Column of the context that a cascade's verifier reads.
+    limit : int, optional
+        Only so many rows, from the beginning; at least 1.
+    csv : CsvFormat
+        What is known of the format of a CSV file.
+
+    Raises
+    ------
+    ConfigurationError
+        The limit is below 1.
+    DataError
+        On iteration: a row is broken, or has something else than text; names file and line.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        text: str = "input",
+        context: str | None = None,
+        limit: int | None = None,
+        csv: CsvFormat = ANY_CSV,
+    ) -> None:
+        super().__init__()
+        if limit is not None and limit < 1:
+            raise ConfigurationError(f"Expected a limit of at least 1 row, got {limit}.")
+        self.path = path
+        self.text = text
+        self._context = context
+        self._limit = limit
+        self.csv = csv
+
+    @property
+    def is_parquet(self) -> bool:
+        """True if the columns have types."""
+        return self.path.suffix.lower() == ".parquet"
+
+    @property
+    def read_columns(self) -> list[str]:
+        """Columns that an example is made of."""
+        return [self.text, *([] if self._context is None else [self._context])]
+
+    def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
+        """Yield the columns of each row, as they are in the file, and the row as an example."""
+        for number, row in enumerate(islice(read_rows(self.path, csv=self.csv), self._limit)):
+            for column in () if number else self.read_columns:
+                if column not in row.values:
+                    known = ", ".join(map(str, row.values)) or "none"
+                    raise row.error(
+                        f"expected a column {column!r}, got the columns {known:.200}: name that of the texts (--text)."
+                    )
+            yield row.values, self.example(row)
+
+    def example(self, row: Row) -> Example:
+        """Return a row's text and context, without an answer."""
+        context = None if self._context is None else _text_or_nothing(row, self._context)
+        return Example(input=_text_or_nothing(row, self.text), answer="", context=context or None)
+
+
+def _text_or_nothing(row: Row, column: str) -> str:
+    """Return the text in a column; empty if the cell is blank, null or NaN."""
+    value = row.values.get(column)
+    if _is_blank(value):
+        return ""
+    if not isinstance(value, str):
+        raise row.expected("text", column)
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise row.error(
+            f"{column!r}: expected characters, got half of a surrogate pair: correct it."
+        ) from error
+    return value
+
+
+def _is_blank(value: object) -> bool:
+    """Return True for None, NaN (as frames write missing texts) and white space."""
+    return value is None or value != value or (isinstance(value, str) and not value.strip())  # noqa: PLR0124
+
+
+def query_about(predictor: Predictor, example: Example) -> Query:
+    """Return the query about an example; about an unlabelled one without text, no model is asked."""
+    query = predictor.query(example.text)
+    return query if example.input or example.answer else replace(query, problem=NO_TEXT)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
     """Number of rows and digest of their content.
@@ -80,11 +217,16 @@ class Inspection:
 def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
     """Yield the examples with answers spelled as in the label set; raise for unknown answers.
 
+    `UnlabelledTexts` have no answers to check.
+
     Raises
     ------
     DataError
         An answer is not one of the labels; the message names the row, from 1.
     """
+    if isinstance(examples, UnlabelledTexts):
+        yield from examples
+        return
     for number, example in enumerate(examples, 1):
         try:
             answer = check_answer(example, labels)
@@ -99,12 +241,13 @@ def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
     Raises
     ------
     DataError
-        There are no rows, or one is broken.
+        There are no rows, none has a text, or one is broken.
     """
     digest = hashlib.sha256()
-    rows = 0
+    rows, has_text = 0, False
     for example in checked(examples, labels):
         rows += 1
+        has_text = has_text or bool(example.input)
         context = () if example.context is None else (example.context,)
         for text in (example.input, example.answer, *context):
             data = text.encode("utf-8", "surrogatepass")
@@ -112,4 +255,6 @@ def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
             digest.update(data)
     if rows == 0:
         raise DataError("Expected at least one row to evaluate, got none: check the split and the file.")
+    if not has_text and isinstance(examples, UnlabelledTexts):
+        raise DataError(f"Expected a text in at least one row, got none in {rows:,}: check the column.")
     return Inspection(rows=rows, sha256=digest.hexdigest())

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._label_records import described_labels
@@ -20,21 +19,22 @@ from calibrant.core._limits import Limits
 from calibrant.core._prediction import Prediction
 from calibrant.core._predictor import Predictor, Query, Stop
 from calibrant.core._records import Journal
-from calibrant.core._rows import Example
+from calibrant.core._rows import Example, TextWithContext
 from calibrant.evaluation._cache import open_cache
-from calibrant.evaluation._data import Inspection, checked, inspect
-from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress, EvaluationProgressListener
-from calibrant.evaluation._tally import Tally
+from calibrant.evaluation._data import Inspection, UnlabelledTexts, checked, inspect, query_about
+from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
+from calibrant.evaluation._tally import RunAccount
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.inference._loop import run_sync
 from calibrant.inference.doctor._records import public_description
-from calibrant.metrics._intervals import wilson_interval
-from calibrant.runs._directory import RunDirectory, write_json
+from calibrant.runs._directory import RunDirectory
 from calibrant.runs._output import PredictionsFile
 from calibrant.runs._records import row_record
 
+if TYPE_CHECKING:
+    from calibrant.evaluation._label import Decide, LabelFile
+
 _CONCURRENCY: Final = 64
-_LOG = logging.getLogger("calibrant")
 _TICK: Final = 0.25  # seconds between reports
 _VERSION: Final = 1  # of run.json and predictions.jsonl
 
@@ -44,6 +44,8 @@ def run_fingerprint(
     described: Mapping[str, Any],
     inspection: Inspection | None,
     about: Mapping[str, Any],
+    *,
+    kind: str = "evaluation",
     **engine: object,
 ) -> dict[str, Any]:
     """Return the settings that determine an evaluation's rows, as in ``run.json``.
@@ -58,12 +60,14 @@ def run_fingerprint(
         Number and digest of the rows.
     about : mapping
         Entries that the caller adds.
+    kind : str, default "evaluation"
+        Kind of the run; ``labels`` of rows without answers.
     **engine
         Entries of an engine that runs several workers.
     """
     return {
         "schema_version": _VERSION,
-        "kind": "evaluation",
+        "kind": kind,
         "calibrant": metadata.version("calibrant"),
         **engine,
         **about,
@@ -73,128 +77,8 @@ def run_fingerprint(
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationResult:
-    """Predictions and metrics of an evaluation.
-
-    Attributes
-    ----------
-    predictions : tuple of Prediction
-        One per row, in the order of the input; empty where they went to files.
-    metrics : EvaluationMetrics
-        The numbers.
-    directory : Path or None
-        The directory of the files.
-
-    Examples
-    --------
-    >>> from calibrant import BatchEvaluator, Classifier, Example
-    >>> from calibrant.testing import FakeClient
-    >>> fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
-    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
-    >>> result = BatchEvaluator(classifier).evaluate([Example(input="purrs", answer="cat")])
-    >>> result.predictions[0].label, result.metrics.accuracy.estimate, result.directory
-    ('cat', 1.0, None)
-    """
-
-    predictions: tuple[Prediction, ...]
-    metrics: EvaluationMetrics
-    directory: Path | None = None
-
-
-class RunAccount:
-    """Counts, progress and result of one run.
-
-    Parameters
-    ----------
-    labels : LabelSet
-        Labels of the classifier.
-    expected : int or None
-        Rows of the input, if their number is known.
-    on_progress : callable or None
-        Called with an `EvaluationProgress`.
-
-    Attributes
-    ----------
-    expected : int or None
-        As above.
-    tally : Tally
-        Counts of all rows that have their final prediction.
-    remaining : int or None
-        Rows without one when this session began.
-    answered : int
-        Rows that this session answered.
-    stopped : str
-        Reason for an early end; empty otherwise.
-    started : float
-        Begin of the session, by `time.perf_counter`.
-    """
-
-    def __init__(
-        self, labels: LabelSet, *, expected: int | None, on_progress: EvaluationProgressListener | None
-    ) -> None:
-        self.expected = expected
-        self._on_progress = on_progress
-        self.tally = Tally(labels)
-        self.remaining = expected
-        self.answered = 0
-        self.stopped = ""
-        self.started = time.perf_counter()
-
-    def report(self, **calls: Any) -> None:  # noqa: ANN401  (fields of different types)
-        """Report progress to the listener; `calls` holds the fields on calls and rate limits."""
-        tally = self.tally
-        if self._on_progress is None:
-            return
-        self._on_progress(
-            EvaluationProgress(
-                rows=tally.rows,
-                rows_expected=self.expected,
-                session_rows=self.answered,
-                remaining=None if self.remaining is None else self.remaining - self.answered,
-                seconds=time.perf_counter() - self.started,
-                accuracy_answered=wilson_interval(tally.correct, tally.answered) if tally.answered else None,
-                errors=dict(tally.errors),
-                cost=tally.cost if tally.priced else None,
-                **calls,
-            )
-        )
-
-    @contextmanager
-    def kept(self, finish: Callable[[], object]) -> Iterator[None]:
-        """Write the metrics of the answered rows if an exception ends the block."""
-        try:
-            yield
-        except BaseException as error:
-            self.stopped = str(error) or "interrupted"
-            try:
-                finish()
-            except Exception as other:  # noqa: BLE001 (the error under way matters more)
-                if other is not error:
-                    _LOG.warning("%s", other)
-            raise
-
-    def result(
-        self,
-        directory: RunDirectory | None,
-        about: Mapping[str, Any],
-        predictions: Sequence[Prediction] = (),
-    ) -> EvaluationResult:
-        """Return the result; write the metrics and the entries of `about` into a directory, if given."""
-        metrics = self.tally.metrics(
-            expected=self.expected,
-            stopped=self.stopped,
-            seconds=time.perf_counter() - self.started if self.answered else 0.0,
-            session_rows=self.answered,
-        )
-        if directory is not None and (self.answered or not directory.metrics.exists()):
-            write_json(directory.metrics, {**metrics.to_record(), **about})
-        path = None if directory is None else directory.path
-        return EvaluationResult(predictions=tuple(predictions), metrics=metrics, directory=path)
-
-
 class BatchEvaluator:
-    """Evaluator that classifies labelled rows concurrently and measures the answers.
+    """Evaluator that classifies rows concurrently and measures the answers, or writes them down.
 
     With ``out``, rows go to a directory as they are answered: ``predictions.jsonl`` (one JSON object a
     row, in the order of the input), ``metrics.json`` and ``run.json``. Memory then does not grow with the
@@ -295,6 +179,74 @@ class BatchEvaluator:
         CalibrantError
             The directory was moved or removed during the run; the message says where its rows are kept.
         """
+        return self._run(examples, out=out, about=about, on_progress=on_progress, stop=stop)
+
+    def label(  # noqa: PLR0913 (keyword-only options)
+        self,
+        texts: str | Path | Iterable[str | TextWithContext | None] | UnlabelledTexts,
+        *,
+        text: str = "input",
+        out: str | Path | LabelFile | None = None,
+        file_format: str | None = None,
+        decide: Decide | None = None,
+        distribution: bool = False,
+        about: Mapping[str, Any] | None = None,
+        on_progress: EvaluationProgressListener | None = None,
+        stop: Stop | None = None,
+    ) -> EvaluationResult:
+        """Label texts whose true labels are not known; see `evaluate` for the other parameters and errors.
+
+        Parameters
+        ----------
+        texts : path, or iterable of str, TextWithContext or None
+            A JSON Lines, CSV or Parquet file, or the texts. About one that is missing or blank no model is asked.
+        text : str, default "input"
+            The file's column of texts.
+        out : path, optional
+            Directory that gets ``labels.csv``, ``.jsonl`` or ``.parquet`` too: the columns of the input and label,
+            confidence, decision, outcome, provider and cost.
+        file_format : {"csv", "jsonl", "parquet"}, optional
+            By default that of the input.
+        decide : callable, optional
+            Returns the decisions on predictions, such as `calibrant.assembly.Bundle.decide_many`.
+        distribution : bool, default False
+            True to write the probabilities of all labels, too.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from calibrant import BatchEvaluator, Classifier
+        >>> from calibrant.testing import FakeClient
+        >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9), "barks": ("dog", 0.8)})
+        >>> evaluator = BatchEvaluator(Classifier(model=fake, labels=["cat", "dog"], field="category"))
+        >>> result = evaluator.label(["it purrs", None, "it barks"], out=tempfile.mkdtemp(), file_format="csv")
+        >>> print(result.written.path.read_text().strip())
+        input,label,confidence,decision,outcome,provider,cost
+        it purrs,cat,0.9,,ok,fake,
+        ,,,,no text,,
+        it barks,dog,0.8,,ok,fake,
+        """
+        from calibrant.evaluation._label import LabelFile, unlabelled  # noqa: PLC0415 (evaluations do without)
+
+        rows = unlabelled(texts, text=text)
+        file = out if isinstance(out, LabelFile) else None
+        if isinstance(out, str | Path):
+            file = LabelFile(
+                Path(out), rows, file_format=file_format, decide=decide, distribution=distribution
+            )
+        directory = None if file is None else file.directory
+        return self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
+
+    def _run(
+        self,
+        examples: Iterable[Example],
+        *,
+        out: str | Path | None,
+        about: Mapping[str, Any] | None,
+        on_progress: EvaluationProgressListener | None,
+        stop: Stop | None,
+        file: LabelFile | None = None,
+    ) -> EvaluationResult:
         if iter(examples) is examples:
             if out is not None:
                 raise ConfigurationError(
@@ -315,17 +267,25 @@ class BatchEvaluator:
         with ExitStack() as stack:
             if out is not None:
                 about, predictor = about or {}, self._predictor
-                fingerprint = run_fingerprint(predictor.labels, predictor.describe(), inspection, about)
+                kind = "evaluation"
+                if file is not None:
+                    kind = "labels"
+                    file.prepare()
+                described = predictor.describe()
+                fingerprint = run_fingerprint(predictor.labels, described, inspection, about, kind=kind)
                 directory = stack.enter_context(
                     RunDirectory.opened(Path(out), fingerprint, comparable=public_description)
                 )
                 run.write_to(directory, about)
+                if file is not None:
+                    stack.enter_context(file.kept())
             if run.account.remaining != 0:
                 self._attach_cache(run, stack)
                 run.answer()
             elif run.directory is not None:
                 run.directory.remove_journal()  # left by a kill at the very end
-            return run.finish()
+            result = run.finish()
+        return result if file is None else replace(result, written=file.written)
 
     def _attach_cache(self, run: _EvaluationRun, stack: ExitStack) -> None:
         cache = self._cache
@@ -413,7 +373,7 @@ class _EvaluationRun:
         for index, example in enumerate(self._rows()):
             if file is None or not file.is_finished(index):
                 self._under_way.append((index, example))
-                yield self.predictor.query(example.text)
+                yield query_about(self.predictor, example)
 
     def _deliver(self, _number: int, prediction: Prediction) -> None:
         index, example = self._under_way.popleft()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from calibrant.core._composite import CompositeLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import Interval, Prediction
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._classification import AnsweredLabels
 
 if TYPE_CHECKING:
+    from calibrant.evaluation._label import WrittenLabels
     from calibrant.metrics._cascade import CascadeMetrics
     from calibrant.metrics._classification import LabelMetrics
     from calibrant.metrics._composite import CompositeMetrics
@@ -25,7 +27,7 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationMetrics:
-    """Figures of a classifier on labelled rows.
+    """Figures of a classifier on rows, most of them about their true labels.
 
     *Answered* rows are those that did not fail with a transport error: all but outcome ``error``. A
     refusal, or an answer that is no label, is answered and wrong.
@@ -66,6 +68,12 @@ class EvaluationMetrics:
         ones. None where all these rows are right, or all wrong.
     rows_with_low_label_mass : int
         Rows on which the model would rather have written something else than any label.
+    rows_without_text : int
+        Unlabelled rows without a text, about which no model was asked; outcome ``unparsed``.
+    labels : mapping of str to int
+        Rows by predicted label, where the true ones are not known; `per_label` is about the others.
+    mean_confidence : float or None
+        Mean confidence of such rows, in [0, 1]; None where true labels are known.
     models : mapping of str to int
         Rows by the model that really answered, as the provider names it.
     calls : int
@@ -132,6 +140,9 @@ class EvaluationMetrics:
     structure: StructureMetrics | None = None
     auroc: Interval | None = None
     rows_with_low_label_mass: int = 0
+    rows_without_text: int = 0
+    labels: Mapping[str, int] = field(default_factory=dict)
+    mean_confidence: float | None = None
 
     @property
     def rows_per_second(self) -> float:
@@ -152,6 +163,9 @@ class EvaluationMetrics:
         for name in ("cascade", "composite", "structure"):
             if numbers[name] is None:
                 del numbers[name]
+        # Figures of rows whose true labels are not known.
+        for name in () if self.accuracy is None else ("rows_without_text", "labels", "mean_confidence"):
+            del numbers[name]
         for name in ("rows", "per_label", "macro_f1") if self.composite is not None else ():  # said already
             del numbers["composite"][name]
         return {
@@ -165,6 +179,38 @@ class EvaluationMetrics:
             "answered_labels": None if labels is None else labels.to_record(),
             "rows_per_second": self.rows_per_second,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """Predictions and metrics of an evaluation.
+
+    Attributes
+    ----------
+    predictions : tuple of Prediction
+        One per row, in the order of the input; empty where they went to files.
+    metrics : EvaluationMetrics
+        The numbers.
+    directory : Path or None
+        The directory of the files.
+    written : WrittenLabels or None
+        The file of labels that `BatchEvaluator.label` wrote.
+
+    Examples
+    --------
+    >>> from calibrant import BatchEvaluator, Classifier, Example
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
+    >>> classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
+    >>> result = BatchEvaluator(classifier).evaluate([Example(input="purrs", answer="cat")])
+    >>> result.predictions[0].label, result.metrics.accuracy.estimate, result.directory
+    ('cat', 1.0, None)
+    """
+
+    predictions: tuple[Prediction, ...]
+    metrics: EvaluationMetrics
+    directory: Path | None = None
+    written: WrittenLabels | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

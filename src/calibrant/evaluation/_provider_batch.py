@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._files import atomic_writer
-from calibrant.core._prediction import Outcome
+from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
+from calibrant.evaluation._data import NO_TEXT
 from calibrant.evaluation._provider_batch_answers import BatchAnswers, finisher
 from calibrant.evaluation._provider_batch_state import (
     BatchJob,
@@ -112,6 +113,7 @@ def submit_batch(
             lines = (
                 api.line(custom_id(number), classifier.request(classifier.query(row.input)))
                 for number, row in enumerate(rows)
+                if row.input or row.answer  # about an unlabelled row without text nothing is asked
             )
             job.add_requests(lines, limits or BatchLimits())
         if differing := differing_keys(job.fingerprint, wanted.fingerprint):
@@ -402,7 +404,9 @@ def _join(job: BatchJob, api: BatchApi) -> BatchReport:
     tokens: Counter[str] = Counter()
     with atomic_writer(job.path / PREDICTIONS) as file:
         for index, (example, answer) in enumerate(zip(job.read_rows(), answers.predictions(), strict=True)):
-            prediction = finish(answer, example.input)
+            prediction = Prediction(label=None, outcome=Outcome.UNPARSED, reason=NO_TEXT)
+            if example.input or example.answer:
+                prediction = finish(answer, example.input)
             file.write(row_line(index, example, prediction).decode())
             outcomes[prediction.outcome.value] += 1
             tokens["prompt_tokens"] += prediction.usage.prompt_tokens

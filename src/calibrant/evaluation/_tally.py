@@ -1,30 +1,42 @@
-"""Running counts of evaluation rows, in nine bytes of memory per row."""
+"""Running counts of evaluation rows, in nine bytes of memory per row, and the account of a run."""
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import Outcome
+from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._records import has_low_label_mass
-from calibrant.evaluation._metrics import EvaluationMetrics
+from calibrant.evaluation._data import NO_TEXT
+from calibrant.evaluation._metrics import (
+    EvaluationMetrics,
+    EvaluationProgress,
+    EvaluationProgressListener,
+    EvaluationResult,
+)
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
 from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._selective import auroc_interval
+from calibrant.runs._directory import RunDirectory, write_json
 
 if TYPE_CHECKING:
     from calibrant.metrics._cascade import CascadeTally
     from calibrant.metrics._composite import CompositeMetrics, CompositeTally
+    from calibrant.metrics._structure import StructureMetrics
 
 _KINDS: Final = 20
+_LOG = logging.getLogger("calibrant")
 _OTHER: Final = "other"
 _KIND_LENGTH: Final = 80
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
@@ -38,6 +50,11 @@ class Tally:
     ----------
     labels : LabelSet
         The label set; answers are spelled as in it.
+
+    Attributes
+    ----------
+    labelled : int
+        Rows whose true label is known: the others count by their predicted label alone.
     """
 
     def __init__(self, labels: LabelSet) -> None:
@@ -55,7 +72,10 @@ class Tally:
         self._right = array("b")
         self._cascade: CascadeTally | None = None
         self.rows = 0
+        self.labelled = 0
         self.correct = 0
+        self.without_text = 0
+        self.given: Counter[str] = Counter()  # labels of rows whose true one is not known
         self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
         self.errors: Counter[str] = Counter()
         self.models: Counter[str] = Counter()
@@ -73,6 +93,11 @@ class Tally:
         """Rows whose outcome is not ``error``."""
         return self.rows - self.outcomes[Outcome.ERROR.value]
 
+    @property
+    def accuracy_answered(self) -> Interval | None:
+        """Share of right rows among the answered ones; None if no true label is known."""
+        return wilson_interval(self.correct, self.answered) if self.labelled and self.answered else None
+
     def add(self, row: Mapping[str, Any]) -> None:
         """Count a row, given its record of `calibrant.runs.row_record` or ``predictions.jsonl``.
 
@@ -86,18 +111,42 @@ class Tally:
         )
         failed, right = Outcome(outcome) is Outcome.ERROR, label == answer
         self.rows += 1
+        self.labelled += answer is not None
         self.outcomes[outcome] += 1
         self._count_payment(row)
         if steps := row.get("steps"):  # of a cascade
             from calibrant.metrics._cascade import CascadeTally  # noqa: PLC0415 (loaded when it is used)
 
             self._cascade = self._cascade or CascadeTally()
-            self._cascade.add(steps, accepted=row["accepted"], correct=None if failed else right)
+            self._cascade.add(
+                steps, accepted=row["accepted"], correct=None if failed or answer is None else right
+            )
         if failed:
             kind = error_kind(row["reason"])
             self.errors[kind if kind in self.errors or len(self.errors) < _KINDS else _OTHER] += 1
             return
-        self.correct += right
+        if answer is None:
+            self.without_text += row["reason"] == NO_TEXT
+            self._count_label(label)
+        else:
+            self.correct += right
+            self._count_answer(row)
+        self.models[row["model"] or "unknown"] += 1
+        if outcome == Outcome.OK.value and confidence is not None:
+            self._confidence.append(confidence)
+            if answer is not None:
+                self._right.append(right)
+        self.low_label_mass += has_low_label_mass(row)
+
+    def _count_label(self, label: str | None) -> None:
+        """Count the predicted label, or each of several, of a row whose true label is not known."""
+        if label is not None:
+            labels = self._labels
+            self.given.update(labels.decisions(label) if isinstance(labels, CompositeLabels) else [label])
+
+    def _count_answer(self, row: Mapping[str, Any]) -> None:
+        """Count the predicted label of an answered row beside the true one."""
+        answer, label = row["answer"], row["label"]
         if self._composite is None:
             place = -1 if label is None else self._place.get(normalise_label(label), -1)
             self._counts[self._place[normalise_label(answer)], place] += 1
@@ -108,11 +157,6 @@ class Tally:
                 GivenPart(part["name"], part["label"], part["confidence"]) for part in row.get("parts", ())
             ]
             self._composite.add(answer, label, parts)
-        self.models[row["model"] or "unknown"] += 1
-        if outcome == Outcome.OK.value and confidence is not None:
-            self._confidence.append(confidence)
-            self._right.append(right)
-        self.low_label_mass += has_low_label_mass(row)
 
     def _count_payment(self, row: Mapping[str, Any]) -> None:
         tokens = row["prompt_tokens"] + row["completion_tokens"]
@@ -128,19 +172,23 @@ class Tally:
         elif tokens > 0:
             self.unpriced += 1
 
+    def _structure(self) -> StructureMetrics | None:
+        """Return the distances of answers from true labels; None where labels are flat or true ones not known."""
+        if not self.labelled or self._composite is not None or self._labels.structure == "flat":
+            return None
+        from calibrant.metrics._structure import structure_metrics  # noqa: PLC0415 (loaded when it is used)
+
+        return structure_metrics(self._labels, self._counts[:, :-1], self._counts[:, -1])
+
     def metrics(
         self, *, expected: int | None, stopped: str, seconds: float, session_rows: int
     ) -> EvaluationMetrics:
         """Return the metrics of the rows so far; see `EvaluationMetrics` for the parameters."""
-        composite = None if self._composite is None else self._composite.metrics()
-        counts, structure = (self._counts[:, :-1], self._counts[:, -1]), None
+        composite = None if self._composite is None or not self.labelled else self._composite.metrics()
+        counts = self._counts[:, :-1], self._counts[:, -1]
         summary: ClassificationSummary | CompositeMetrics | None = composite
         if self._counts.any():
             summary = ClassificationSummary.from_counts(self._labels.labels, *counts)
-        if self._composite is None and self._labels.structure != "flat":
-            from calibrant.metrics._structure import structure_metrics  # noqa: PLC0415 (loaded when it is used)
-
-            structure = structure_metrics(self._labels, *counts)
         # Copies: an array that lends its memory cannot grow.
         confidence, right = np.array(self._confidence), np.array(self._right)
         return EvaluationMetrics(
@@ -152,8 +200,8 @@ class Tally:
             errors=dict(self.errors.most_common()),
             answered=self.answered,
             correct=self.correct,
-            accuracy=wilson_interval(self.correct, self.rows) if self.rows else None,
-            accuracy_answered=wilson_interval(self.correct, self.answered) if self.answered else None,
+            accuracy=wilson_interval(self.correct, self.rows) if self.labelled else None,
+            accuracy_answered=self.accuracy_answered,
             macro_f1=None if summary is None else summary.macro_f1,
             per_label={} if summary is None else summary.per_label,
             rows_with_confidence=len(self._confidence),
@@ -172,8 +220,102 @@ class Tally:
             session_rows=session_rows,
             cascade=None if self._cascade is None else self._cascade.metrics(),
             composite=composite,
-            structure=structure,
+            structure=self._structure(),
+            rows_without_text=self.without_text,
+            labels=dict(self.given.most_common()),
+            mean_confidence=float(confidence.mean()) if self.given and len(confidence) else None,
         )
+
+
+class RunAccount:
+    """Counts, progress and result of one run.
+
+    Parameters
+    ----------
+    labels : LabelSet
+        Labels of the classifier.
+    expected : int or None
+        Rows of the input, if their number is known.
+    on_progress : callable or None
+        Called with an `EvaluationProgress`.
+
+    Attributes
+    ----------
+    expected : int or None
+        As above.
+    tally : Tally
+        Counts of all rows that have their final prediction.
+    remaining : int or None
+        Rows without one when this session began.
+    answered : int
+        Rows that this session answered.
+    stopped : str
+        Reason for an early end; empty otherwise.
+    started : float
+        Begin of the session, by `time.perf_counter`.
+    """
+
+    def __init__(
+        self, labels: LabelSet, *, expected: int | None, on_progress: EvaluationProgressListener | None
+    ) -> None:
+        self.expected = expected
+        self._on_progress = on_progress
+        self.tally = Tally(labels)
+        self.remaining = expected
+        self.answered = 0
+        self.stopped = ""
+        self.started = time.perf_counter()
+
+    def report(self, **calls: Any) -> None:  # noqa: ANN401  (fields of different types)
+        """Report progress to the listener; `calls` holds the fields on calls and rate limits."""
+        tally = self.tally
+        if self._on_progress is None:
+            return
+        self._on_progress(
+            EvaluationProgress(
+                rows=tally.rows,
+                rows_expected=self.expected,
+                session_rows=self.answered,
+                remaining=None if self.remaining is None else self.remaining - self.answered,
+                seconds=time.perf_counter() - self.started,
+                accuracy_answered=tally.accuracy_answered,
+                errors=dict(tally.errors),
+                cost=tally.cost if tally.priced else None,
+                **calls,
+            )
+        )
+
+    @contextmanager
+    def kept(self, finish: Callable[[], object]) -> Iterator[None]:
+        """Write the metrics of the answered rows if an exception ends the block."""
+        try:
+            yield
+        except BaseException as error:
+            self.stopped = str(error) or "interrupted"
+            try:
+                finish()
+            except Exception as other:  # noqa: BLE001 (the error under way matters more)
+                if other is not error:
+                    _LOG.warning("%s", other)
+            raise
+
+    def result(
+        self,
+        directory: RunDirectory | None,
+        about: Mapping[str, Any],
+        predictions: Sequence[Prediction] = (),
+    ) -> EvaluationResult:
+        """Return the result; write the metrics and the entries of `about` into a directory, if given."""
+        metrics = self.tally.metrics(
+            expected=self.expected,
+            stopped=self.stopped,
+            seconds=time.perf_counter() - self.started if self.answered else 0.0,
+            session_rows=self.answered,
+        )
+        if directory is not None and (self.answered or not directory.metrics.exists()):
+            write_json(directory.metrics, {**metrics.to_record(), **about})
+        path = None if directory is None else directory.path
+        return EvaluationResult(predictions=tuple(predictions), metrics=metrics, directory=path)
 
 
 def error_kind(reason: str) -> str:

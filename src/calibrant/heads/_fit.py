@@ -74,6 +74,8 @@ class _RungTrial:
         Fits its model.
     temperature : float or None
         Temperature that calibrates its held-out distributions.
+    log_proba : ndarray of shape (n, L)
+        Held-out log-probabilities, at that temperature.
     losses : ndarray of shape (n,)
         Log losses, in nats.
     figures : RungFigures
@@ -82,6 +84,7 @@ class _RungTrial:
 
     fit: _Fit
     temperature: float | None
+    log_proba: NDArray[np.float64]
     losses: NDArray[np.float64]
     figures: RungFigures
 
@@ -201,6 +204,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         n_rows=len(rows),
         reason=reason,
         held_out_losses=chosen.losses,
+        held_out_logprobs=chosen.log_proba,
     )
 
 
@@ -281,7 +285,7 @@ def _judge(
         accuracy=float((best == answers).mean()),
         macro_f1=classification_summary(truth, predicted, labels=labels).macro_f1,
     )
-    return _RungTrial(fit=fit, temperature=temperature, losses=losses, figures=figures)
+    return _RungTrial(fit=fit, temperature=temperature, log_proba=log_proba, losses=losses, figures=figures)
 
 
 def cross_fitted(

@@ -103,6 +103,8 @@ class Head(SavedFit):
         The embedding model it reads texts with, beside their words; None where it needs none.
     held_out_losses : ndarray of shape (n_rows,) or None
         Held-out log loss of each labelled row, in nats; None if no rung was tried, or for a head read from a file.
+    held_out_logprobs : ndarray of shape (n_rows, L) or None
+        Held-out distributions of the labelled rows, as natural logarithms without `shift`; None in the same cases.
 
     Examples
     --------
@@ -128,6 +130,7 @@ class Head(SavedFit):
     n_rows: int = 0
     reason: str = ""
     held_out_losses: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+    held_out_logprobs: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
 
     @property
     def changes_nothing(self) -> bool:

@@ -117,6 +117,7 @@ class Runner:
             stored = self._stored(model, asked, keys)
             seen: set[str] = set()
             for (query, problem), key in zip(prepared, keys, strict=True):
+                problem = problem or query.problem  # noqa: PLW2901
                 if not problem and query.user_template is not None and INPUT_SLOT not in query.user_template:
                     problem = f"the user template lacks {INPUT_SLOT}, so the model never saw the text"  # noqa: PLW2901
                 refused = (

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import LabelDistribution, Prediction
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head
@@ -137,6 +137,34 @@ def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:
         return replace(prediction, features=None)
     features: ArrayLike | None = None if prediction.features is None else prediction.features[None, :]
     logprobs = head.transform(found.logprobs[None, :], [text], features=features)[0]
+    return _with_final(prediction, found, logprobs)
+
+
+def held_out_predictions(head: Head, predictions: Sequence[Prediction]) -> list[Prediction | None]:
+    """Return predictions of a head's training rows as heads that were fitted on the other folds make them.
+
+    Parameters
+    ----------
+    head : Head
+        Learned from `predictions` by `head_of`.
+    predictions : sequence of Prediction, length n
+        The model's own. None stands for one without a label and a distribution.
+    """
+    rows = iter(() if head.held_out_logprobs is None or head.changes_nothing else head.held_out_logprobs)
+    final: list[Prediction | None] = []
+    for prediction in predictions:
+        found = prediction.distribution
+        logprobs = None if found is None else next(rows, None)
+        if found is None or prediction.label is None:
+            final.append(None)
+        else:
+            final.append(prediction if logprobs is None else _with_final(prediction, found, logprobs))
+    return final
+
+
+def _with_final(
+    prediction: Prediction, found: LabelDistribution, logprobs: NDArray[np.float64]
+) -> Prediction:
     return replace(prediction, features=None).with_logprobs(
         found,
         logprobs,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
@@ -25,6 +26,7 @@ _SECONDS_BETWEEN_SIGNALS: Final = 0.1
 _T = TypeVar("_T")
 _lock = threading.Lock()
 _running: tuple[asyncio.AbstractEventLoop, threading.Thread] | None = None
+_left_behind: list[tuple[asyncio.AbstractEventLoop, threading.Thread]] = []
 
 
 def ask(
@@ -128,6 +130,19 @@ def _background_loop() -> asyncio.AbstractEventLoop:
             _running = loop, threading.Thread(target=loop.run_forever, name=_THREAD, daemon=True)
             _running[1].start()
         return _running[0]
+
+
+def _after_fork_in_child() -> None:
+    """Forget the background loop: its thread runs in the parent alone."""
+    global _lock, _running  # noqa: PLW0603  (one loop per process is the point)
+    _lock = threading.Lock()
+    if _running is not None:
+        _left_behind.append(_running)  # a loop that is dropped open warns
+        _running = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _stop() -> None:

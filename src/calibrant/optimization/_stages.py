@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Final
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
 from calibrant.calibration._saved import DEMONSTRATIONS
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._errors import ProviderError
+from calibrant.core._errors import DataError, ProviderError
 from calibrant.core._files import write_atomically
 from calibrant.core._label_records import described_labels
 from calibrant.core._labels import normalise_label
@@ -22,6 +23,8 @@ from calibrant.core._records import prediction_to_record
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
+from calibrant.evaluation._calibrate import CALIBRATION, calibrate_predictions
+from calibrant.evaluation._saved import load_predictions
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
 from calibrant.inference._classifier import Classifier
@@ -275,6 +278,10 @@ class TestStage(SearchStage):
             write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
         if self.head is not None:
             self.head.save(directory / "head.json", fingerprint=fingerprint)
+        if not (directory / CALIBRATION).exists():  # one that the user made stays
+            # The head's confidence on the test rows, which it never saw; too few of them teach nothing.
+            with contextlib.suppress(DataError):
+                calibrate_predictions(load_predictions(directory)).write(directory)
 
     def _result(
         self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float

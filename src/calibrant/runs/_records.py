@@ -54,7 +54,7 @@ class StoredRow:
             The line does not hold a row.
         """
         record = json.loads(line)
-        asked = record["input"], record["answer"], record.get("context")
+        asked = record["input"], record["answer"] or "", record.get("context")
         return cls(
             record=record,
             is_same=example is not None and asked == (example.input, example.answer, example.context),

@@ -8,7 +8,7 @@ from fastapi import HTTPException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
-from calibrant.assembly._bundle import Decision
+from calibrant.assembly._decision import Decision
 from calibrant.core._prediction import Outcome, Part, Prediction
 
 _FAILED = "The call of the model failed: ask again later."
@@ -98,11 +98,6 @@ class Failure(Refusal):
     )
 
 
-def decision_name(decision: Decision) -> str | None:
-    """Return the decision's name: ``accepted``, ``review``, or None if no rule applies."""
-    return None if decision.accepted is None else "accepted" if decision.accepted else "review"
-
-
 def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
     """Return an answer's JSON object."""
     # A provider's message may name internal addresses.
@@ -110,7 +105,7 @@ def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
     record: dict[str, Any] = {
         **_label_fields(prediction),
         "calibrated": decision.calibrated,
-        "decision": decision_name(decision),
+        "decision": decision.name,
         "decided_by": decision.decided_by,
         "threshold": decision.threshold,
         "outcome": prediction.outcome.value,

@@ -30,7 +30,6 @@ from calibrant.serving._answers import (
     Failure,
     Refusal,
     answer_record,
-    decision_name,
     parse_request,
     request_schema,
 )
@@ -288,7 +287,7 @@ class _Service:
             decision = self._bundle.decide(prediction)
             self.metrics.count(prediction, decision)
             outcomes[prediction.outcome.value] += 1
-            review += decision_name(decision) == "review"
+            review += decision.name == "review"
             results.append(answer_record(prediction, decision))
         request.state.log_fields = {"texts": len(texts), "outcomes": dict(outcomes), "review": review}
         if self._settings.log_texts:

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from calibrant.assembly._bundle import BundleHistory, Decision
+from calibrant.assembly._bundle import BundleHistory
+from calibrant.assembly._decision import Decision
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Prediction
-from calibrant.serving._answers import decision_name
 
 _WINDOW: Final = 1_000
 _LEAST: Final = 30  # of fewer values the distance says next to nothing
@@ -79,7 +79,7 @@ class ServiceMetrics:
     def count(self, prediction: Prediction, decision: Decision) -> None:
         """Count one classified text."""
         self.rows.labels(prediction.outcome.value).inc()
-        self.decisions.labels(decision_name(decision) or "undecided").inc()
+        self.decisions.labels(decision.name or "undecided").inc()
         if prediction.label is not None:
             several = self._labels if isinstance(self._labels, CompositeLabels) else None
             for label in several.decisions(prediction.label) if several else (prediction.label,):

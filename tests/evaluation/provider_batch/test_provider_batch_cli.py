@@ -122,3 +122,22 @@ def test_a_refused_key_exits_with_1(server: Any, write_task: WriteTask, tmp_path
     assert result.exit_code == 1
     assert "Check the API key" in result.stderr
     assert "sk-planted" not in result.stderr
+
+
+def test_collected_jobs_write_labels(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
+    """`label --engine batch`, and `collect` of a file's job, write labels; a row without text is not submitted."""
+    task, data = write_task(extra=MODEL), tmp_path / "data.csv"
+    data.write_text("id,input\n01,meow\n02,\n03,woof\n")
+    server.states = ["completed"]
+    done(command("label")(task, data, "--out", tmp_path / "one", "--engine", "batch"))
+    done(run("submit", task, "--file", data, "--out", tmp_path / "two"))
+    assert "labels.csv" in done(run("collect", tmp_path / "two")).stdout
+    found = (tmp_path / "one" / "labels.csv").read_text()
+    assert found == (tmp_path / "two" / "labels.csv").read_text()
+    rows = [line.split(",") for line in found.splitlines()[1:]]
+    assert [(row[0], row[2], row[5]) for row in rows] == [
+        ("01", "cat", "ok"),
+        ("02", "", "no text"),
+        ("03", "dog", "ok"),
+    ]
+    assert [len(server.requests(batch)) for batch in server.batches.values()] == [2, 2]

@@ -1,0 +1,44 @@
+"""Bundles of folders: that in the folder itself, or that which a run would be exported as."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from calibrant.assembly._bundle import Bundle, read_bundle
+from calibrant.assembly._bundle_export import export
+from calibrant.assembly._bundle_files import MANIFEST as BUNDLE
+from calibrant.core._errors import StateError
+from calibrant.runs._directory import BATCH, MANIFEST, PREDICTIONS, RESULT
+
+
+@contextmanager
+def bundle_of(path: Path) -> Iterator[Bundle]:
+    """Yield the bundle in a folder; of the directory of a run, the one it would be exported as.
+
+    That one is written to a temporary folder, which is removed when the block ends: its classifier is to be opened
+    and closed before.
+
+    Parameters
+    ----------
+    path : Path
+        The bundle, or directory of `calibrant optimize`, `evaluate`, `batch` or `cascade run`.
+
+    Raises
+    ------
+    StateError
+        The folder holds neither, or what it holds is damaged or unfinished.
+    """
+    if (path / BUNDLE).exists():
+        yield read_bundle(path)
+        return
+    if not any((path / name).exists() for name in (MANIFEST, RESULT, BATCH, PREDICTIONS)):
+        raise StateError(
+            f"{path}: expected a task file, a bundle or the directory of a run, got a directory with neither: check "
+            "the path."
+        )
+    with tempfile.TemporaryDirectory(prefix="calibrant-") as folder:
+        yield replace(export(path, Path(folder) / "bundle"), path=path)

@@ -1,0 +1,304 @@
+"""Text, label and split columns of a data file, found by what the columns hold."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+from calibrant.core._errors import DataError
+from calibrant.core._labels import normalise_label
+from calibrant.core._rows import SPLIT_NAMES
+
+MOST_LABELS: Final = 200
+"""Largest number of labels that are taken without being named."""
+
+Ask: TypeAlias = Callable[[str, Sequence[str]], str]
+"""Asks a question at a terminal and returns one of the answers, the first of which is proposed."""
+
+_NUMBER: Final = re.compile(r"[-+]?[\d.,\s]*\d\s*[%€$£]?|[€$£]\s*[\d.,]*\d")
+_DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]\d{1,2}:.*)?|\d{1,2}:\d{2}(:\d{2})?")
+_TEXT_NAMES: Final = frozenset(
+    ["text", "message", "body", "content", "input", "review", "comment", "description", "question"]
+)
+_LABEL_NAMES: Final = frozenset(
+    [
+        "label",
+        "labels",
+        "category",
+        "class",
+        "topic",
+        "answer",
+        "intent",
+        "sentiment",
+        "target",
+        "kind",
+        "tag",
+        "type",
+    ]
+)
+_SINGLE_ROWS: Final = 1_000  # rows in which words are compared with labels, at most
+_SINGLE_CELLS: Final = 50_000  # the same, times the number of labels
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column and its first cells, as text; empty cells are empty."""
+
+    name: str
+    cells: tuple[str, ...]
+    is_text: bool = True
+
+    @cached_property
+    def filled(self) -> list[str]:
+        """Cells that hold something."""
+        return [cell for cell in self.cells if cell.strip()]
+
+    @cached_property
+    def counts(self) -> Counter[str]:
+        """Number of cells of each value, normalised."""
+        return Counter(map(normalise_label, self.filled))
+
+    @cached_property
+    def length(self) -> float:
+        """Mean number of characters of a filled cell."""
+        return sum(map(len, self.filled)) / max(len(self.filled), 1)
+
+    @cached_property
+    def words(self) -> float:
+        """Mean number of words of a filled cell."""
+        return sum(len(cell.split()) for cell in self.filled) / max(len(self.filled), 1)
+
+    @cached_property
+    def distinct(self) -> float:
+        """Share of filled cells that differ."""
+        return len(self.counts) / max(len(self.filled), 1)
+
+    def holds(self, pattern: re.Pattern[str]) -> bool:
+        """Return True if nearly all filled cells match a pattern."""
+        matches = sum(pattern.fullmatch(cell.strip()) is not None for cell in self.filled)
+        return matches >= 0.9 * max(len(self.filled), 1)
+
+    @property
+    def is_number(self) -> bool:
+        """True if the column holds numbers."""
+        return self.holds(_NUMBER)
+
+    @property
+    def is_value(self) -> bool:
+        """True if the column holds numbers or dates."""
+        return self.is_number or self.holds(_DATE)
+
+    @property
+    def could_be_text(self) -> bool:
+        """True for mostly distinct texts of several words, in scripts without spaces of several characters."""
+        wide = not "".join(self.filled[:100]).isascii() and self.length >= 8
+        return not self.is_value and self.distinct > 0.3 and (self.words >= 2 or wide)
+
+    @property
+    def could_be_label(self) -> bool:
+        """True for few short values that are repeated."""
+        few = 1 < len(self.counts) <= MOST_LABELS and len(self.filled) >= 2 * len(self.counts)
+        return few and self.length <= 60 and not self.holds(_DATE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundColumns:
+    """The columns of a task, and why they were taken.
+
+    Attributes
+    ----------
+    text, label : str
+        Their names.
+    text_reason, label_reason : str
+        Why they were taken, in a few words.
+    split : str or None
+        Name of a column that says train, validation or test.
+    notices : tuple of str
+        What else was possible.
+    """
+
+    text: str
+    label: str
+    text_reason: str
+    label_reason: str
+    split: str | None
+    notices: tuple[str, ...]
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return the named columns of rows."""
+    names = dict.fromkeys(name for row in rows for name in row if name and name.strip())
+    columns = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        is_text = all(value is None or isinstance(value, str) for value in values)
+        columns.append(Column(name, tuple("" if value is None else str(value) for value in values), is_text))
+    return columns
+
+
+def lacks_header(first: Mapping[str, str], others: Sequence[Column]) -> bool:
+    """Return True if the first row of a CSV file is data.
+
+    That is, one of its cells is a label of the rows below, or a number or date above others.
+
+    Parameters
+    ----------
+    first : mapping of str to str
+        The first row.
+    others : sequence of Column
+        The columns of the rows below.
+    """
+    for column in others:
+        cell = first.get(column.name, "")
+        if column.could_be_label and not column.is_value and normalise_label(cell) in column.counts:
+            return True
+        if column.is_value and (_NUMBER.fullmatch(cell.strip()) or _DATE.fullmatch(cell.strip())):
+            return True
+    return False
+
+
+def find_columns(
+    columns: Sequence[Column], *, text: str | None = None, label: str | None = None, ask: Ask | None = None
+) -> FoundColumns:
+    """Return the columns of text and label.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+        The file's columns.
+    text, label : str, optional
+        Names that the user gave.
+    ask : callable, optional
+        Asks where several columns are alike; without it the likeliest is taken.
+
+    Raises
+    ------
+    DataError
+        A name is wrong, or no column can be one of the two.
+    """
+    by_name = {column.name: column for column in columns}
+    for option, name in (("--text", text), ("--label", label)):
+        if name is not None and name not in by_name:
+            raise DataError(f"expected {option} to name a column, got {name!r}: {_known(by_name)}.")
+    split = next((column.name for column in columns if _is_split(column)), None)
+    free = [column for column in columns if column.name not in {text, label, split}]
+    notices: list[str] = []
+    texts = [by_name[text]] if text is not None else _texts(free)
+    if not texts:
+        raise DataError(
+            f"expected a column of texts, with several words and mostly distinct, got none: name it by --text; "
+            f"{_known(by_name)}."
+        )
+    taken = texts[0] if len(texts) == 1 else _one_of(texts, "text", ask, notices)
+    labels = [by_name[label]] if label is not None else _labels([one for one in free if one != taken], taken)
+    if not labels:
+        raise DataError(_no_label([one for one in free if one != taken], by_name))
+    answer = labels[0] if len(labels) == 1 else _one_of(labels, "label", ask, notices)
+    if taken == answer:
+        raise DataError(f"expected two columns, got {taken.name!r} for both --text and --label.")
+    return FoundColumns(
+        text=taken.name,
+        label=answer.name,
+        text_reason="named by --text" if text is not None else _text_reason(taken),
+        label_reason="named by --label" if label is not None else _label_reason(answer),
+        split=split,
+        notices=tuple(notices),
+    )
+
+
+def _known(names: Collection[str]) -> str:
+    return f"the columns are {', '.join(map(repr, names)):.400}"
+
+
+def _is_split(column: Column) -> bool:
+    return {"train", "test"} <= set(column.counts) <= SPLIT_NAMES
+
+
+def _texts(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns that may be the text, the likeliest first; one alone if it stands out."""
+    found = [column for column in columns if column.could_be_text and column.is_text]
+    if not found:  # short names of things
+        found = [
+            column
+            for column in columns
+            if column.is_text and not column.is_value and column.distinct > 0.3
+            and normalise_label(column.name) in _TEXT_NAMES
+        ]  # fmt: skip
+    found.sort(key=lambda column: -column.length * column.distinct * len(column.filled))
+    named = [column for column in found if normalise_label(column.name) in _TEXT_NAMES]
+    if len(named) == 1:
+        return named
+    return [column for column in found if column.length * 2 >= found[0].length]
+
+
+def _labels(columns: Sequence[Column], text: Column) -> list[Column]:
+    """Return the columns that may be the label, the likeliest first; one alone if its name says so."""
+    found = [column for column in columns if column.could_be_label and column.is_text]
+    words = [column for column in found if not column.is_number]
+    found = words or [column for column in found if len(column.counts) <= 20]
+    named = [column for column in found if normalise_label(column.name) in _LABEL_NAMES]
+    if len(named) == 1 or len(found) < 2:
+        return named[:1] or found
+    gains = {column.name: _gain(text.cells, column.cells) for column in found}
+    return sorted(found, key=lambda column: -gains[column.name])
+
+
+def _no_label(columns: Sequence[Column], by_name: Collection[str]) -> str:
+    remedy = f"name it by --label; {_known(by_name)}."
+    single = next((column for column in columns if len(column.counts) == 1), None)
+    if single is not None:
+        got = f"{single.filled[0]!r:.60} alone in {single.name!r}"
+        return f"expected at least two labels, got {got}: add rows of others, or {remedy}"
+    other = next((column for column in columns if column.could_be_label), None)
+    if other is not None:
+        return f"expected labels as text, got other values in {other.name!r}: write them as text, or {remedy}"
+    return f"expected a column of labels, with few values that are repeated, got none: {remedy}"
+
+
+def _one_of(columns: Sequence[Column], what: str, ask: Ask | None, notices: list[str]) -> Column:
+    """Return the column that the user chooses, or the first with a notice that names the others."""
+    names = [column.name for column in columns]
+    if ask is not None:
+        return columns[names.index(ask(f"Which column is the {what}?", names))]
+    others = ", ".join(map(repr, names[1:]))
+    notices.append(f"{what} may also be {others}: name the column by --{what} if {names[0]!r} is wrong.")
+    return columns[0]
+
+
+def _text_reason(column: Column) -> str:
+    return f"{column.words:.0f} words on average, {column.distinct:.0%} of the texts differ"
+
+
+def _label_reason(column: Column) -> str:
+    return f"{len(column.counts)} values, repeated {len(column.filled) / len(column.counts):.0f} times on average"
+
+
+def _gain(texts: Sequence[str], answers: Sequence[str]) -> float:
+    """Return the share of mistakes that words spare over the most frequent label: naive Bayes, one row left out."""
+    known = Counter(normalise_label(answer) for answer in answers if answer.strip())
+    rows = [
+        (set(text.casefold().split()), normalise_label(answer))
+        for text, answer in zip(texts, answers, strict=True)
+        if answer.strip()
+    ][: min(_SINGLE_ROWS, _SINGLE_CELLS // len(known))]
+    labels = Counter(answer for _, answer in rows)
+    words = {answer: Counter[str]() for answer in labels}
+    for found, answer in rows:
+        words[answer].update(found)
+    right = 0
+    for found, answer in rows:
+        scores = {}
+        for label, count in labels.items():
+            left = count - (label == answer)
+            seen = words[label]
+            scores[label] = math.log(left + 0.5) + sum(
+                math.log((seen[word] - (label == answer) + 0.5) / (left + 1)) for word in found
+            )
+        right += max(scores, key=scores.__getitem__) == answer
+    most = labels.most_common(1)[0][1]
+    return (right - most) / max(len(rows) - most, 1)

@@ -1,0 +1,290 @@
+"""A task file for a data file: columns, labels, splits and prompt, found by what the file holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from calibrant.assembly._found_columns import (
+    MOST_LABELS,
+    Ask,
+    FoundColumns,
+    columns_of,
+    find_columns,
+    lacks_header,
+)
+from calibrant.assembly._row_checks import RowChecks
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._files import write_atomically
+from calibrant.core._rows import Row, read_rows
+from calibrant.core._splits import Shares, split_rule
+from calibrant.core._task_file import SPLITS, read_task_file
+from calibrant.core._text_files import ANY_CSV, CsvFormat, found_separator
+
+_SAMPLE_ROWS: Final = 10_000
+_SHARES: Final = (0.4, 0.2, 0.4)
+_SMALL: Final = 1_000  # rows up to which these shares are proposed
+_CHOOSING, _MEASURING = 300, 400  # validation and test rows of more: others only cost calls
+_LISTED_LABELS: Final = 50  # in the prompt
+_MOST_DISTINCT: Final = 2_000
+_EMBEDDED_BYTES: Final = 12_000  # of 4,096 tokens
+_NOUN: Final = re.compile(r"[^\W\d_]{3,}(?:[ _-][^\W\d_]+)?")  # one word or two
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDraft:
+    """Contents of a task file for a data file.
+
+    Attributes
+    ----------
+    data : Path
+        The data file.
+    csv : CsvFormat
+        Its format, as far as it differs from a usual CSV file.
+    separator : str or None
+        What stands between its columns, if it is a CSV file.
+    columns : FoundColumns
+        Its columns of text and label.
+    rows : int
+        Its rows.
+    labels : tuple of (str, int)
+        Labels and their rows, the most frequent first.
+    shares : (float, float, float)
+        Shares of training, validation and test rows.
+    splits : mapping of str to int
+        Rows of each split; empty where a column tells them.
+    notices : tuple of str
+        Sentences about what is odd.
+    """
+
+    data: Path
+    csv: CsvFormat
+    separator: str | None
+    columns: FoundColumns
+    rows: int
+    labels: tuple[tuple[str, int], ...]
+    shares: Shares
+    splits: dict[str, int]
+    notices: tuple[str, ...]
+
+
+def draft_task(
+    data: Path,
+    *,
+    text: str | None = None,
+    label: str | None = None,
+    model: str | None = None,
+    ask: Ask | None = None,
+) -> TaskDraft:
+    """Return the contents of a task file for a data file.
+
+    Parameters
+    ----------
+    data : Path
+        A file that `read_rows` reads.
+    text, label : str, optional
+        Names of its columns; found by their content by default.
+    model : str, optional
+        Name of the model, whose limits are warned of.
+    ask : callable, optional
+        Asks where columns are alike.
+
+    Raises
+    ------
+    DataError
+        A row is broken, no column fits, or there are fewer than two labels or too many.
+    """
+    csv, sample = _sample(data, {text, label} - {None})
+    found = find_columns(columns_of([row.values for row in sample]), text=text, label=label, ask=ask)
+    checks = RowChecks(longest=_EMBEDDED_BYTES if (model or "local/").startswith("local/") else None)
+    for row in read_rows(data, csv=csv):
+        checks.add(row.line, _cell(row, found.text), _cell(row, found.label))
+        if len(checks.labels) > _MOST_DISTINCT:
+            break
+    _check_labels(checks, found)
+    labelled = checks.labels.total()
+    shares = _SHARES
+    if labelled > _SMALL:
+        validation, test = (round(count / labelled, 4) for count in (_CHOOSING, _MEASURING))
+        shares = (round(1 - validation - test, 4), validation, test)
+    is_csv = data.suffix.lower() in {".csv", ".tsv"}
+    return TaskDraft(
+        data=data,
+        csv=csv,
+        separator=found_separator(data) if is_csv else None,
+        columns=found,
+        rows=checks.rows,
+        labels=tuple(checks.names()),
+        shares=shares,
+        splits={} if found.split else _split_sizes(data, csv, found, shares),
+        notices=(*found.notices, *checks.notices()),
+    )
+
+
+def _sample(data: Path, named: set[str | None]) -> tuple[CsvFormat, list[Row]]:
+    """Return the format of a file, and its first rows."""
+    if data.suffix.lower() not in {".csv", ".tsv"}:
+        return ANY_CSV, list(islice(read_rows(data), _SAMPLE_ROWS))
+    bare = CsvFormat(header=False)
+    rows = list(islice(read_rows(data, csv=bare), _SAMPLE_ROWS))
+    below = columns_of([row.values for row in rows[1:]])
+    first = rows[0].values
+    if named <= set(first.values()) - {""} and (named or not lacks_header(first, below)):
+        return ANY_CSV, list(islice(read_rows(data), _SAMPLE_ROWS))
+    if named and not named <= set(first):  # a wrong name is an error that shows the right ones
+        header = not lacks_header(first, below)
+        return (ANY_CSV, list(islice(read_rows(data), _SAMPLE_ROWS))) if header else (bare, rows)
+    return bare, rows
+
+
+def _cell(row: Row, name: str) -> str:
+    value = row.values.get(name)
+    if value is not None and not isinstance(value, str):
+        raise row.expected("text", name)
+    return value or ""
+
+
+def _check_labels(checks: RowChecks, found: FoundColumns) -> None:
+    """Raise DataError unless there are two labels or more, and rows of each."""
+    count, rows = len(checks.labels), checks.labels.total()
+    if count < 2:
+        got = repr(next(iter(checks.labels), ""))[:60] if count else "no answer at all"
+        raise DataError(
+            f"expected at least two labels in {found.label!r}, got {got}: add rows of others, or name another column "
+            "by --label."
+        )
+    if count > _MOST_DISTINCT or (count > MOST_LABELS and rows < 2 * count):
+        more = f"more than {_MOST_DISTINCT:,}" if count > _MOST_DISTINCT else f"{count:,}"
+        raise DataError(
+            f"expected labels in {found.label!r}, got {more} different values: is it an id or free text? Name another "
+            "column by --label, or write the task file by hand."
+        )
+
+
+def _split_sizes(data: Path, csv: CsvFormat, found: FoundColumns, shares: Shares) -> dict[str, int]:
+    def labelled() -> Iterator[tuple[str, str]]:
+        for row in read_rows(data, csv=csv):
+            text, answer = _cell(row, found.text), _cell(row, found.label)
+            if text.strip() and answer.strip():
+                yield text, answer
+
+    rule = split_rule(labelled(), shares)
+    sizes = Counter(rule.part(text, answer) for text, answer in labelled())
+    return {split: sizes[number] for number, split in enumerate(SPLITS)}
+
+
+def new_task_path(out: Path) -> Path:
+    """Return the path of the task file in a directory.
+
+    Raises
+    ------
+    ConfigurationError
+        It exists, or the directory is a file.
+    """
+    path = out / "task.toml"
+    if path.exists():
+        raise ConfigurationError(
+            f"{path}: expected no task file here yet, got one: name another directory by --out, or remove it."
+        )
+    if out.exists() and not out.is_dir():
+        raise ConfigurationError(f"{out}: expected a directory, got a file: name another one by --out.")
+    return path
+
+
+def write_task(draft: TaskDraft, out: Path, *, models: Sequence[tuple[str, str | None, str]]) -> Path:
+    """Write the task file of a draft into a directory, and return its path.
+
+    Parameters
+    ----------
+    draft : TaskDraft
+        What it says.
+    out : Path
+        Its directory, which is made.
+    models : sequence of (str, str or None, str)
+        Name, address and origin of the model that answers and of others, which stand in comments.
+
+    Raises
+    ------
+    ConfigurationError
+        There is a task file in the directory.
+    """
+    path = new_task_path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, "\n".join(_task_lines(draft, out, models)) + "\n")
+    read_task_file(path)
+    return path
+
+
+def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | None, str]]) -> Iterator[str]:
+    """Yield the lines of the task file."""
+    columns = draft.columns
+    file = Path(os.path.relpath(draft.data.resolve(), out.resolve())).as_posix()
+    yield f"name = {_toml(draft.data.stem)}"
+    yield f"prompt = {_toml(prompt_of(draft))}  # calibrant optimize looks for a better one"
+    yield 'field = "label"  # where the label stands in the answer: {"label": "..."}'
+    yield "labels = ["
+    yield from (f"    {_toml(name)},  # {count:,} rows" for name, count in draft.labels)
+    yield "]"
+    yield ""
+    yield "[data]"
+    yield f"file = {_toml(file)}  # relative to this file"
+    yield f"input_column = {_toml(columns.text)}"
+    yield f"answer_column = {_toml(columns.label)}"
+    if columns.split is None:
+        yield f"split = {list(draft.shares)}  # train, validation, test; equal texts stay together"
+    else:
+        yield f"split_column = {_toml(columns.split)}"
+    yield from _format_lines(draft)
+    yield ""
+    (name, address, _), *others = models
+    yield "[model]"
+    yield f"name = {_toml(name)}"
+    if address is not None:
+        yield f"api_base = {_toml(address)}"
+    if others:
+        yield "# Other models that could be asked from here, instead of the one above:"
+    for name, address, where in others:
+        base = "" if address is None else f" and api_base = {_toml(address)}"
+        yield f"# name = {_toml(name)}{base}  ({where})"
+
+
+def _format_lines(draft: TaskDraft) -> Iterator[str]:
+    """Yield the keys about the format of a CSV file."""
+    if draft.separator is None:
+        return
+    if not draft.csv.header:
+        yield "header = false  # columns are 1, 2 and so on"
+    yield "# Found whenever a CSV file is read, unless they are given here:"
+    yield f'# separator = {_toml(draft.separator)}, encoding = "utf-8"'
+
+
+def prompt_of(draft: TaskDraft) -> str:
+    """Return the first prompt of a task: a sentence of the columns' names, and the labels.
+
+    No label stands alone in it, as small models copy one that is shown as an example of an answer.
+    """
+    text = _noun(draft.columns.text, "text")
+    label = _noun(draft.columns.label, "label")
+    names = [name for name, _ in draft.labels]
+    prompt = f"Classify the following {text}: choose the {label} that fits it best."
+    if len(names) <= _LISTED_LABELS:
+        prompt += f" The {label} is one of: {', '.join(names)}."
+    return prompt
+
+
+def _noun(name: str, default: str) -> str:
+    """Return a column's name as words, or `default` where it is none."""
+    words = name.strip()
+    return words.replace("_", " ").lower() if _NOUN.fullmatch(words) and len(words) <= 40 else default
+
+
+def _toml(text: str) -> str:
+    """Return a basic string of TOML; JSON's are the same but for the character DEL."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

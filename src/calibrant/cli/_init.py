@@ -1,0 +1,124 @@
+"""``calibrant init``: a task file for one's own data."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from calibrant.assembly._init import TaskDraft, draft_task, new_task_path, prompt_of, write_task
+from calibrant.cli._tables import aligned, print_output, say
+from calibrant.clients._usable import UsableModel, usable_models
+from calibrant.clients._weights import local_models
+from calibrant.core._text_files import SEPARATORS
+
+if TYPE_CHECKING:
+    from calibrant.cli._commands import Init
+
+_SHOWN_LABELS: Final = 20
+
+
+def init(options: Init) -> None:
+    """Write a task file for a data file, and print what it says, what is odd and what comes next."""
+    out = Path(options.data.stem) if options.out is None else options.out
+    new_task_path(out)  # before the file is read
+    usable = usable_models()
+    chosen = _chosen(options.model, usable)
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not options.as_json
+    draft = draft_task(
+        options.data,
+        text=options.text,
+        label=options.label,
+        model=chosen.name,
+        ask=_ask if is_terminal else None,
+    )
+    models = [chosen, *(model for model in usable if model != chosen)]
+    path = write_task(draft, out, models=[(model.name, model.api_base, model.where) for model in models])
+    following = next_commands(path, options.data)
+    record = {"task": str(path), **_record(draft), "models": [asdict(model) for model in models]}
+    print_output(
+        {**record, "next": following}, _lines(draft, models, path, following), as_json=options.as_json
+    )
+
+
+def _chosen(name: str | None, usable: Sequence[UsableModel]) -> UsableModel:
+    """Return the model that the user names, or the first that is usable; else the embedded one."""
+    if name is not None:
+        return next(
+            (model for model in usable if model.name == name),
+            UsableModel(name=name, where="named by --model"),
+        )
+    if usable:
+        return usable[0]
+    embedded = local_models()[0]
+    return UsableModel(name=embedded.name, where=f"to be installed: {embedded.install_command}")
+
+
+def _ask(question: str, names: Sequence[str]) -> str:
+    """Ask for one of several columns at the terminal."""
+    for place, name in enumerate(names, 1):
+        say(f"  {place}  {name}")
+    number = 0
+    while not 1 <= number <= len(names):
+        number = int(typer.prompt(f"{question} 1 to {len(names)}", default=1, type=int, err=True))
+    return names[number - 1]
+
+
+def next_commands(task: Path, data: Path) -> list[str]:
+    """Return the commands that come after ``init``, to be copied."""
+    run, labelled = task.parent / "run", task.parent / "labelled"
+    words = [
+        ["optimize", task, "--out", run],
+        ["label", run, data, "--out", labelled],
+        ["report", run, "--open"],
+    ]
+    return [shlex.join(["calibrant", *map(str, line)]) for line in words]
+
+
+def _record(draft: TaskDraft) -> dict[str, Any]:
+    columns = draft.columns
+    return {
+        "data": str(draft.data),
+        "rows": draft.rows,
+        "separator": draft.separator,
+        "header": draft.csv.header,
+        "text": {"column": columns.text, "reason": columns.text_reason},
+        "label": {"column": columns.label, "reason": columns.label_reason},
+        "split_column": columns.split,
+        "labels": dict(draft.labels),
+        "split": None if columns.split else list(draft.shares),
+        "splits": draft.splits,
+        "prompt": prompt_of(draft),
+        "warnings": list(draft.notices),
+    }
+
+
+def _lines(
+    draft: TaskDraft, models: Sequence[UsableModel], path: Path, following: Sequence[str]
+) -> list[str]:
+    columns, total = draft.columns, sum(count for _, count in draft.labels)
+    kind = f", {SEPARATORS[draft.separator]} between columns" if draft.separator else ""
+    lines = [f"{draft.data}: {draft.rows:,} rows{kind}{'' if draft.csv.header else ', no header'}"]
+    lines += aligned([
+        ("  text", repr(columns.text), columns.text_reason),
+        ("  label", repr(columns.label), columns.label_reason),
+    ])  # fmt: skip
+    lines += ["", f"{len(draft.labels)} labels"]
+    lines += aligned(
+        (f"  {name}", f"{count:,}", f"{count / total:.0%}") for name, count in draft.labels[:_SHOWN_LABELS]
+    )
+    if len(draft.labels) > _SHOWN_LABELS:
+        lines.append(f"  and {len(draft.labels) - _SHOWN_LABELS:,} more")
+    sizes = ", ".join(f"{split} {count:,}" for split, count in draft.splits.items())
+    lines += ["", f"Rows: {sizes}" if sizes else f"Splits are those of the column {columns.split!r}"]
+    lines += [f"warning: {notice}" for notice in draft.notices]
+    lines += ["", "Models"]
+    marks = ("  in the task file", *["  also possible"] * len(models))
+    lines += aligned((mark, model.name, model.where) for mark, model in zip(marks, models, strict=False))
+    lines += ["", f"File: {path}", "Next:", *(f"  {line}" for line in following)]
+    return lines

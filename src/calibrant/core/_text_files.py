@@ -1,0 +1,288 @@
+"""JSON Lines and CSV files, the latter of any separator and encoding, read record by record."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from calibrant.core._errors import DataError
+from calibrant.core._files import decoding_problem, without_doubles
+
+SEPARATORS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+
+_LOG = logging.getLogger("calibrant")
+_SAMPLE_BYTES: Final = 65_536
+_SAMPLE_RECORDS: Final = 20
+_WINDOWS: Final = "windows-1252"
+_UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvFormat:
+    """Format of a CSV file.
+
+    Attributes
+    ----------
+    encoding : str or None
+        Python's name of its encoding; None finds it: UTF-8, UTF-16 with its mark, or else Windows-1252.
+    separator : str or None
+        What stands between columns; None finds it among comma, semicolon, tab and vertical bar.
+    header : bool
+        False if the first row is data; columns are then named ``1``, ``2`` and so on.
+    """
+
+    encoding: str | None = None
+    separator: str | None = None
+    header: bool = True
+
+
+ANY_CSV: Final = CsvFormat()
+"""Format of which nothing is known."""
+
+
+def read_json_lines(path: Path, most: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSON Lines file, each with its line.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    most : int
+        Longest line accepted, in bytes.
+
+    Raises
+    ------
+    DataError
+        A line is too long, not UTF-8, or not one JSON object.
+    """
+    with path.open("rb") as file:
+        for line, text in text_lines(file, path, most):
+            try:
+                value = json.loads(text.strip(), object_pairs_hook=without_doubles)
+            except (ValueError, RecursionError) as error:
+                msg = f"expected one JSON object per line, got broken JSON ({error})."
+                raise DataError(msg, path=path, line=line) from error
+            if not isinstance(value, dict):
+                msg = f'expected a JSON object, got {type(value).__name__}: write {{"input": ..., "answer": ...}}.'
+                raise DataError(msg, path=path, line=line)
+            yield line, value
+
+
+def text_lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, str]]:
+    """Yield the non-blank lines with their numbers, without line ends."""
+    line = 0
+    while data := file.readline(most + 1):
+        line += 1
+        check_size(len(data), most, path, line)
+        text = _decode(data, path, line).rstrip("\r\n")
+        if text.strip():
+            yield line, text
+
+
+def _decode(data: bytes, path: Path, line: int) -> str:
+    try:
+        return data.decode("utf-8-sig" if line == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        _, problem = decoding_problem(error)
+        raise DataError(f"{problem}: save the file as UTF-8.", path=path, line=line) from error
+
+
+def read_csv(path: Path, most: int, form: CsvFormat) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the records of a CSV file, each with the number of the line it starts on.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    most : int
+        Longest row accepted, in bytes.
+    form : CsvFormat
+        What is known of its format.
+
+    Raises
+    ------
+    DataError
+        A record is broken, too long or of another width; a column is there twice; a byte cannot be decoded.
+    """
+    names: list[str] | None = None
+    separator = form.separator or found_separator(path, form.encoding)
+    for line, record in _csv_records(path, most, separator, form.encoding):
+        if names is None:
+            names = record if form.header else [str(number) for number in range(1, len(record) + 1)]
+            check_columns(names, path, line)
+            if form.header:
+                continue
+        if len(record) != len(names):
+            first = "the header" if form.header else "the first row"
+            quoted = SEPARATORS.get(separator, repr(separator))
+            msg = (
+                f"expected {len(names)} columns as in {first}, got {len(record)}: quote texts with {quoted}."
+            )
+            raise DataError(msg, path=path, line=line)
+        yield line, dict(zip(names, record, strict=True))
+
+
+def check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
+    """Raise DataError if a column name is repeated; columns without a name are ignored."""
+    twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
+    if twice is not None:
+        raise DataError(
+            f"expected each column once, got {twice!r:.80} {Counter(names)[twice]} times: rename or remove one.",
+            path=path,
+            line=line,
+        )
+
+
+def check_size(size: int, most: int, path: Path, line: int) -> None:
+    """Raise DataError if a row is longer than `most` bytes."""
+    if size > most:
+        msg = f"expected a row of at most {most:,} bytes, got a longer one: split or shorten it."
+        raise DataError(msg, path=path, line=line)
+
+
+def found_separator(path: Path, encoding: str | None = None) -> str:
+    """Return the separator of a file's first records: a comma unless another one alone fits them.
+
+    Parameters
+    ----------
+    path : Path
+        The file; a tab comes before the comma where its name ends in ``.tsv``.
+    encoding : str, optional
+        Its encoding, if that is known.
+    """
+    with path.open("rb") as file:
+        data = file.read(_SAMPLE_BYTES)
+    codec = encoding or ("utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig")
+    text = data.decode(codec, "replace")
+    if len(data) == _SAMPLE_BYTES:
+        text = text[: text.rfind("\n") + 1]  # the last record is cut
+    order = sorted(SEPARATORS, key="\t,;|".index) if path.suffix.lower() == ".tsv" else SEPARATORS
+    possible = []
+    for separator in order:
+        widths = _widths(text, separator)
+        if widths and widths[0] > 1:
+            if len(set(widths)) == 1:
+                return separator
+            possible.append(separator)
+    return possible[0] if possible else ","
+
+
+def _widths(text: str, separator: str) -> list[int]:
+    """Return the numbers of columns of the first records, cut at `separator`; empty if they are broken."""
+    try:
+        reader = csv.reader(io.StringIO(text, newline="\n"), delimiter=separator)
+        return [len(record) for record in islice(filter(None, reader), _SAMPLE_RECORDS)]
+    except csv.Error:
+        return []
+
+
+def _csv_records(
+    path: Path, most: int, separator: str, encoding: str | None
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the non-blank records, each with the number of the line it starts on."""
+    # The module's own limit for a field, 131,072, is process-wide and below ours.
+    csv.field_size_limit(max(csv.field_size_limit(), most))
+    start = 1
+    with path.open("rb") as file:
+
+        def lines() -> Iterator[str]:
+            size = 0
+            for number, (length, text) in enumerate(_csv_lines(file, path, most, encoding), 1):
+                size = length if number == start else size + length
+                check_size(size, most, path, start)
+                yield text
+
+        reader = csv.reader(lines(), delimiter=separator, strict=True)
+        try:
+            for record in reader:
+                if record:
+                    yield start, record
+                start = reader.line_num + 1
+        except csv.Error as error:
+            msg = (
+                f"broken CSV in the record that starts here: {error}: close its quotes, double those inside."
+            )
+            raise DataError(msg, path=path, line=start) from error
+
+
+def _csv_lines(file: BinaryIO, path: Path, most: int, encoding: str | None) -> Iterator[tuple[int, str]]:
+    """Yield the length in bytes and the text of every line; the text of a line that is too long is left out.
+
+    Bytes that are not UTF-8 mean Windows-1252 if nothing but ASCII came before, so that no line was read otherwise.
+    """
+    if encoding is None and file.read(2) in _UTF16_MARKS:
+        encoding = "utf-16"
+    file.seek(0)
+    if encoding is not None and len("\n\n".encode(encoding)) - len("\n".encode(encoding)) > 1:
+        yield from _wide_lines(file, path, most, encoding)
+        return
+    codec, is_ascii, number = encoding or "utf-8", True, 0
+    while data := file.readline(most + 1):
+        number += 1
+        if len(data) > most:
+            yield len(data), ""
+        try:
+            text = data.decode(codec)
+        except UnicodeDecodeError as error:
+            if encoding is not None or not is_ascii or not _is_windows(path):
+                raise _undecodable(error, path, number, encoding) from error
+            _say_once(
+                f"{os.path.normpath(path)}: not UTF-8: read as Windows-1252; encoding under [data] names another."
+            )
+            codec, text = _WINDOWS, data.decode(_WINDOWS)
+        is_ascii = is_ascii and data.isascii()
+        yield len(data), text.removeprefix("\ufeff") if number == 1 else text
+
+
+def _wide_lines(file: BinaryIO, path: Path, most: int, encoding: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file whose characters take two bytes or more."""
+    number = 1
+    with io.TextIOWrapper(file, encoding=encoding, newline="\n") as texts:
+        try:
+            while text := texts.readline(most + 1):
+                yield 2 * len(text), text.removeprefix("\ufeff") if number == 1 else text
+                number += 1
+        except UnicodeError as error:  # of a block of lines: the line is the first that may hold it
+            raise _undecodable(error, path, number, encoding) from error
+
+
+def _undecodable(error: UnicodeError, path: Path, line: int, encoding: str | None) -> DataError:
+    if encoding is None and isinstance(error, UnicodeDecodeError):
+        _, problem = decoding_problem(error)
+        return DataError(
+            f"{problem}: save the file as UTF-8, or name its encoding under [data].", path=path, line=line
+        )
+    msg = f"expected text in the encoding {encoding!r}, got other bytes ({error}): save the file as UTF-8."
+    return DataError(msg, path=path, line=line)
+
+
+def _is_windows(path: Path) -> bool:
+    """Return True if a file has more bytes outside UTF-8 than UTF-8 characters, all of them in Windows-1252.
+
+    The other way round it is a damaged UTF-8 file.
+    """
+    invalid = valid = 0
+    with path.open("rb") as file:
+        while data := file.readline(_SAMPLE_BYTES):
+            if not data.isascii():
+                text = data.decode("utf-8", "replace")
+                invalid += text.count("\ufffd")
+                valid += len(text) - text.count("\ufffd") - len(text.encode("ascii", "ignore"))
+                if "\ufffd" in data.decode(_WINDOWS, "replace"):
+                    return False
+    return invalid > valid
+
+
+@functools.lru_cache(maxsize=256)
+def _say_once(message: str) -> None:
+    _LOG.warning("%s", message)

@@ -1,0 +1,386 @@
+"""``labels.csv``, ``.jsonl`` or ``.parquet``: the columns of an input with the label of every row."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
+
+from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
+from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._reported import writable
+from calibrant.core._rows import Example, Row, TextWithContext
+from calibrant.core._text_files import ANY_CSV, CsvFormat
+from calibrant.evaluation._data import NO_TEXT, UnlabelledFile, UnlabelledTexts
+from calibrant.evaluation._parquet import require_parquet
+from calibrant.runs._directory import PREDICTIONS, unwritable
+from calibrant.runs._records import RowFile, record_line
+from calibrant.runs._shards import Shards
+
+FORMATS: Final = ("csv", "jsonl", "parquet")
+_ENDINGS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+_COLUMNS: Final = ("label", "confidence", "decision", "outcome", "provider", "cost")
+_DISTRIBUTION: Final = "probabilities"
+_PREFIX: Final = "calibrant_"
+_BLOCK: Final = 1024  # rows in memory
+
+
+class DecidedPrediction(Protocol):
+    """Decision on a prediction, as `calibrant.assembly.Decision` is one."""
+
+    @property
+    def name(self) -> str | None:
+        """Return ``accepted``, ``review``, or None if no rule applies."""
+
+    @property
+    def final_confidence(self) -> float | None:
+        """Return the calibrated confidence, or else the prediction's own."""
+
+
+Decide: TypeAlias = Callable[[Sequence[Prediction]], Sequence[DecidedPrediction]]
+"""Returns the decisions on predictions of which only label, confidence, outcome and `accepted` are known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenLabels:
+    """A file of labels as it was written.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    rows : int
+        Rows in it: the first ones of the input.
+    decisions : mapping of str to int
+        Rows by decision; empty if nothing was decided.
+    """
+
+    path: Path
+    rows: int
+    decisions: Mapping[str, int] = field(default_factory=dict)
+
+
+def unlabelled(
+    texts: str | Path | Iterable[str | TextWithContext | None] | UnlabelledTexts,
+    *,
+    text: str = "input",
+    context: str | None = None,
+    limit: int | None = None,
+    csv: CsvFormat = ANY_CSV,
+) -> UnlabelledTexts:
+    """Return the rows of a file, or texts, as examples without answers.
+
+    Parameters
+    ----------
+    texts : path, iterable of str, TextWithContext or None, or UnlabelledTexts
+        The file, or the texts.
+    text, context, limit, csv
+        Of a file; see `UnlabelledFile`.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read twice, as a pipe cannot.
+    """
+    if isinstance(texts, UnlabelledTexts):
+        return texts
+    if isinstance(texts, str | Path):
+        path = Path(texts)
+        if str(path) == "-" or (path.exists() and not path.is_file()):
+            raise DataError(
+                "expected a file, which can be read more than once, got a pipe or a directory: save the rows to a file "
+                "first.",
+                path=path,
+            )
+        return UnlabelledFile(path, text=text, context=context, limit=limit, csv=csv)
+    return UnlabelledTexts(list(texts))
+
+
+class LabelFile:
+    """Writer of the file of labels in a run's directory.
+
+    Parameters
+    ----------
+    directory : Path
+        Directory of the run.
+    rows : UnlabelledTexts
+        The input.
+    file_format : {"csv", "jsonl", "parquet"}, optional
+        By default that of the input; of texts ``jsonl``.
+    decide : callable, optional
+        Returns the decisions on predictions; by default a cascade's own verdicts count.
+    distribution : bool, default False
+        True to write the probabilities of all labels, too.
+
+    Attributes
+    ----------
+    directory : Path
+        As above.
+    path : Path
+        The file.
+    written : WrittenLabels
+        The rows of the last `write`.
+
+    Raises
+    ------
+    ConfigurationError
+        The format is unknown, pyarrow is missing, or the input lies in the directory.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        rows: UnlabelledTexts,
+        *,
+        file_format: str | None = None,
+        decide: Decide | None = None,
+        distribution: bool = False,
+    ) -> None:
+        source = rows.path if isinstance(rows, UnlabelledFile) else None
+        if file_format is None:
+            file_format = "jsonl" if source is None else _ENDINGS.get(source.suffix.lower(), "csv")
+        if file_format not in FORMATS:
+            raise ConfigurationError(
+                f"Expected the format to be one of {', '.join(FORMATS)}, got {file_format!r:.40}."
+            )
+        if file_format == "parquet":
+            require_parquet()
+        if source is not None and directory.resolve() in (source.resolve(), *source.resolve().parents[:1]):
+            raise ConfigurationError(
+                f"Expected an output directory apart from the input, got {directory} for {source}: choose another "
+                "one, as its files are written anew."
+            )
+        self.directory = directory
+        self._rows = rows
+        self._format = file_format
+        self._decide = decide
+        self._distribution = distribution
+        self._names: dict[str, str] = {}
+        self.path = directory / f"labels.{file_format}"
+        self.written = WrittenLabels(path=self.path, rows=0)
+
+    def prepare(self) -> None:
+        """Choose the names of the added columns; the input was read before.
+
+        Raises
+        ------
+        ConfigurationError
+            The input has the columns, with the prefix ``calibrant_`` too.
+        """
+        for name in (*_COLUMNS, _DISTRIBUTION)[: None if self._distribution else -1]:
+            chosen = _PREFIX + name if name in self._rows.columns else name
+            if chosen in self._rows.columns:
+                raise ConfigurationError(
+                    f"Expected an input without a column {chosen!r} beside {name!r}: rename one of them."
+                )
+            self._names[name] = chosen
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Write the file when the block ends; the rows answered so far if an error ends it."""
+        try:
+            yield
+        except CalibrantError:
+            with suppress(CalibrantError):
+                self.write()
+            raise
+        self.write()
+
+    def write(self) -> None:
+        """Write the labels of all rows that are answered, from the first one on, atomically.
+
+        Raises
+        ------
+        StateError
+            The file cannot be written, or the input has changed since the rows were answered.
+        """
+        rows, decisions = 0, Counter[str]()
+        try:
+            remove_leftovers(self.path)  # of a killed writer
+            with self._sink() as write:
+                for records, values, table in self._blocks():
+                    added = self._added(records)
+                    decisions.update(decision for _, _, decision, *_ in added if decision is not None)
+                    write(values, added, table)
+                    rows += len(added)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
+        self.written = WrittenLabels(path=self.path, rows=rows, decisions=dict(decisions))
+
+    def _blocks(self) -> Iterator[tuple[list[Any], list[Mapping[str, Any]], Any]]:
+        """Yield the records of answered rows with the input's values, and its Arrow table where types are kept."""
+        lines, number = _answered(self.directory), 0
+        for given, table in self._inputs():
+            records = [json.loads(line) for line in islice(lines, len(given))]
+            for record, (_, example) in zip(records, given, strict=False):
+                number += 1
+                if (record["input"], record.get("context")) != (example.input, example.context):
+                    raise StateError(
+                        f"{self.path}: row {number} of the input has another text or context now than when it was "
+                        "labelled: choose a new directory, or restore the data."
+                    )
+            yield records, [values for values, _ in given[: len(records)]], table
+            if len(records) < len(given):
+                return
+
+    def _inputs(self) -> Iterator[tuple[list[tuple[Mapping[str, Any], Example]], Any]]:
+        """Yield the input in blocks: values and example of each row, and the Arrow table where types are kept."""
+        rows = self._rows
+        if self._format == "parquet" and isinstance(rows, UnlabelledFile) and rows.is_parquet:
+            arrow = require_parquet()
+            for batch in arrow.parquet.ParquetFile(rows.path).iter_batches(batch_size=_BLOCK):
+                read = batch.select(rows.read_columns).to_pylist()
+                found = [Row(values=values, path=rows.path, line=0) for values in read]
+                yield [(row.values, rows.example(row)) for row in found], arrow.Table.from_batches([batch])
+            return
+        waiting = rows.records()
+        while block := list(islice(waiting, _BLOCK)):
+            yield block, None
+
+    def _added(self, records: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+        """Return the values of the added columns."""
+        decided: Sequence[DecidedPrediction] | None = None
+        if self._decide is not None:
+            decided = self._decide([_prediction(record) for record in records])
+        added = []
+        for place, record in enumerate(records):
+            confidence, decision = record["confidence"], _VERDICTS[record.get("accepted")]
+            if decided is not None:
+                confidence, decision = decided[place].final_confidence, decided[place].name
+            outcome, provider = record["outcome"], answering_model(record)
+            if record["reason"] == NO_TEXT:
+                outcome, decision = "no text", None
+            more = (_probabilities(record),) if self._distribution else ()
+            added.append((record["label"], confidence, decision, outcome, provider, record["cost"], *more))
+        return added
+
+    def _sink(self) -> AbstractContextManager[_Write]:
+        names = list(self._names.values())
+        if self._format == "jsonl":
+            return _json_lines(self.path, names)
+        if self._format == "csv":
+            return _comma_separated(self.path, list(self._rows.columns), names)
+        return _parquet(self.path, self._rows, names)
+
+
+_Write: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]
+_VERDICTS: Final = {None: None, True: "accepted", False: "review"}
+
+
+def answering_model(record: Mapping[str, Any]) -> str | None:
+    """Return the name, in the cascade, of the model that answered a row, or else the model's own name."""
+    answers = [step["model"] for step in record.get("steps", ()) if step["label"] == record["label"]]
+    model: str | None = answers[-1] if answers else record["model"]
+    return model
+
+
+def _prediction(record: Mapping[str, Any]) -> Prediction:
+    return Prediction(
+        label=record["label"],
+        confidence=record["confidence"],
+        outcome=Outcome(record["outcome"]),
+        accepted=record.get("accepted"),
+    )
+
+
+def _probabilities(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON values)
+    parts = record.get("parts")
+    return {part["name"]: part["probabilities"] for part in parts} if parts else record["probabilities"]
+
+
+def _answered(directory: Path) -> Iterator[bytes]:
+    """Yield the lines of the answered rows, up to the first one that is missing."""
+    path = directory / PREDICTIONS
+    if path.exists():
+        yield from (line for line in RowFile(path).lines() if line.endswith(b"\n"))
+        return
+    # Blocks of several workers, of which one in between may be missing.
+    for number, line in enumerate(Shards(directory / "shards", 1).lines()):
+        if json.loads(line)["index"] != number:
+            return
+        yield line
+
+
+@contextmanager
+def _json_lines(path: Path, names: Sequence[str]) -> Iterator[_Write]:
+    with atomic_bytes_writer(path) as file:
+
+        def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
+            rows = zip(values, added, strict=True)
+            file.writelines(_json_line({**row, **dict(zip(names, more, strict=True))}) for row, more in rows)
+
+        yield write
+
+
+def _json_line(record: Mapping[str, Any]) -> bytes:
+    """Return a record as a line; values that JSON lacks, such as dates of a Parquet file, become texts."""
+    try:
+        return record_line(record)
+    except TypeError:
+        return record_line(json.loads(json.dumps(record, default=str)))
+
+
+@contextmanager
+def _comma_separated(path: Path, columns: Sequence[str], names: Sequence[str]) -> Iterator[_Write]:
+    with atomic_writer(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*map(_cell, columns), *names])
+
+        def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
+            rows = zip(values, added, strict=True)
+            writer.writerows(
+                [*(_cell(row.get(column)) for column in columns), *map(_cell, more)] for row, more in rows
+            )
+
+        yield write
+
+
+def _cell(value: object) -> str | None:
+    """Return a value as a text of a CSV file; None is an empty cell."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value if value.isascii() else writable(value)
+    if isinstance(value, bool | dict | list):
+        return writable(json.dumps(value, ensure_ascii=False, default=str))
+    return str(value)
+
+
+@contextmanager
+def _parquet(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> Iterator[_Write]:
+    """Write with the column types of a Parquet input; columns of other inputs are texts."""
+    arrow = require_parquet()
+    types = {"confidence": arrow.float64(), "cost": arrow.float64()}
+    own = [(name, types.get(name.removeprefix(_PREFIX), arrow.string())) for name in names]
+    columns = list(rows.columns)
+    schema = arrow.schema([(column, arrow.string()) for column in columns])
+    if isinstance(rows, UnlabelledFile) and rows.is_parquet:
+        schema = arrow.parquet.ParquetFile(rows.path).schema_arrow
+    for name, kind in own:
+        schema = schema.append(arrow.field(name, kind))
+    with (
+        atomic_bytes_writer(path) as file,
+        arrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
+
+        def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], table: Any) -> None:  # noqa: ANN401
+            if table is None:
+                cells = {column: [_cell(row.get(column)) for row in values] for column in columns}
+                table = arrow.table(
+                    cells, schema=arrow.schema([(column, arrow.string()) for column in columns])
+                )
+            table = table.slice(0, len(added))
+            for place, (name, kind) in enumerate(own):
+                given = [more[place] for more in added]
+                shown = given if kind != arrow.string() else [_cell(value) for value in given]
+                table = table.append_column(arrow.field(name, kind), arrow.array(shown, kind))
+            writer.write_table(table)
+
+        yield write

@@ -1,0 +1,443 @@
+"""`CalibrantClassifier`, the estimator: fit, predict, save and load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from calibrant.assembly._bundle import read_bundle
+from calibrant.assembly._bundle_export import fitted_files
+from calibrant.assembly._bundle_files import folder_texts, write_folder
+from calibrant.assembly._bundle_load import load as open_bundle
+from calibrant.calibration._calibrators import ConfidenceCalibrator
+from calibrant.core._completion import Client
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
+from calibrant.core._limits import Limits
+from calibrant.core._prediction import Prediction
+from calibrant.core._rows import Example
+from calibrant.core._settings import DEFAULT_MODEL, ModelSettings
+from calibrant.core._task import Task
+from calibrant.evaluation._cache import open_cache
+from calibrant.heads._head import Head
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._methods import Scoring
+from calibrant.inference._models import ModelLike, may_be_withheld, open_client, without_secrets
+from calibrant.inference._predictor import BasePredictor
+from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
+from calibrant.sklearn._fitting import Budget, Learned, answer_texts, better_prompt, report_failures
+from calibrant.sklearn._rows import (
+    SHOWN,
+    checked_texts,
+    read_classes,
+    refuse_missing,
+    stratified_order,
+    text_column,
+)
+
+_INSTRUCTION: Final = "Classify the text."
+
+_Asked = TypeVar("_Asked", bound=BasePredictor)
+
+
+class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Text classifier for scikit-learn: a language model and a head that is learned from labelled texts.
+
+    `fit` asks the model once about each labelled text, about 500 of them at most, and learns a head from the answers
+    (`calibrant.heads.fit_head`, chosen on held-out rows). It searches no prompt unless `search` is True.
+
+    `X` is a list, array, Series or data-frame column of texts, or has several columns: these become one text, a line
+    ``name: value`` for each, or the value alone where columns have no names. Rows of X and y belong together by
+    position, whatever their index says. `y` holds texts, whole numbers or truth values.
+
+    A pickle holds no credentials: of `options`, those that may be one are left out, and worker processes find keys in
+    the environment. Models are opened when they are first used, again in every process.
+
+    Parameters
+    ----------
+    model : str, callable or Client, default "local/smollm2-135m"
+        See `calibrant.inference.open_client`. Only a name or a function can be cloned and pickled.
+    labels : sequence or mapping, optional
+        The classes, or a mapping from class to the name that the model reads, such as ``{0: "ham", 1: "spam"}``. By
+        default those in `y`, under their own names. Classes that `y` lacks keep a column.
+    prompt : str, optional
+        The system prompt. By default one that names the labels and the form of the answer.
+    field : str, default "label"
+        JSON path of the label in an answer.
+    max_calls : int, optional
+        Most model calls of `fit`. By default one for each of 500 texts at most (more calls a text with ``sampled``
+        scoring), and 1,200 with `search`. Of more texts some are drawn, stratified by class.
+    search : bool, default False
+        True searches for a better prompt first (`calibrant.optimize`), on some of the rows.
+    head : {"auto", "off"}, default "auto"
+        ``off`` learns nothing from the texts and asks nothing in `fit`: the model's own distributions count.
+    scoring : {"exact", "decode", "sampled"}, optional
+        See `calibrant.Classifier`.
+    options : mapping, optional
+        Handed to the provider, such as ``api_base``; see `calibrant.inference.open_client`.
+    concurrency : int, optional
+        Calls in flight at most.
+    cache : str or Path, optional
+        SQLAlchemy URL or SQLite file of finished answers, so that cross-validation pays once for a text. By default
+        none.
+    random_state : int, RandomState instance or None, default None
+        Draws the texts to ask about, and seeds the search. None is seed 0.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (L,)
+        The classes, sorted; the columns of `predict_proba`.
+    prompt_ : str
+        The prompt that the model is asked under.
+    head_ : Head or None
+        What was learned; its ``rung``, ``reason`` and ``figures`` say how good it is on held-out rows.
+    calibrator_ : ConfidenceCalibrator or None
+        Fitted on held-out predictions of the labelled rows, from the largest probability to the share of right
+        labels: the ``calibrated`` confidence of the bundle's service.
+    n_calls_ : int
+        Model calls that `fit` made.
+    n_features_in_, feature_names_in_ : int, ndarray of str
+        Columns of X, if it has two dimensions, and their names.
+
+    Notes
+    -----
+    A row that the model does not answer legally, or whose call fails after retries, gets equal probabilities, so that
+    `predict` returns the first class, and a warning counts such rows. A fault that every call would meet raises
+    `calibrant.core.ProviderError`.
+
+    Examples
+    --------
+    >>> from calibrant.sklearn import CalibrantClassifier
+    >>> from calibrant.testing import FakeClient, fake_model
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9), "barks": ("cat", 0.6)}, field="label")
+    >>> texts = [f"it {verb} {n}" for n in range(10) for verb in ("purrs", "barks")]
+    >>> with fake_model("fake/biased", fake) as name:
+    ...     classifier = CalibrantClassifier(name).fit(texts, ["cat", "dog"] * 10)
+    ...     print(classifier.predict(["who barks?", "who purrs?"]), classifier.n_calls_)
+    ['dog' 'cat'] 20
+    """
+
+    def __init__(  # noqa: PLR0913  (keyword-only options)
+        self,
+        model: ModelLike = DEFAULT_MODEL,
+        *,
+        labels: Sequence[Any] | Mapping[Any, str] | None = None,
+        prompt: str | None = None,
+        field: str = "label",
+        max_calls: int | None = None,
+        search: bool = False,
+        head: Literal["auto", "off"] = "auto",
+        scoring: Scoring | None = None,
+        options: Mapping[str, Any] | None = None,
+        concurrency: int | None = None,
+        cache: str | Path | None = None,
+        random_state: Any = None,  # noqa: ANN401 (int, RandomState or None)
+    ) -> None:
+        self.model = model
+        self.labels = labels
+        self.prompt = prompt
+        self.field = field
+        self.max_calls = max_calls
+        self.search = search
+        self.head = head
+        self.scoring = scoring
+        self.options = options
+        self.concurrency = concurrency
+        self.cache = cache
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: ANN401, N803
+        """Ask the model about labelled texts, and learn a head and a calibrator from its answers.
+
+        Parameters
+        ----------
+        X : array-like of shape (n,) or (n, columns)
+            Texts, or columns that make one text.
+        y : array-like of shape (n,)
+            Their classes, of two or more kinds.
+
+        Raises
+        ------
+        ConfigurationError
+            A parameter is wrong, a text or class is missing, there is one class only, the lengths differ, or the model
+            gives no distributions.
+        ProviderError
+            A fault that every call would meet.
+        """
+        self._check_parameters()
+        texts = self._texts(X, reset=True)
+        classes, names, codes = read_classes(y, len(texts), self.labels)
+        labels = LabelSet(list(names.values()))
+        seed = int(check_random_state(self.random_state or 0).randint(2**31 - 1))
+        truth = [names[value] for value in classes[codes].tolist()]
+        order = stratified_order(codes, np.random.default_rng(seed))
+        rows = [Example(input=texts[place], answer=truth[place]) for place in order.tolist()]
+        task = self._task(labels)
+        with ExitStack() as stack:
+            classifier = self._open(task)
+            asked = stack.enter_context(self._asking(classifier))
+            budget = Budget.of(asked, self.max_calls, n_rows=len(rows), search=self.search)
+            calls = 0
+            if self.search:
+                prompt, journal = better_prompt(asked, task, rows, budget, seed=seed, stack=stack)
+                task, classifier = replace(task, prompt=prompt), classifier.with_prompt(prompt)
+                asked, calls = asked.with_prompt(prompt), len(journal) * budget.calls_per_row
+                asked.use_journal(journal)
+            learned = None
+            if self.head == "auto":
+                asked = asked.with_limits(replace(asked.limits, max_requests=budget.left(calls)))
+                learned = Learned.of(asked, rows[: budget.rows])
+                classifier.head = learned.head
+            self.n_calls_ = calls + asked.meter.requests
+        self.head_: Head | None = None if learned is None else learned.head
+        self.calibrator_: ConfidenceCalibrator | None = None if learned is None else learned.calibrator
+        held_out = None if learned is None else learned.held_out
+        settings = task.model.model_copy(update={"name": classifier.name})  # of a function, too
+        self._set_classes(classes, names, labels)
+        task = replace(task, model=settings)
+        self._files = fitted_files(classifier, task, calibrator=self.calibrator_, held_out=held_out)
+        self._fingerprint = classifier.fingerprint().to_record()
+        self._opened: tuple[int, BasePredictor] = (os.getpid(), classifier)
+        self.prompt_ = task.prompt
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: ANN401, N803
+        """Return the probability of every class, shape (n, L), as the bundle's service gives it.
+
+        Parameters
+        ----------
+        X : array-like of shape (n,) or (n, columns)
+            Texts, or the columns that were fitted.
+
+        Raises
+        ------
+        NotFittedError
+            scikit-learn's, before `fit`.
+        ConfigurationError
+            A text is missing, or the model gives no distributions.
+        ProviderError
+            A fault that every call would meet, or nothing but failures.
+        """
+        check_is_fitted(self)
+        texts = self._texts(X, reset=False)
+        found = np.full((len(texts), len(self._columns)), 1.0 / len(self._columns))
+        failed: list[Prediction] = []
+
+        def take(row: int, prediction: Prediction) -> None:
+            distribution = prediction.distribution
+            if distribution is None or prediction.label is None:
+                failed.append(prediction)
+            else:
+                found[row] = distribution.probabilities[self._columns]
+
+        with self._asking(self._predictor()) as asked:
+            answer_texts(asked, texts, take)
+        report_failures(failed, len(texts))
+        return found
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: ANN401, N803
+        """Return the most probable class of each text, shape (n,); of equally probable ones the first.
+
+        Parameters
+        ----------
+        X : array-like of shape (n,) or (n, columns)
+            Texts, or the columns that were fitted.
+
+        Raises
+        ------
+        NotFittedError, ConfigurationError, ProviderError
+            As `predict_proba`.
+        """
+        found: NDArray[Any] = self.predict_proba(X).argmax(axis=1)
+        return self.classes_.take(found)
+
+    def save(self, path: str | Path) -> None:
+        """Write a bundle, which `calibrant.load`, `calibrant serve` and `load` open.
+
+        Figures and suggested thresholds in it come from held-out predictions of the labelled rows. It holds no
+        credentials, and no texts but the words of a head that looks at them.
+
+        Parameters
+        ----------
+        path : str or Path
+            Its folder; must not exist, or be empty.
+
+        Raises
+        ------
+        NotFittedError
+            scikit-learn's, before `fit`.
+        ConfigurationError
+            The folder is taken.
+        StateError
+            It cannot be written.
+        """
+        check_is_fitted(self)
+        write_folder(Path(path), self._files, self._fingerprint, check=read_bundle)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        model: ModelLike | None = None,
+        labels: Mapping[Any, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return the fitted classifier of a bundle.
+
+        Parameters
+        ----------
+        path : str or Path
+            The folder that `save` or `calibrant export` wrote, of one model and one label a text.
+        model : str, callable or Client, optional
+            Replaces the bundle's model, for weights at another place or for a function.
+        labels : mapping, optional
+            From class to label, such as ``{0: "ham", 1: "spam"}``. A bundle knows the labels alone, which are the
+            classes by default.
+        options : mapping, optional
+            Credentials, and settings that depend on the machine; see `calibrant.load`.
+
+        Raises
+        ------
+        StateError
+            The folder holds no bundle, or a damaged one.
+        ConfigurationError
+            The bundle asks several models, answers hold several labels, or `labels` are others.
+        """
+        bundle = read_bundle(path)
+        task = bundle.tasks[0].task
+        if bundle.plan is not None or task.sections or isinstance(bundle.labels, CompositeLabels):
+            raise ConfigurationError(
+                f"{path}: expected a bundle of one model and one label a text, got another: use calibrant.load."
+            )
+        names = dict(zip(bundle.labels, bundle.labels, strict=True)) if labels is None else dict(labels)
+        if sorted(names.values()) != sorted(bundle.labels):
+            raise ConfigurationError(
+                f"{path}: expected a class for each of the labels {list(bundle.labels)[:SHOWN]} "
+                f"({len(bundle.labels)} in all), got {names!r:.80}: correct labels."
+            )
+        base = {} if task.model.api_base is None else {"api_base": task.model.api_base}
+        found = cls(
+            bundle.fingerprint.model if model is None else model,
+            labels=names,
+            prompt=bundle.prompt,
+            field=bundle.field,
+            scoring=task.model.scoring,
+            options={**task.model.options, **base, **(options or {})} or None,
+        )
+        found.head_, found.calibrator_, found.n_calls_ = bundle.head, bundle.calibrator, 0
+        found.prompt_ = bundle.prompt
+        found._files = folder_texts(Path(path))
+        found._fingerprint = bundle.fingerprint.to_record()
+        found._set_classes(np.unique(np.array(list(names))), names, bundle.labels)
+        return found
+
+    def __sklearn_tags__(self) -> Tags:
+        """Return scikit-learn's tags: texts, or columns of text and numbers, without missing values."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True  # `one_d_array` would say that columns are not taken
+        tags.classifier_tags.poor_score = True  # on points in a plane, which are no texts
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: no open model, and no option that may be a credential."""
+        state: dict[str, Any] = {**super().__getstate__()}
+        state.pop("_opened", None)
+        if self.options:
+            state["options"] = without_secrets(self.options)[0]
+        return state
+
+    def _check_parameters(self) -> None:
+        most = self.max_calls
+        if most is not None and not (isinstance(most, int | np.integer) and most >= 1):
+            raise ConfigurationError(
+                f"Expected max_calls as a whole number from 1, got {most!r:.80}: None is the default."
+            )
+        if self.head not in {"auto", "off"}:
+            raise ConfigurationError(f"Expected head 'auto' or 'off', got {self.head!r:.80}.")
+        if isinstance(self.cache, str | Path | None):
+            return
+        raise ConfigurationError(f"Expected cache as a file or URL, got {self.cache!r:.80}: name its file.")
+
+    def _texts(self, X: Any, *, reset: bool) -> list[str]:  # noqa: ANN401, N803
+        """Return the text of each row; with `reset`, remember columns and their names."""
+        values = text_column(X)
+        if values is not None:
+            columns = getattr(self, "n_features_in_", 1)
+            if reset:
+                for name in ("n_features_in_", "feature_names_in_"):
+                    self.__dict__.pop(name, None)
+            elif columns > 1:
+                raise ConfigurationError(
+                    f"Expected X with the {columns} columns that were fitted, got single texts: Reshape your data, or "
+                    "pass the same columns."
+                )
+            return checked_texts(values)
+        table = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
+        refuse_missing(table, "X", "a value")
+        names = [f"{name}: " for name in getattr(self, "feature_names_in_", ())]
+        if table.shape[1] == 1:
+            return [str(row[0]) for row in table.tolist()]
+        names = names or [""] * table.shape[1]
+        return [
+            "\n".join(f"{name}{value}" for name, value in zip(names, row, strict=True))
+            for row in table.tolist()
+        ]
+
+    def _set_classes(self, classes: NDArray[Any], names: Mapping[Any, str], labels: LabelSet) -> None:
+        self.classes_ = classes
+        self._columns = np.array([labels.labels.index(names[value]) for value in classes.tolist()])
+
+    def _task(self, labels: LabelSet) -> Task:
+        options: dict[str, Any] = dict(self.options or {})
+        prompt = self.prompt
+        if prompt is None:
+            parts = PromptParts(instruction=_INSTRUCTION, form=True)
+            prompt = PromptFormat(labels, field=self.field).render(parts)
+        model = self.model if isinstance(self.model, str) else DEFAULT_MODEL
+        base = options.pop("api_base", None)
+        settings = ModelSettings(name=model, api_base=base, scoring=self.scoring, options=options)
+        return Task(name="scikit-learn", labels=labels, prompt=prompt, field=self.field, model=settings)
+
+    def _open(self, task: Task) -> Classifier:
+        if isinstance(self.model, str):
+            return Classifier.from_task(task)
+        client = self.model if isinstance(self.model, Client) else open_client(self.model)
+        return Classifier.from_task(task, client=client)
+
+    def _predictor(self) -> BasePredictor:
+        """Return the fitted predictor, opened in this process if it is not yet."""
+        if "_opened" in vars(self) and self._opened[0] == os.getpid():
+            return self._opened[1]
+        with TemporaryDirectory() as folder:
+            self.save(f"{folder}/bundle")
+            bundle = read_bundle(f"{folder}/bundle")
+        withheld = {name for names in bundle.tasks[0].left_out.values() for name in names}
+        given = self.options or {}
+        options = {name: given[name] for name in given if name in withheld or may_be_withheld(name)}
+        model = None if self.model == bundle.fingerprint.model else self.model
+        self._opened = os.getpid(), open_bundle(bundle, model=model, options=options)
+        return self._opened[1]
+
+    @contextmanager
+    def _asking(self, predictor: _Asked) -> Iterator[_Asked]:
+        """Yield a copy of a predictor with the concurrency, the cache and counters of one call."""
+        asked = predictor.with_limits(Limits(concurrency=self.concurrency))
+        if self.cache is None:
+            yield asked
+            return
+        with open_cache(self.cache) as journal:
+            asked.use_journal(journal)
+            yield asked

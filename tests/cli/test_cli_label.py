@@ -1,0 +1,307 @@
+"""Tests of ``calibrant label``: files, columns, sources, decisions, resuming and refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from calibrant import Classifier, load
+from calibrant.assembly import read_bundle
+from calibrant.evaluation import BatchEvaluator
+from calibrant.testing import Answer, FakeClient
+from command_line import animals, command, done, json_of, knows, prediction_rows, process, refusal, wait_for
+from fault_server import FaultServer
+
+run = command("label")
+
+WriteTask = Callable[..., Path]
+Fake = Callable[..., FakeClient]
+
+COMMAND = "from calibrant.cli import main; main()"
+SERVED = '[model]\nname = "openai/any"\napi_base = "{}"\n[model.options]\napi_key = "none"\n'
+
+
+def write_csv(path: Path, texts: Sequence[str], **columns: Sequence[str]) -> Path:
+    """Write texts with an id, and other columns, as a CSV file."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "input", *columns])
+        for number, (text, *more) in enumerate(zip(texts, *columns.values(), strict=True)):
+            writer.writerow([f"{number:03d}", text, *more])
+    return path
+
+
+def labels(directory: Path) -> list[dict[str, str]]:
+    """Return the rows of ``labels.csv``."""
+    with (directory / "labels.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# --- columns and formats ------------------------------------------------------------------------
+
+
+def test_columns_pass_unchanged(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Cells with breaks, quotes and leading zeros come back, in order; equal ids are both labelled."""
+    fake(knows)
+    data = tmp_path / "data.csv"
+    data.write_text('id,input,label\n007,"a ""meow"",\nloud",x\n007,woof,y\n')
+    result = done(run(write_task(), data, "--out", tmp_path / "out"))
+    assert "2 of 2 rows labelled" in result.stdout
+    assert (tmp_path / "out" / "labels.csv").read_text() == (
+        "id,input,label,calibrant_label,confidence,decision,outcome,provider,cost\n"
+        '007,"a ""meow"",\nloud",x,cat,0.9,,ok,fake,\n007,woof,y,dog,0.8,,ok,fake,\n'
+    )
+
+
+def test_json_values_stay_nested(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Rows of JSON Lines keep their values and keys, and get the probabilities on request."""
+    fake(knows)
+    rows = [{"input": "meow", "tags": ["a", {"b": 1}]}, {"input": "woof", "n": 2}]
+    data = tmp_path / "data.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done(run(write_task(), data, "--out", tmp_path / "out", "--distribution"))
+    found = [json.loads(line) for line in (tmp_path / "out" / "labels.jsonl").read_text().splitlines()]
+    assert [
+        {name: row[name] for name in row if name in given} for row, given in zip(found, rows, strict=True)
+    ] == rows
+    assert found[0]["probabilities"] == pytest.approx({"cat": 0.9, "dog": 0.1})
+
+
+def test_parquet_keeps_types(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Columns of a Parquet file keep their types beside the labels; --text names that of the texts."""
+    fake(knows)
+    table = pa.table({"n": pa.array([1, 2], pa.int8()), "s": ["meow", None], "l": [[1], [2, 3]]})
+    parquet.write_table(table, tmp_path / "data.parquet")
+    done(run(write_task(), tmp_path / "data.parquet", "--out", tmp_path / "out", "--text", "s"))
+    found = parquet.read_table(tmp_path / "out" / "labels.parquet")
+    assert found.select(table.column_names).equals(table)
+    assert found.column("label").to_pylist() == ["cat", None]
+    assert found.column("outcome").to_pylist() == ["ok", "no text"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_format_can_be_chosen(write_task: WriteTask, fake: Fake, tmp_path: Path, ending: str) -> None:
+    """--format writes rows of another kind of file."""
+    fake(knows)
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"input": "meow", "tags": [1]}\n')
+    done(run(write_task(), data, "--out", tmp_path / "out", "--format", ending))
+    path = tmp_path / "out" / f"labels.{ending}"
+    assert path.exists()
+    if ending != "jsonl":
+        row = labels(tmp_path / "out")[0] if ending == "csv" else parquet.read_table(path).to_pylist()[0]
+        assert (row["tags"], row["label"]) == ("[1]", "cat")
+
+
+def test_rows_without_text_are_not_asked(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """An empty cell is counted, has no label and costs no call, also when the run goes on."""
+    client = fake(knows)
+    data = write_csv(tmp_path / "data.csv", ["", "meow", "  ", "woof", ""])
+    arguments = (write_task(), data, "--out", tmp_path / "out", "--no-cache")
+    found = json_of(run(*arguments, "--json"))
+    assert (found["rows"], found["rows_without_text"], found["labels"]) == (5, 3, {"cat": 1, "dog": 1})
+    assert [row["label"] for row in labels(tmp_path / "out")] == ["", "cat", "", "dog", ""]
+    assert [row["outcome"] for row in labels(tmp_path / "out")][:2] == ["no text", "ok"]
+    done(run(*arguments))
+    assert len(client.requests) == 2
+
+
+# --- sources ------------------------------------------------------------------------------------
+
+
+def evaluated(write_task: WriteTask, tmp_path: Path, count: int = 24) -> Path:
+    """Return the directory of a calibrated run."""
+    out = tmp_path / "run"
+    done(command("evaluate")(write_task(test=animals(count)), "--out", out, "--no-cache"))
+    done(command("calibrate")(out, "--out", out))
+    return out
+
+
+def unsure(text: str, _prompt: str) -> Answer:
+    """Answer as `knows`, less sure of some."""
+    return ("cat" if "meow" in text else "dog"), 0.6 + 0.3 * ((sum(text.encode()) % 7) / 7)
+
+
+def test_run_labels_as_its_bundle(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """A run gives the file that its bundle gives, and the decisions and confidence of the bundle."""
+    fake(unsure, name="local/smollm2-135m")
+    source = evaluated(write_task, tmp_path)
+    done(command("export")(source, "--out", tmp_path / "bundle"))
+    data = write_csv(tmp_path / "data.csv", [row["input"] for row in animals(12, start=50)])
+    for name, of in (("one", source), ("two", tmp_path / "bundle")):
+        done(run(of, data, "--out", tmp_path / name, "--no-cache"))
+    found = labels(tmp_path / "one")
+    assert found == labels(tmp_path / "two")
+    assert {row["decision"] for row in found} == {"accepted", "review"}
+    bundle = read_bundle(tmp_path / "bundle")
+    with load(bundle) as classifier:
+        for row in found:
+            decision = bundle.decide(classifier.classify(row["input"]))
+            assert (row["decision"], float(row["confidence"])) == (decision.name, decision.final_confidence)
+
+
+def test_other_commands_take_bundles(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """`classify` and `evaluate` open a run as `label` does; the text column of the task comes along."""
+    fake(unsure, name="local/smollm2-135m")
+    task = write_task(
+        test=[{"message": row["input"], "answer": row["answer"]} for row in animals(8)],
+        toml='name = "animals"\nlabels = ["cat", "dog"]\nfield = "category"\nprompt = "Which animal?"\n'
+        '[data]\ninput_column = "message"\ntest = "test.jsonl"\n',
+    )
+    source = tmp_path / "run"
+    done(command("evaluate")(task, "--out", source))
+    assert done(command("classify")(source, "--text", "meow")).stdout.startswith("cat\t")
+    asked = json_of(command("classify")(source, "--text", "meow", "--json"))
+    assert (asked["label"], asked["decision"]) == ("cat", None)
+    data = tmp_path / "test.jsonl"
+    done(command("evaluate")(source, "--file", data, "--out", tmp_path / "again"))
+    assert prediction_rows(source)[3]["label"] == prediction_rows(tmp_path / "again")[3]["label"]
+    done(run(source, data, "--out", tmp_path / "out"))
+    message = refusal(run(source, data, "--out", tmp_path / "other", "--prompt", data))
+    assert "which has its own prompt" in message
+
+
+def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """--watch-drift compares labels and confidence with the run's, and says so with numbers."""
+    fake(unsure, name="local/smollm2-135m")
+    source = evaluated(write_task, tmp_path, count=60)
+    same = write_csv(tmp_path / "same.csv", [row["input"] for row in animals(60)])
+    cats = write_csv(tmp_path / "cats.csv", [f"meow {number}" for number in range(60)])
+    assert "warning: drift" not in done(run(source, same, "--out", tmp_path / "a", "--watch-drift")).stdout
+    found = json_of(run(source, cats, "--out", tmp_path / "b", "--watch-drift", "--json"))["drift"]
+    assert found["labels_drifted"]
+    assert found["label_distance"] == pytest.approx(0.5)
+    assert found["shares"]["cat"] == pytest.approx([0.5, 1.0])
+    assert "has no history" in refusal(run(write_task(), same, "--out", tmp_path / "c", "--watch-drift"))
+
+
+# --- going on -----------------------------------------------------------------------------------
+
+
+def test_appended_rows_are_labelled(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Rows that were appended are asked, earlier ones are not; a changed one ends the run by its number."""
+    client = fake(knows)
+    data, task = tmp_path / "data.csv", write_task()
+    arguments = (task, data, "--out", tmp_path / "out", "--no-cache")
+    done(run(*arguments[:1], write_csv(data, ["meow 1", "woof 2"]), *arguments[2:]))
+    write_csv(data, ["meow 1", "woof 2", "meow 3"])
+    done(run(*arguments))
+    assert len(client.requests) == 3
+    assert [row["label"] for row in labels(tmp_path / "out")] == ["cat", "dog", "cat"]
+    write_csv(data, ["meow 1", "woof CHANGED", "meow 3"])
+    assert "than row 2 of the input has now" in refusal(run(*arguments))
+    assert [row["input"] for row in labels(tmp_path / "out")] == ["meow 1", "woof 2", "meow 3"]
+
+
+def test_an_early_end_keeps_a_prefix(write_task: WriteTask, tmp_path: Path) -> None:
+    """After Ctrl-C labels.csv holds the first rows; the same command asks the others alone."""
+    out, rows = tmp_path / "out", 60
+    data = write_csv(tmp_path / "data.csv", [row["input"] for row in animals(rows)])
+    with FaultServer(["cat", "dog"], knows, latency=0.05) as server:
+        task = write_task(extra=SERVED.format(server.api_base))
+        arguments = ("label", task, data, "--out", out, "--concurrency", 4, "--no-cache")
+        with process(COMMAND, *arguments) as running:
+            wait_for(lambda: sum(server.counts.values()) >= 10, running)
+            running.send_signal(signal.SIGINT)
+            stdout, stderr = running.communicate(timeout=30)
+        assert running.returncode == 130, stderr
+        saved = len(labels(out))
+        assert 0 < saved < rows
+        assert f"{saved} of 60 rows labelled" in stdout
+        with process(COMMAND, *arguments) as running:
+            assert running.wait(60) == 0, running.communicate()[1]
+        assert sum(server.counts.values()) == rows
+    assert [row["id"] for row in labels(out)] == [f"{number:03d}" for number in range(rows)]
+
+
+def test_a_killed_run_labels_every_id_once(write_task: WriteTask, tmp_path: Path) -> None:
+    """After two kills every id is there once, in order, and few calls are repeated."""
+    out, rows = tmp_path / "out", 300
+    data = write_csv(tmp_path / "data.csv", [row["input"] for row in animals(rows)])
+    with FaultServer(["cat", "dog"], knows, latency=0.01) as server:
+        task = write_task(extra=SERVED.format(server.api_base))
+        arguments = ("label", task, data, "--out", out, "--concurrency", 8, "--no-cache")
+        for asked in (80, 180):
+            with process(COMMAND, *arguments) as running:
+                wait_for(lambda asked=asked: sum(server.counts.values()) >= asked, running)
+                running.kill()
+                running.wait()
+        with process(COMMAND, *arguments) as running:
+            assert running.wait(60) == 0, running.communicate()[1]
+        assert sum(server.counts.values()) <= rows + 2 * (8 + 64)
+    assert [row["id"] for row in labels(out)] == [f"{number:03d}" for number in range(rows)]
+    assert not list(out.glob(".labels*"))
+
+
+def test_a_closed_pipe_leaves_no_traceback(write_task: WriteTask, tmp_path: Path) -> None:
+    """Standard output that is closed early costs no row and no traceback."""
+    data = write_csv(tmp_path / "data.csv", ["meow", "woof"])
+    with FaultServer(["cat", "dog"], knows) as server:
+        task = write_task(extra=SERVED.format(server.api_base))
+        with process(COMMAND, "label", task, data, "--out", tmp_path / "out") as running:
+            running.stdout.close()  # type: ignore[union-attr]
+            errors = running.stderr.read()  # type: ignore[union-attr]
+            assert running.wait(30) == 0
+    assert "Traceback" not in errors
+    assert len(labels(tmp_path / "out")) == 2
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "message"),
+    [
+        ("id,input\n1,meow\n", ("--out", "{folder}"), "an output directory apart from the input"),
+        ("id,input\n1,meow\n", ("--out", "{out}", "--text", "body"), "got the columns id, input"),
+        ("id,input\n1,\n", ("--out", "{out}"), "a text in at least one row"),
+        ("input,label,calibrant_label\nmeow,1,2\n", ("--out", "{out}"), "without a column 'calibrant_label'"),
+        ("id,input\n1,meow\n", ("--out", "{out}", "--format", "xml"), "one of csv, jsonl, parquet"),
+        ("id,input\n1,meow\n", ("--out", "{out}", "--engine", "batch", "--max-cost", "1"), "no --max-cost"),
+    ],
+)
+def test_bad_input_asks_nothing(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, content: str, arguments: Sequence[str], message: str
+) -> None:
+    """Bad input ends with exit code 2 and one line, before any call."""
+    client = fake(knows)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    data = folder / "data.csv"
+    data.write_text(content)
+    given = [word.format(folder=folder, out=tmp_path / "out") for word in arguments]
+    assert message in refusal(run(write_task(), data, *given))
+    assert client.requests == []
+
+
+def test_pipes_and_other_folders_are_refused(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Rows of a pipe cannot be read again, and a folder with neither bundle nor run is named."""
+    fake(knows)
+    data = write_csv(tmp_path / "data.csv", ["meow"])
+    assert "got a pipe or a directory" in refusal(run(write_task(), "-", "--out", tmp_path / "out"))
+    (tmp_path / "empty").mkdir()
+    assert "a bundle or the directory of a run" in refusal(
+        run(tmp_path / "empty", data, "--out", tmp_path / "out")
+    )
+
+
+# --- from Python --------------------------------------------------------------------------------
+
+
+def test_texts_are_labelled_in_memory() -> None:
+    """Without a directory the predictions come back, one for each text."""
+    fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9)})
+    found: Any = BatchEvaluator(Classifier(model=fake, labels=["cat", "dog"], field="category")).label(
+        iter(["it purrs", None])
+    )
+    assert [prediction.label for prediction in found.predictions] == ["cat", None]
+    assert (found.metrics.accuracy, found.metrics.labels) == (None, {"cat": 1})
+    assert found.written is None
