@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import os
 import pkgutil
 import re
@@ -64,7 +65,7 @@ def run_command(words: list[str]) -> str:
         return ""
     result = CliRunner().invoke(app, words[1:], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
     assert result.exit_code == 0, f"{words}: {result.output}"
-    return result.output
+    return re.sub(r"(?<!\S)/\S+/(?=[\w.-]+)", "", result.output)  # the folders of this machine
 
 
 def lines_of(text: str, *, masked: bool) -> list[str]:
@@ -103,6 +104,25 @@ def test_the_blocks_of_a_page_run_in_order_and_print_what_it_shows(
                 assert line in {"...", *lines}, f"{line!r} is not among {lines}"
         else:
             printed = ""
+
+
+def test_every_command_is_shown_with_its_output() -> None:
+    """The page of commands has an example of every command, followed by what it prints."""
+    shown = blocks(ROOT / "docs" / "commands.md")
+    printing = {
+        " ".join(words[1:])
+        for block, following in itertools.pairwise(shown)
+        if block.language == "sh" and following.language == "text"
+        for words in block.commands
+    }
+    names = {" ".join(words) for words in leaves(get_command(app))}
+    assert {name for name in names if not any(words.startswith(name) for words in printing)} == set()
+
+
+def leaves(command: Any, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Return the words of every command without subcommands."""
+    children = getattr(command, "commands", {})
+    return [leaf for name in children for leaf in leaves(children[name], (*words, name))] or [words]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
