@@ -226,6 +226,16 @@ class Cascade(BasePredictor):
         return _common_value([member.classifier.space for member in self._walk.members], LogprobSpace.NONE)
 
     @property
+    def row_model(self) -> Walk:
+        """Walk through the models that the feed asks."""
+        return self._walk
+
+    @property
+    def scoring(self) -> str:
+        """Name of the method of a cascade."""
+        return "cascade"
+
+    @property
     def in_process(self) -> bool:
         """True if a model runs in this Python process, so that concurrent rows wait for each other."""
         return any(member.classifier.in_process for member in self._walk.members)
@@ -305,6 +315,7 @@ class Cascade(BasePredictor):
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that can change a prediction as JSON values, free of credentials."""
+        self.settle()
         return {
             "model": self.name,
             "endpoint": None,

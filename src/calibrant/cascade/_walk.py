@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +26,7 @@ from calibrant.core._errors import (
 )
 from calibrant.core._prediction import Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Query
+from calibrant.core._records import Journal
 from calibrant.inference._predictor import QueryKeys
 
 OnError: TypeAlias = Literal["skip", "fail"]
@@ -171,6 +173,22 @@ class Walk:
             "tokens": False,  # of the answer: predictions of a cascade never hold them
             "models": models,
         }
+
+    @property
+    def is_settled(self) -> bool:
+        """True if it is known how every model is asked."""
+        return all(member.classifier.row_model.is_settled for member in self.members)
+
+    async def settle(self, query: Query, journal: Journal | None = None, *, is_row: bool = True) -> None:
+        """Find out how every model is asked, with one call each at most.
+
+        A model that cannot be asked fails its rows, not the run.
+        """
+        for member in self.members:
+            with contextlib.suppress(ProviderError):
+                own = self._query_for(query, member)
+                model = member.classifier
+                await model.row_model.settle(own, model.journal or journal, is_row=is_row)
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return the queries unchanged, as each model adds its own demonstrations."""

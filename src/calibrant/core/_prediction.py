@@ -37,6 +37,10 @@ class LogprobSpace(StrEnum):
         Every label was scored.
     ``sampled``
         Agreement among repeated samples.
+    ``verbalised``
+        The percentage that the model states beside its answer.
+    ``fused``
+        Agreement of a few answers to variants of the prompt, together with the percentages stated in them.
     ``none``
         No evidence.
     ``mixed``
@@ -48,6 +52,8 @@ class LogprobSpace(StrEnum):
     RAW = "raw"
     EXACT = "exact"
     SAMPLED = "sampled"
+    VERBALISED = "verbalised"
+    FUSED = "fused"
     NONE = "none"
     MIXED = "mixed"
 
@@ -60,7 +66,7 @@ class LogprobSpace(StrEnum):
 def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobSpace) -> bool:
     """Return True if the model put less than half of its probability on labels.
 
-    Always false in ``masked`` space, where the grammar leaves nothing else to write, and for agreement among samples.
+    Always false in ``masked`` space, where the grammar leaves nothing else to write, and for agreement among answers and stated percentages.
 
     Parameters
     ----------

@@ -27,6 +27,7 @@ from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress,
 from calibrant.evaluation._tally import Tally
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.inference._loop import run_sync
+from calibrant.inference._predictor import BasePredictor
 from calibrant.inference.doctor._records import public_description
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.runs._directory import RunDirectory, write_json
@@ -314,7 +315,8 @@ class BatchEvaluator:
         )
         with ExitStack() as stack:
             if out is not None:
-                about, predictor = about or {}, self._predictor
+                about, predictor = about or {}, run.predictor
+                run.settle()
                 fingerprint = run_fingerprint(predictor.labels, predictor.describe(), inspection, about)
                 directory = stack.enter_context(
                     RunDirectory.opened(Path(out), fingerprint, comparable=public_description)
@@ -386,6 +388,12 @@ class _EvaluationRun:
         self._file.recover(self._rows())
         if self.account.remaining is not None:
             self.account.remaining += len(self._file.failed) - self._file.rows
+
+    def settle(self) -> None:
+        """Find out how the model is asked, before the run is named after it."""
+        if isinstance(self.predictor, BasePredictor):
+            first = next(self._rows(), None)
+            self.predictor.settle(None if first is None else self.predictor.query(first.text))
 
     def answer(self) -> None:
         """Classify the remaining rows."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -35,6 +35,15 @@ class RowModel(Protocol):
     @property
     def name(self) -> str:
         """Name of the model, for messages."""
+        ...
+
+    @property
+    def is_settled(self) -> bool:
+        """True if it is known how its models are asked; `settle` finds out, before the first key."""
+        ...
+
+    async def settle(self, query: Query, journal: Journal | None = None, *, is_row: bool = True) -> None:
+        """Find out how its models are asked, with one call each at most."""
         ...
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
@@ -219,6 +228,8 @@ class Feed:
     _finished: dict[int, Prediction] = field(default_factory=dict, init=False)
     _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _patience: list[Patience] = field(default_factory=list, init=False)
+    _first: Query | None = field(default=None, init=False)
+    _settling: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     def __post_init__(self, stop: Stop | None) -> None:
         self._stop = stop or Stop()
@@ -237,6 +248,8 @@ class Feed:
         n_workers = self._gate.concurrency
         if isinstance(queries, Sequence):
             n_workers = min(n_workers, len(queries))
+        if not self.model.is_settled:
+            queries, self._first = _with_first(queries)
         rows = self.runner.rows(self.model, queries)
         seconds = self._gate.limits.run_seconds
         deadline = asyncio.timeout(seconds)
@@ -274,6 +287,7 @@ class Feed:
         patience = Patience()
         self._patience.append(patience)
         with patience.applied():
+            await self._settle()
             while await self._may_begin():
                 row = next(rows, None)
                 if row is None:
@@ -291,6 +305,13 @@ class Feed:
                 self._watch(prediction)
                 if index % _BREATH == 0:
                     await asyncio.sleep(0)  # what a journal holds is answered without any wait
+
+    async def _settle(self) -> None:
+        """Let the first worker find out how the model is asked; the others wait."""
+        async with self._settling:
+            if self._first is not None and await self._may_begin():
+                await self.model.settle(self._first, self.runner.journal)
+            self._first = None
 
     async def _may_begin(self) -> bool:
         gate = self._gate
@@ -330,3 +351,12 @@ class Feed:
                 f"{prediction.reason}",
                 provider=self.model.name,
             )
+
+
+def _with_first(queries: Iterable[Query]) -> tuple[Iterable[Query], Query | None]:
+    """Return queries that can still be read from the first one on, and the first one."""
+    if isinstance(queries, Sequence):
+        return queries, queries[0] if queries else None
+    rest = iter(queries)
+    first = next(rest, None)
+    return (rest, None) if first is None else (chain([first], rest), first)

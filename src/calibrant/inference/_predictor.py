@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 from abc import abstractmethod
@@ -13,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.core._completion import Client, Completion, CompletionRequest
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.core._rows import TextWithContext
-from calibrant.inference._feed import Feed, Runner
+from calibrant.inference._feed import Feed, RowModel, Runner
 from calibrant.inference._limits import Gate, is_in_process
-from calibrant.inference._loop import ask_async, run_sync
+from calibrant.inference._loop import ask_async, in_background_loop, run_sync
 from calibrant.inference._methods import Method
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from calibrant.inference._demonstrations import Retrieval
 
 _LABELS_SHOWN: Final = 5
+# Asked about where it must be known how a model is asked before there is a row.
+_ANY_TEXT: Final = "Hello."
 # Options that cannot change an answer.
 _NOT_IN_KEY: Final = frozenset({"api_key", "timeout"})
 
@@ -46,8 +49,41 @@ class BasePredictor(Predictor):
 
     @property
     @abstractmethod
+    def row_model(self) -> RowModel:
+        """Row model that the feed asks."""
+
+    def settle(self, query: Query | None = None) -> None:
+        """Find out how models by name are asked, with one call each at most; see `Classifier`, ``scoring``.
+
+        Before the first row this is done anyway; do it where it has to be known earlier, as for `describe`.
+
+        Parameters
+        ----------
+        query : Query, optional
+            The first row's: its call then serves the row. Without one a faulty call is no error.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet.
+        """
+        if self.row_model.is_settled or in_background_loop():
+            return
+        if query is not None:
+            run_sync(self.row_model.settle(query, self.journal))
+            return
+        with contextlib.suppress(CalibrantError):
+            run_sync(self.row_model.settle(self.query(_ANY_TEXT), self.journal, is_row=False))
+
+    @property
+    @abstractmethod
     def clients(self) -> tuple[Client, ...]:
         """Clients of the predictor's models, in the order in which they are asked."""
+
+    @property
+    @abstractmethod
+    def scoring(self) -> str:
+        """Name of the method, as far as it is known."""
 
     @property
     def journal(self) -> Journal | None:
@@ -120,7 +156,7 @@ class BasePredictor(Predictor):
     def __repr__(self) -> str:
         labels = ", ".join(map(repr, self.labels.labels[:_LABELS_SHOWN]))
         more = f", ... {len(self.labels)} in all" if len(self.labels) > _LABELS_SHOWN else ""
-        scoring = self.describe()["method"].get("scoring")
+        scoring = self.scoring
         return f"{type(self).__name__}(model={self.name!r}, labels=[{labels}{more}], scoring={scoring!r})"
 
     def __enter__(self) -> Self:
@@ -142,6 +178,10 @@ class QueryKeys:
 
     def __init__(self) -> None:
         self._digests: dict[tuple[str, str | None], Any] = {}
+
+    def clear(self) -> None:
+        """Forget the digests of all prompts, as settings have changed."""
+        self._digests.clear()
 
     def key(self, query: Query, settings_of: Callable[[Query], Sequence[object]]) -> str:
         """Return the digest of a query, 64 hexadecimal digits.
@@ -210,6 +250,27 @@ class PromptedModel:
             options=self.options,
             without_text=replace(query, text="", shown="").messages(),
         )
+
+    @property
+    def is_settled(self) -> bool:
+        """True if it is known how the model is asked."""
+        return self.method.is_settled
+
+    async def settle(self, query: Query, journal: Journal | None = None, *, is_row: bool = True) -> None:
+        """Find out how the model is to be asked, with one call at most; see `AutoDecoding`.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet.
+        """
+        ((prepared, problem),) = self.prepare([query])
+        if problem:
+            return
+        key = self.key(prepared)
+        self._keys.clear()  # it may be another one from now on
+        stored = None if journal is None else journal.get_many([key]).get(key)
+        await self.method.settle(self.request(prepared), stored, is_row=is_row)
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return queries with rendered demonstrations, each with an error text or an empty one."""
@@ -307,8 +368,19 @@ class ModelPredictor(BasePredictor):
         return self._model.method
 
     @property
+    def row_model(self) -> PromptedModel:
+        """Prompted model that the feed asks."""
+        return self._model
+
+    @property
+    def scoring(self) -> str:
+        """Name of the method, as far as it is known."""
+        return str(self.method.describe()["scoring"])
+
+    @property
     def space(self) -> LogprobSpace:
         """Log-probability space of the predictor's distributions."""
+        self.settle()
         return self.method.space
 
     @property
@@ -375,6 +447,8 @@ class ModelPredictor(BasePredictor):
         ProviderError
             A fault that every call would meet, before any call has succeeded.
         """
+        if not self._model.is_settled:
+            await self._model.settle(query, self.journal)
         (row,) = self._runner.rows(self._model, [query])
         return await self._runner.answer(self._model, row)
 
