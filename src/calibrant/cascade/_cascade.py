@@ -315,7 +315,6 @@ class Cascade(BasePredictor):
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that can change a prediction as JSON values, free of credentials."""
-        self.settle()
         return {
             "model": self.name,
             "endpoint": None,
@@ -351,7 +350,7 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
     """Return a copy of a model for the cascade, with the cascade's limits."""
     original = model.classifier
     # A copy, as the cascade sets limits, journal and tokens of its own.
-    own = original.with_limits(_member_limits(original.limits, limits or original.limits, model.concurrency))
+    own = original.settled().with_limits(_member_limits(original.limits, limits or original.limits, model.concurrency))
     if method.needs_tokens:
         own = own.with_tokens(top_logprobs=method.top_logprobs)
     keeps_journal = original.journal is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -176,19 +175,11 @@ class Walk:
 
     @property
     def is_settled(self) -> bool:
-        """True if it is known how every model is asked."""
-        return all(member.classifier.row_model.is_settled for member in self.members)
+        """True: members whose method is not known decode."""
+        return True
 
     async def settle(self, query: Query, journal: Journal | None = None, *, is_row: bool = True) -> None:
-        """Find out how every model is asked, with one call each at most.
-
-        A model that cannot be asked fails its rows, not the run.
-        """
-        for member in self.members:
-            with contextlib.suppress(ProviderError):
-                own = self._query_for(query, member)
-                model = member.classifier
-                await model.row_model.settle(own, model.journal or journal, is_row=is_row)
+        """Do nothing."""
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return the queries unchanged, as each model adds its own demonstrations."""

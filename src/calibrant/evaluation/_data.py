@@ -9,8 +9,10 @@ from itertools import islice
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
+from calibrant.core._predictor import Predictor
 from calibrant.core._rows import DataSource, Example
 from calibrant.core._task import check_answer
+from calibrant.inference._predictor import BasePredictor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,3 +115,17 @@ def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
     if rows == 0:
         raise DataError("Expected at least one row to evaluate, got none: check the split and the file.")
     return Inspection(rows=rows, sha256=digest.hexdigest())
+
+
+def settle(predictor: Predictor, examples: Iterable[Example]) -> None:
+    """Find out how the model is asked, with the call of the first row, and log what a row costs.
+
+    Raises
+    ------
+    ProviderError
+        A fault that every call would meet.
+    """
+    if not isinstance(predictor, BasePredictor):
+        return
+    first = next(iter(examples), None)
+    predictor.settle(None if first is None else predictor.query(first.text))

@@ -22,12 +22,11 @@ from calibrant.core._predictor import Predictor, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.core._rows import Example
 from calibrant.evaluation._cache import open_cache
-from calibrant.evaluation._data import Inspection, checked, inspect
+from calibrant.evaluation._data import Inspection, checked, inspect, settle
 from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress, EvaluationProgressListener
 from calibrant.evaluation._tally import Tally
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.inference._loop import run_sync
-from calibrant.inference._predictor import BasePredictor
 from calibrant.inference.doctor._records import public_description
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.runs._directory import RunDirectory, write_json
@@ -391,9 +390,7 @@ class _EvaluationRun:
 
     def settle(self) -> None:
         """Find out how the model is asked, before the run is named after it."""
-        if isinstance(self.predictor, BasePredictor):
-            first = next(self._rows(), None)
-            self.predictor.settle(None if first is None else self.predictor.query(first.text))
+        settle(self.predictor, self._rows())
 
     def answer(self) -> None:
         """Classify the remaining rows."""

@@ -390,7 +390,6 @@ class Classifier(ModelPredictor):
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint that binds a correction or calibration to this classifier."""
-        self.settle()
         return Fingerprint(
             prompt=asked_text(self.prompt, self.user_template, self._shown()),
             model=self.client.name,
@@ -400,7 +399,6 @@ class Classifier(ModelPredictor):
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that can change a prediction as JSON values, free of credentials."""
-        self.settle()
         name, endpoint, options = identity(
             self.name, self.options, api_base=getattr(self.client, "endpoint", None)
         )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ class Fused(Sampling):
     samples : int, default 3
         Calls about each row, 1 to 10; one makes the space ``verbalised``.
     temperature : float or None, default None
-        Sampling temperature; None leaves it to the provider, as many models without log-probabilities refuse any.
+        Temperature of all calls; None leaves it as it is where answers are decoded: 0, or the one among `options`.
 
     References
     ----------
@@ -76,6 +76,7 @@ class Fused(Sampling):
 
     samples: int = DEFAULT_SAMPLES
     temperature: float | None = None
+    keeps_temperature: ClassVar[bool] = True
 
     @classmethod
     def of(

@@ -194,6 +194,11 @@ class Method(ABC):
         return 1
 
     @property
+    def decoding(self) -> Method:
+        """Method to take where nothing may be asked to settle it."""
+        return self
+
+    @property
     def is_settled(self) -> bool:
         """True if it is known how the model is asked; `settle` finds out."""
         return True

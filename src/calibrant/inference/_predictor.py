@@ -8,6 +8,7 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -372,6 +373,15 @@ class ModelPredictor(BasePredictor):
         """Prompted model that the feed asks."""
         return self._model
 
+    def settled(self) -> Self:
+        """Return a predictor that decodes if it is not known how the model is asked, without asking; else itself."""
+        method = self.method
+        if method.is_settled:
+            return self
+        found = copy(self)
+        found._model = replace(self._model, method=method.decoding)  # noqa: SLF001 (of its own kind)
+        return found
+
     @property
     def scoring(self) -> str:
         """Name of the method, as far as it is known."""
@@ -380,7 +390,6 @@ class ModelPredictor(BasePredictor):
     @property
     def space(self) -> LogprobSpace:
         """Log-probability space of the predictor's distributions."""
-        self.settle()
         return self.method.space
 
     @property

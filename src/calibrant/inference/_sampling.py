@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +135,8 @@ class Sampling(Method):
 
     samples: int = _DEFAULT_SAMPLES
     temperature: float | None = _DEFAULT_TEMPERATURE
+    # True if a missing temperature is the client's own, False if it is the provider's.
+    keeps_temperature: ClassVar[bool] = False
 
     @classmethod
     def of(
@@ -212,7 +214,9 @@ class Sampling(Method):
 
     def sample(self, request: CompletionRequest, number: int) -> CompletionRequest:
         """Return the request for the sample with this number, from 0."""
-        options = {"temperature": self.temperature, **request.options}
+        options = dict(request.options)
+        if self.temperature is not None or not self.keeps_temperature:
+            options = {"temperature": self.temperature, **options}
         if options.get("seed") is not None:
             options["seed"] += number
         return replace(request, top_logprobs=0, options=options)
