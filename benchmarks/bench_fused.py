@@ -11,8 +11,9 @@ sampled 3, 10  agreement of answers that are drawn at temperature 1.
 
 First with answers that are made from exact distributions, which are scored once under every variant of the prompt; as
 scored, and with the label prior divided out, which is learned from the training texts without their answers, as the
-model as scored names one label nearly always. At temperature 0 the answer is the most probable label, else it is drawn. The percentage is made from the label's exact
-probability p: to the logit of p normal noise of standard deviation 1 is added, and the result is rounded to 5 percent.
+model as scored names one label nearly always. At temperature 0 the answer is the most probable label, else it is drawn.
+The percentage is made from the label's exact probability p: to the logit of p normal noise of standard deviation 1 is
+added, and the result is rounded to 5 percent.
 Then live (`--live-tasks`): the embedded model writes label and percentage itself, its log-probabilities withheld.
 
 A head is fitted on the training rows of each line, without the texts; figures are those of the test rows. AURC is the
@@ -133,7 +134,9 @@ class Hidden:
 
     async def complete(self, request: CompletionRequest) -> object:
         """Return the model's answer, without its tokens."""
-        return replace(read_completion(await self._client.complete(replace(request, top_logprobs=0))), tokens=None)
+        return replace(
+            read_completion(await self._client.complete(replace(request, top_logprobs=0))), tokens=None
+        )
 
     def close(self) -> None:
         """Do nothing: the client is not its own."""
@@ -192,7 +195,9 @@ def line(data: Data, train: Array, test: Array) -> tuple[Figures, Figures]:
 
 def show(data: Data, title: str, lines: dict[str, tuple[Figures, Figures]]) -> None:
     """Print a table; with several draws, each line is their mean."""
-    print(f"\n{data.name}, {title}: {len(data.labels)} labels, {len(data.train)} training and {len(data.test)} test rows")
+    print(
+        f"\n{data.name}, {title}: {len(data.labels)} labels, {len(data.train)} training and {len(data.test)} test rows"
+    )
     print(f"{'':16} {'as answered':^23}   {'with a head':^23}   {'AURC, of exact':>14}")
     print(f"{'':16}" + f" {'accuracy':>8} {'AURC':>7} {'ECE':>6}  " * 2)
     for name, pair in lines.items():
@@ -220,7 +225,9 @@ def without_prior(data: Data, tables: dict[str, dict[str, Array]]) -> dict[str, 
     return found
 
 
-def drawn(data: Data, tables: dict[str, dict[str, Array]], *, draws: int) -> dict[str, tuple[Figures, Figures]]:
+def drawn(
+    data: Data, tables: dict[str, dict[str, Array]], *, draws: int
+) -> dict[str, tuple[Figures, Figures]]:
     """Return the lines of a task with answers made from exact distributions."""
     plain = tables[data.prompt]
     exact = [np.array([plain[text] for text in data.texts(split)]) for split in (data.train, data.test)]
@@ -230,7 +237,9 @@ def drawn(data: Data, tables: dict[str, dict[str, Array]], *, draws: int) -> dic
         for seed in range(draws):
             client = Drawn(labels=data.labels, tables=tables, plain=data.prompt, seed=seed)
             asked = data.classifier(client, concurrency=1, **settings)
-            found.append(line(data, *(log_probabilities(asked, split)[0] for split in (data.train, data.test))))
+            found.append(
+                line(data, *(log_probabilities(asked, split)[0] for split in (data.train, data.test)))
+            )
         lines[name] = mean(found)
     return lines
 
@@ -245,13 +254,18 @@ def live(data: Data, engine: Client, journal: Journal) -> dict[str, tuple[Figure
         (train, _), (test, without) = (log_probabilities(asked, split) for split in (data.train, data.test))
         lines[name] = line(data, train, test)
         if without:
-            print(f"{data.name}, {name}: {without} test rows without a legal answer count as undecided", flush=True)
+            print(
+                f"{data.name}, {name}: {without} test rows without a legal answer count as undecided",
+                flush=True,
+            )
     return lines
 
 
 def main() -> None:
     """Measure the tasks."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--tasks", nargs="*", default=["rotten_tomatoes", "ag_news", "emotion", "sms_spam"])
     parser.add_argument("--train", type=int, default=100)
@@ -259,7 +273,9 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--live-tasks", nargs="*", default=["rotten_tomatoes", "ag_news"])
     parser.add_argument("--live-rows", type=int, default=100)
-    parser.add_argument("--keep", type=Path, help="folder for the model's answers, which are not asked for again")
+    parser.add_argument(
+        "--keep", type=Path, help="folder for the model's answers, which are not asked for again"
+    )
     options = parser.parse_args()
     with ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(TemporaryDirectory()))

@@ -350,7 +350,9 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
     """Return a copy of a model for the cascade, with the cascade's limits."""
     original = model.classifier
     # A copy, as the cascade sets limits, journal and tokens of its own.
-    own = original.settled().with_limits(_member_limits(original.limits, limits or original.limits, model.concurrency))
+    own = original.settled().with_limits(
+        _member_limits(original.limits, limits or original.limits, model.concurrency)
+    )
     if method.needs_tokens:
         own = own.with_tokens(top_logprobs=method.top_logprobs)
     keeps_journal = original.journal is not None

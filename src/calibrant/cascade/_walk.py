@@ -26,7 +26,7 @@ from calibrant.core._errors import (
 from calibrant.core._prediction import Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Query
 from calibrant.core._records import Journal
-from calibrant.inference._predictor import QueryKeys
+from calibrant.inference._feed import QueryKeys
 
 OnError: TypeAlias = Literal["skip", "fail"]
 
@@ -178,7 +178,7 @@ class Walk:
         """True: members whose method is not known decode."""
         return True
 
-    async def settle(self, query: Query, journal: Journal | None = None, *, is_row: bool = True) -> None:
+    async def settle(self, query: Query, journal: Journal | None = None) -> None:
         """Do nothing."""
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:

@@ -298,8 +298,8 @@ class LogprobsUnsupportedError(ProviderError):
     def remedy(section: str = "[model]") -> str:
         """Return advice to the user, with the lines to write under `section` of the task file."""
         return (
-            "This model gives no token log-probabilities through this provider. Take the agreement of three answers and "
-            "their stated confidence: write in the task file (in Python: Classifier(scoring='fused'))\n\n"
+            "This model gives no token log-probabilities through this provider. Take the agreement of three answers "
+            "and their stated confidence: write in the task file (in Python: Classifier(scoring='fused'))\n\n"
             f"{section}\n"
             'scoring = "fused"\n\n'
             "or choose a model that reports them."

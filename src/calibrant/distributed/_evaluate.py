@@ -161,7 +161,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     own_share = share(limits, cluster.workers)
     classifier = opening(limits=own_share)
     try:
-        settle(classifier, checked(dataset, classifier.labels))
+        settle(classifier, checked(dataset, classifier.labels), rows=inspect(dataset, classifier.labels).rows)
         labels, described = classifier.labels, classifier.describe()
         if limits.concurrency is None and classifier.in_process:  # each worker loads its own engine
             gates = classifier.with_limits(Limits()).gates

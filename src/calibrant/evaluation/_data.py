@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor
 from calibrant.core._rows import DataSource, Example
 from calibrant.core._task import check_answer
-from calibrant.inference._predictor import BasePredictor
+from calibrant.inference._predictor import BasePredictor, ModelPredictor
+
+_LOG = logging.getLogger("calibrant")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +121,10 @@ def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
     return Inspection(rows=rows, sha256=digest.hexdigest())
 
 
-def settle(predictor: Predictor, examples: Iterable[Example]) -> None:
-    """Find out how the model is asked, with the call of the first row, and log what a row costs.
+def settle(predictor: Predictor, examples: Iterable[Example], *, rows: int | None = None) -> None:
+    """Find out how the model is asked, with the call of the first row.
+
+    If it will be asked several times for stated confidence, log how many calls `rows` of them take.
 
     Raises
     ------
@@ -129,3 +135,12 @@ def settle(predictor: Predictor, examples: Iterable[Example]) -> None:
         return
     first = next(iter(examples), None)
     predictor.settle(None if first is None else predictor.query(first.text))
+    if rows is not None and isinstance(predictor, ModelPredictor) and predictor.space is LogprobSpace.FUSED:
+        calls = predictor.method.calls_a_row
+        _LOG.warning(
+            "%s: %d calls a row (fused), up to %s for %s rows.",
+            predictor.name,
+            calls,
+            f"{calls * rows:,}",
+            f"{rows:,}",
+        )

@@ -313,32 +313,37 @@ class BatchEvaluator:
             self._predictor.with_limits(self._limits), examples, inspection, on_progress, stop or Stop()
         )
         with ExitStack() as stack:
+            if self._cache is not None:
+                run.predictor.use_journal(self._opened_cache(self._cache, stack))
+            if inspection is not None:
+                run.settle(inspection.rows)
             if out is not None:
                 about, predictor = about or {}, run.predictor
-                run.settle()
                 fingerprint = run_fingerprint(predictor.labels, predictor.describe(), inspection, about)
                 directory = stack.enter_context(
                     RunDirectory.opened(Path(out), fingerprint, comparable=public_description)
                 )
                 run.write_to(directory, about)
             if run.account.remaining != 0:
-                self._attach_cache(run, stack)
+                self._keep_journal(run, stack)
                 run.answer()
             elif run.directory is not None:
                 run.directory.remove_journal()  # left by a kill at the very end
             return run.finish()
 
-    def _attach_cache(self, run: _EvaluationRun, stack: ExitStack) -> None:
-        cache = self._cache
-        if cache is None and run.predictor.journal is None and run.directory is not None:
-            directory = run.directory
-            stack.callback(lambda: directory.remove_journal() if run.complete else None)
-            # Nothing is written under the name of a directory that is moved or removed, the journal included.
-            cache = stack.enter_context(open_cache(directory.journal, recreate=False))
-        elif isinstance(cache, str | Path):
-            cache = stack.enter_context(open_cache(cache))
-        if cache is not None:
-            run.predictor.use_journal(cache)
+    @staticmethod
+    def _opened_cache(cache: Journal | str | Path, stack: ExitStack) -> Journal:
+        return stack.enter_context(open_cache(cache)) if isinstance(cache, str | Path) else cache
+
+    @staticmethod
+    def _keep_journal(run: _EvaluationRun, stack: ExitStack) -> None:
+        """Give a run without a cache a journal in its directory, until it is complete."""
+        directory = run.directory
+        if run.predictor.journal is not None or directory is None:
+            return
+        stack.callback(lambda: directory.remove_journal() if run.complete else None)
+        # Nothing is written under the name of a directory that is moved or removed, the journal included.
+        run.predictor.use_journal(stack.enter_context(open_cache(directory.journal, recreate=False)))
 
 
 class _EvaluationRun:
@@ -388,9 +393,9 @@ class _EvaluationRun:
         if self.account.remaining is not None:
             self.account.remaining += len(self._file.failed) - self._file.rows
 
-    def settle(self) -> None:
-        """Find out how the model is asked, before the run is named after it."""
-        settle(self.predictor, self._rows())
+    def settle(self, rows: int) -> None:
+        """Find out how the model is asked, before the run is named after it, and log what `rows` rows cost."""
+        settle(self.predictor, self._rows(), rows=rows)
 
     def answer(self) -> None:
         """Classify the remaining rows."""

@@ -7,16 +7,14 @@ import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakKeyDictionary
 
-from calibrant.clients._retry import RetryPolicy
 from calibrant.core._completion import STAND_INS, Client, CompletionRequest
 from calibrant.core._errors import CalibrantError, LogprobsUnsupportedError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
-from calibrant.inference._limits import is_in_process
 from calibrant.inference._methods import Decoding
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference.doctor._records import identity, known_logprobs, remember_logprobs
@@ -30,7 +28,7 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.01
 
 @dataclass(eq=False)
 class LogprobProbe:
-    """Knowledge of a model that all classifiers on it share: does it give log-probabilities?
+    """Finding whether a model gives log-probabilities, shared by all copies of a classifier.
 
     Attributes
     ----------
@@ -46,7 +44,7 @@ class LogprobProbe:
     first: tuple[CompletionRequest, Prediction | ProviderError] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def found(self, gives: bool | None) -> None:  # noqa: FBT001 (the finding itself)
+    def found(self, gives: bool | None) -> None:
         """Store a finding about the model, not one about a single answer."""
         self.gives = gives
         if self.remember is not None:
@@ -64,7 +62,7 @@ class LogprobProbe:
     @contextlib.asynccontextmanager
     async def asking(self) -> AsyncIterator[bool]:
         """Enter a block of which one runs at a time, in any thread; True if the answer is not known yet."""
-        while not self._lock.acquire(blocking=False):
+        while not self._lock.acquire(blocking=False):  # noqa: ASYNC110 (the other may be in another loop)
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
         try:
             yield self.gives is None
@@ -140,12 +138,16 @@ class AutoDecoding(Decoding):
     def _fused(self) -> Fused:
         from calibrant.inference._fused import Fused  # noqa: PLC0415 (only for models without log-probabilities)
 
-        own = {"samples": self.samples, "temperature": self.temperature, "options": self.options}
-        return Fused.of(self.client, self.reader, calls=self.calls, **own)
+        return Fused.of(
+            self.client,
+            self.reader,
+            calls=self.calls,
+            options=self.options,
+            samples=self.samples,
+            temperature=self.temperature,
+        )
 
-    async def settle(
-        self, request: CompletionRequest, stored: Prediction | None = None, *, is_row: bool = True
-    ) -> None:
+    async def settle(self, request: CompletionRequest, stored: Prediction | None = None) -> None:
         """Find out with one call whether the model gives log-probabilities, unless that is known.
 
         An answer that says neither, such as a refusal, counts as if it gave them, until the program ends.
@@ -153,17 +155,14 @@ class AutoDecoding(Decoding):
         Parameters
         ----------
         request : CompletionRequest
-            Request to make.
+            Request of a row. Where the model gives log-probabilities, or the call fails, that was the row's call.
         stored : Prediction, optional
             Answer to it from a journal, which makes the call needless if it has a confidence.
-        is_row : bool, default True
-            True if it is the request of a row that will be asked anyway: where the model gives log-probabilities, or
-            the call fails, that was the row's call. Otherwise it is made once, without retries.
 
         Raises
         ------
         ProviderError
-            A fault that every call would meet; or any, where the request is no row's.
+            A fault that every call would meet.
         """
         async with self.probe.asking() as unknown:
             if not unknown or self.is_settled:
@@ -171,13 +170,12 @@ class AutoDecoding(Decoding):
             elif stored is not None and stored.confidence is not None:
                 self.probe.gives = True
             else:
-                await self._ask_first(request, is_row=is_row)
+                await self._ask_first(request)
         if self.is_fused:
             _tell_fused(self.client.name, self.calls_a_row)
 
-    async def _ask_first(self, request: CompletionRequest, *, is_row: bool) -> None:
+    async def _ask_first(self, request: CompletionRequest) -> None:
         probe = self.probe
-        calls = self.calls if is_row else replace(self.calls, policy=RetryPolicy(attempts=1))
 
         async def once() -> tuple[Prediction, bool]:
             response = await self.client.complete(request)
@@ -189,11 +187,11 @@ class AutoDecoding(Decoding):
             return prediction, self._any_logprobs
 
         try:
-            (prediction, has_any), attempts = await calls.make(once, provider=self.client.name)
+            (prediction, has_any), attempts = await self.calls.make(once, provider=self.client.name)
         except LogprobsUnsupportedError:
             probe.found(gives=False)
         except ProviderError as error:
-            if error.systemic or not is_row:
+            if error.systemic:
                 raise
             probe.gives, probe.first = True, (request, error)
         except (SystemExit, KeyboardInterrupt) as error:  # either would end the event loop
@@ -203,7 +201,7 @@ class AutoDecoding(Decoding):
                 probe.found(gives=has_any)
             else:
                 probe.gives = True
-            if probe.gives and is_row:
+            if probe.gives:
                 probe.first = request, prediction.with_effort(attempts=attempts)
             else:
                 self.calls.gate.charge(prediction.usage, rows=0)
@@ -216,7 +214,9 @@ class AutoDecoding(Decoding):
             return self.probe.first_answer(request) or await super().predict(request)
         except LogprobsUnsupportedError:
             if not self.reader.keep_tokens and self.probe.remember is not None:
-                self.probe.remember(None)  # what was known of the model holds no longer: the next run asks again
+                self.probe.remember(
+                    None
+                )  # what was known of the model holds no longer: the next run asks again
             raise
 
     def describe(self) -> Mapping[str, Any]:
@@ -235,7 +235,7 @@ _probes: WeakKeyDictionary[Client, LogprobProbe] = WeakKeyDictionary()
 
 
 def probe_of(model: object, client: Client, options: Mapping[str, Any] | None) -> LogprobProbe:
-    """Return what is known of a model's log-probabilities: on disk by its name, else in this process by its client."""
+    """Return the probe of a model: what is known on disk by its name, or in this process by its client."""
     if isinstance(model, str) and model not in STAND_INS:
         known = identity(model, options)
         return LogprobProbe(gives=known_logprobs(model, options), remember=partial(remember_logprobs, known))

@@ -26,7 +26,7 @@ from calibrant.inference._methods import ModelCalls, Scoring, Tolerance, choose_
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._predictor import ModelPredictor, PromptedModel
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference.doctor._records import identity, recommends_exact, refuse_misleading
+from calibrant.inference.doctor._records import identity, known_scoring, refuse_misleading
 from calibrant.logprobs._schema import enum_schema
 
 if TYPE_CHECKING:
@@ -144,14 +144,11 @@ class Classifier(ModelPredictor):
     ) -> None:
         self.labels = LabelSet.of(labels)
         self.field = field
-        self.prompt = prompt
-        self.user_template = user_template
+        self.prompt, self.user_template = prompt, user_template
         self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
-        limits = limits or Limits()
-        limits = limits if concurrency is None else replace(limits, concurrency=concurrency)
-        if scoring == "auto" and isinstance(model, str) and recommends_exact(model, options):
-            scoring = "exact"
+        limits = replace(limits or Limits(), **({} if concurrency is None else {"concurrency": concurrency}))
+        scoring = known_scoring(scoring, model, options=options, space=space)
         client = open_client(
             model, space=space, concurrency=limits.concurrency, options=options, scoring=scoring
         )
@@ -162,15 +159,15 @@ class Classifier(ModelPredictor):
             space=LogprobSpace(client.space if space is None else space),
             keep_tokens=keep_tokens,
         )
-        gate = _gate(client, limits)
+        calls = ModelCalls(policy=retry or RetryPolicy(), gate=_gate(client, limits))
         response_format = response_format or enum_schema(self.labels, field)
         method = choose_method(
             client,
             reader,
             response_format,
-            calls=ModelCalls(policy=retry or RetryPolicy(), gate=gate),
+            calls=calls,
             options=call_options(options),
-            scoring=scoring if scoring is not None or space is None else "decode",
+            scoring=scoring,
             tolerance=tolerance,
             samples=samples,
             temperature=temperature,
@@ -182,7 +179,7 @@ class Classifier(ModelPredictor):
             top_logprobs=top_logprobs,
             options=call_options(options),
         )
-        self._runner = Runner(gate=gate, journal=journal)
+        self._runner = Runner(gate=calls.gate, journal=journal)
         self.head = head
         refuse_misleading(model, options=options, method=method)
 
@@ -233,6 +230,7 @@ class Classifier(ModelPredictor):
                 from calibrant.heads._head import Head  # noqa: PLC0415  (if it names one)
                 from calibrant.inference._heads import opened_head  # noqa: PLC0415
 
+                found.settle()
                 head = Head.load(task.head.file, fingerprint=found.fingerprint())
                 found.head = opened_head(head, task.head.embeddings)
             opened.pop_all()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from itertools import chain, islice
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
@@ -18,6 +20,8 @@ from calibrant.inference._limits import Gate
 
 # Rows looked up in the journal at a time.
 _BLOCK: Final = 256
+# Prompts whose digests are kept; those with demonstrations differ from row to row.
+_PROMPTS: Final = 256
 # Rows answered behind one that is not: they wait in memory, and no further ones are begun.
 _WINDOW: Final = 1024
 # Rows between two turns of the event loop at most.
@@ -42,7 +46,7 @@ class RowModel(Protocol):
         """True if it is known how its models are asked; `settle` finds out, before the first key."""
         ...
 
-    async def settle(self, query: Query, journal: Journal | None = None, *, is_row: bool = True) -> None:
+    async def settle(self, query: Query, journal: Journal | None = None) -> None:
         """Find out how its models are asked, with one call each at most."""
         ...
 
@@ -69,6 +73,39 @@ class RowModel(Protocol):
     def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
         """Return True if `error` must end the run; `answered` is True if any row has succeeded."""
         ...
+
+
+class QueryKeys:
+    """Journal keys of queries: digests of the settings and texts that can change the prediction."""
+
+    def __init__(self) -> None:
+        self._digests: dict[tuple[str, str | None], Any] = {}
+
+    def clear(self) -> None:
+        """Forget the digests of all prompts, as settings have changed."""
+        self._digests.clear()
+
+    def key(self, query: Query, settings_of: Callable[[Query], Sequence[object]]) -> str:
+        """Return the digest of a query, 64 hexadecimal digits.
+
+        Parameters
+        ----------
+        query : Query
+            The query.
+        settings_of : callable
+            Returns all settings that can change the prediction, but the text, as JSON values; called once for each
+            prompt. It is not kept: a reference back to the model would keep a client from being closed.
+        """
+        prompt = (query.prompt + query.shown, query.user_template)
+        digest = self._digests.get(prompt)
+        if digest is None:
+            if len(self._digests) >= _PROMPTS:
+                self._digests.clear()
+            settings = json.dumps(list(settings_of(query)), sort_keys=True, default=repr)
+            digest = self._digests[prompt] = hashlib.sha256(settings.encode())
+        digest = digest.copy()
+        digest.update(query.text.encode("utf-8", "surrogatepass"))
+        return str(digest.hexdigest())
 
 
 class QueuedRow(NamedTuple):

@@ -32,8 +32,10 @@ _NAMES: Final = ("confidence", "confidence_percent")
 _VARIANTS: Final = (
     'Also state in the field "{name}" how sure you are that this is right, as a whole number of percent (0 to 100).',
     'Beside it, the field "{name}" holds the probability, in percent from 0 to 100, that your answer is correct.',
-    'Think of arguments against your answer, too. Then write how many percent (0 to 100) you would bet on it into the '
-    'field "{name}".',
+    (
+        "Think of arguments against your answer, too. Then write how many percent (0 to 100) you would bet on it into "
+        'the field "{name}".'
+    ),
 )
 # In longer sets the schema alone has another order: the labels in every prompt would cost more than they tell.
 _LABELS_NAMED: Final = 30
@@ -109,7 +111,9 @@ class Fused(Sampling):
         if temperature is not None and not (is_number(temperature) and temperature >= 0.0):
             raise ConfigurationError(f"Expected a temperature of at least 0, got {temperature!r}.")
         check_seed(options)
-        samples = check_count("samples", DEFAULT_SAMPLES if samples is None else samples, low=1, high=MOST_SAMPLES)
+        samples = check_count(
+            "samples", DEFAULT_SAMPLES if samples is None else samples, low=1, high=MOST_SAMPLES
+        )
         space = LogprobSpace.VERBALISED if samples == 1 else LogprobSpace.FUSED
         reader = replace(reader, space=space, keep_tokens=False)
         return cls(client=client, reader=reader, calls=calls, samples=samples, temperature=temperature)
@@ -126,7 +130,9 @@ class Fused(Sampling):
         schema, name = with_confidence(request.response_format, old=self.reader.labels.labels, new=labels)
         words = _VARIANTS[number % len(_VARIANTS)].format(name=name)
         if number and 1 < len(labels) <= _LABELS_NAMED:
-            words += f" The labels, in no particular order: {json.dumps(list(labels), ensure_ascii=False)[1:-1]}."
+            words += (
+                f" The labels, in no particular order: {json.dumps(list(labels), ensure_ascii=False)[1:-1]}."
+            )
         shared = request.without_text
         return replace(
             super().sample(request, number),
@@ -231,7 +237,8 @@ def _pooled(labels: LabelSet, given: Sequence[str], stated: Sequence[float]) -> 
         rest = (1.0 - own) / (count - 1)
         total += rest
         total[labels.labels.index(answer)] += own - rest
-    return total / total.sum()
+    pooled: NDArray[np.float64] = total / total.sum()
+    return pooled
 
 
 def with_confidence(
@@ -261,7 +268,9 @@ def with_confidence(
         )
     name = next((one for one in _NAMES if one not in schema["properties"]), _NAMES[-1])
     changed = deepcopy(dict(response_format))
-    root = changed["json_schema"]["schema"] = _reordered(changed["json_schema"]["schema"], list(old), list(new))
+    root = changed["json_schema"]["schema"] = _reordered(
+        changed["json_schema"]["schema"], list(old), list(new)
+    )
     root["properties"] = {**root["properties"], name: {"type": "integer", "minimum": 0, "maximum": 100}}
     root["required"] = [*root.get("required", ()), name]
     return changed, name

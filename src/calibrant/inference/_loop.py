@@ -75,11 +75,6 @@ def _complete(found: list[Prediction], reason: str) -> list[Prediction]:
     return found
 
 
-def in_background_loop() -> bool:
-    """Return True if called from a coroutine or callback on the background loop, which must not wait for itself."""
-    return threading.current_thread().name == _THREAD
-
-
 def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
     """Run `coroutine` on the background loop and return its result.
 
@@ -91,7 +86,7 @@ def run_sync(coroutine: Coroutine[Any, Any, _T]) -> _T:
     ConfigurationError
         Called from a coroutine or callback on the loop itself.
     """
-    if in_background_loop():
+    if threading.current_thread().name == _THREAD:
         coroutine.close()
         raise ConfigurationError(
             "A synchronous call from inside calibrant's event loop would wait for itself: await the method "

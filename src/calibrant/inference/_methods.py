@@ -203,8 +203,8 @@ class Method(ABC):
         """True if it is known how the model is asked; `settle` finds out."""
         return True
 
-    async def settle(
-        self, request: CompletionRequest, stored: Prediction | None = None, *, is_row: bool = True
+    async def settle(  # noqa: B027 (only one method has to)
+        self, request: CompletionRequest, stored: Prediction | None = None
     ) -> None:
         """Find out how the model is to be asked, with one call at most."""
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
-import json
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.core._completion import Client, Completion, CompletionRequest
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
+from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.core._rows import TextWithContext
-from calibrant.inference._feed import Feed, RowModel, Runner
+from calibrant.inference._feed import Feed, QueryKeys, RowModel, Runner
 from calibrant.inference._limits import Gate, is_in_process
-from calibrant.inference._loop import ask_async, in_background_loop, run_sync
+from calibrant.inference._loop import ask_async, run_sync
 from calibrant.inference._methods import Method
 
 if TYPE_CHECKING:
@@ -34,13 +31,10 @@ if TYPE_CHECKING:
     from calibrant.inference._demonstrations import Retrieval
 
 _LABELS_SHOWN: Final = 5
-# Asked about where it must be known how a model is asked before there is a row.
+# Asked about where there is no row yet.
 _ANY_TEXT: Final = "Hello."
 # Options that cannot change an answer.
 _NOT_IN_KEY: Final = frozenset({"api_key", "timeout"})
-
-# Prompts whose digests are kept; those with demonstrations differ from row to row.
-_PROMPTS: Final = 256
 
 
 class BasePredictor(Predictor):
@@ -54,27 +48,20 @@ class BasePredictor(Predictor):
         """Row model that the feed asks."""
 
     def settle(self, query: Query | None = None) -> None:
-        """Find out how models by name are asked, with one call each at most; see `Classifier`, ``scoring``.
-
-        Before the first row this is done anyway; do it where it has to be known earlier, as for `describe`.
+        """Find out how a model by name is asked, with one call at most, before that is described.
 
         Parameters
         ----------
         query : Query, optional
-            The first row's: its call then serves the row. Without one a faulty call is no error.
+            The first row's, which the call then serves; by default one that is no row's.
 
         Raises
         ------
         ProviderError
             A fault that every call would meet.
         """
-        if self.row_model.is_settled or in_background_loop():
-            return
-        if query is not None:
-            run_sync(self.row_model.settle(query, self.journal))
-            return
-        with contextlib.suppress(CalibrantError):
-            run_sync(self.row_model.settle(self.query(_ANY_TEXT), self.journal, is_row=False))
+        if not self.row_model.is_settled:
+            run_sync(self.row_model.settle(self.query(_ANY_TEXT) if query is None else query, self.journal))
 
     @property
     @abstractmethod
@@ -174,39 +161,6 @@ class BasePredictor(Predictor):
         await asyncio.to_thread(self.close)
 
 
-class QueryKeys:
-    """Journal keys of queries: digests of the settings and texts that can change the prediction."""
-
-    def __init__(self) -> None:
-        self._digests: dict[tuple[str, str | None], Any] = {}
-
-    def clear(self) -> None:
-        """Forget the digests of all prompts, as settings have changed."""
-        self._digests.clear()
-
-    def key(self, query: Query, settings_of: Callable[[Query], Sequence[object]]) -> str:
-        """Return the digest of a query, 64 hexadecimal digits.
-
-        Parameters
-        ----------
-        query : Query
-            The query.
-        settings_of : callable
-            Returns all settings that can change the prediction, but the text, as JSON values; called once for each
-            prompt. It is not kept: a reference back to the model would keep a client from being closed.
-        """
-        prompt = (query.prompt + query.shown, query.user_template)
-        digest = self._digests.get(prompt)
-        if digest is None:
-            if len(self._digests) >= _PROMPTS:
-                self._digests.clear()
-            settings = json.dumps(list(settings_of(query)), sort_keys=True, default=repr)
-            digest = self._digests[prompt] = hashlib.sha256(settings.encode())
-        digest = digest.copy()
-        digest.update(query.text.encode("utf-8", "surrogatepass"))
-        return str(digest.hexdigest())
-
-
 @dataclass(frozen=True, kw_only=True)
 class PromptedModel:
     """Model of a classifier for the row engine: a client with method, schema and options.
@@ -257,21 +211,15 @@ class PromptedModel:
         """True if it is known how the model is asked."""
         return self.method.is_settled
 
-    async def settle(self, query: Query, journal: Journal | None = None, *, is_row: bool = True) -> None:
-        """Find out how the model is to be asked, with one call at most; see `AutoDecoding`.
-
-        Raises
-        ------
-        ProviderError
-            A fault that every call would meet.
-        """
+    async def settle(self, query: Query, journal: Journal | None = None) -> None:
+        """Find out how the model is to be asked, with one call at most; see `AutoDecoding.settle`."""
         ((prepared, problem),) = self.prepare([query])
         if problem:
             return
         key = self.key(prepared)
         self._keys.clear()  # it may be another one from now on
         stored = None if journal is None else journal.get_many([key]).get(key)
-        await self.method.settle(self.request(prepared), stored, is_row=is_row)
+        await self.method.settle(self.request(prepared), stored)
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return queries with rendered demonstrations, each with an error text or an empty one."""

@@ -28,7 +28,7 @@ from calibrant.clients._redact import (
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import user_path, write_atomically
 from calibrant.core._prediction import LogprobSpace
-from calibrant.inference._methods import Decoding, Method
+from calibrant.inference._methods import Decoding, Method, Scoring
 
 _ADDRESS: Final = ("api_base", "base_url")
 # Words of an option's name that say it holds a credential; "max_tokens" holds none of them.
@@ -341,10 +341,19 @@ def load_examination(
     return None
 
 
-def recommends_exact(model: str, options: Mapping[str, Any] | None) -> bool:
-    """Return True if a stored examination found that a setup scores labels exactly."""
-    found = load_examination(model, options=options)
-    return found is not None and found.scoring == "exact"
+def known_scoring(
+    scoring: Scoring | None, model: object, *, options: Mapping[str, Any] | None, space: object
+) -> Scoring | None:
+    """Return the scoring to open a model with, as far as it is known beforehand.
+
+    Where a space is given an answer is decoded to read it. ``auto`` is ``exact`` if an examination found exact scores.
+    """
+    if scoring is None and space is not None:
+        return "decode"
+    if scoring == "auto" and isinstance(model, str):
+        found = load_examination(model, options=options)
+        return "exact" if found is not None and found.scoring == "exact" else scoring
+    return scoring
 
 
 def known_logprobs(model: str, options: Mapping[str, Any] | None = None) -> bool | None:
@@ -365,7 +374,7 @@ def known_logprobs(model: str, options: Mapping[str, Any] | None = None) -> bool
     return None
 
 
-def remember_logprobs(setup: Identity, gives: bool | None) -> None:  # noqa: FBT001 (the finding itself)
+def remember_logprobs(setup: Identity, gives: bool | None) -> None:
     """Store whether a setup gives log-probabilities; None removes what is stored.
 
     Where nothing can be written the next run asks again.
