@@ -31,7 +31,7 @@ from calibrant.metrics._remarks import confidence_remarks
 if TYPE_CHECKING:
     from calibrant.cli._commands import Optimize
     from calibrant.cli._evaluation_table import RoutingStats
-    from calibrant.inference._predictor import BasePredictor
+    from calibrant.inference._base import BasePredictor
     from calibrant.optimization._result import FinalScore, PromptScore
 
 _LOG = logging.getLogger("calibrant")

@@ -21,7 +21,7 @@ from calibrant.core._predictor import Predictor, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.core._rows import Example, TextWithContext
 from calibrant.evaluation._cache import open_cache
-from calibrant.evaluation._data import Inspection, UnlabelledTexts, checked, inspect, query_about
+from calibrant.evaluation._data import Inspection, UnlabelledTexts, checked, inspect, query_about, settle
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import RunAccount
 from calibrant.inference._limits import rate_limit_waits
@@ -265,26 +265,17 @@ class BatchEvaluator:
         stop: Stop | None,
         file: LabelFile | None = None,
     ) -> EvaluationResult:
-        if iter(examples) is examples:
-            if out is not None:
-                raise ConfigurationError(
-                    "Expected examples that can be read twice when out is given, got an iterator: pass a list or "
-                    "a calibrant.evaluation.Dataset."
-                )
-            inspection = None
-        elif out is not None and "<lambda>" in self._predictor.name:
-            raise ConfigurationError(
-                "Expected a function with a name of its own when out is given, got a lambda: what a run has paid "
-                "for is kept under the name of its model."
-            )
-        else:
-            inspection = inspect(examples, self._predictor.labels)
+        inspection = self._inspection(examples, keeps_rows=out is not None)
         run = _EvaluationRun(
             self._predictor.with_limits(self._limits), examples, inspection, on_progress, stop or Stop()
         )
         with ExitStack() as stack:
+            if self._cache is not None:
+                run.predictor.use_journal(self._opened_cache(self._cache, stack))
+            if inspection is not None:
+                run.settle(inspection.rows)
             if out is not None:
-                about, predictor = about or {}, self._predictor
+                about, predictor = about or {}, run.predictor
                 kind = "evaluation"
                 if file is not None:
                     kind = "labels"
@@ -298,24 +289,41 @@ class BatchEvaluator:
                 if file is not None:
                     stack.enter_context(file.kept())
             if run.account.remaining != 0:
-                self._attach_cache(run, stack)
+                self._keep_journal(run, stack)
                 run.answer()
             elif run.directory is not None:
                 run.directory.remove_journal()  # left by a kill at the very end
             result = run.finish()
         return result if file is None else replace(result, written=file.written)
 
-    def _attach_cache(self, run: _EvaluationRun, stack: ExitStack) -> None:
-        cache = self._cache
-        if cache is None and run.predictor.journal is None and run.directory is not None:
-            directory = run.directory
-            stack.callback(lambda: directory.remove_journal() if run.complete else None)
-            # Nothing is written under the name of a directory that is moved or removed, the journal included.
-            cache = stack.enter_context(open_cache(directory.journal, recreate=False))
-        elif isinstance(cache, str | Path):
-            cache = stack.enter_context(open_cache(cache))
-        if cache is not None:
-            run.predictor.use_journal(cache)
+    def _inspection(self, examples: Iterable[Example], *, keeps_rows: bool) -> Inspection | None:
+        """Read and check the examples once; None for an iterator, which cannot be read again."""
+        is_iterator = iter(examples) is examples
+        if is_iterator and keeps_rows:
+            raise ConfigurationError(
+                "Expected examples that can be read twice when out is given, got an iterator: pass a list or "
+                "a calibrant.evaluation.Dataset."
+            )
+        if keeps_rows and "<lambda>" in self._predictor.name:
+            raise ConfigurationError(
+                "Expected a function with a name of its own when out is given, got a lambda: what a run has paid "
+                "for is kept under the name of its model."
+            )
+        return None if is_iterator else inspect(examples, self._predictor.labels)
+
+    @staticmethod
+    def _opened_cache(cache: Journal | str | Path, stack: ExitStack) -> Journal:
+        return stack.enter_context(open_cache(cache)) if isinstance(cache, str | Path) else cache
+
+    @staticmethod
+    def _keep_journal(run: _EvaluationRun, stack: ExitStack) -> None:
+        """Give a run without a cache a journal in its directory, until it is complete."""
+        directory = run.directory
+        if run.predictor.journal is not None or directory is None:
+            return
+        stack.callback(lambda: directory.remove_journal() if run.complete else None)
+        # Nothing is written under the name of a directory that is moved or removed, the journal included.
+        run.predictor.use_journal(stack.enter_context(open_cache(directory.journal, recreate=False)))
 
 
 class _EvaluationRun:
@@ -365,6 +373,10 @@ class _EvaluationRun:
         self._file.recover(self._rows())
         if self.account.remaining is not None:
             self.account.remaining += len(self._file.failed) - self._file.rows
+
+    def settle(self, rows: int) -> None:
+        """Find out how the model is asked, before the run is named after it, and log what `rows` rows cost."""
+        settle(self.predictor, self._rows(), rows=rows)
 
     def answer(self) -> None:
         """Classify the remaining rows."""

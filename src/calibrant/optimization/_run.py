@@ -19,6 +19,7 @@ from calibrant.core._files import make_rescue_folder
 from calibrant.core._predictor import Predictor
 from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
+from calibrant.evaluation._data import settle
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._embeddings import open_embedding_model
@@ -189,6 +190,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
         predictor, embedding = _open(task, model, stack), _open_embedding(task)
+        settle(predictor, task.train, rows=max_metric_calls)
         files = _opened_files(directory, search_fingerprint(task, model, plan))
         journal, reflections = stack.enter_context(files)
         teaches = False

@@ -32,10 +32,10 @@ from calibrant.core._settings import DEFAULT_MODEL, ModelSettings
 from calibrant.core._task import Task
 from calibrant.evaluation._cache import open_cache
 from calibrant.heads._head import Head
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._methods import Scoring
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client, without_secrets
-from calibrant.inference._predictor import BasePredictor
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.sklearn._fitting import Budget, Learned, answer_texts, better_prompt, report_failures
 from calibrant.sklearn._rows import (
@@ -197,7 +197,9 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 asked.use_journal(journal)
             learned = None
             if self.head == "auto":
-                most = None if asked.in_process else budget.left(calls)  # there a row is one call, checks aside
+                most = (
+                    None if asked.in_process else budget.left(calls)
+                )  # there a row is one call, checks aside
                 asked = asked.with_limits(replace(asked.limits, max_requests=most))
                 learned = Learned.of(asked, rows[: budget.rows])
                 classifier.head = learned.head
