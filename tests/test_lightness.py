@@ -88,12 +88,6 @@ def test_the_estimator_loads_scikit_learn_alone() -> None:
     assert loaded["package"] == []
     # The last loads the others.
     assert set(loaded["estimator"]) <= {"narwhals", "pandas", "pyarrow", "scipy", "sklearn"}
-        "narwhals",
-        "pandas",
-        "pyarrow",
-        "scipy",
-        "sklearn",
-    }  # the last loads the others
 
 
 def test_help_loads_no_work() -> None:
