@@ -290,6 +290,11 @@ class Cascade(BasePredictor):
         other._open(walk, limits, self.journal)  # noqa: SLF001
         return other
 
+    @property
+    def journal(self) -> Journal | None:
+        """Journal of finished predictions, which are not requested again; None without one."""
+        return self._runner.journal
+
     def use_journal(self, journal: Journal | None) -> None:
         """Set the journal for the predictions of the cascade, its models and its verifier.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from calibrant.core._prediction import Prediction
 
 
-class _Columns(Protocol):
+class _HasColumns(Protocol):
     """Data frame of pandas or polars, or a table of pyarrow."""
 
     @property
@@ -31,7 +31,7 @@ class _ColumnNames(Protocol):
         ...
 
 
-Frame: TypeAlias = _Columns | _ColumnNames
+Frame: TypeAlias = _HasColumns | _ColumnNames
 """Data frame of pandas or polars, table of pyarrow, or Hugging Face dataset."""
 
 FrameT = TypeVar("FrameT", bound=Frame)
@@ -48,7 +48,7 @@ DECISIONS: Final = {True: "accepted", False: "review", None: None}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Column:
+class _TextColumn:
     """Values of a column, with the names that messages have for column and rows."""
 
     name: str
@@ -133,7 +133,7 @@ def texts_of(values: Iterable[Any], *, what: str = "texts", with_blanks: bool = 
     else:
         index = getattr(values, "index", None)
         index = None if callable(index) or not hasattr(index, "__getitem__") else index
-        column = _Column(name=f"the {what}", cells=values_of(values), index=index)
+        column = _TextColumn(name=f"the {what}", cells=values_of(values), index=index)
     return column.texts(TextWithContext, with_blanks=with_blanks)
 
 
@@ -346,7 +346,7 @@ def _is_dataset(frame: Any) -> bool:  # noqa: ANN401 (as above)
     return hasattr(type(frame), "column_names") and not hasattr(type(frame), "columns")
 
 
-def _frame_column(frame: Any, name: str) -> _Column:  # noqa: ANN401 (as above)
+def _frame_column(frame: Any, name: str) -> _TextColumn:  # noqa: ANN401 (as above)
     names = column_names(frame)
     if name not in names:
         raise ConfigurationError(f"Expected a column {name!r}, got a frame with {_listed(names)}.")
@@ -355,14 +355,14 @@ def _frame_column(frame: Any, name: str) -> _Column:  # noqa: ANN401 (as above)
         import narwhals as nw  # noqa: PLC0415 (only where there is a frame)
 
         series = _opened(frame).get_column(name)
-        return _Column(name=what, cells=series.to_list(), index=nw.maybe_get_index(series))
+        return _TextColumn(name=what, cells=series.to_list(), index=nw.maybe_get_index(series))
     values = values_of(frame[name][:])
     classes = label_names(frame, name)
     if classes is not None:  # -1 stands for a row without a label
         values = [
             classes[one] if isinstance(one, int) and 0 <= one < len(classes) else None for one in values
         ]
-    return _Column(name=what, cells=values)
+    return _TextColumn(name=what, cells=values)
 
 
 def _opened(frame: object) -> Any:  # noqa: ANN401 (a frame of narwhals, over any of its packages)

@@ -11,7 +11,6 @@ from calibrant.core._completion import Client
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import Prediction
 from calibrant.core._predictor import OnPrediction, Predictor, Query
-from calibrant.core._records import Journal
 from calibrant.core._rows import TextWithContext
 from calibrant.inference._feed import RowModel, Runner
 from calibrant.inference._limits import Gate
@@ -60,11 +59,6 @@ class BasePredictor(Predictor):
     @abstractmethod
     def scoring(self) -> str:
         """Name of the method, as far as it is known."""
-
-    @property
-    def journal(self) -> Journal | None:
-        """Journal of finished predictions, which are not requested again; None without one."""
-        return self._runner.journal
 
     @property
     def meter(self) -> Gate:

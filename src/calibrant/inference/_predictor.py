@@ -239,6 +239,11 @@ class ModelPredictor(BasePredictor):
         """Tuple that holds the rate limiter of the model's calls."""
         return (self._runner.gate,)
 
+    @property
+    def journal(self) -> Journal | None:
+        """Journal of finished predictions, which are not requested again; None without one."""
+        return self._runner.journal
+
     def use_journal(self, journal: Journal | None) -> None:
         """Set the journal that stores predictions, also for copies that share the row engine."""
         self._runner.journal = journal
