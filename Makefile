@@ -31,7 +31,7 @@ DATA ?= data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= data/recorded
 
-.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -225,6 +225,9 @@ bench-serve: $(INSTALLED_DEV)
 
 bench-ray: $(INSTALLED_RAY)
 	$(PYTHON) benchmarks/bench_ray.py
+
+bench-label: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_label.py $(STRICT)
 
 bench-house: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_house.py
