@@ -79,15 +79,16 @@ def test_a_task_file_is_written(here: Path) -> None:
 def test_the_next_commands_run(fake: Callable[..., FakeClient]) -> None:
     """The printed command for a search runs as it stands, on the file as it was read."""
     fake(lambda text, _: ("billing" if "charged" in text else "delivery", 0.9))
-    data = write(messages(30), "own mail.csv", header=False, delimiter=";", encoding="latin-1")
+    rows = [{"said": row["said"], "desk": row["desk"], "by": "Ana"} for row in messages(30)]
+    data = write(rows, "own mail.csv", header=False, delimiter=";", encoding="latin-1")
     found = json_of(run(data, "--json"))
     assert found["next"][1] == "calibrant label 'own mail/run' 'own mail.csv' --out 'own mail/labelled'"
-    assert (found["header"], found["text"]["column"], found["label"]["column"]) == (False, "3", "4")
+    assert (found["header"], found["text"]["column"], found["label"]["column"]) == (False, "1", "2")
     words = shlex.split(found["next"][0])[1:]
     result = done(command()(*words, "--max-metric-calls", 20, "--minibatch-size", 3))
     assert "own mail: 12 test rows" in result.stdout
     record = json.loads(Path("own mail/run/task.json").read_text())
-    assert record["tasks"][0]["columns"]["input"] == "3"
+    assert record["tasks"][0]["columns"]["input"] == "1"
 
 
 @pytest.mark.parametrize("name", ["mail.jsonl", "mail.xlsx"])

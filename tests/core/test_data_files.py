@@ -448,7 +448,7 @@ def test_taken_encodings_are_said_once(tmp_path: Path, caplog: pytest.LogCapture
 @pytest.mark.parametrize(
     "lines",
     [
-        ["café".encode(), b"caf\xe9"],
+        ["café".encode(), b"caf\xe9", b"caf\xe9"],
         [b"caf\xe9", *["naïve café".encode()] * 3],
         [b"caf\x81"],
         [b"x" * 70_000, "é".encode(), b"\xe9"],
@@ -476,7 +476,9 @@ def test_formats_can_be_given(tmp_path: Path) -> None:
         list(read_rows(path, csv=CsvFormat(encoding="ascii")))
 
 
-@pytest.mark.parametrize("content", ["text;a,b\none, two;c\n", "text;a\n" + '"x;y";c\n' * 30_000])
+@pytest.mark.parametrize(
+    "content", ["text;a,b\none, two;c\n", "text, a;b\n" + "x, " * 9_000 + ";c\n" + "y, " * 20_000 + ";c\n"]
+)
 def test_separators_fit_the_first_records(tmp_path: Path, content: str) -> None:
     """The separator is the one that cuts all first records alike, in files of any size."""
     assert len(next(read_rows(write(tmp_path, "rows.csv", content))).values) == 2
