@@ -111,7 +111,11 @@ def test_columns_become_one_text(fake: FakeClient) -> None:
 @pytest.mark.parametrize(
     ("X", "y", "said"),
     [
-        (["a", None, float("nan"), "b"], list("xyxy"), r"a text in every row of X.* 2 of 4 rows .positions 1, 2."),
+        (
+            ["a", None, float("nan"), "b"],
+            list("xyxy"),
+            r"a text in every row of X.* 2 of 4 rows .positions 1, 2.",
+        ),
         (pd.Series(["a", None, "b"]), list("xyx"), r"positions 1"),
         (["a", "b", "c"], ["x", np.nan, "y"], r"a class in every row of y.*positions 1"),
         (["a", 3, "b"], list("xyx"), r"got 3 \(int\) in row 1"),
@@ -164,6 +168,8 @@ def test_classes_are_numbers_with_names() -> None:
     assert fitted.classes_.tolist() == [0, 1, 2]
     assert fitted.predict(NEW).tolist() == [place(text) for text in NEW]
     assert "spam, ham, other" in fitted.prompt_
+    with pytest.warns(UserWarning, match="reads the classes as '0', '1'"):
+        make(head="off").fit(KNOWN, codes)
 
 
 @pytest.mark.usefixtures("fake")

@@ -38,7 +38,9 @@ def test_estimator_checks_pass(head: Any) -> None:
 
 def test_cross_validation_pays_once_for_a_text(tmp_path: Path) -> None:
     """`cross_val_predict` gives probabilities of held-out rows; a cache asks about each text once."""
-    fake = FakeClient(["ham", "spam"], lambda text: {"ham": 0.9 - 0.3 * place(text), "spam": 0.1}, field="label")
+    fake = FakeClient(
+        ["ham", "spam"], lambda text: {"ham": 0.9 - 0.3 * place(text), "spam": 0.1}, field="label"
+    )
     with fake_model("fake/mail", fake) as name:
         estimator = CalibrantClassifier(name, labels=NAMES, cache=tmp_path / "answers.sqlite")
         found = cross_val_predict(estimator, TEXTS, CODES, cv=3, method="predict_proba")
