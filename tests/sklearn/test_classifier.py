@@ -168,6 +168,8 @@ def test_classes_are_numbers_with_names() -> None:
     assert fitted.classes_.tolist() == [0, 1, 2]
     assert fitted.predict(NEW).tolist() == [place(text) for text in NEW]
     assert "spam, ham, other" in fitted.prompt_
+    with pytest.warns(UserWarning, match="reads the classes as '0', '1'"):
+        make(head="off").fit(KNOWN, codes)
 
 
 @pytest.mark.usefixtures("fake")

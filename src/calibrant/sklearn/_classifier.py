@@ -207,9 +207,9 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.head_: Head | None = None if learned is None else learned.head
         self.calibrator_: ConfidenceCalibrator | None = None if learned is None else learned.calibrator
         held_out = None if learned is None else learned.held_out
-        settings = task.model.model_copy(update={"name": classifier.name})  # of a function, too
+        if not isinstance(self.model, str):  # a bundle names the function, and does not ask another model
+            task = replace(task, model=task.model.model_copy(update={"name": classifier.name}))
         self._set_classes(classes, names, labels)
-        task = replace(task, model=settings)
         self._files = fitted_files(classifier, task, calibrator=self.calibrator_, held_out=held_out)
         self._fingerprint = classifier.fingerprint().to_record()
         self._opened: tuple[int, BasePredictor] = (os.getpid(), classifier)
@@ -333,7 +333,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         base = {} if task.model.api_base is None else {"api_base": task.model.api_base}
         found = cls(
-            bundle.fingerprint.model if model is None else model,
+            task.model.name if model is None else model,
             labels=names,
             prompt=bundle.prompt,
             field=bundle.field,
@@ -430,7 +430,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         withheld = {name for names in bundle.tasks[0].left_out.values() for name in names}
         given = self.options or {}
         options = {name: given[name] for name in given if name in withheld or may_be_withheld(name)}
-        model = None if self.model == bundle.fingerprint.model else self.model
+        model = None if self.model == bundle.tasks[0].task.model.name else self.model
         self._opened = os.getpid(), open_bundle(bundle, model=model, options=options)
         return self._opened[1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -52,6 +53,12 @@ def read_classes(
         )
     if labels is None:
         names = {value: str(value) for value in seen.tolist()}
+        if seen.dtype.kind in "iufb":
+            warnings.warn(
+                f"The model reads the classes as {', '.join(map(repr, list(names.values())[:SHOWN]))}: pass labels, a "
+                "mapping from each to a name. (cross_val_predict numbers classes, in sorted order, for probabilities.)",
+                stacklevel=3,
+            )
     elif isinstance(labels, Mapping):
         names = dict(labels)
     else:
