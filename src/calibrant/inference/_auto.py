@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakKeyDictionary
@@ -40,7 +40,7 @@ class LogprobProbe:
 
     gives: bool | None = None
     remember: Callable[[bool | None], None] | None = None
-    # The request that was asked first, and what came: its row is not asked again.
+    # The request that was asked first, and what came, for its row.
     first: tuple[CompletionRequest, Prediction | ProviderError] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -155,7 +155,8 @@ class AutoDecoding(Decoding):
         Parameters
         ----------
         request : CompletionRequest
-            Request of a row. Where the model gives log-probabilities, or the call fails, that was the row's call.
+            Request of a row. Where the model gives log-probabilities, or the call fails, that was the row's call;
+            else it counts as one more call of the row.
         stored : Prediction, optional
             Answer to it from a journal, which makes the call needless if it has a confidence.
 
@@ -188,8 +189,9 @@ class AutoDecoding(Decoding):
 
         try:
             (prediction, has_any), attempts = await self.calls.make(once, provider=self.client.name)
-        except LogprobsUnsupportedError:
+        except LogprobsUnsupportedError as error:
             probe.found(gives=False)
+            probe.first = request, Prediction(label=None, outcome=Outcome.ERROR, attempts=error.attempts)
         except ProviderError as error:
             if error.systemic:
                 raise
@@ -201,22 +203,23 @@ class AutoDecoding(Decoding):
                 probe.found(gives=has_any)
             else:
                 probe.gives = True
-            if probe.gives:
-                probe.first = request, prediction.with_effort(attempts=attempts)
-            else:
-                self.calls.gate.charge(prediction.usage, rows=0)
+            probe.first = request, prediction.with_effort(attempts=attempts)
 
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the prediction from a decoded answer, or from answers that state their confidence."""
+        first = self.probe.first_answer(request)
         if self.is_fused:
-            return await self._fused().predict(request)
+            found = await self._fused().predict(request)
+            if first is None:
+                return found
+            usage = first.usage + found.usage  # the call in vain counts for its row
+            return replace(found, usage=usage, attempts=first.attempts + found.attempts)
         try:
-            return self.probe.first_answer(request) or await super().predict(request)
+            return first or await super().predict(request)
         except LogprobsUnsupportedError:
+            # What was known of the model holds no longer: the next run finds out anew.
             if not self.reader.keep_tokens and self.probe.remember is not None:
-                self.probe.remember(
-                    None
-                )  # what was known of the model holds no longer: the next run asks again
+                self.probe.remember(None)
             raise
 
     def describe(self) -> Mapping[str, Any]:

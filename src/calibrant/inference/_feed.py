@@ -266,8 +266,7 @@ class Feed:
     _finished: dict[int, Prediction] = field(default_factory=dict, init=False)
     _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _patience: list[Patience] = field(default_factory=list, init=False)
-    _first: Query | None = field(default=None, init=False)
-    _settling: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _opening: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self, stop: Stop | None) -> None:
         self._stop = stop or Stop()
@@ -286,8 +285,9 @@ class Feed:
         n_workers = self._gate.concurrency
         if isinstance(queries, Sequence):
             n_workers = min(n_workers, len(queries))
+        first = None
         if not self.model.is_settled:
-            queries, self._first = _with_first(queries)
+            queries, first = _with_first(queries)
         rows = self.runner.rows(self.model, queries)
         seconds = self._gate.limits.run_seconds
         deadline = asyncio.timeout(seconds)
@@ -307,6 +307,8 @@ class Feed:
         try:
             with self._stop.calling(from_any_thread):
                 async with deadline, asyncio.TaskGroup() as group:
+                    if first is not None:
+                        self._opening = group.create_task(self._settle(first))
                     workers += [group.create_task(self._work(rows)) for _ in range(n_workers)]
         except TimeoutError:
             if not deadline.expired():
@@ -325,7 +327,8 @@ class Feed:
         patience = Patience()
         self._patience.append(patience)
         with patience.applied():
-            await self._settle()
+            if self._opening is not None:
+                await self._opening
             while await self._may_begin():
                 row = next(rows, None)
                 if row is None:
@@ -344,12 +347,13 @@ class Feed:
                 if index % _BREATH == 0:
                     await asyncio.sleep(0)  # what a journal holds is answered without any wait
 
-    async def _settle(self) -> None:
-        """Let the first worker find out how the model is asked; the others wait."""
-        async with self._settling:
-            if self._first is not None and await self._may_begin():
-                await self.model.settle(self._first, self.runner.journal)
-            self._first = None
+    async def _settle(self, first: Query) -> None:
+        """Find out how the model is asked, while the workers wait."""
+        patience = Patience()
+        self._patience.append(patience)
+        with patience.applied():
+            if await self._may_begin():
+                await self.model.settle(first, self.runner.journal)
 
     async def _may_begin(self) -> bool:
         gate = self._gate
