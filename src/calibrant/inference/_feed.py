@@ -285,9 +285,7 @@ class Feed:
         n_workers = self._gate.concurrency
         if isinstance(queries, Sequence):
             n_workers = min(n_workers, len(queries))
-        first = None
-        if not self.model.is_settled:
-            queries, first = _with_first(queries)
+        queries, first = (queries, None) if self.model.is_settled else _with_first(queries)
         rows = self.runner.rows(self.model, queries)
         seconds = self._gate.limits.run_seconds
         deadline = asyncio.timeout(seconds)
