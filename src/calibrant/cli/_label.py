@@ -26,6 +26,7 @@ from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.evaluation._data import UnlabelledTexts, inspect
 from calibrant.evaluation._label import LabelFile, unlabelled
 from calibrant.inference._classifier import as_classifier
+from calibrant.runs._directory import PREDICTIONS
 
 if TYPE_CHECKING:
     from calibrant.assembly._bundle import Bundle
@@ -147,7 +148,7 @@ def _print_result(result: EvaluationResult, bundle: Bundle | None, options: Labe
     if written is None or result.directory is None:
         raise StateError("Expected an output directory.")
     drift = None
-    if bundle is not None and options.watch_drift:
+    if bundle is not None and options.watch_drift and (result.directory / PREDICTIONS).exists():
         from calibrant.assembly._bundle_drift import bundle_drift
 
         drift = bundle_drift(bundle, result.directory)
