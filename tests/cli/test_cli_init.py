@@ -72,7 +72,7 @@ def test_a_task_file_is_written(here: Path) -> None:
     )
     assert [len(task.train), len(task.validation), len(task.test)] == [24, 12, 24]
     assert task.prompt == (
-        "Classify the following said: choose the desk that fits it best. The desk is one of: billing, delivery."
+        "Classify the following text: choose the desk that fits it best. The desk is one of: billing, delivery."
     )
 
 

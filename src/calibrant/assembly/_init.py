@@ -35,6 +35,7 @@ _CHOOSING, _MEASURING = 300, 400  # validation and test rows of more: others onl
 _LISTED_LABELS: Final = 50  # in the prompt
 _MOST_DISTINCT: Final = 2_000
 _EMBEDDED_BYTES: Final = 12_000  # of 4,096 tokens
+_NOUNS: Final = ("message", "review", "comment", "question")  # names of columns that say what a text is
 _NOUN: Final = re.compile(r"[^\W\d_]{3,}(?:[ _-][^\W\d_]+)?")  # one word or two
 
 
@@ -275,19 +276,14 @@ def prompt_of(draft: TaskDraft) -> str:
 
     No label stands alone in it, as small models copy one that is shown as an example of an answer.
     """
-    text = _noun(draft.columns.text, "text")
-    label = _noun(draft.columns.label, "label")
+    text, label = draft.columns.text.strip().lower(), draft.columns.label.strip()
+    text = text if text in _NOUNS else "text"
+    label = label.replace("_", " ").lower() if _NOUN.fullmatch(label) and len(label) <= 40 else "label"
     names = [name for name, _ in draft.labels]
     prompt = f"Classify the following {text}: choose the {label} that fits it best."
     if len(names) <= _LISTED_LABELS:
         prompt += f" The {label} is one of: {', '.join(names)}."
     return prompt
-
-
-def _noun(name: str, default: str) -> str:
-    """Return a column's name as words, or `default` where it is none."""
-    words = name.strip()
-    return words.replace("_", " ").lower() if _NOUN.fullmatch(words) and len(words) <= 40 else default
 
 
 def _toml(text: str) -> str:
