@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -50,6 +50,12 @@ def fake() -> Iterator[FakeClient]:
         yield client
 
 
+def dataset_column(texts: list[str]) -> Any:
+    """Return a column of a Hugging Face dataset."""
+    datasets = importlib.import_module("datasets")  # takes a second
+    return datasets.Dataset.from_dict({"text": texts})["text"]
+
+
 def make(**options: Any) -> CalibrantClassifier:
     """Return an estimator of the biased model."""
     return CalibrantClassifier("fake/mail", **options)
@@ -85,7 +91,7 @@ def test_calibrator_knows_its_rows() -> None:
         lambda texts: pd.Series(texts, index=range(7, 7 + 3 * len(texts), 3)[::-1]),
         lambda texts: pd.DataFrame({"text": texts}, index=["x"] * len(texts)),
         pl.Series,
-        lambda texts: datasets.Dataset.from_dict({"text": texts})["text"],
+        dataset_column,
     ],
     ids=["array", "two dimensions", "odd index", "frame", "polars", "dataset"],
 )

@@ -25,7 +25,9 @@ NAMES = {0: "ham", 1: "spam"}
 EXPECTED_FAILED_CHECKS: dict[str, str] = {}
 
 
-@pytest.mark.parametrize("head", ["off", pytest.param("auto", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "head", ["off", pytest.param("auto", marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
+)
 def test_estimator_checks_pass(head: Any) -> None:
     """Every check of scikit-learn passes, on points as rows of numbers."""
     with fake_model("fake/points", PointReader()) as name, warnings.catch_warnings():
