@@ -27,11 +27,11 @@ MODEL := $(PARALLEL) -m "real_model and not (smoke or slow)"
 COVERAGE_OPTIONS := --cov --cov-append --cov-report= --cov-fail-under=0
 MEASURED := $(if $(COVERAGE),$(COVERAGE_OPTIONS))
 # Folder with ag_news.jsonl, rotten_tomatoes.jsonl, ... (input, answer, split), for the benchmarks on shared tasks.
-DATA ?= ../shared/data/tasks
+DATA ?= data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
-RECORDED ?= ../shared/data/recorded
+RECORDED ?= data/recorded
 
-.PHONY: demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -152,8 +152,15 @@ format: $(INSTALLED_DEV)
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
+# What its licence gives to everybody; for research also the rest: make data RESEARCH=--research
+data: $(INSTALLED)
+	$(PYTHON) benchmarks/fetch_data.py --tasks $(DATA) --recorded $(RECORDED) $(RESEARCH)
+
 bench-extract: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_extract.py
+
+bench-first-hour: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_first_hour.py
 
 bench-search: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_search.py --data $(DATA)
@@ -218,6 +225,9 @@ bench-serve: $(INSTALLED_DEV)
 
 bench-ray: $(INSTALLED_RAY)
 	$(PYTHON) benchmarks/bench_ray.py
+
+bench-label: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_label.py $(STRICT)
 
 bench-house: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_house.py

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from _data import available
 from numpy.typing import NDArray
 
 from calibrant.cascade import LearnedScorer, ibc_lift, routing_frontier
@@ -280,7 +281,8 @@ def main() -> None:
     options = parser.parse_args()
     problems = {"synthetic": synthetic()}
     if options.data is not None:
-        problems |= {name: recorded(options.data / f"{name}.csv") for name in SETS}
+        names = available(options.data, ["synthetic", *SETS], ending=".csv", without_file=["synthetic"])[1:]
+        problems |= {name: recorded(options.data / f"{name}.csv") for name in names}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         python = environment(folder / "peer")

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 from _better_figures import COMPARISONS, METRICS, Comparison, Draws, Figures, show, verdict
+from _data import available
 from numpy.typing import NDArray
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -80,10 +81,9 @@ def rows_of(name: str, folder: Path | None) -> tuple[list[tuple[str, str]], list
         return [(e.input, e.answer) for e in (*task.train, *task.validation)], [
             (e.input, e.answer) for e in task.test
         ]
-    path = None if folder is None else folder / f"{name}.jsonl"
-    if path is None or not path.is_file():
-        sys.exit(f"{name}: no file {path}: pass --data DIR.")
-    records = [json.loads(line) for line in path.read_text().splitlines()]
+    folder = folder or Path()
+    available(folder, [name])
+    records = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
     pairs = [(record["input"], record["answer"], record["split"] == "test") for record in records]
     teaching = [(text, label) for text, label, is_test in pairs if not is_test]
     return teaching, [(text, label) for text, label, is_test in pairs if is_test]
@@ -349,7 +349,7 @@ def main() -> None:
         options.seeds if options.gepa_seeds is None else min(options.gepa_seeds, options.seeds)
     )
     found: dict[Comparison, dict[str, Draws]] = {}
-    for name in options.tasks:
+    for name in available(options.data, options.tasks, without_file=("transactions", "reviews")):
         problem = Problem.of(name, options)
         truth = problem.positions([label for _, label in problem.test])
         differences = report(problem, sides_of(problem, options), Figures(name, truth, len(problem.labels)))

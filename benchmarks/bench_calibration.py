@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+from _data import available
 from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 
@@ -67,11 +68,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with CSV files of recorded answers")
     parser.add_argument("--halves", type=int, default=20)
     options = parser.parse_args()
+    paths = sorted(options.data.glob("*.csv"))
+    if not paths:
+        available(options.data, ("ag_news", "emotion", "rotten_tomatoes"), ending=".csv")
     print(
         f"{'set':26} {'Brier raw':>9} {'ours':>7} {'isotonic':>8} {'ECE raw':>8} {'ours':>7} {'isotonic':>8} "
         f"{'ours - isotonic':>15} {'Brier worse':>11}  chosen"
     )
-    for path in sorted(options.data.glob("*.csv")):
+    for path in paths:
         for prompt, (p, y, labels) in recorded(path).items():
             found, chosen = halves(p, y, labels, n_halves=options.halves)
             mean = found.mean(axis=0)

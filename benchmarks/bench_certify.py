@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from _data import available
 from numpy.typing import NDArray
 
 from calibrant.calibration._certify import first_rows, last_certified, rows_at_thresholds
@@ -99,14 +99,13 @@ def main() -> None:
     parser.add_argument("--delta", type=float, default=0.1)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    if not options.data.is_dir():
-        sys.exit(f"Expected a folder with {', '.join(TARGETS)} as .csv, got {options.data}.")
+    names = available(options.data, TARGETS, ending=".csv")
     started = time.perf_counter()
     error = 2.0 * float(np.sqrt(options.delta * (1.0 - options.delta) / options.draws))
     print(f"{'population':28} {'target':>6} {'wrong':>6} {'coverage':>8} {'bar':>6}")
-    for name, targets in TARGETS.items():
+    for name in names:
         for prompt, (confidence, correct) in read(options.data / f"{name}.csv").items():
-            for target in targets:
+            for target in TARGETS[name]:
                 found = simulate(
                     confidence,
                     correct,

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _data import available
 from numpy.typing import NDArray
 
 from calibrant.core import CompletionRequest, Task, read_examples
@@ -55,10 +56,7 @@ class Data:
             self.labels = list(task.labels)
             self.texts = [e.input for e in (*task.test, *task.validation, *task.train)]
         else:
-            path = None if folder is None else folder / f"{name}.jsonl"
-            if path is None or not path.is_file():
-                sys.exit(f"{name}: no file {path}: pass --data DIR.")
-            rows = [example for example, _ in read_examples(path)]
+            rows = [example for example, _ in read_examples((folder or Path()) / f"{name}.jsonl")]
             self.labels = sorted({e.answer for e in rows})
             self.texts = [e.input for e in reversed(rows)]
         self.prompt = prompt_for(self.labels)
@@ -296,7 +294,8 @@ def main() -> None:
     if options.worker:
         work()
         return
-    tasks = [Data(name, options.data) for name in options.tasks]
+    names = available(options.data, options.tasks, without_file=["transactions"])
+    tasks = [Data(name, options.data) for name in names]
     many = [data for data in tasks if data.name == "banking77"]
     few = [data for data in tasks if data.name != "banking77"]
     for part in options.only:

@@ -16,6 +16,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+from _data import available
 
 from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--rows", type=int, default=100)
     options = parser.parse_args()
+    available(options.data, [options.task])
     field, labels, _ = TASKS[options.task]
     with (options.data / f"{options.task}.jsonl").open(encoding="utf-8") as file:
         rows = [row for row in map(json.loads, file) if row["split"] == options.split]

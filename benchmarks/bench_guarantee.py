@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from _data import available
 from numpy.typing import NDArray
 
 from calibrant.cascade import RecordedRun, certify_cascade, plan_cascade
@@ -185,15 +186,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=list(BARS))
     options = parser.parse_args()
-    if not options.data.is_dir():
-        sys.exit(f"Expected a folder with {', '.join(BARS)} as .csv, got {options.data}.")
+    names = available(options.data, BARS if options.only is None else [options.only], ending=".csv")
     started = time.perf_counter()
     print(
         f"{'population':16} {'alone':>7} {'violated':>8} {'small':>6} {'whole':>6} {'hindsight':>9} "
         f"{'betting':>7} {'bar':>5}"
     )
     missed = False
-    for name in BARS if options.only is None else [options.only]:
+    for name in names:
         population = read(options.data / f"{name}.csv")
         rng = np.random.default_rng(options.seed)
         drawn = [rng.integers(len(population.small), size=options.rows) for _ in range(options.draws)]

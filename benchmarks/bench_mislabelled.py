@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from _data import available
 from cleanlab.filter import find_label_issues
 from numpy.typing import NDArray
 
@@ -81,9 +82,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--share", type=float, default=0.05)
     options = parser.parse_args()
+    names = available(options.data, SETS, ending=".csv")
     print(f"{'set':22} {'rows':>6} {'own errors':>10} {'ours':>7} {'cleanlab':>8} {'ours - cleanlab':>15}")
     failed = False
-    for name in SETS:
+    for name in names:
         for prompt, (distributions, truth) in recorded(options.data / f"{name}.csv").items():
             figures = []
             for seed in range(options.seeds):

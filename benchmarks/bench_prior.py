@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from _data import OPTIONS, available
 from numpy.typing import NDArray
 
 from calibrant.calibration import LabelPriorCorrection
@@ -139,13 +140,17 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=list(PROMPTS))
     options = parser.parse_args()
     if options.options is not None:
-        for path in sorted(options.options.glob("*.npz")):
+        files = sorted(options.options.glob("*.npz"))
+        if not files:
+            print(f"skipped the recorded options: no .npz file in {options.options}: {OPTIONS}.")
+        for path in files:
             for n_options in (6, 4):
                 measure_options(path, n_options, n_rows=options.prior_rows, draws=options.draws)
     if options.data is None:
         return
+    names = available(options.data, options.tasks)
     client = open_client("local/smollm2-135m")
-    for name in options.tasks:
+    for name in names:
         measure(client, options.data / f"{name}.jsonl", options)
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from _data import available
 from numpy.typing import NDArray
 
 from calibrant.core import LabelSet
@@ -119,6 +120,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--strict", action="store_true", help="end with 1 where a bar is missed")
     options = parser.parse_args()
+    available(options.recorded, TASKS, ending=".csv", all_of_them=True)
     tasks = {name: read(options.recorded / f"{name}.csv") for name in TASKS}
     met = [show(title, tasks, n, options.runs) for title, n in (("both others", 2), ("one other", 1))]
     if options.strict and not all(met):

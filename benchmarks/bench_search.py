@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
+from _data import available
 
 from calibrant.core import Client, CompletionRequest, Interval, LabelSet, Task, read_examples
 from calibrant.core._settings import ModelSettings
@@ -38,10 +38,10 @@ PROMPTS = {
 def load_tasks(data: Path | None, *, shared: bool) -> list[Task]:
     """Return the example task and, where the data is, the shared ones."""
     tasks = [Task.from_file(EXAMPLES / "transactions" / "task.toml")]
-    for name, prompt in PROMPTS.items() if shared else ():
-        path = None if data is None else data / f"{name}.jsonl"
-        if path is None or not path.is_file():
-            sys.exit(f"{name}: no file {path}: pass --data DIR, or --only-example.")
+    for name in (
+        available(data, ["transactions", *PROMPTS], without_file=["transactions"])[1:] if shared else ()
+    ):
+        prompt, path = PROMPTS[name], (data or Path()) / f"{name}.jsonl"
         rows = {
             split: [e for e, _ in read_examples(path, split=split)]
             for split in ("train", "validation", "test")

@@ -156,6 +156,14 @@ def write_task(tmp_path: Path) -> WriteTask:
 
 
 @pytest.fixture
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take every key and address out of the environment."""
+    for name in list(os.environ):
+        if name.endswith(("_API_KEY", "_API_BASE", "_BASE_URL")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
 def animals() -> FakeClient:
     """Return a model that answers "meow" with cat at 0.9, and "woof" with dog at 0.8."""
     return FakeClient(["cat", "dog"], {"meow": ("cat", 0.9), "woof": ("dog", 0.8)})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 HEAVY = {
     "aiohttp",
+    "datasets",
     "dspy",
     "fastapi",
     "gepa",
@@ -17,7 +18,10 @@ HEAVY = {
     "litellm",
     "llm_structured_confidence",
     "model2vec",
+    "narwhals",
     "openai",
+    "pandas",
+    "polars",
     "prometheus_client",
     "pyarrow",
     "ray",
@@ -75,6 +79,15 @@ def heavy_after(steps: dict[str, str]) -> dict[str, list[str]]:
 def test_nothing_heavy_is_loaded() -> None:
     """Imports and help load no provider's library, solver or template engine."""
     assert heavy_after(STEPS) == {key: [] for key in STEPS}
+
+
+def test_the_estimator_loads_scikit_learn_alone() -> None:
+    """`calibrant.sklearn` loads scikit-learn and what it needs, but no provider's library and no search."""
+    steps = {"package": "import calibrant.sklearn", "estimator": "calibrant.sklearn.CalibrantClassifier()"}
+    loaded = heavy_after(steps)
+    assert loaded["package"] == []
+    # The last loads the others.
+    assert set(loaded["estimator"]) <= {"narwhals", "pandas", "pyarrow", "scipy", "sklearn"}
 
 
 def test_help_loads_no_work() -> None:

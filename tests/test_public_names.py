@@ -47,6 +47,7 @@ PINNED = {
         "calibrant.scoring": (
             "BrierScoring LinearBlendScoring LogScoring ScoringStrategy SigmoidScoring ThresholdScoring"
         ),
+        "calibrant.sklearn": "CalibrantClassifier",
     }.items()
 }
 PACKAGES = [

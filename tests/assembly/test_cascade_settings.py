@@ -210,7 +210,11 @@ def test_a_wrong_key_names_file_line_and_remedy(tmp_path: Path, keys: str, line:
             10,
             "unknown key 'cascade.model': expected one of",
         ),
-        ("scoring = 'guess'", 8, "cascade.models.scoring: Input should be 'exact', 'decode' or 'sampled',"),
+        (
+            "scoring = 'guess'",
+            8,
+            "cascade.models.scoring: Input should be 'auto', 'fused', 'verbalised', 'exact',",
+        ),
     ],
 )
 def test_a_wrong_model_key_names_its_line(tmp_path: Path, entry: str, line: int, message: str) -> None:

@@ -17,8 +17,8 @@ from calibrant.core import Example, LimitReachedError, Limits, Prediction, Predi
 from calibrant.core._predictor import Query
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._loop import ask
-from calibrant.inference._predictor import BasePredictor
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ["cat", "dog"]

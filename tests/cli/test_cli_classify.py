@@ -67,7 +67,7 @@ def test_a_reason_of_several_lines_is_printed_on_one(write_task: WriteTask, use_
     use_model(FakeClient(["cat", "dog"], {"meow": ("cat", 0.9), "woof": refused}))
     shown = run(write_task(), "--text", "meow", "--text", "woof").stdout.splitlines()
     assert [line.partition("\t")[0] for line in shown] == ["cat", "error"]
-    assert '[model] scoring = "sampled" or choose' in shown[1]
+    assert '[model] scoring = "fused" or choose' in shown[1]
 
 
 def test_a_long_text_is_shortened_in_the_listing(write_task: WriteTask, model: FakeClient) -> None:
@@ -127,7 +127,8 @@ def test_a_row_that_failed_says_why(write_task: WriteTask, use_model: UseModel) 
         "crash": ProviderError("broken", provider="fake", status=400),
     }
     use_model(FakeClient(["cat", "dog"], answers))
-    result = done(run(write_task(), *(word for text in answers for word in ("--text", text))))
+    task = write_task(extra='[model]\nscoring = "decode"\n')
+    result = done(run(task, *(word for text in answers for word in ("--text", text))))
     assert result.stdout.splitlines() == [
         "cat\t-\tmeow",
         "unparsed\t-\tmoo\t(answered 'cow', which is not one of the labels)",

@@ -585,15 +585,15 @@ def test_advice_without_logprobs_works(
 ) -> None:
     """Without logprobs the error shows the lines for the task file, and these lines make the run work."""
     own = '[model]\nname = "anthropic/claude-haiku-4-5"\n'
-    arguments = ("--model", "anthropic/claude-haiku-4-5") if by_option else ()
-    arguments = (*arguments, "--out", tmp_path / "out", "--no-cache")
-    first = run(write_task(extra="" if by_option else own), *arguments)
+    arguments = ("--out", tmp_path / "out", "--no-cache")
+    first = run(write_task(extra=f'{own}scoring = "decode"\n'), *arguments)
     assert (first.exit_code, claude.requests) == (1, [])
-    found = re.search(r'^\[model\]\nscoring = "sampled"$', first.stderr, re.MULTILINE)
+    found = re.search(r'^\[model\]\nscoring = "fused"$', first.stderr, re.MULTILINE)
     assert found is not None, first.stderr
     lines_shown = found.group() if by_option else own + found.group().removeprefix("[model]\n")
-    done(run(write_task(extra=lines_shown + "\n"), *arguments))
-    assert len(claude.requests) == 4 * 10
+    by_name = ("--model", "anthropic/claude-haiku-4-5") if by_option else ()
+    done(run(write_task(extra=lines_shown + "\n"), *by_name, *arguments))
+    assert len(claude.requests) == 4 * 3
     assert {row["label"] for row in prediction_rows(tmp_path / "out")} == {"cat"}
 
 
@@ -637,5 +637,5 @@ def test_advice_for_several_models_works(
         rest = extra.partition('haiku-4-5"\n')[2] if extra.startswith("\n[cascade]") else extra
         second = run(write_task(extra=f"{found.group()}\n{rest}"), *arguments)
     assert second.exit_code == 0, second.stderr
-    assert len(claude.requests) == 4 * 10
+    assert len(claude.requests) == 4 * 3
     assert {row["label"] for row in prediction_rows(tmp_path / "out")} == {"cat"}

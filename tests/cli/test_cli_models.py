@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -61,14 +60,6 @@ def test_json_lists_the_models_for_programs() -> None:
         "description": "any GGUF file, embedded",
         "needs": install_command("local"),
     }
-
-
-@pytest.fixture
-def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take every key and address out of the environment."""
-    for name in list(os.environ):
-        if name.endswith(("_API_KEY", "_API_BASE", "_BASE_URL")):
-            monkeypatch.delenv(name)
 
 
 def needs() -> dict[str, str]:

@@ -71,7 +71,7 @@ class TestRequest:
         client = LiteLLMClient("anthropic/claude-3-haiku-20240307", api_base=server.url, api_key=KEY)
         error = failure(client, request_for_label)
         assert "logprobs" in str(error)
-        assert '[model]\nscoring = "sampled"' in str(error)
+        assert '[model]\nscoring = "fused"' in str(error)
         assert "drop_params" not in str(error)
         assert error.systemic
         assert not error.retryable

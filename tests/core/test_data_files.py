@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import sys
@@ -9,6 +10,7 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from pyarrow import parquet
 from calibrant.core import ConfigurationError, DataError, Example, read_examples
 from calibrant.core._installation import install_command
 from calibrant.core._rows import MAX_RUN_ROW_BYTES, Columns, iter_examples, read_rows, read_texts
+from calibrant.core._text_files import CsvFormat
 
 NEL = "\u0085"
 SEPARATORS = f"one{NEL}two\u2028three\u2029four\x0bfive\x1csix"
@@ -406,4 +409,109 @@ def test_repeated_parquet_columns_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.table([["meow"], ["cat"], ["dog"]], names=["input", "answer", "answer"]), path)
     with pytest.raises(DataError, match=r"rows\.parquet: expected each column once, got 'answer' 2 times"):
+        list(read_rows(path))
+
+
+# --- other formats of CSV, and Excel ------------------------------------------------------------
+
+MEOW = {"text": "meow, says «Zoë»", "label": "cat"}
+
+
+@pytest.mark.parametrize(
+    ("name", "separator", "encoding"),
+    [
+        ("rows.csv", ";", "utf-8"),
+        ("rows.csv", "|", "utf-8-sig"),
+        ("rows.tsv", "\t", "utf-8"),
+        ("rows.csv", "\t", "utf-16"),
+        ("rows.csv", ";", "windows-1252"),
+        ("rows.csv", ",", "latin-1"),
+    ],
+)
+def test_formats_of_csv_are_found(tmp_path: Path, name: str, separator: str, encoding: str) -> None:
+    """The separator and the encoding of a CSV file are found; lines and quoted separators are as ever."""
+    quoted = f'"{MEOW["text"]}"{separator}cat\r\n'
+    content = f"text{separator}label\r\n{quoted}\r\n{quoted}"
+    rows = list(read_rows(write(tmp_path, name, content.encode(encoding))))
+    assert [(row.line, row.values) for row in rows] == [(2, MEOW), (4, MEOW)]
+
+
+def test_taken_encodings_are_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Reading a file as Windows-1252 is logged, once."""
+    path = write(tmp_path, "rows.csv", "input,answer\ncafé,x\nthé,x\n".encode("latin-1"))
+    assert [[row.values["input"] for row in read_rows(path)] for _ in range(2)] == [["café", "thé"]] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: not UTF-8: read as Windows-1252; encoding under [data] names another."
+    ]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["café".encode(), b"caf\xe9", b"caf\xe9"],
+        [b"caf\xe9", *["naïve café".encode()] * 3],
+        [b"caf\x81"],
+        [b"x" * 70_000, "é".encode(), b"\xe9"],
+    ],
+    ids=["after a character", "before characters", "not in Windows-1252", "late"],
+)
+def test_damaged_utf8_is_an_error(tmp_path: Path, lines: list[bytes]) -> None:
+    """A file with UTF-8 characters before, or more of them than of other bytes, is damaged and no Windows-1252."""
+    path = write(tmp_path, "rows.csv", b"input,answer\n" + b"".join(line + b",x\n" for line in lines))
+    with pytest.raises(DataError, match=r"rows\.csv:\d: expected UTF-8 text, got the byte 0x(e9|81): save"):
+        list(read_rows(path))
+
+
+def test_formats_can_be_given(tmp_path: Path) -> None:
+    """A given encoding and separator are used, and columns without a header are numbered."""
+    path = write(tmp_path, "rows.csv", "Привет, мир~cat\nмяу~cat\n".encode("cp1251"))
+    form = CsvFormat(encoding="cp1251", separator="~", header=False)
+    assert [row.values for row in read_rows(path, csv=form)] == [
+        {"1": "Привет, мир", "2": "cat"},
+        {"1": "мяу", "2": "cat"},
+    ]
+    with pytest.raises(
+        DataError, match=r"rows\.csv:1: expected text in the encoding 'ascii', got other bytes"
+    ):
+        list(read_rows(path, csv=CsvFormat(encoding="ascii")))
+
+
+@pytest.mark.parametrize(
+    "content", ["text;a,b\none, two;c\n", "text, a;b\n" + "x, " * 9_000 + ";c\n" + "y, " * 20_000 + ";c\n"]
+)
+def test_separators_fit_the_first_records(tmp_path: Path, content: str) -> None:
+    """The separator is the one that cuts all first records alike, in files of any size."""
+    assert len(next(read_rows(write(tmp_path, "rows.csv", content))).values) == 2
+
+
+def test_broken_utf16_is_an_error(tmp_path: Path) -> None:
+    """UTF-16 that ends within a character raises DataError."""
+    path = write(tmp_path, "rows.csv", "input,answer\nmeow,cat\n".encode("utf-16")[:-1])
+    with pytest.raises(
+        DataError, match=r"rows\.csv:\d: expected text in the encoding 'utf-16', got other bytes"
+    ):
+        list(read_rows(path))
+
+
+def test_excel_files_are_read(tmp_path: Path) -> None:
+    """Rows of the first sheet are read with their numbers, and every cell as text."""
+    book = openpyxl.Workbook()
+    for cells in (["text", "label", "when"], ["meow", 3, dt.date(2025, 5, 1)], [], ["woof", 2.5, None]):
+        book.worksheets[0].append(cells)
+    book.save(tmp_path / "rows.xlsx")
+    assert [(row.line, row.values) for row in read_rows(tmp_path / "rows.xlsx")] == [
+        (2, {"text": "meow", "label": "3", "when": "2025-05-01T00:00:00"}),
+        (4, {"text": "woof", "label": "2.5", "when": ""}),
+    ]
+
+
+def test_unreadable_excel_files_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is no workbook raises DataError, and a missing openpyxl ConfigurationError with the command."""
+    path = write(tmp_path, "rows.xlsx", b"PK")
+    with pytest.raises(DataError, match=r"rows\.xlsx: not a readable Excel file \("):
+        list(read_rows(path))
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(
+        ConfigurationError, match=r"rows\.xlsx: Excel files need openpyxl: pip install openpyxl"
+    ):
         list(read_rows(path))

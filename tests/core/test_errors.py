@@ -81,9 +81,9 @@ def test_unsupported_logprobs_show_the_remedy() -> None:
     error = LogprobsUnsupportedError("no logprobs.", provider="x", status=400)
     error.attempts = 3
     assert error.systemic
-    assert '\n\n[model]\nscoring = "sampled"\n\n' in str(error)
+    assert '\n\n[model]\nscoring = "fused"\n\n' in str(error)
     other = error.under('[[cascade.models]]\nname = "x"', provider="small: x")
     assert str(other).startswith("small: x: no logprobs. This model gives no token log-probabilities")
-    assert '\n\n[[cascade.models]]\nname = "x"\nscoring = "sampled"\n\n' in str(other)
+    assert '\n\n[[cascade.models]]\nname = "x"\nscoring = "fused"\n\n' in str(other)
     assert "[model]" not in str(other)
     assert (other.status, other.attempts, other.systemic) == (400, 3, True)

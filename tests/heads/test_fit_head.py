@@ -409,11 +409,15 @@ def test_an_unknown_rung_is_refused(candidates: Any, named: str) -> None:
 
 
 def test_a_head_keeps_the_held_out_loss_of_every_row() -> None:
-    """`held_out_losses` are those of the chosen rung, and None with too few rows."""
+    """Held-out losses and distributions are those of the chosen rung, and None with too few rows."""
     head = fit(halves(60))
     assert head.held_out_losses is not None
     assert head.held_out_losses.shape == (head.n_rows,)
     assert head.held_out_losses.mean() == pytest.approx(of(head, head.rung).log_loss)
+    assert head.held_out_logprobs is not None
+    np.testing.assert_allclose(np.exp(head.held_out_logprobs).sum(axis=1), 1.0)
+    true = head.held_out_logprobs[np.arange(head.n_rows), halves(60).answers]
+    np.testing.assert_array_equal(-true, head.held_out_losses)
     assert fit(halves(4)).held_out_losses is None
 
 

@@ -461,15 +461,15 @@ def test_the_space_does_not_depend_on_the_tokeniser(tokens: str, illegal: float,
 
 
 def test_no_logprobs_is_a_problem() -> None:
-    """A model without log-probabilities is a problem, and the recommended scoring is "sampled"."""
+    """A model without log-probabilities is a problem, and the recommended scoring is "fused"."""
     found = examine(Model(ail=without_logprobs))
     assert found.finding("logprobs").verdict is FindingVerdict.PROBLEM
-    assert 'scoring = "sampled"' in found.finding("logprobs").remedy
+    assert 'scoring = "fused"' in found.finding("logprobs").remedy
     assert [verdicts(found)[name] for name in ("space", "top_logprobs", "label_mass", "units")] == [
         "unknown"
     ] * 4
     assert found.finding("determinism").verdict is FindingVerdict.OK
-    assert (found.space, found.scoring, found.top_logprobs) == (LogprobSpace.NONE, "sampled", 0)
+    assert (found.space, found.scoring, found.top_logprobs) == (LogprobSpace.NONE, "fused", 0)
     assert found.thresholds == Thresholds(high=0.85, low=0.60)
 
 
@@ -481,7 +481,7 @@ def test_logprobs_that_are_refused_are_done_without() -> None:
     finding = found.finding("logprobs")
     assert finding.verdict is FindingVerdict.PROBLEM
     assert finding.detail == "Refused together with enum output: logprobs are not supported"
-    assert (found.calls, found.scoring) == (11, "sampled")
+    assert (found.calls, found.scoring) == (11, "fused")
 
 
 def test_without_logprobs_exact_scoring_may_still_be_possible() -> None:
@@ -492,7 +492,7 @@ def test_without_logprobs_exact_scoring_may_still_be_possible() -> None:
 
 
 def test_tokens_must_spell_the_answer() -> None:
-    """Tokens that do not spell the answer are a problem, and the recommended scoring is "sampled"."""
+    """Tokens that do not spell the answer are a problem, and the recommended scoring is "fused"."""
 
     def ail(response: Response, _: int) -> Response:
         for token in response["choices"][0]["logprobs"]["content"]:
@@ -502,7 +502,7 @@ def test_tokens_must_spell_the_answer() -> None:
     found = examine(Model(ail=ail))
     assert found.finding("logprobs").verdict is FindingVerdict.PROBLEM
     assert "do not spell the label" in found.finding("logprobs").detail
-    assert found.scoring == "sampled"
+    assert found.scoring == "fused"
 
 
 def test_a_schema_that_is_refused_is_a_problem() -> None:
@@ -651,14 +651,14 @@ def test_low_label_mass_is_a_warning(illegal: float, verdict: str) -> None:
     ],
 )
 def test_numbers_that_are_no_logprobs_are_a_problem(change: Callable[[float], Any], detail: str) -> None:
-    """Numbers that are no log-probabilities are a problem, and the recommended scoring is "sampled"."""
+    """Numbers that are no log-probabilities are a problem, and the recommended scoring is "fused"."""
     found = examine(Model(ail=values(change)))
     finding = found.finding("units")
     assert finding.verdict is FindingVerdict.PROBLEM
     assert detail in finding.detail
     assert finding.remedy
     assert [verdicts(found)[name] for name in ("space", "label_mass")] == ["unknown"] * 2
-    assert (found.space, found.scoring) == (LogprobSpace.NONE, "sampled")
+    assert (found.space, found.scoring) == (LogprobSpace.NONE, "fused")
 
 
 def test_values_for_impossible_are_fine() -> None:

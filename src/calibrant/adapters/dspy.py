@@ -22,7 +22,7 @@ from calibrant.core._installation import install_command
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Prediction
 from calibrant.core._rows import Example
-from calibrant.inference._predictor import BasePredictor
+from calibrant.inference._base import BasePredictor
 from calibrant.metrics._validation import is_number
 from calibrant.scoring._strategies import ScoringStrategy
 

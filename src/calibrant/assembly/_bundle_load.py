@@ -19,9 +19,9 @@ from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._limits import Limits
 from calibrant.core._records import Journal
 from calibrant.core._task import Task
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client
-from calibrant.inference._predictor import BasePredictor
 from calibrant.inference.doctor._records import public_description
 
 _LOG = logging.getLogger("calibrant")
@@ -151,7 +151,7 @@ def _task_to_open(
     task = with_options(own.task, given, left_out=own.left_out)
     routing = routing_settings(task)
     if routing is None:
-        return task
+        return _as_asked(task, bundle.description)
     if own.state_left_out and router_state is None:
         _LOG.warning(
             "%s: the run kept what its strategy learnt in a place of its own, which is no part of the bundle: hand it "
@@ -194,6 +194,16 @@ def with_options(
         return own.model_copy(update={"api_base": base, "options": {**own.options, **options}})
 
     return with_models(task, with_own)
+
+
+def _as_asked(task: Task, description: Mapping[str, Any] | None) -> Task:
+    """Return a task of one model with the scoring that the run came to, so that loading asks nothing."""
+    method = (description or {}).get("method", {})
+    asked: Any = method.get("scoring")
+    if task.sections or task.model.scoring not in {None, "auto"} or asked not in {"decode", "fused"}:
+        return task
+    own = {"scoring": asked, "samples": method.get("samples")}
+    return replace(task, model=task.model.model_copy(update=own))
 
 
 def _open_with_other_model(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from calibrant.core._errors import DataError
@@ -22,6 +23,8 @@ Ask: TypeAlias = Callable[[str, Sequence[str]], str]
 
 _NUMBER: Final = re.compile(r"[-+]?[\d.,\s]*\d\s*[%€$£]?|[€$£]\s*[\d.,]*\d")
 _DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]\d{1,2}:.*)?|\d{1,2}:\d{2}(:\d{2})?")
+_CODE: Final = re.compile(r"\S*\d\S*")
+_MOST_CODES: Final = 20  # more values with a digit and no space are ids
 _TEXT_NAMES: Final = frozenset(
     ["text", "message", "body", "content", "input", "review", "comment", "description", "question"]
 )
@@ -103,7 +106,8 @@ class Column:
     def could_be_label(self) -> bool:
         """True for few short values that are repeated."""
         few = 1 < len(self.counts) <= MOST_LABELS and len(self.filled) >= 2 * len(self.counts)
-        return few and self.length <= 60 and not self.holds(_DATE)
+        is_id = len(self.counts) > _MOST_CODES and self.holds(_CODE)
+        return few and self.length <= 60 and not is_id and not self.holds(_DATE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +167,12 @@ def lacks_header(first: Mapping[str, str], others: Sequence[Column]) -> bool:
 
 
 def find_columns(
-    columns: Sequence[Column], *, text: str | None = None, label: str | None = None, ask: Ask | None = None
+    columns: Sequence[Column],
+    *,
+    path: Path,
+    text: str | None = None,
+    label: str | None = None,
+    ask: Ask | None = None,
 ) -> FoundColumns:
     """Return the columns of text and label.
 
@@ -171,6 +180,8 @@ def find_columns(
     ----------
     columns : sequence of Column
         The file's columns.
+    path : Path
+        The file, for messages.
     text, label : str, optional
         Names that the user gave.
     ask : callable, optional
@@ -184,7 +195,9 @@ def find_columns(
     by_name = {column.name: column for column in columns}
     for option, name in (("--text", text), ("--label", label)):
         if name is not None and name not in by_name:
-            raise DataError(f"expected {option} to name a column, got {name!r}: {_known(by_name)}.")
+            raise DataError(
+                f"expected {option} to name a column, got {name!r}: {_known(by_name)}.", path=path
+            )
     split = next((column.name for column in columns if _is_split(column)), None)
     free = [column for column in columns if column.name not in {text, label, split}]
     notices: list[str] = []
@@ -192,15 +205,16 @@ def find_columns(
     if not texts:
         raise DataError(
             f"expected a column of texts, with several words and mostly distinct, got none: name it by --text; "
-            f"{_known(by_name)}."
+            f"{_known(by_name)}.",
+            path=path,
         )
-    taken = texts[0] if len(texts) == 1 else _one_of(texts, "text", ask, notices)
+    taken = _one_of(texts, "text", _TEXT_NAMES, ask, notices)
     labels = [by_name[label]] if label is not None else _labels([one for one in free if one != taken], taken)
     if not labels:
-        raise DataError(_no_label([one for one in free if one != taken], by_name))
-    answer = labels[0] if len(labels) == 1 else _one_of(labels, "label", ask, notices)
+        raise DataError(_no_label([one for one in free if one != taken], by_name), path=path)
+    answer = _one_of(labels, "label", _LABEL_NAMES, ask, notices)
     if taken == answer:
-        raise DataError(f"expected two columns, got {taken.name!r} for both --text and --label.")
+        raise DataError(f"expected two columns, got {taken.name!r} for both --text and --label.", path=path)
     return FoundColumns(
         text=taken.name,
         label=answer.name,
@@ -220,7 +234,7 @@ def _is_split(column: Column) -> bool:
 
 
 def _texts(columns: Sequence[Column]) -> list[Column]:
-    """Return the columns that may be the text, the likeliest first; one alone if it stands out."""
+    """Return the columns that may be the text, the likeliest first."""
     found = [column for column in columns if column.could_be_text and column.is_text]
     if not found:  # short names of things
         found = [
@@ -230,26 +244,26 @@ def _texts(columns: Sequence[Column]) -> list[Column]:
             and normalise_label(column.name) in _TEXT_NAMES
         ]  # fmt: skip
     found.sort(key=lambda column: -column.length * column.distinct * len(column.filled))
-    named = [column for column in found if normalise_label(column.name) in _TEXT_NAMES]
-    if len(named) == 1:
-        return named
-    return [column for column in found if column.length * 2 >= found[0].length]
+    return [
+        column
+        for column in found
+        if column.length * 2 >= found[0].length or normalise_label(column.name) in _TEXT_NAMES
+    ]
 
 
 def _labels(columns: Sequence[Column], text: Column) -> list[Column]:
-    """Return the columns that may be the label, the likeliest first; one alone if its name says so."""
+    """Return the columns that may be the label, the likeliest first."""
     found = [column for column in columns if column.could_be_label and column.is_text]
     words = [column for column in found if not column.is_number]
     found = words or [column for column in found if len(column.counts) <= 20]
-    named = [column for column in found if normalise_label(column.name) in _LABEL_NAMES]
-    if len(named) == 1 or len(found) < 2:
-        return named[:1] or found
+    if len(found) < 2:
+        return found
     gains = {column.name: _gain(text.cells, column.cells) for column in found}
     return sorted(found, key=lambda column: -gains[column.name])
 
 
 def _no_label(columns: Sequence[Column], by_name: Collection[str]) -> str:
-    remedy = f"name it by --label; {_known(by_name)}."
+    remedy = f"name the column by --label; {_known(by_name)}."
     single = next((column for column in columns if len(column.counts) == 1), None)
     if single is not None:
         got = f"{single.filled[0]!r:.60} alone in {single.name!r}"
@@ -257,17 +271,27 @@ def _no_label(columns: Sequence[Column], by_name: Collection[str]) -> str:
     other = next((column for column in columns if column.could_be_label), None)
     if other is not None:
         return f"expected labels as text, got other values in {other.name!r}: write them as text, or {remedy}"
-    return f"expected a column of labels, with few values that are repeated, got none: {remedy}"
+    words = [column for column in columns if not column.is_value and not column.holds(_CODE)]
+    many = max(words or columns, key=lambda column: len(column.filled) - len(column.counts), default=None)
+    got = "none" if many is None else f"{len(many.counts):,} in {many.name!r} (an id, or free text?)"
+    return f"expected a column of labels, with few values that are repeated, got {got}: {remedy}"
 
 
-def _one_of(columns: Sequence[Column], what: str, ask: Ask | None, notices: list[str]) -> Column:
-    """Return the column that the user chooses, or the first with a notice that names the others."""
-    names = [column.name for column in columns]
-    if ask is not None:
+def _one_of(
+    columns: Sequence[Column], what: str, usual: Collection[str], ask: Ask | None, notices: list[str]
+) -> Column:
+    """Return the column with a usual name, or which the user chooses, or the first; name the others in a notice."""
+    named = [column for column in columns if normalise_label(column.name) in usual]
+    chosen = named[0] if len(named) == 1 else columns[0]
+    if len(columns) > 1 and len(named) != 1 and ask is not None:
+        names = [column.name for column in columns]
         return columns[names.index(ask(f"Which column is the {what}?", names))]
-    others = ", ".join(map(repr, names[1:]))
-    notices.append(f"{what} may also be {others}: name the column by --{what} if {names[0]!r} is wrong.")
-    return columns[0]
+    others = ", ".join(repr(column.name) for column in columns if column != chosen)
+    if others:
+        notices.append(
+            f"{what} may also be {others}: name the column by --{what} if {chosen.name!r} is wrong."
+        )
+    return chosen
 
 
 def _text_reason(column: Column) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -102,13 +102,16 @@ def draft_task(
         A row is broken, no column fits, or there are fewer than two labels or too many.
     """
     csv, sample = _sample(data, {text, label} - {None})
-    found = find_columns(columns_of([row.values for row in sample]), text=text, label=label, ask=ask)
+    columns = columns_of([row.values for row in sample])
+    found = find_columns(columns, path=data, text=text, label=label, ask=ask)
     checks = RowChecks(longest=_EMBEDDED_BYTES if (model or "local/").startswith("local/") else None)
     for row in read_rows(data, csv=csv):
         checks.add(row.line, _cell(row, found.text), _cell(row, found.label))
         if len(checks.labels) > _MOST_DISTINCT:
             break
-    _check_labels(checks, found)
+    _check_labels(checks, found.label, data)
+    if found.split is not None and checks.without_answer + checks.without_text:
+        found = replace(found, split=None)  # which needs every row to be whole
     labelled = checks.labels.total()
     shares = _SHARES
     if labelled > _SMALL:
@@ -136,12 +139,10 @@ def _sample(data: Path, named: set[str | None]) -> tuple[CsvFormat, list[Row]]:
     rows = list(islice(read_rows(data, csv=bare), _SAMPLE_ROWS))
     below = columns_of([row.values for row in rows[1:]])
     first = rows[0].values
-    if named <= set(first.values()) - {""} and (named or not lacks_header(first, below)):
-        return ANY_CSV, list(islice(read_rows(data), _SAMPLE_ROWS))
-    if named and not named <= set(first):  # a wrong name is an error that shows the right ones
-        header = not lacks_header(first, below)
-        return (ANY_CSV, list(islice(read_rows(data), _SAMPLE_ROWS))) if header else (bare, rows)
-    return bare, rows
+    header = not lacks_header(first, below)
+    if named and named <= {*first, *first.values()}:  # names of a header or of columns without one
+        header = named <= set(first.values())
+    return (ANY_CSV, list(islice(read_rows(data), _SAMPLE_ROWS))) if header else (bare, rows)
 
 
 def _cell(row: Row, name: str) -> str:
@@ -151,20 +152,22 @@ def _cell(row: Row, name: str) -> str:
     return value or ""
 
 
-def _check_labels(checks: RowChecks, found: FoundColumns) -> None:
+def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
     """Raise DataError unless there are two labels or more, and rows of each."""
     count, rows = len(checks.labels), checks.labels.total()
     if count < 2:
         got = repr(next(iter(checks.labels), ""))[:60] if count else "no answer at all"
         raise DataError(
-            f"expected at least two labels in {found.label!r}, got {got}: add rows of others, or name another column "
-            "by --label."
+            f"expected at least two labels in {column!r}, got {got}: add rows of others, or name another column "
+            "by --label.",
+            path=data,
         )
     if count > _MOST_DISTINCT or (count > MOST_LABELS and rows < 2 * count):
         more = f"more than {_MOST_DISTINCT:,}" if count > _MOST_DISTINCT else f"{count:,}"
         raise DataError(
-            f"expected labels in {found.label!r}, got {more} different values: is it an id or free text? Name another "
-            "column by --label, or write the task file by hand."
+            f"expected labels in {column!r}, got {more} different values: is it an id or free text? Name another "
+            "column by --label, or write the task file by hand.",
+            path=data,
         )
 
 
@@ -251,8 +254,9 @@ def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | N
     if others:
         yield "# Other models that could be asked from here, instead of the one above:"
     for name, address, where in others:
-        base = "" if address is None else f" and api_base = {_toml(address)}"
-        yield f"# name = {_toml(name)}{base}  ({where})"
+        yield f"# name = {_toml(name)}  # {where}"
+        if address is not None:
+            yield f"# api_base = {_toml(address)}"
 
 
 def _format_lines(draft: TaskDraft) -> Iterator[str]:
@@ -262,7 +266,8 @@ def _format_lines(draft: TaskDraft) -> Iterator[str]:
     if not draft.csv.header:
         yield "header = false  # columns are 1, 2 and so on"
     yield "# Found whenever a CSV file is read, unless they are given here:"
-    yield f'# separator = {_toml(draft.separator)}, encoding = "utf-8"'
+    yield f"# separator = {_toml(draft.separator)}"
+    yield '# encoding = "utf-8"'
 
 
 def prompt_of(draft: TaskDraft) -> str:

@@ -105,7 +105,7 @@ class RowChecks:
             more = _more(len(self._conflicts))
             yield f"equal texts with different answers in lines {'; '.join(pairs)}{more}: correct one of the two."
         if self._repeated:
-            yield f"{self._repeated:,} rows repeat an earlier text: equal texts stay in one split."
+            yield f"{self._repeated:,} row(s) repeat an earlier text: equal texts stay in one split."
         similar = list(_similar(self._texts))
         if similar:
             shown = ", ".join(f"{first} and {second}" for first, second, _ in similar[:_SHOWN])

@@ -14,9 +14,9 @@ from calibrant.core._limits import Limits
 from calibrant.core._records import Journal
 from calibrant.core._sections import Problem, Section, SectionTable, describe_problem, read_text, refuse
 from calibrant.core._task import Task
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._models import ModelLike
-from calibrant.inference._predictor import BasePredictor
 
 if TYPE_CHECKING:
     from calibrant.cascade._settings import CascadeSettings

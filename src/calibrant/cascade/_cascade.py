@@ -24,10 +24,10 @@ from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import OnPrediction, Query, Stop
 from calibrant.core._records import Journal
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._feed import Feed, Runner
 from calibrant.inference._limits import Gate
-from calibrant.inference._predictor import BasePredictor
 
 _V = TypeVar("_V")
 
@@ -226,6 +226,16 @@ class Cascade(BasePredictor):
         return _common_value([member.classifier.space for member in self._walk.members], LogprobSpace.NONE)
 
     @property
+    def row_model(self) -> Walk:
+        """Walk through the models that the feed asks."""
+        return self._walk
+
+    @property
+    def scoring(self) -> str:
+        """Name of the method of a cascade."""
+        return "cascade"
+
+    @property
     def in_process(self) -> bool:
         """True if a model runs in this Python process, so that concurrent rows wait for each other."""
         return any(member.classifier.in_process for member in self._walk.members)
@@ -279,6 +289,11 @@ class Cascade(BasePredictor):
         walk = replace(self._walk, members=tuple(members), judge=replace(self._walk.judge))
         other._open(walk, limits, self.journal)  # noqa: SLF001
         return other
+
+    @property
+    def journal(self) -> Journal | None:
+        """Journal of finished predictions, which are not requested again; None without one."""
+        return self._runner.journal
 
     def use_journal(self, journal: Journal | None) -> None:
         """Set the journal for the predictions of the cascade, its models and its verifier.
@@ -340,7 +355,9 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
     """Return a copy of a model for the cascade, with the cascade's limits."""
     original = model.classifier
     # A copy, as the cascade sets limits, journal and tokens of its own.
-    own = original.with_limits(_member_limits(original.limits, limits or original.limits, model.concurrency))
+    own = original.settled().with_limits(
+        _member_limits(original.limits, limits or original.limits, model.concurrency)
+    )
     if method.needs_tokens:
         own = own.with_tokens(top_logprobs=method.top_logprobs)
     keeps_journal = original.journal is not None

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
-from calibrant.inference._predictor import BasePredictor
 from calibrant.metrics._validation import check_number
 
 EscalationOrder: TypeAlias = Literal["small_to_large", "size", "declared", "cost", "automix"]

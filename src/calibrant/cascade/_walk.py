@@ -25,7 +25,8 @@ from calibrant.core._errors import (
 )
 from calibrant.core._prediction import Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Query
-from calibrant.inference._predictor import QueryKeys
+from calibrant.core._records import Journal
+from calibrant.inference._feed import QueryKeys
 
 OnError: TypeAlias = Literal["skip", "fail"]
 
@@ -171,6 +172,14 @@ class Walk:
             "tokens": False,  # of the answer: predictions of a cascade never hold them
             "models": models,
         }
+
+    @property
+    def is_settled(self) -> bool:
+        """True: members whose method is not known decode."""
+        return True
+
+    async def settle(self, query: Query, journal: Journal | None = None) -> None:
+        """Do nothing."""
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return the queries unchanged, as each model adds its own demonstrations."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from calibrant.assembly._bundle import Bundle
     from calibrant.assembly._decision import Decision
     from calibrant.cli._commands import Classify
-    from calibrant.inference._predictor import BasePredictor
+    from calibrant.inference._base import BasePredictor
 
 
 def classify(options: Classify) -> None:

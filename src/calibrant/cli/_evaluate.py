@@ -23,6 +23,7 @@ from calibrant.core._rows import DataSource
 from calibrant.core._task import Task
 from calibrant.core._task_file import SPLITS
 from calibrant.evaluation._cache import default_cache
+from calibrant.evaluation._data import settle
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from calibrant.evaluation._data import UnlabelledTexts
     from calibrant.evaluation._history_run import RunScope
     from calibrant.heads._head import Head
-    from calibrant.inference._predictor import BasePredictor
+    from calibrant.inference._base import BasePredictor
     from calibrant.store._cache import PredictionCache
 
 _ENGINES: Final = ("local", "ray")
@@ -56,7 +57,7 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     check_gates(gates, loaded.labels)
     rows = labelled_rows(loaded, options.file, options.split, limit=options.max_rows)
     with contextlib.closing(source.open(limits=run_limits(loaded, options))) as classifier:
-        history = _history(loaded, options, classifier)
+        history = _history(loaded, options, classifier, rows)
         at_once = options.engine == "local" and classifier.in_process
         with (
             interruptible(at_once=at_once) as stop,
@@ -140,15 +141,17 @@ def run_limits(task: Task, options: RunOptions) -> Limits:
 
 
 def _history(
-    task: Task, options: Evaluate, classifier: BasePredictor
+    task: Task, options: Evaluate, classifier: BasePredictor, rows: evaluation.Dataset
 ) -> tuple[evaluation.EvaluationHistory, RunScope] | None:
     """Return the history to add the run to, and the run's scope; None without ``--history``."""
     if options.history is None:
         return None
     from calibrant.evaluation._history_run import RunScope  # other runs do without a history
 
+    history = evaluation.EvaluationHistory(options.history)
+    settle(classifier, rows)
     scope = RunScope.of(classifier, account_id=options.account, task=task.name, profile_name=options.profile)
-    return evaluation.EvaluationHistory(options.history), scope
+    return history, scope
 
 
 @contextlib.contextmanager

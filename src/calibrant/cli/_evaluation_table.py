@@ -20,7 +20,7 @@ from calibrant.metrics._remarks import confidence_remarks
 if TYPE_CHECKING:
     from calibrant.evaluation._history_run import HistoryEntry
     from calibrant.heads._compared import BaselineComparison
-    from calibrant.inference._predictor import BasePredictor
+    from calibrant.inference._base import BasePredictor
     from calibrant.inference.routed._assess import HelperStats
     from calibrant.inference.routed._provider import ProviderStats
     from calibrant.metrics._cascade import CascadeMetrics

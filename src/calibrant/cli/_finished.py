@@ -122,7 +122,7 @@ def _calibration_lines(found: CalibrationResult) -> Iterator[str]:
         )
         yield from (f"warning: {warning}" for warning in chosen.warnings)
     if found.certified is not None:
-        yield _certificate(found.certified)
+        yield certificate_line(found.certified)
 
 
 def _left_out(found: CalibrationResult) -> str:
@@ -135,11 +135,13 @@ def _left_out(found: CalibrationResult) -> str:
     return f" (left out: {named})" if named else ""
 
 
-def _certificate(rule: CertifiedThreshold) -> str:
+def certificate_line(rule: CertifiedThreshold) -> str:
     """Return the certified threshold, or the reason for none."""
     if rule.threshold is not None:
+        least = f"answers with a confidence of {rule.threshold:.6g} or more have"
+        which = least if rule.threshold else "all answers have"
         return (
-            f"Certified: answers with a confidence of {rule.threshold:.6g} or more have at least accuracy "
+            f"Certified: {which} at least accuracy "
             f"{rule.target_accuracy:g} with probability {1 - rule.delta:g}; of these {rule.n:,} rows it accepts "
             f"{rule.coverage:.1%}, {number(rule.accuracy, '.1%')} of them right."
         )

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from calibrant.cli._prompted import Source
     from calibrant.core._predictor import Stop
     from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationResult
-    from calibrant.inference._predictor import BasePredictor
+    from calibrant.inference._base import BasePredictor
 
 _ENGINES: Final = ("local", "ray", "batch")
 _LABELS_SHOWN: Final = 12

@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from calibrant import assembly, optimization, reports
 from calibrant.assembly._task_record import record_run
+from calibrant.calibration._certify import CertifiedThreshold
 from calibrant.cli._evaluation_table import routing_stats
+from calibrant.cli._finished import certificate_line
 from calibrant.cli._options import parse_option
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._tables import dollars, number, print_output, with_interval
@@ -25,13 +26,12 @@ from calibrant.core._prediction import Interval
 from calibrant.core._search_verdicts import WHAT_ACCEPTED_MEANS, search_verdict
 from calibrant.core._task import Task
 from calibrant.evaluation._calibrate import CALIBRATION
-from calibrant.evaluation._saved import load_predictions
 from calibrant.metrics._remarks import confidence_remarks
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Optimize
     from calibrant.cli._evaluation_table import RoutingStats
-    from calibrant.inference._predictor import BasePredictor
+    from calibrant.inference._base import BasePredictor
     from calibrant.optimization._result import FinalScore, PromptScore
 
 _LOG = logging.getLogger("calibrant")
@@ -232,16 +232,7 @@ def _acceptance(path: Path) -> str:
     """Return the line that says which answers will be accepted, by the test rows."""
     if not path.exists():
         return "Which answers to accept is not known: about 20 test rows with a confidence would tell."
-    record = read_json_object(path, remedy="calibrate the run again")
-    if record["certified"] is not None:
-        return f"Answers are accepted by the certified threshold in {path}."
-    if record["thresholds"] is None:
-        return f"Which answers to accept is not known: {record['no_thresholds']}"
-    high = record["thresholds"]["high"]
-    saved = load_predictions(path.parent)
-    accepted = saved.correct[saved.confidence >= high]
-    right = f", {np.mean(accepted == 1):.1%} of them right" if len(accepted) else ""
-    return (
-        f"Accepted are answers with a confidence of {high:.3g} or more, others go to review: {len(accepted)} of the "
-        f"{len(saved)} test rows{right}. `calibrant calibrate` promises an accuracy instead."
-    )
+    certification = read_json_object(path, remedy="calibrate the run again")["certification"]
+    if certification is None:  # calibrated by the user
+        return f"Which answers to accept stands in {path}."
+    return certificate_line(CertifiedThreshold(**certification))

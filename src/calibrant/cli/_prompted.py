@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from calibrant.cli._commands import PromptedOptions
     from calibrant.core._limits import Limits
     from calibrant.core._settings import HeadSettings
-    from calibrant.inference._predictor import BasePredictor
+    from calibrant.inference._base import BasePredictor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +162,8 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
             )
     elif options.prompt is not None:
         classifier = classifier.with_prompt(read_prompt(options.prompt))
+    if head is not None or label_prior is not None:
+        classifier.settle()  # what was learned belongs to the space of its distributions
     if head is not None:
         from calibrant.heads._head import Head  # other prompts do without heads
         from calibrant.inference._heads import opened_head

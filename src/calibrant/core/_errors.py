@@ -274,7 +274,7 @@ class LogprobsUnsupportedError(ProviderError):
     ...     print(error.summary)
     ...     print(*error.hint.splitlines()[2:4], sep=": ")
     fake: unknown option logprobs
-    [model]: scoring = "sampled"
+    [model]: scoring = "fused"
     """
 
     def __init__(
@@ -298,10 +298,10 @@ class LogprobsUnsupportedError(ProviderError):
     def remedy(section: str = "[model]") -> str:
         """Return advice to the user, with the lines to write under `section` of the task file."""
         return (
-            "This model gives no token log-probabilities through this provider. Take the agreement of several answers "
-            "for the confidence: write in the task file (in Python: Classifier(scoring='sampled'))\n\n"
+            "This model gives no token log-probabilities through this provider. Take the agreement of three answers "
+            "and their stated confidence: write in the task file (in Python: Classifier(scoring='fused'))\n\n"
             f"{section}\n"
-            'scoring = "sampled"\n\n'
+            'scoring = "fused"\n\n'
             "or choose a model that reports them."
         )
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 LOW_LABEL_MASS: Final = 0.5
 """Below this the model would rather write something else than any label.
 
-Half is where that sentence becomes true, and the answers differ there: of 1,600 of the embedded model, to 200
-validation rows of AG News and Rotten Tomatoes under eight prompts each, those with a confidence above 0.9 were right on
-71 % of the rows below it (265) and on 83 % of the others (128).
+Half is where that becomes true: of 1,600 answers of the embedded model, to 200 validation rows of AG News and Rotten
+Tomatoes under eight prompts each, those with a confidence above 0.9 were right on 71 % of the rows below it (265) and
+on 83 % of the others (128).
 """
 
 
@@ -37,17 +37,18 @@ class LogprobSpace(StrEnum):
         Every label was scored.
     ``sampled``
         Agreement among repeated samples.
-    ``none``
-        No evidence.
-    ``mixed``
-        Of several models: every answer says what its own are (`Completion.space`), so it is never the space of a
-        distribution.
+    ``verbalised``, ``fused``
+        A percentage stated beside the answer; several, together with the agreement of their answers.
+    ``none``, ``mixed``
+        No evidence; several models, where every answer says its own (`Completion.space`).
     """
 
     MASKED = "masked"
     RAW = "raw"
     EXACT = "exact"
     SAMPLED = "sampled"
+    VERBALISED = "verbalised"
+    FUSED = "fused"
     NONE = "none"
     MIXED = "mixed"
 
@@ -60,7 +61,7 @@ class LogprobSpace(StrEnum):
 def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobSpace) -> bool:
     """Return True if the model put less than half of its probability on labels.
 
-    Always false in ``masked`` space, where the grammar leaves nothing else to write, and for agreement among samples.
+    Always false in ``masked`` space, where the grammar leaves nothing else to write, and without log-probabilities.
 
     Parameters
     ----------

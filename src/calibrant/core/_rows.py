@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -314,7 +315,10 @@ def _split_rule(
         raise left_out[0].expected("text", empty)
     if count:
         _LOG.warning(
-            "%s: %d of %d rows have no text or no answer: no split has them.", path, count, count + rows
+            "%s: %d of %d rows have no text or no answer: no split has them.",
+            os.path.normpath(path),
+            count,
+            count + rows,
         )
     return rule
 

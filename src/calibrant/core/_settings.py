@@ -34,11 +34,13 @@ class ModelSettings(Section):
     space : str or None
         ``masked`` or ``raw``, where the model's own default is wrong.
     scoring : str or None
-        ``exact``, ``decode`` or ``sampled``; None takes what model and schema allow.
+        ``auto``, ``exact``, ``decode``, ``fused``, ``verbalised`` or ``sampled``; None takes what model and schema
+        allow.
     tolerance : float, "exact" or None
         How far ``exact`` goes; None takes its default.
     samples : int or None
-        How often ``sampled`` asks, at least 2; None takes its default.
+        How often ``sampled`` asks (10 by default), or ``fused``, also where ``auto`` comes to it (3, at most 10); at
+        least 2.
     concurrency : int or None
         Calls in flight; None takes the model's own default.
     options : mapping
@@ -48,7 +50,7 @@ class ModelSettings(Section):
     name: str = DEFAULT_MODEL
     api_base: str | None = None
     space: Literal["masked", "raw"] | None = None
-    scoring: Literal["exact", "decode", "sampled"] | None = None
+    scoring: Literal["auto", "fused", "verbalised", "exact", "decode", "sampled"] | None = None
     tolerance: Annotated[float, pydantic.Field(ge=0, le=1)] | Literal["exact"] | None = None
     samples: int | None = pydantic.Field(default=None, ge=2)
     concurrency: int | None = pydantic.Field(default=None, ge=1)
@@ -71,8 +73,9 @@ class ModelSettings(Section):
     @pydantic.field_validator("samples")
     @classmethod
     def _check_samples(cls, samples: int | None, info: pydantic.ValidationInfo) -> int | None:
-        if samples is not None and info.data.get("scoring") != "sampled":
-            raise wrong("Input should come with scoring = 'sampled'", "add it, or leave samples out")
+        if samples is not None and info.data.get("scoring") not in {"sampled", "fused", "auto"}:
+            wanted = "Input should come with scoring = 'auto', 'fused' or 'sampled'"
+            raise wrong(wanted, "add it, or leave samples out")
         return samples
 
 

@@ -19,9 +19,7 @@ Shares: TypeAlias = tuple[float, float, float]
 
 _KEY: Final = b"calibrant.split"  # another key would move rows of existing tasks
 _END: Final = 2**64
-_SLACK: Final = (
-    50  # a label's parts may miss their shares by one text in so many, for thresholds that move less
-)
+_SLACK: Final = 20  # cuts may miss their place by one in so many texts of the smallest part, to move less
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +97,13 @@ def _cuts(
 def _cut(places: NDArray[np.uint64], shares: Shares) -> tuple[int, int]:
     """Return the two places that cut sorted places into parts of the wanted shares."""
     n = len(places)
+    slack = int(n * min(share for share in shares if share)) // _SLACK
     found = []
     for share in (shares[0], shares[0] + shares[1]):
         ideal = min(round(share * _END), _END - 1)
         wanted = round(share * n)
         index = int(np.searchsorted(places, np.uint64(ideal)))
-        index = min(max(index, wanted - n // _SLACK), wanted + n // _SLACK, n)
+        index = min(max(index, wanted - slack), wanted + slack, n)
         found.append(int(places[index]) if index < n else _END)
     if not shares[2]:
         found[1] = _END

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.core._composite import unknown_answer
 from calibrant.core._errors import ConfigurationError, DataError
@@ -32,11 +34,16 @@ from calibrant.core._task_file import (
     read_task_file,
 )
 
+if TYPE_CHECKING:
+    from calibrant.core._frames import Frame
+
 __all__ = ["Split", "Task", "check_answer"]
 
 _LOG = logging.getLogger("calibrant")
 # Packages above read these: `calibrant.assembly` knows which.
 _SECTIONS: Final = ("cascade", "routing")
+_FEW_LABELS: Final = 10  # so many may each be there once
+_LISTED_LABELS: Final = 50  # in a prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +219,100 @@ class Task:
             **rows,
         }
         return cls(**values)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Frame,
+        *,
+        text: str,
+        label: str,
+        labels: LabelSet | Sequence[str] | None = None,
+        prompt: str | None = None,
+        split: Sequence[float] = (0.4, 0.2, 0.4),
+    ) -> Task:
+        """Make a task of a frame of pandas, polars or pyarrow, or of a Hugging Face dataset.
+
+        Use `dataclasses.replace` to change more of it.
+
+        Parameters
+        ----------
+        frame : data frame, table or dataset
+            Labelled rows, in memory. Those without a label are left out.
+        text, label : str
+            Columns of the texts and of their true labels.
+        labels : sequence of str, optional
+            The labels, or a `LabelSet` with a structure. By default those of a dataset's `ClassLabel`, else all in the
+            column, sorted.
+        prompt : str, optional
+            The system prompt to start from; by default one sentence with the labels.
+        split : sequence of 3 floats, default (0.4, 0.2, 0.4)
+            Shares of training, validation and test rows. The rows are stratified by label, equal texts stay together,
+            and the order of the rows does not matter.
+
+        Raises
+        ------
+        ConfigurationError
+            A column is missing, the rows are not in memory, or there are fewer than two labels.
+        DataError
+            A row holds no text, or a label that is not among `labels`.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from calibrant import Task
+        >>> frame = pd.DataFrame({"note": [f"lunch {n}" for n in range(10)], "kind": ["Food", "Work"] * 5})
+        >>> task = Task.from_frame(frame, text="note", label="kind")
+        >>> len(task.train), len(task.validation), len(task.test), task.prompt
+        (4, 2, 4, 'Classify the text: choose the label that fits it best. The label is one of: Food, Work.')
+        """
+        from calibrant.core._frames import frame_examples, label_names  # noqa: PLC0415 (if there is a frame)
+        from calibrant.core._splits import split_rule  # noqa: PLC0415 (the same)
+
+        rows = frame_examples(frame, text=text, label=label, on_unlabelled=_warn_about_unlabelled)
+        known = LabelSet.of(labels or label_names(frame, label) or _labels_in(rows, label))
+        shares = _checked_shares(split)
+        rule = split_rule([(row.input, row.answer) for row in rows], shares)
+        parts: tuple[list[Example], ...] = ([], [], [])
+        for row in rows:
+            parts[rule.part(row.input, row.answer)].append(row)
+        listed = f" The label is one of: {', '.join(known)}." if len(known) <= _LISTED_LABELS else ""
+        return cls(
+            name=label,
+            labels=known,
+            prompt=prompt or f"Classify the text: choose the label that fits it best.{listed}",
+            columns=Columns(input=text, answer=label),
+            train=tuple(parts[0]),
+            validation=tuple(parts[1]),
+            test=tuple(parts[2]),
+        )
+
+
+def _checked_shares(shares: Sequence[float]) -> tuple[float, float, float]:
+    if len(shares) != len(SPLITS) or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
+        raise ConfigurationError(
+            "Expected a split into shares of training, validation and test rows that add up to 1, such as "
+            f"(0.4, 0.2, 0.4), got {shares!r:.80}."
+        )
+    return shares[0], shares[1], shares[2]
+
+
+def _labels_in(rows: Sequence[Example], column: str) -> list[str]:
+    """Return the labels of the rows, sorted, each in its most frequent spelling."""
+    spellings: dict[str, str] = {}
+    counts = Counter(row.answer.strip() for row in rows)
+    for answer in sorted(counts, key=lambda one: (-counts[one], one)):
+        spellings.setdefault(normalise_label(answer), answer)
+    if len(spellings) > max(_FEW_LABELS, len(rows) // 2):
+        raise ConfigurationError(
+            f"Expected labels that repeat in the column {column!r}, got {len(spellings):,} different ones in "
+            f"{len(rows):,} rows: name the column of the labels, or give the labels themselves."
+        )
+    return sorted(spellings.values())
+
+
+def _warn_about_unlabelled(rows: int) -> None:
+    _LOG.warning("%d row(s) of the frame have no label and are left out.", rows)
 
 
 def _checked_rows(source: DataSource, labels: LabelSet) -> Iterator[Example]:

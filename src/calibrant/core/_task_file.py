@@ -115,13 +115,13 @@ class _DataSection(Section):
     separator: str | None = None
     header: bool = pydantic.Field(default=True, strict=True)
 
-    @pydantic.field_validator("split")
+    @pydantic.field_validator("split", mode="wrap")
     @classmethod
-    def _check_split(cls, shares: tuple[float, float, float] | None) -> tuple[float, float, float] | None:
+    def _check_split(cls, given: Any, check: pydantic.ValidatorFunctionWrapHandler) -> Any:  # noqa: ANN401
+        shares = check(given) if not isinstance(given, list) or len(given) == len(SPLITS) else ()
         if shares is not None and not math.isclose(sum(shares), 1, abs_tol=1e-6):
-            raise wrong(
-                "Input should add up to 1", "write [train, validation, test], such as [0.4, 0.2, 0.4]"
-            )
+            message = "Input should be three shares that add up to 1"
+            raise wrong(message, "write [train, validation, test], such as [0.4, 0.2, 0.4]")
         return shares
 
     @pydantic.field_validator("encoding")

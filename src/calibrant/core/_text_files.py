@@ -151,7 +151,7 @@ def check_size(size: int, most: int, path: Path, line: int) -> None:
 
 
 def found_separator(path: Path, encoding: str | None = None) -> str:
-    """Return the separator of a file's first records: a comma unless another one alone fits them.
+    """Return the separator that cuts a file's first records into the same number of columns.
 
     Parameters
     ----------
@@ -167,14 +167,11 @@ def found_separator(path: Path, encoding: str | None = None) -> str:
     if len(data) == _SAMPLE_BYTES:
         text = text[: text.rfind("\n") + 1]  # the last record is cut
     order = sorted(SEPARATORS, key="\t,;|".index) if path.suffix.lower() == ".tsv" else SEPARATORS
-    possible = []
-    for separator in order:
-        widths = _widths(text, separator)
-        if widths and widths[0] > 1:
-            if len(set(widths)) == 1:
-                return separator
-            possible.append(separator)
-    return possible[0] if possible else ","
+    widths = {separator: _widths(text, separator) for separator in order}
+    possible = [separator for separator, found in widths.items() if max(found[:1], default=0) > 1]
+    fitting = [separator for separator in possible if len(set(widths[separator])) == 1]
+    # Of several that cut all records alike, the others stand in texts.
+    return max(fitting, key=lambda separator: widths[separator][0], default=[*possible, ","][0])
 
 
 def _widths(text: str, separator: str) -> list[int]:
@@ -236,9 +233,8 @@ def _csv_lines(file: BinaryIO, path: Path, most: int, encoding: str | None) -> I
         except UnicodeDecodeError as error:
             if encoding is not None or not is_ascii or not _is_windows(path):
                 raise _undecodable(error, path, number, encoding) from error
-            _say_once(
-                f"{os.path.normpath(path)}: not UTF-8: read as Windows-1252; encoding under [data] names another."
-            )
+            place = os.path.normpath(path)
+            _say_once(f"{place}: not UTF-8: read as Windows-1252; encoding under [data] names another.")
             codec, text = _WINDOWS, data.decode(_WINDOWS)
         is_ascii = is_ascii and data.isascii()
         yield len(data), text.removeprefix("\ufeff") if number == 1 else text

@@ -25,7 +25,7 @@ from calibrant.distributed._ray import (
     require_ray,
 )
 from calibrant.distributed._worker import AnsweredBlock, Reader
-from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, inspect
+from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, inspect, settle
 from calibrant.evaluation._evaluator import run_fingerprint
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import RunAccount, Tally
@@ -161,6 +161,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     own_share = share(limits, cluster.workers)
     classifier = opening(limits=own_share)
     try:
+        settle(classifier, checked(dataset, classifier.labels), rows=inspect(dataset, classifier.labels).rows)
         labels, described = classifier.labels, classifier.describe()
         if limits.concurrency is None and classifier.in_process:  # each worker loads its own engine
             gates = classifier.with_limits(Limits()).gates

@@ -26,6 +26,8 @@ from calibrant.metrics._selective import auroc_interval
 
 CALIBRATION: Final = "calibration.json"
 SCHEMA_VERSION: Final = 1
+_TARGET: Final = 0.9  # accuracy of accepted answers, where nobody names one
+_DELTA: Final = 0.1  # probability that it is missed all the same
 _FEWEST: Final = 20  # rows: 10 to fit and 10 to test
 _RESAMPLES: Final = (200, 2000)  # fewest and most
 _DRAWS: Final = 20_000_000  # rows drawn for an interval, about a second
@@ -269,6 +271,27 @@ def calibrate_predictions(
         auroc=auroc_interval(p, y) if 0 < y.sum() < len(y) else None,
         rows_with_low_label_mass=predictions.rows_with_low_label_mass,
     )
+
+
+def calibrate_search(predictions: SavedPredictions) -> CalibrationResult:
+    """Calibrate the test rows of a search, and certify 90 % accuracy with probability 0.9 for accepted answers.
+
+    Half of the 0.1 pays for testing whether all answers may be accepted: on few rows, one wrong answer among the most
+    confident ones would end a sequence from the highest threshold at its first step. The other half is for that
+    sequence.
+
+    Raises
+    ------
+    DataError
+        Too few rows.
+    """
+    result = calibrate_predictions(predictions)
+    kept, _ = _usable(predictions)
+    rows = predictions.confidence[kept], predictions.correct[kept]
+    certified = certify_threshold(*rows, target_accuracy=_TARGET, delta=_DELTA / 2, start=0.0)
+    if certified.threshold is None:
+        certified = certify_threshold(*rows, target_accuracy=_TARGET, delta=_DELTA / 2)
+    return replace(result, certified=replace(certified, delta=_DELTA))
 
 
 def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], list[int]]:

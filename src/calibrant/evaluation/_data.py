@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -11,13 +12,18 @@ from typing import Any, Final
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor, Query
 from calibrant.core._rows import DataSource, Example, Row, TextWithContext, read_rows
 from calibrant.core._task import check_answer
 from calibrant.core._text_files import ANY_CSV, CsvFormat
+from calibrant.inference._base import BasePredictor
+from calibrant.inference._predictor import ModelPredictor
 
 NO_TEXT: Final = "no text: the model was not asked"
 """Reason of a row whose text is missing."""
+
+_LOG = logging.getLogger("calibrant")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +86,11 @@ class UnlabelledTexts:
     ----------
     columns : dict of str to None
         Names of the columns read so far, in order.
+    frame : data frame, table, dataset or None
+        The frame that holds the texts.
     """
+
+    frame: Any = None
 
     def __init__(self, texts: Sequence[str | TextWithContext | None] = ()) -> None:
         self._texts = texts
@@ -228,6 +238,11 @@ def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
         yield from examples
         return
     for number, example in enumerate(examples, 1):
+        if not isinstance(example, Example):
+            raise DataError(
+                f"row {number}: expected an Example, got {example!r:.80} ({type(example).__name__}): of a data frame, "
+                "name the columns with text= and label=."
+            )
         try:
             answer = check_answer(example, labels)
         except DataError as error:
@@ -258,3 +273,28 @@ def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
     if not has_text and isinstance(examples, UnlabelledTexts):
         raise DataError(f"Expected a text in at least one row, got none in {rows:,}: check the column.")
     return Inspection(rows=rows, sha256=digest.hexdigest())
+
+
+def settle(predictor: Predictor, examples: Iterable[Example], *, rows: int | None = None) -> None:
+    """Find out how the model is asked, with the call of the first row.
+
+    If it will be asked several times for stated confidence, log how many calls `rows` of them take.
+
+    Raises
+    ------
+    ProviderError
+        A fault that every call would meet.
+    """
+    if not isinstance(predictor, BasePredictor):
+        return
+    first = next((example for example in examples if example.input), None)
+    predictor.settle(None if first is None else predictor.query(first.text))
+    if rows is not None and isinstance(predictor, ModelPredictor) and predictor.space is LogprobSpace.FUSED:
+        calls = predictor.method.calls_a_row
+        _LOG.warning(
+            "%s: %d calls a row (fused), up to %s for %s rows.",
+            predictor.name,
+            calls,
+            f"{calls * rows:,}",
+            f"{rows:,}",
+        )

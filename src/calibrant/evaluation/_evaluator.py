@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._label_records import described_labels
@@ -21,7 +21,7 @@ from calibrant.core._predictor import Predictor, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.core._rows import Example, TextWithContext
 from calibrant.evaluation._cache import open_cache
-from calibrant.evaluation._data import Inspection, UnlabelledTexts, checked, inspect, query_about
+from calibrant.evaluation._data import Inspection, UnlabelledTexts, checked, inspect, query_about, settle
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import RunAccount
 from calibrant.inference._limits import rate_limit_waits
@@ -32,6 +32,7 @@ from calibrant.runs._output import PredictionsFile
 from calibrant.runs._records import row_record
 
 if TYPE_CHECKING:
+    from calibrant.core._frames import Frame
     from calibrant.evaluation._label import Decide, LabelFile
 
 _CONCURRENCY: Final = 64
@@ -135,10 +136,12 @@ class BatchEvaluator:
             most = slowest if classifier.in_process else _CONCURRENCY
         self._limits = replace(limits, concurrency=most)
 
-    def evaluate(
+    def evaluate(  # noqa: PLR0913 (keyword-only options)
         self,
-        examples: Iterable[Example],
+        examples: Iterable[Example] | Frame,
         *,
+        text: str | None = None,
+        label: str | None = None,
         out: str | Path | None = None,
         about: Mapping[str, Any] | None = None,
         on_progress: EvaluationProgressListener | None = None,
@@ -148,9 +151,12 @@ class BatchEvaluator:
 
         Parameters
         ----------
-        examples : iterable of Example
-            The rows, such as a list or a `Dataset`. Rows that can be read twice are read once before the first
-            call, so that a broken row costs nothing; an iterator is read as its rows are begun.
+        examples : iterable of Example, or a frame
+            The rows, such as a list or a `Dataset`; or a data frame of pandas or polars, a table of pyarrow or a
+            Hugging Face dataset. Rows that can be read twice are read once before the first call, so that a broken
+            row costs nothing; an iterator is read as its rows are begun.
+        text, label : str, optional
+            Columns of a frame with the texts and their true labels.
         out : path, optional
             Directory for the rows and numbers; needs examples that can be read twice.
         about : mapping, optional
@@ -179,11 +185,20 @@ class BatchEvaluator:
         CalibrantError
             The directory was moved or removed during the run; the message says where its rows are kept.
         """
-        return self._run(examples, out=out, about=about, on_progress=on_progress, stop=stop)
+        if text is None and label is None:
+            rows = cast("Iterable[Example]", examples)
+            return self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
+        from calibrant.core._frames import frame_examples  # noqa: PLC0415 (if there is a frame)
+        from calibrant.evaluation._frames import with_frame  # noqa: PLC0415 (the same)
+
+        frame = cast("Frame", examples)
+        rows = frame_examples(frame, text=text or "input", label=label or "answer")
+        found = self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
+        return with_frame(found, frame)
 
     def label(  # noqa: PLR0913 (keyword-only options)
         self,
-        texts: str | Path | Iterable[str | TextWithContext | None] | UnlabelledTexts,
+        texts: str | Path | Iterable[str | TextWithContext | None] | Frame | UnlabelledTexts,
         *,
         text: str = "input",
         out: str | Path | LabelFile | None = None,
@@ -198,10 +213,11 @@ class BatchEvaluator:
 
         Parameters
         ----------
-        texts : path, or iterable of str, TextWithContext or None
-            A JSON Lines, CSV or Parquet file, or the texts. About one that is missing or blank no model is asked.
+        texts : path, frame, or iterable of str, TextWithContext or None
+            A JSON Lines, CSV or Parquet file, a frame (see `evaluate`), or the texts. About one that is missing or
+            blank no model is asked.
         text : str, default "input"
-            The file's column of texts.
+            Column of the file or frame that holds the texts.
         out : path, optional
             Directory that gets ``labels.csv``, ``.jsonl`` or ``.parquet`` too: the columns of the input and label,
             confidence, decision, outcome, provider and cost.
@@ -226,7 +242,8 @@ class BatchEvaluator:
         ,,,,no text,,
         it barks,dog,0.8,,ok,fake,
         """
-        from calibrant.evaluation._label import LabelFile, unlabelled  # noqa: PLC0415 (evaluations do without)
+        from calibrant.evaluation._frames import with_frame  # noqa: PLC0415 (evaluations do without)
+        from calibrant.evaluation._label import LabelFile, unlabelled  # noqa: PLC0415 (the same)
 
         rows = unlabelled(texts, text=text)
         file = out if isinstance(out, LabelFile) else None
@@ -235,7 +252,8 @@ class BatchEvaluator:
                 Path(out), rows, file_format=file_format, decide=decide, distribution=distribution
             )
         directory = None if file is None else file.directory
-        return self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
+        found = self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
+        return found if rows.frame is None else with_frame(found, rows.frame, decide)
 
     def _run(
         self,
@@ -247,26 +265,17 @@ class BatchEvaluator:
         stop: Stop | None,
         file: LabelFile | None = None,
     ) -> EvaluationResult:
-        if iter(examples) is examples:
-            if out is not None:
-                raise ConfigurationError(
-                    "Expected examples that can be read twice when out is given, got an iterator: pass a list or "
-                    "a calibrant.evaluation.Dataset."
-                )
-            inspection = None
-        elif out is not None and "<lambda>" in self._predictor.name:
-            raise ConfigurationError(
-                "Expected a function with a name of its own when out is given, got a lambda: what a run has paid "
-                "for is kept under the name of its model."
-            )
-        else:
-            inspection = inspect(examples, self._predictor.labels)
+        inspection = self._inspection(examples, keeps_rows=out is not None)
         run = _EvaluationRun(
             self._predictor.with_limits(self._limits), examples, inspection, on_progress, stop or Stop()
         )
         with ExitStack() as stack:
+            if self._cache is not None:
+                run.predictor.use_journal(self._opened_cache(self._cache, stack))
+            if inspection is not None:
+                run.settle(inspection.rows)
             if out is not None:
-                about, predictor = about or {}, self._predictor
+                about, predictor = about or {}, run.predictor
                 kind = "evaluation"
                 if file is not None:
                     kind = "labels"
@@ -280,24 +289,41 @@ class BatchEvaluator:
                 if file is not None:
                     stack.enter_context(file.kept())
             if run.account.remaining != 0:
-                self._attach_cache(run, stack)
+                self._keep_journal(run, stack)
                 run.answer()
             elif run.directory is not None:
                 run.directory.remove_journal()  # left by a kill at the very end
             result = run.finish()
         return result if file is None else replace(result, written=file.written)
 
-    def _attach_cache(self, run: _EvaluationRun, stack: ExitStack) -> None:
-        cache = self._cache
-        if cache is None and run.predictor.journal is None and run.directory is not None:
-            directory = run.directory
-            stack.callback(lambda: directory.remove_journal() if run.complete else None)
-            # Nothing is written under the name of a directory that is moved or removed, the journal included.
-            cache = stack.enter_context(open_cache(directory.journal, recreate=False))
-        elif isinstance(cache, str | Path):
-            cache = stack.enter_context(open_cache(cache))
-        if cache is not None:
-            run.predictor.use_journal(cache)
+    def _inspection(self, examples: Iterable[Example], *, keeps_rows: bool) -> Inspection | None:
+        """Read and check the examples once; None for an iterator, which cannot be read again."""
+        is_iterator = iter(examples) is examples
+        if is_iterator and keeps_rows:
+            raise ConfigurationError(
+                "Expected examples that can be read twice when out is given, got an iterator: pass a list or "
+                "a calibrant.evaluation.Dataset."
+            )
+        if keeps_rows and "<lambda>" in self._predictor.name:
+            raise ConfigurationError(
+                "Expected a function with a name of its own when out is given, got a lambda: what a run has paid "
+                "for is kept under the name of its model."
+            )
+        return None if is_iterator else inspect(examples, self._predictor.labels)
+
+    @staticmethod
+    def _opened_cache(cache: Journal | str | Path, stack: ExitStack) -> Journal:
+        return stack.enter_context(open_cache(cache)) if isinstance(cache, str | Path) else cache
+
+    @staticmethod
+    def _keep_journal(run: _EvaluationRun, stack: ExitStack) -> None:
+        """Give a run without a cache a journal in its directory, until it is complete."""
+        directory = run.directory
+        if run.predictor.journal is not None or directory is None:
+            return
+        stack.callback(lambda: directory.remove_journal() if run.complete else None)
+        # Nothing is written under the name of a directory that is moved or removed, the journal included.
+        run.predictor.use_journal(stack.enter_context(open_cache(directory.journal, recreate=False)))
 
 
 class _EvaluationRun:
@@ -335,6 +361,7 @@ class _EvaluationRun:
         self._about: Mapping[str, Any] = {}
         self._file: PredictionsFile | None = None
         self._predictions: list[Prediction] = []
+        self._answered: list[Example] = []
         self._under_way: deque[tuple[int, Example]] = deque()
         self._rows_called = self._calls_of_rows = 0
 
@@ -346,6 +373,10 @@ class _EvaluationRun:
         self._file.recover(self._rows())
         if self.account.remaining is not None:
             self.account.remaining += len(self._file.failed) - self._file.rows
+
+    def settle(self, rows: int) -> None:
+        """Find out how the model is asked, before the run is named after it, and log what `rows` rows cost."""
+        settle(self.predictor, self._rows(), rows=rows)
 
     def answer(self) -> None:
         """Classify the remaining rows."""
@@ -385,6 +416,7 @@ class _EvaluationRun:
         else:
             self.account.tally.add(row_record(index, example, prediction))
             self._predictions.append(prediction)
+            self._answered.append(example)
 
     async def _tick(self) -> None:
         while True:
@@ -409,4 +441,4 @@ class _EvaluationRun:
         result = self.account.result(self.directory, self._about, self._predictions)
         self.complete = result.metrics.complete
         self._report()
-        return result
+        return replace(result, examples=tuple(self._answered))

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers
@@ -23,6 +23,9 @@ from calibrant.evaluation._parquet import require_parquet
 from calibrant.runs._directory import PREDICTIONS, unwritable
 from calibrant.runs._records import RowFile, record_line
 from calibrant.runs._shards import Shards
+
+if TYPE_CHECKING:
+    from calibrant.core._frames import Frame
 
 FORMATS: Final = ("csv", "jsonl", "parquet")
 _ENDINGS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -68,21 +71,21 @@ class WrittenLabels:
 
 
 def unlabelled(
-    texts: str | Path | Iterable[str | TextWithContext | None] | UnlabelledTexts,
+    texts: str | Path | Iterable[str | TextWithContext | None] | Frame | UnlabelledTexts,
     *,
     text: str = "input",
     context: str | None = None,
     limit: int | None = None,
     csv: CsvFormat = ANY_CSV,
 ) -> UnlabelledTexts:
-    """Return the rows of a file, or texts, as examples without answers.
+    """Return the rows of a file or a frame, or texts, as examples without answers.
 
     Parameters
     ----------
-    texts : path, iterable of str, TextWithContext or None, or UnlabelledTexts
-        The file, or the texts.
+    texts : path, frame, iterable of str, TextWithContext or None, or UnlabelledTexts
+        The file, the frame, or the texts.
     text, context, limit, csv
-        Of a file; see `UnlabelledFile`.
+        Of a file; see `UnlabelledFile`. Of a frame, `text` alone.
 
     Raises
     ------
@@ -100,7 +103,15 @@ def unlabelled(
                 path=path,
             )
         return UnlabelledFile(path, text=text, context=context, limit=limit, csv=csv)
-    return UnlabelledTexts(list(texts))
+    if isinstance(texts, list | tuple):
+        return UnlabelledTexts(texts)
+    from calibrant.core._frames import is_frame, texts_of  # noqa: PLC0415 (files do without)
+
+    if is_frame(texts):
+        from calibrant.evaluation._frames import UnlabelledFrame  # noqa: PLC0415 (the same)
+
+        return UnlabelledFrame(cast("Frame", texts), text=text)
+    return UnlabelledTexts(texts_of(cast("Iterable[Any]", texts), with_blanks=True))
 
 
 class LabelFile:
@@ -246,20 +257,10 @@ class LabelFile:
 
     def _added(self, records: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
         """Return the values of the added columns."""
-        decided: Sequence[DecidedPrediction] | None = None
-        if self._decide is not None:
-            decided = self._decide([_prediction(record) for record in records])
-        added = []
-        for place, record in enumerate(records):
-            confidence, decision = record["confidence"], _VERDICTS[record.get("accepted")]
-            if decided is not None:
-                confidence, decision = decided[place].final_confidence, decided[place].name
-            outcome, provider = record["outcome"], answering_model(record)
-            if record["reason"] == NO_TEXT:
-                outcome, decision = "no text", None
-            more = (_probabilities(record),) if self._distribution else ()
-            added.append((record["label"], confidence, decision, outcome, provider, record["cost"], *more))
-        return added
+        added = label_values(records, self._decide)
+        if not self._distribution:
+            return added
+        return [(*values, _probabilities(record)) for values, record in zip(added, records, strict=True)]
 
     def _sink(self) -> AbstractContextManager[_Write]:
         names = list(self._names.values())
@@ -272,6 +273,23 @@ class LabelFile:
 
 _Write: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]
 _VERDICTS: Final = {None: None, True: "accepted", False: "review"}
+
+
+def label_values(records: Sequence[Mapping[str, Any]], decide: Decide | None = None) -> list[tuple[Any, ...]]:
+    """Return label, confidence, decision, outcome, provider and cost of rows, given their lines."""
+    decided: Sequence[DecidedPrediction] | None = None
+    if decide is not None:
+        decided = decide([_prediction(record) for record in records])
+    found = []
+    for place, record in enumerate(records):
+        confidence, decision = record["confidence"], _VERDICTS[record.get("accepted")]
+        if decided is not None:
+            confidence, decision = decided[place].final_confidence, decided[place].name
+        outcome, provider = record["outcome"], answering_model(record)
+        if record["reason"] == NO_TEXT:
+            outcome, decision = "no text", None
+        found.append((record["label"], confidence, decision, outcome, provider, record["cost"]))
+    return found
 
 
 def answering_model(record: Mapping[str, Any]) -> str | None:

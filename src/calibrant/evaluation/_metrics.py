@@ -12,10 +12,13 @@ from calibrant.core._composite import CompositeLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Prediction
+from calibrant.core._rows import Example
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._classification import AnsweredLabels
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from calibrant.evaluation._label import WrittenLabels
     from calibrant.metrics._cascade import CascadeMetrics
     from calibrant.metrics._classification import LabelMetrics
@@ -195,6 +198,12 @@ class EvaluationResult:
         The directory of the files.
     written : WrittenLabels or None
         The file of labels that `BatchEvaluator.label` wrote.
+    examples : tuple of Example
+        The rows of `predictions`.
+    frame : data frame, table, dataset or None
+        A copy of the frame that was given, of the same kind and with the same index, with the columns label,
+        confidence, decision, outcome, provider and cost; each has the prefix ``calibrant_`` where the frame has a
+        column of that name, and is null where a run that ended early has no answer.
 
     Examples
     --------
@@ -211,6 +220,28 @@ class EvaluationResult:
     metrics: EvaluationMetrics
     directory: Path | None = None
     written: WrittenLabels | None = None
+    examples: tuple[Example, ...] = field(default=(), repr=False)
+    frame: Any = field(default=None, repr=False, compare=False)
+
+    def to_pandas(self, *, distribution: bool = False) -> pd.DataFrame:
+        """Return a data frame with one row for each that was answered, in the order of the input.
+
+        Its columns are those of ``predictions.jsonl`` that hold one value. Its index is that of the frame that was
+        given, if it was one of pandas.
+
+        Parameters
+        ----------
+        distribution : bool, default False
+            True to add a column ``probability_LABEL`` for every label.
+
+        Raises
+        ------
+        ConfigurationError
+            pandas is not installed.
+        """
+        from calibrant.evaluation._frames import result_frame  # noqa: PLC0415 (evaluations do without)
+
+        return result_frame(self, distribution=distribution)
 
 
 @dataclass(frozen=True, kw_only=True)

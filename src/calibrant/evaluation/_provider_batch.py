@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._files import atomic_writer
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.evaluation._provider_batch_answers import BatchAnswers, finisher
@@ -93,7 +93,8 @@ def submit_batch(
     >>> report.rows, report.submitted  # doctest: +SKIP
     (1, 1)
     """
-    if not isinstance(classifier.method, Decoding):
+    classifier = classifier.settled()
+    if not isinstance(classifier.method, Decoding) or classifier.space is LogprobSpace.FUSED:
         raise ConfigurationError(
             f"Expected a model that decodes, got {type(classifier.method).__name__} for {classifier.name}: a batch "
             "asks once per row. Set scoring = 'decode' under [model], or classify without the batch interface."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
@@ -26,7 +26,7 @@ from calibrant.inference._methods import ModelCalls, Scoring, Tolerance, choose_
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._predictor import ModelPredictor, PromptedModel
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference.doctor._records import identity, refuse_misleading
+from calibrant.inference.doctor._records import identity, known_scoring, refuse_misleading
 from calibrant.logprobs._schema import enum_schema
 
 if TYPE_CHECKING:
@@ -74,22 +74,25 @@ class Classifier(ModelPredictor):
         Rates, budgets and deadlines; `concurrency` comes before the one in it.
     retry : RetryPolicy, optional
         Retry policy of transient faults.
-    scoring : {"exact", "decode", "sampled"}, optional
+    scoring : {"auto", "exact", "decode", "fused", "verbalised", "sampled"}, optional
         ``exact`` asks how probable every label is as the answer; nothing is sampled, and `options`
         such as a temperature do not apply. ``decode`` lets the model write its answer and reads the
-        log-probabilities of its tokens. ``sampled`` asks several times and takes the agreement of the
-        answers for the confidence, for models without log-probabilities: see `Sampling`; it is never
-        used unless asked for. By default ``exact`` where model and schema allow it (`MultiLabels` on an
-        embedded engine alone), else ``decode``; a server with ``api_base`` is asked for exact scores
-        only where ``exact`` is written.
+        log-probabilities of its tokens. Three are for models without them: ``fused`` asks three times, for label and
+        percentage, under variants of the prompt (see `Fused`); ``verbalised`` does so once; ``sampled`` asks ten
+        times and takes the agreement of the answers for the confidence (see `Sampling`). ``auto`` takes the best that
+        is there: ``exact`` where model and schema allow it (`MultiLabels` on an embedded engine alone), else
+        ``decode``, or ``fused`` if the first answer comes without log-probabilities, which is found out with one
+        call and kept beside the doctor's examinations. That is the default for a model by name; a client or a
+        callable decodes, and a server with ``api_base`` is asked for exact scores only where ``exact`` is written, or
+        ``auto`` and an examination found them.
     tolerance : float or "exact", optional
         How far ``exact`` goes: the beginnings of labels that are not looked into may cause a total variation of at
         most this, in [0, 1]. By default 0.1 on the embedded engine, else 0.2; ``"exact"`` is 0.01.
     samples : int, optional
-        How often ``sampled`` asks about a text, at least 2; 10 by default.
+        How often ``sampled`` asks about a text (at least 2, 10 by default), or ``fused`` (2 to 10, 3 by default).
     temperature : float, optional
-        Temperature of ``sampled``, above 0; by default the one among `options`, else 1. A ``seed`` among `options` is
-        counted on from sample to sample.
+        Temperature of ``sampled`` (above 0; by default the one among `options`, else 1) and of ``fused`` and
+        ``verbalised``. A ``seed`` among `options` is counted on from sample to sample.
     prior_correction : LabelPriorCorrection, optional
         Fitted under this prompt; its label prior is divided out of every prediction. Not for answers that hold
         several labels.
@@ -141,12 +144,11 @@ class Classifier(ModelPredictor):
     ) -> None:
         self.labels = LabelSet.of(labels)
         self.field = field
-        self.prompt = prompt
-        self.user_template = user_template
+        self.prompt, self.user_template = prompt, user_template
         self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
-        limits = limits or Limits()
-        limits = limits if concurrency is None else replace(limits, concurrency=concurrency)
+        limits = replace(limits or Limits(), **({} if concurrency is None else {"concurrency": concurrency}))
+        scoring = known_scoring(scoring, model, options=options, space=space)
         client = open_client(
             model, space=space, concurrency=limits.concurrency, options=options, scoring=scoring
         )
@@ -157,18 +159,19 @@ class Classifier(ModelPredictor):
             space=LogprobSpace(client.space if space is None else space),
             keep_tokens=keep_tokens,
         )
-        gate = _gate(client, limits)
+        calls = ModelCalls(policy=retry or RetryPolicy(), gate=_gate(client, limits))
         response_format = response_format or enum_schema(self.labels, field)
         method = choose_method(
             client,
             reader,
             response_format,
-            calls=ModelCalls(policy=retry or RetryPolicy(), gate=gate),
+            calls=calls,
             options=call_options(options),
-            scoring=scoring if scoring is not None or space is None else "decode",
+            scoring=scoring,
             tolerance=tolerance,
             samples=samples,
             temperature=temperature,
+            model=model,
         )
         self._model = PromptedModel(
             method=method,
@@ -176,7 +179,7 @@ class Classifier(ModelPredictor):
             top_logprobs=top_logprobs,
             options=call_options(options),
         )
-        self._runner = Runner(gate=gate, journal=journal)
+        self._runner = Runner(gate=calls.gate, journal=journal)
         self.head = head
         refuse_misleading(model, options=options, method=method)
 
@@ -197,8 +200,8 @@ class Classifier(ModelPredictor):
         task : Task
             The task.
         model : str, Client or callable, optional
-            Used instead of the task's own model; the task's options then do not apply, except for ``sampled``
-            scoring, which every model allows.
+            Used instead of the task's own model; the task's options then do not apply, except for scoring by stated
+            confidence or agreement, which every model allows.
         client : Client, optional
             Stands for the task's own model, whose options apply; closed with the classifier.
         journal : Journal, optional
@@ -227,13 +230,14 @@ class Classifier(ModelPredictor):
                 from calibrant.heads._head import Head  # noqa: PLC0415  (if it names one)
                 from calibrant.inference._heads import opened_head  # noqa: PLC0415
 
+                found.settle()
                 head = Head.load(task.head.file, fingerprint=found.fingerprint())
                 found.head = opened_head(head, task.head.embeddings)
             opened.pop_all()
         return found
 
     def fit(
-        self, texts: Sequence[str], answers: Sequence[str], *, embeddings: str | EmbeddingModel | None = None
+        self, texts: Iterable[str], answers: Iterable[str], *, embeddings: str | EmbeddingModel | None = None
     ) -> Self:
         """Ask the model about labelled texts, and learn a head from its answers.
 
@@ -242,10 +246,10 @@ class Classifier(ModelPredictor):
 
         Parameters
         ----------
-        texts : sequence of str, length n
+        texts : sequence or series of str, length n
             Labelled texts; about 100 are a good beginning.
-        answers : sequence of str, length n
-            Their true labels.
+        answers : sequence or series of str, length n
+            Their true labels; the first belongs to the first text, whatever the index of a series.
         embeddings : str or EmbeddingModel, optional
             Gives the head a vector of each text beside its words: see `calibrant.inference.open_embedding_model`. By
             default words alone.
@@ -258,8 +262,10 @@ class Classifier(ModelPredictor):
         ProviderError
             A fault that every call would meet.
         """
+        from calibrant.core._frames import texts_of  # noqa: PLC0415 (if it learns a head)
         from calibrant.inference._heads import head_of, true_labels  # noqa: PLC0415 (if it learns one)
 
+        texts, answers = texts_of(texts), texts_of(answers, what="answers")
         true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
         embedding = None
         if embeddings is not None:
@@ -435,10 +441,9 @@ def _task_arguments(
                 model if isinstance(model, str) else "Another model",
                 own.name,
             )
-        is_sampled = (
-            own.scoring == "sampled"
-        )  # which every model allows; nothing else of the task's model applies
-        own = ModelSettings(scoring="sampled", samples=own.samples) if is_sampled else ModelSettings()
+        # Which every model allows; nothing else of the task's model applies.
+        allowed = own.scoring in {"auto", "fused", "verbalised", "sampled"}
+        own = ModelSettings(scoring=own.scoring, samples=own.samples) if allowed else ModelSettings()
     several = next((title for name, title in _SEVERAL_MODELS.items() if name in task.sections), None)
     if model is None and client is None and several is not None:
         raise ConfigurationError(

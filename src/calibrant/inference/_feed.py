@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
-from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from itertools import chain, islice
+from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
@@ -18,6 +20,8 @@ from calibrant.inference._limits import Gate
 
 # Rows looked up in the journal at a time.
 _BLOCK: Final = 256
+# Prompts whose digests are kept; those with demonstrations differ from row to row.
+_PROMPTS: Final = 256
 # Rows answered behind one that is not: they wait in memory, and no further ones are begun.
 _WINDOW: Final = 1024
 # Rows between two turns of the event loop at most.
@@ -35,6 +39,15 @@ class RowModel(Protocol):
     @property
     def name(self) -> str:
         """Name of the model, for messages."""
+        ...
+
+    @property
+    def is_settled(self) -> bool:
+        """True if it is known how its models are asked; `settle` finds out, before the first key."""
+        ...
+
+    async def settle(self, query: Query, journal: Journal | None = None) -> None:
+        """Find out how its models are asked, with one call each at most."""
         ...
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
@@ -60,6 +73,39 @@ class RowModel(Protocol):
     def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
         """Return True if `error` must end the run; `answered` is True if any row has succeeded."""
         ...
+
+
+class QueryKeys:
+    """Journal keys of queries: digests of the settings and texts that can change the prediction."""
+
+    def __init__(self) -> None:
+        self._digests: dict[tuple[str, str | None], Any] = {}
+
+    def clear(self) -> None:
+        """Forget the digests of all prompts, as settings have changed."""
+        self._digests.clear()
+
+    def key(self, query: Query, settings_of: Callable[[Query], Sequence[object]]) -> str:
+        """Return the digest of a query, 64 hexadecimal digits.
+
+        Parameters
+        ----------
+        query : Query
+            The query.
+        settings_of : callable
+            Returns all settings that can change the prediction, but the text, as JSON values; called once for each
+            prompt. It is not kept: a reference back to the model would keep a client from being closed.
+        """
+        prompt = (query.prompt + query.shown, query.user_template)
+        digest = self._digests.get(prompt)
+        if digest is None:
+            if len(self._digests) >= _PROMPTS:
+                self._digests.clear()
+            settings = json.dumps(list(settings_of(query)), sort_keys=True, default=repr)
+            digest = self._digests[prompt] = hashlib.sha256(settings.encode())
+        digest = digest.copy()
+        digest.update(query.text.encode("utf-8", "surrogatepass"))
+        return str(digest.hexdigest())
 
 
 class QueuedRow(NamedTuple):
@@ -220,6 +266,7 @@ class Feed:
     _finished: dict[int, Prediction] = field(default_factory=dict, init=False)
     _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _patience: list[Patience] = field(default_factory=list, init=False)
+    _opening: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self, stop: Stop | None) -> None:
         self._stop = stop or Stop()
@@ -238,6 +285,7 @@ class Feed:
         n_workers = self._gate.concurrency
         if isinstance(queries, Sequence):
             n_workers = min(n_workers, len(queries))
+        queries, first = (queries, None) if self.model.is_settled else _with_first(queries)
         rows = self.runner.rows(self.model, queries)
         seconds = self._gate.limits.run_seconds
         deadline = asyncio.timeout(seconds)
@@ -257,6 +305,8 @@ class Feed:
         try:
             with self._stop.calling(from_any_thread):
                 async with deadline, asyncio.TaskGroup() as group:
+                    if first is not None:
+                        self._opening = group.create_task(self._settle(first))
                     workers += [group.create_task(self._work(rows)) for _ in range(n_workers)]
         except TimeoutError:
             if not deadline.expired():
@@ -275,6 +325,8 @@ class Feed:
         patience = Patience()
         self._patience.append(patience)
         with patience.applied():
+            if self._opening is not None:
+                await self._opening
             while await self._may_begin():
                 row = next(rows, None)
                 if row is None:
@@ -292,6 +344,14 @@ class Feed:
                 self._watch(prediction)
                 if index % _BREATH == 0:
                     await asyncio.sleep(0)  # what a journal holds is answered without any wait
+
+    async def _settle(self, first: Query) -> None:
+        """Find out how the model is asked, while the workers wait."""
+        patience = Patience()
+        self._patience.append(patience)
+        with patience.applied():
+            if await self._may_begin():
+                await self.model.settle(first, self.runner.journal)
 
     async def _may_begin(self) -> bool:
         gate = self._gate
@@ -331,3 +391,12 @@ class Feed:
                 f"{prediction.reason}",
                 provider=self.model.name,
             )
+
+
+def _with_first(queries: Iterable[Query]) -> tuple[Iterable[Query], Query | None]:
+    """Return queries that can still be read from the first one on, and the first one."""
+    if isinstance(queries, Sequence):
+        return queries, queries[0] if queries else None
+    rest = iter(queries)
+    first = next(rest, None)
+    return (rest, None) if first is None else (chain([first], rest), first)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, get_args
 
 from calibrant.clients._rates import rate_state
 from calibrant.clients._retry import RetryPolicy, with_retries
@@ -22,8 +22,9 @@ from calibrant.core._errors import (
     ProviderError,
     ProviderTimeoutError,
 )
+from calibrant.core._labels import OpenLabels
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
-from calibrant.inference._limits import Gate
+from calibrant.inference._limits import Gate, is_in_process
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs._completion import read_completion
 from calibrant.metrics._validation import is_number
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("calibrant")
 
-Scoring: TypeAlias = Literal["exact", "decode", "sampled"]
+Scoring: TypeAlias = Literal["auto", "fused", "verbalised", "exact", "decode", "sampled"]
 Tolerance: TypeAlias = float | Literal["exact"]
 DEFAULT_TOLERANCE: Final = 0.2
 
@@ -188,6 +189,26 @@ class Method(ABC):
         return self.reader.space
 
     @property
+    def calls_a_row(self) -> int:
+        """Number of calls about each row, retries aside; 1 where exact scoring decides by the row."""
+        return 1
+
+    @property
+    def decoding(self) -> Method:
+        """Method to take where nothing may be asked to settle it."""
+        return self
+
+    @property
+    def is_settled(self) -> bool:
+        """True if it is known how the model is asked; `settle` finds out."""
+        return True
+
+    async def settle(  # noqa: B027 (only one method has to)
+        self, request: CompletionRequest, stored: Prediction | None = None
+    ) -> None:
+        """Find out how the model is to be asked, with one call at most."""
+
+    @property
     def might_keep_features(self) -> bool:
         """True if the method could add text features to predictions, but does not."""
         return False
@@ -304,6 +325,7 @@ def choose_method(  # noqa: PLR0913  (keyword-only options)
     tolerance: Tolerance | None,
     samples: int | None,
     temperature: float | None,
+    model: object = None,
 ) -> Method:
     """Return the requested method, or the best that model and schema support.
 
@@ -315,32 +337,34 @@ def choose_method(  # noqa: PLR0913  (keyword-only options)
         Handed to the provider with every call.
     scoring, tolerance, samples, temperature
         See `calibrant.inference.Classifier`.
+    model : str, Client or callable, optional
+        As it was given: one by name is tried before it is asked about rows, others only with ``auto``. Answers that
+        lack log-probabilities are else predictions without a confidence.
 
     Raises
     ------
     ConfigurationError
         A value is unknown or out of range, or the model or the schema does not allow it.
     """
-    if scoring not in {None, "exact", "decode", "sampled"}:
-        raise ConfigurationError(f"Expected scoring 'exact', 'decode' or 'sampled', got {scoring!r}.")
+    if scoring not in {None, *get_args(Scoring)}:
+        *names, last = map(repr, get_args(Scoring))
+        raise ConfigurationError(f"Expected scoring {', '.join(names)} or {last}, got {scoring!r}.")
     if tolerance is None:
         tolerance = getattr(client, "default_tolerance", DEFAULT_TOLERANCE)
     _check_tolerance(tolerance)
-    if scoring == "sampled":
-        from calibrant.inference._sampling import Sampling  # noqa: PLC0415 (only when it is asked for)
-
-        return Sampling.of(
-            client, reader, calls=calls, options=options, samples=samples, temperature=temperature
-        )
-    only_sampled = (("samples", samples, "it"), ("temperature", temperature, "it, or name it among options"))
-    for name, value, instead in only_sampled:
-        if value is not None:
-            raise ConfigurationError(
-                f"Expected {name} only with scoring='sampled', got {name}={value!r} and scoring={scoring!r}: add "
-                f"scoring='sampled', or leave out {instead}."
-            )
+    if scoring in {"sampled", "fused", "verbalised"}:
+        own = {"calls": calls, "options": options, "samples": samples, "temperature": temperature}
+        return _asking_several(scoring, client, reader, **own)
+    if scoring != "auto":
+        _refuse_sampling(scoring, samples=samples, temperature=temperature)
     decoding = Decoding(client=client, reader=reader, calls=calls)
-    if scoring == "decode" or (scoring is None and not isinstance(client, ContinuingClient)):
+    may_hide = scoring == "auto" or (scoring is None and isinstance(model, str))
+    if may_hide and not is_in_process(client) and not isinstance(reader.labels, OpenLabels):
+        from calibrant.inference._auto import AutoDecoding  # noqa: PLC0415 (only for models that may hide them)
+
+        own = {"options": options, "samples": samples, "temperature": temperature}
+        decoding = AutoDecoding.of(model, client, reader, calls=calls, **own)
+    if scoring == "decode" or (scoring != "exact" and not isinstance(client, ContinuingClient)):
         return decoding
     exact_reader = replace(reader, space=LogprobSpace.EXACT)
     exact = _exact_method(client, exact_reader, response_format, tolerance=tolerance, calls=calls)
@@ -350,6 +374,37 @@ def choose_method(  # noqa: PLR0913  (keyword-only options)
         raise ConfigurationError(f"scoring='exact' is not possible: {exact}. Use scoring='decode'.")
     _warn_once(client.name, exact)
     return decoding
+
+
+def _asking_several(scoring: str | None, client: Client, reader: AnswerReader, **settings: Any) -> Method:  # noqa: ANN401
+    """Return a method that asks about a row several times, or once for a stated confidence."""
+    if scoring == "sampled":
+        from calibrant.inference._sampling import Sampling  # noqa: PLC0415 (only when it is asked for)
+
+        return Sampling.of(client, reader, **settings)
+    from calibrant.inference._fused import Fused  # noqa: PLC0415 (only when it is asked for)
+
+    if scoring == "verbalised":
+        if settings["samples"] not in {None, 1}:
+            raise ConfigurationError(
+                f"Expected one call a row with scoring='verbalised', got samples={settings['samples']!r}: leave it "
+                "out, or add scoring='fused'."
+            )
+        settings["samples"] = 1
+    elif settings["samples"] == 1:
+        raise ConfigurationError("Expected at least 2 samples with scoring='fused', got 1: add 'verbalised'.")
+    return Fused.of(client, reader, **settings)
+
+
+def _refuse_sampling(scoring: str | None, **given: object) -> None:
+    """Refuse settings of methods that ask several times."""
+    hints = {"samples": "it", "temperature": "it, or name it among options"}
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"Expected {name} only with scoring='sampled', 'fused' or 'auto', got {name}={value!r} and "
+                f"scoring={scoring!r}: add scoring='sampled', or leave out {hints[name]}."
+            )
 
 
 def _check_tolerance(tolerance: Any) -> None:  # noqa: ANN401  (anything a caller writes)

@@ -1,12 +1,9 @@
-"""Base class of predictors, and the predictor of one prompted model: its requests and journal keys."""
+"""Predictor of one prompted model: its requests and journal keys."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
-from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -14,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from calibrant.core._completion import Client, Completion, CompletionRequest
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
-from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
+from calibrant.core._predictor import OnPrediction, Query, Stop
 from calibrant.core._records import Journal
-from calibrant.core._rows import TextWithContext
-from calibrant.inference._feed import Feed, Runner
+from calibrant.inference._base import BasePredictor
+from calibrant.inference._feed import Feed, QueryKeys
 from calibrant.inference._limits import Gate, is_in_process
-from calibrant.inference._loop import ask_async, run_sync
 from calibrant.inference._methods import Method
 
 if TYPE_CHECKING:
@@ -31,139 +26,8 @@ if TYPE_CHECKING:
     from calibrant.heads._head import Head
     from calibrant.inference._demonstrations import Retrieval
 
-_LABELS_SHOWN: Final = 5
 # Options that cannot change an answer.
 _NOT_IN_KEY: Final = frozenset({"api_key", "timeout"})
-
-# Prompts whose digests are kept; those with demonstrations differ from row to row.
-_PROMPTS: Final = 256
-
-
-class BasePredictor(Predictor):
-    """Base class of predictors, with synchronous and asynchronous methods to classify texts."""
-
-    _runner: Runner
-
-    @property
-    @abstractmethod
-    def clients(self) -> tuple[Client, ...]:
-        """Clients of the predictor's models, in the order in which they are asked."""
-
-    @property
-    def journal(self) -> Journal | None:
-        """Journal of finished predictions, which are not requested again; None without one."""
-        return self._runner.journal
-
-    @property
-    def meter(self) -> Gate:
-        """Counters of the predictor: rows, calls, tokens and cost so far."""
-        return self._runner.gate
-
-    @property
-    def limits(self) -> Limits:
-        """Limits of the predictor's calls."""
-        return self.meter.limits
-
-    def query(self, text: str | TextWithContext) -> Query:
-        """Return the query that asks about a text, under the predictor's own prompt."""
-        given = text if isinstance(text, TextWithContext) else TextWithContext(text)
-        return Query(
-            prompt=self.prompt, text=given.text, user_template=self.user_template, context=given.context
-        )
-
-    def classify(self, text: str | TextWithContext) -> Prediction:
-        """Classify one text; a cascade's verifier also reads `context`."""
-        return self.classify_many([text])[0]
-
-    def classify_many(
-        self,
-        texts: Sequence[str | TextWithContext],
-        *,
-        on_prediction: OnPrediction | None = None,
-    ) -> list[Prediction]:
-        """Classify texts concurrently.
-
-        Parameters
-        ----------
-        texts : sequence of str or TextWithContext
-            Texts to classify.
-        on_prediction : callable, optional
-            Called with the index and the prediction of each text as it is answered.
-
-        Returns
-        -------
-        list of Prediction
-            One per text, in order. A row that failed says so in its ``outcome``.
-
-        Raises
-        ------
-        ProviderError
-            A fault that every call would meet, such as a bad key.
-        LimitReachedError
-            A budget or the deadline of the run was reached first.
-        """
-        return run_sync(self.aclassify_many(texts, on_prediction=on_prediction))
-
-    async def aclassify(self, text: str | TextWithContext) -> Prediction:
-        """Classify one text, for use inside an event loop."""
-        return (await self.aclassify_many([text]))[0]
-
-    async def aclassify_many(
-        self,
-        texts: Sequence[str | TextWithContext],
-        *,
-        on_prediction: OnPrediction | None = None,
-    ) -> list[Prediction]:
-        """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
-        return await ask_async(self, [self.query(text) for text in texts], on_prediction=on_prediction)
-
-    def __repr__(self) -> str:
-        labels = ", ".join(map(repr, self.labels.labels[:_LABELS_SHOWN]))
-        more = f", ... {len(self.labels)} in all" if len(self.labels) > _LABELS_SHOWN else ""
-        scoring = self.describe()["method"].get("scoring")
-        return f"{type(self).__name__}(model={self.name!r}, labels=[{labels}{more}], scoring={scoring!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        # In a thread: connections of this event loop are closed by the loop itself, which must go on.
-        await asyncio.to_thread(self.close)
-
-
-class QueryKeys:
-    """Journal keys of queries: digests of the settings and texts that can change the prediction."""
-
-    def __init__(self) -> None:
-        self._digests: dict[tuple[str, str | None], Any] = {}
-
-    def key(self, query: Query, settings_of: Callable[[Query], Sequence[object]]) -> str:
-        """Return the digest of a query, 64 hexadecimal digits.
-
-        Parameters
-        ----------
-        query : Query
-            The query.
-        settings_of : callable
-            Returns all settings that can change the prediction, but the text, as JSON values; called once for each
-            prompt. It is not kept: a reference back to the model would keep a client from being closed.
-        """
-        prompt = (query.prompt + query.shown, query.user_template)
-        digest = self._digests.get(prompt)
-        if digest is None:
-            if len(self._digests) >= _PROMPTS:
-                self._digests.clear()
-            settings = json.dumps(list(settings_of(query)), sort_keys=True, default=repr)
-            digest = self._digests[prompt] = hashlib.sha256(settings.encode())
-        digest = digest.copy()
-        digest.update(query.text.encode("utf-8", "surrogatepass"))
-        return str(digest.hexdigest())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +74,21 @@ class PromptedModel:
             options=self.options,
             without_text=replace(query, text="", shown="").messages(),
         )
+
+    @property
+    def is_settled(self) -> bool:
+        """True if it is known how the model is asked."""
+        return self.method.is_settled
+
+    async def settle(self, query: Query, journal: Journal | None = None) -> None:
+        """Find out how the model is to be asked, with one call at most; see `AutoDecoding.settle`."""
+        ((prepared, problem),) = self.prepare([query])
+        if problem:
+            return
+        key = self.key(prepared)
+        self._keys.clear()  # it may be another one from now on
+        stored = None if journal is None else journal.get_many([key]).get(key)
+        await self.method.settle(self.request(prepared), stored)
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return queries with rendered demonstrations, each with an error text or an empty one."""
@@ -307,6 +186,25 @@ class ModelPredictor(BasePredictor):
         return self._model.method
 
     @property
+    def row_model(self) -> PromptedModel:
+        """Prompted model that the feed asks."""
+        return self._model
+
+    def settled(self) -> Self:
+        """Return a predictor that decodes if it is not known how the model is asked, without asking; else itself."""
+        method = self.method
+        if method.is_settled:
+            return self
+        found = copy(self)
+        found._model = replace(self._model, method=method.decoding)  # noqa: SLF001 (of its own kind)
+        return found
+
+    @property
+    def scoring(self) -> str:
+        """Name of the method, as far as it is known."""
+        return str(self.method.describe()["scoring"])
+
+    @property
     def space(self) -> LogprobSpace:
         """Log-probability space of the predictor's distributions."""
         return self.method.space
@@ -340,6 +238,11 @@ class ModelPredictor(BasePredictor):
     def gates(self) -> tuple[Gate, ...]:
         """Tuple that holds the rate limiter of the model's calls."""
         return (self._runner.gate,)
+
+    @property
+    def journal(self) -> Journal | None:
+        """Journal of finished predictions, which are not requested again; None without one."""
+        return self._runner.journal
 
     def use_journal(self, journal: Journal | None) -> None:
         """Set the journal that stores predictions, also for copies that share the row engine."""
@@ -375,6 +278,8 @@ class ModelPredictor(BasePredictor):
         ProviderError
             A fault that every call would meet, before any call has succeeded.
         """
+        if not self._model.is_settled:
+            await self._model.settle(query, self.journal)
         (row,) = self._runner.rows(self._model, [query])
         return await self._runner.answer(self._model, row)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core._completion import Client, CompletionRequest
 from calibrant.core._composite import CompositeLabels
@@ -134,6 +135,8 @@ class Sampling(Method):
 
     samples: int = _DEFAULT_SAMPLES
     temperature: float | None = _DEFAULT_TEMPERATURE
+    # True if a missing temperature is the client's own, False if it is the provider's.
+    keeps_temperature: ClassVar[bool] = False
 
     @classmethod
     def of(
@@ -182,15 +185,15 @@ class Sampling(Method):
         reader = replace(self.reader, space=LogprobSpace.NONE)
         decoding = Decoding(client=self.client, reader=reader, calls=self.calls)
         answers = await ask_together(
-            decoding.predict(self._sample(request, number)) for number in range(self.samples)
+            decoding.predict(self.sample(request, number)) for number in range(self.samples)
         )
         if 2 * len(answers.given) < self.samples:
             failure = answers.failures[0]
             failure.attempts = answers.attempts
             raise failure
-        found = Counter(answer.label for answer in answers.given if answer.label is not None)
-        if found:
-            content = _agreement(self.reader.labels, found, n_answers=len(answers.given))
+        legal = [answer for answer in answers.given if answer.label is not None]
+        if legal:
+            content = self.agreement(legal, n_answers=len(answers.given))
             first = next(answer for answer in answers.given if answer.label == content["label"])
         else:  # the most frequent outcome; of equally frequent ones, the first
             content, outcomes = {}, Counter(answer.outcome for answer in answers.given)
@@ -199,8 +202,21 @@ class Sampling(Method):
         model = next((answer.model for answer in answers.given if answer.model is not None), None)
         return replace(first, **content, usage=answers.usage, model=model, attempts=answers.attempts)
 
-    def _sample(self, request: CompletionRequest, number: int) -> CompletionRequest:
-        options = {"temperature": self.temperature, **request.options}
+    @property
+    def calls_a_row(self) -> int:
+        """Number of calls about each row, retries aside."""
+        return self.samples
+
+    def agreement(self, answers: Sequence[Prediction], *, n_answers: int) -> dict[str, Any]:
+        """Return label, confidence, and distribution or parts, from the legal ones of `n_answers` answers."""
+        found = Counter(answer.label for answer in answers if answer.label is not None)
+        return _agreement(self.reader.labels, found, n_answers=n_answers)
+
+    def sample(self, request: CompletionRequest, number: int) -> CompletionRequest:
+        """Return the request for the sample with this number, from 0."""
+        options = dict(request.options)
+        if self.temperature is not None or not self.keeps_temperature:
+            options = {"temperature": self.temperature, **options}
         if options.get("seed") is not None:
             options["seed"] += number
         return replace(request, top_logprobs=0, options=options)
@@ -237,14 +253,36 @@ def _agreement(labels: LabelSet, found: Counter[str], *, n_answers: int) -> dict
 def _smoothed_part(name: str, label: str, labels: LabelSet, found: Counter[str], *, n_answers: int) -> Part:
     counts = np.array([found[one] for one in labels.labels])
     legal = int(counts.sum())
+    return counted_part(
+        name,
+        label,
+        labels,
+        (counts + 1.0) / (legal + len(counts)),
+        measured=counts > 0,
+        label_mass=legal / n_answers,
+        space=LogprobSpace.SAMPLED,
+    )
+
+
+def counted_part(  # noqa: PLR0913 (fields of a distribution)
+    name: str,
+    label: str,
+    labels: LabelSet,
+    probabilities: NDArray[np.float64],
+    *,
+    measured: NDArray[np.bool_],
+    label_mass: float,
+    space: LogprobSpace,
+) -> Part:
+    """Return a part of an answer whose probabilities, above 0, come from several answers."""
     distribution = LabelDistribution(
         labels=labels.labels,
-        logprobs=np.log((counts + 1.0) / (legal + len(counts))),
-        measured=counts > 0,
+        logprobs=np.log(probabilities),
+        measured=measured,
         joint_logprob=None,
-        label_mass=legal / n_answers,
+        label_mass=label_mass,
         unresolved_mass=0.0,
-        space=LogprobSpace.SAMPLED,
+        space=space,
         emitted=label,
     )
     return scored_part(name, label, distribution)

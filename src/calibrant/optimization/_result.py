@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from calibrant.calibration._thresholds import ThresholdSuggestion
+from calibrant.core._frames import pandas_frame
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._rows import Example
@@ -28,6 +29,9 @@ from calibrant.optimization._choice import (
     row_scores,
 )
 from calibrant.optimization._prompt_parts import COMPONENT
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA_VERSION = 1
 # Fields that are left out of ``result.json`` if they are None.
@@ -207,6 +211,29 @@ class OptimizationResult:
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``result.json`` holds them."""
         return {"schema_version": SCHEMA_VERSION, "kind": "optimization", **_to_record(self)}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return a data frame with one row for each prompt of `validated`.
+
+        Columns: prompt, origin, score, rows, accuracy, macro_f1, credit, log_loss (all on validation rows), chosen and
+        test_accuracy, which only the seed prompt and the best one have.
+
+        Raises
+        ------
+        ConfigurationError
+            pandas is not installed.
+        """
+        figures = ("origin", "score", "rows", "accuracy", "macro_f1", "credit", "log_loss")
+        tested = {score.prompt: score.accuracy for score in (self.seed_prompt, self.best_prompt)}
+        prompts = [one.candidate[COMPONENT] for one in self.validated]
+        return pandas_frame(
+            {
+                "prompt": prompts,
+                **{name: [getattr(one, name) for one in self.validated] for name in figures},
+                "chosen": [place == self.chosen for place in range(len(prompts))],
+                "test_accuracy": [getattr(tested.get(prompt), "estimate", None) for prompt in prompts],
+            }
+        )
 
 
 def _to_record(value: Any) -> Any:  # noqa: ANN401  (JSON values)

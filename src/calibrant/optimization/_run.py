@@ -19,6 +19,7 @@ from calibrant.core._files import make_rescue_folder
 from calibrant.core._predictor import Predictor
 from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
+from calibrant.evaluation._data import settle
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._embeddings import open_embedding_model
@@ -56,6 +57,8 @@ from calibrant.scoring._strategies import (
 )
 
 if TYPE_CHECKING:
+    from calibrant.core._frames import Frame
+    from calibrant.core._labels import LabelSet
     from calibrant.heads._embedding import EmbeddingModel
     from calibrant.inference._models import ModelLike
 
@@ -67,8 +70,12 @@ _LARGE_GAIN = 0.2
 
 
 def optimize(  # noqa: PLR0913  (keyword-only options)
-    task: Task | str | Path,
+    task: Task | str | Path | Frame,
     *,
+    text: str | None = None,
+    label: str | None = None,
+    labels: LabelSet | Sequence[str] | None = None,
+    prompt: str | None = None,
     model: ModelLike | Predictor | None = None,
     reflection_model: str | Callable[[str], str] | None = None,
     reflection_options: Mapping[str, Any] | None = None,
@@ -85,8 +92,13 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
 
     Parameters
     ----------
-    task : Task or path
-        The task, or its TOML file; needs train, validation and test rows.
+    task : Task, path or frame
+        The task, or its TOML file; needs train, validation and test rows. Or labelled rows: a data frame of pandas or
+        polars, a table of pyarrow or a Hugging Face dataset, which `Task.from_frame` divides.
+    text, label : str, optional
+        Columns of the frame with the texts and their true labels.
+    labels, prompt : optional
+        Labels and first prompt of the frame's task; see `Task.from_frame`.
     model : str, Client, callable or Predictor, optional
         Answers instead of the task's own model. A predictor, such as the cascade of a task
         (`calibrant.assembly.open_classifier`), is neither changed nor closed.
@@ -168,7 +180,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     started = time.perf_counter()
     if out is not None:
         check_names(model, reflection_model, proposer)
-    task = task if isinstance(task, Task) else Task.from_file(task)
+    task = _opened_task(task, text=text, label=label, labels=labels, prompt=prompt)
     directory = None if out is None else Path(out)
     current = directory is None or is_current(directory)
     may_race = current and (isinstance(model, Classifier) or not isinstance(model, Predictor))
@@ -178,6 +190,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
         predictor, embedding = _open(task, model, stack), _open_embedding(task)
+        settle(predictor, task.train, rows=max_metric_calls)
         files = _opened_files(directory, search_fingerprint(task, model, plan))
         journal, reflections = stack.enter_context(files)
         teaches = False
@@ -200,6 +213,29 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
         found, head = heads.run(search.run(for_race=for_race))
         return TestStage(**vars(stage), directory=directory, found=found, head=head).run(started=started)
+
+
+def _opened_task(
+    task: Task | str | Path | Frame,
+    *,
+    text: str | None,
+    label: str | None,
+    labels: LabelSet | Sequence[str] | None,
+    prompt: str | None,
+) -> Task:
+    """Return the task that is given, in a file, or made of a frame."""
+    if isinstance(task, Task | str | Path):
+        if (text, label, labels, prompt) != (None,) * 4:
+            raise ConfigurationError(
+                "Expected text, label, labels and prompt beside a frame alone, got a task: it has its own."
+            )
+        return task if isinstance(task, Task) else Task.from_file(task)
+    if text is None or label is None:
+        raise ConfigurationError(
+            "Expected a task, its file, or a frame with the names of its columns, got "
+            f"{type(task).__name__} without them: add text= and label=."
+        )
+    return Task.from_frame(task, text=text, label=label, labels=labels, prompt=prompt)
 
 
 def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:

@@ -23,7 +23,7 @@ from calibrant.core._records import prediction_to_record
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
-from calibrant.evaluation._calibrate import CALIBRATION, calibrate_predictions
+from calibrant.evaluation._calibrate import CALIBRATION, calibrate_search
 from calibrant.evaluation._saved import load_predictions
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
@@ -279,9 +279,9 @@ class TestStage(SearchStage):
         if self.head is not None:
             self.head.save(directory / "head.json", fingerprint=fingerprint)
         if not (directory / CALIBRATION).exists():  # one that the user made stays
-            # The head's confidence on the test rows, which it never saw; too few of them teach nothing.
+            # On the test rows, which neither the prompt nor its head saw; too few of them teach nothing.
             with contextlib.suppress(DataError):
-                calibrate_predictions(load_predictions(directory)).write(directory)
+                calibrate_search(load_predictions(directory)).write(directory)
 
     def _result(
         self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float

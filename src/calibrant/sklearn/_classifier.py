@@ -32,10 +32,10 @@ from calibrant.core._settings import DEFAULT_MODEL, ModelSettings
 from calibrant.core._task import Task
 from calibrant.evaluation._cache import open_cache
 from calibrant.heads._head import Head
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._methods import Scoring
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client, without_secrets
-from calibrant.inference._predictor import BasePredictor
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.sklearn._fitting import Budget, Learned, answer_texts, better_prompt, report_failures
 from calibrant.sklearn._rows import (
@@ -197,16 +197,19 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 asked.use_journal(journal)
             learned = None
             if self.head == "auto":
-                asked = asked.with_limits(replace(asked.limits, max_requests=budget.left(calls)))
+                most = (
+                    None if asked.in_process else budget.left(calls)
+                )  # there a row is one call, checks aside
+                asked = asked.with_limits(replace(asked.limits, max_requests=most))
                 learned = Learned.of(asked, rows[: budget.rows])
                 classifier.head = learned.head
-            self.n_calls_ = calls + asked.meter.requests
+            self.n_calls_ = calls + (asked.meter.rows if asked.in_process else asked.meter.requests)
         self.head_: Head | None = None if learned is None else learned.head
         self.calibrator_: ConfidenceCalibrator | None = None if learned is None else learned.calibrator
         held_out = None if learned is None else learned.held_out
-        settings = task.model.model_copy(update={"name": classifier.name})  # of a function, too
+        if not isinstance(self.model, str):  # a bundle names the function, and does not ask another model
+            task = replace(task, model=task.model.model_copy(update={"name": classifier.name}))
         self._set_classes(classes, names, labels)
-        task = replace(task, model=settings)
         self._files = fitted_files(classifier, task, calibrator=self.calibrator_, held_out=held_out)
         self._fingerprint = classifier.fingerprint().to_record()
         self._opened: tuple[int, BasePredictor] = (os.getpid(), classifier)
@@ -330,7 +333,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         base = {} if task.model.api_base is None else {"api_base": task.model.api_base}
         found = cls(
-            bundle.fingerprint.model if model is None else model,
+            task.model.name if model is None else model,
             labels=names,
             prompt=bundle.prompt,
             field=bundle.field,
@@ -352,7 +355,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: no open model, and no option that may be a credential."""
+        """Return the state of a pickle, without the open model and options that may be credentials."""
         state: dict[str, Any] = {**super().__getstate__()}
         state.pop("_opened", None)
         if self.options:
@@ -427,7 +430,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         withheld = {name for names in bundle.tasks[0].left_out.values() for name in names}
         given = self.options or {}
         options = {name: given[name] for name in given if name in withheld or may_be_withheld(name)}
-        model = None if self.model == bundle.fingerprint.model else self.model
+        model = None if self.model == bundle.tasks[0].task.model.name else self.model
         self._opened = os.getpid(), open_bundle(bundle, model=model, options=options)
         return self._opened[1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ def read_classes(
     """Return the sorted classes, the name of each in the order of the labels, and the class of each row."""
     if y is None:
         raise ConfigurationError("CalibrantClassifier requires y to be passed, but the target y is None.")
+    if isinstance(y, list | tuple):  # an array of texts would spell NaN out
+        refuse_missing(np.array(y, dtype=object), "y", "a class")
     values = column_or_1d(y, warn=True)
     refuse_missing(values, "y", "a class")
     check_classification_targets(values)
@@ -50,6 +53,12 @@ def read_classes(
         )
     if labels is None:
         names = {value: str(value) for value in seen.tolist()}
+        if seen.dtype.kind in "iufb":
+            warnings.warn(
+                f"The model reads the classes as {', '.join(map(repr, list(names.values())[:SHOWN]))}: pass labels, a "
+                "mapping from each to a name. (cross_val_predict numbers classes, in sorted order, for probabilities.)",
+                stacklevel=3,
+            )
     elif isinstance(labels, Mapping):
         names = dict(labels)
     else:

@@ -34,7 +34,7 @@ def test_models_refusing_logprobs_end_the_run(build: Build) -> None:
     built = build(REFUSED, ("cat", 0.9), method="label_probability", limits=Limits(concurrency=1))
     error = failure(built.cascade)
     assert str(error).startswith("a: UnsupportedParamsError: logprobs. This model gives no token")
-    assert '\n\n[[cascade.models]]\nname = "a"\nscoring = "sampled"\n\n' in str(error)
+    assert '\n\n[[cascade.models]]\nname = "a"\nscoring = "fused"\n\n' in str(error)
     assert built.calls == [1, 0]
 
 
@@ -74,7 +74,7 @@ def test_models_without_logprobs_end_the_run(serve: Serve) -> None:
     large, second = serve("large")
     error = failure(Cascade([first, second], method="label_probability"))
     assert str(error).startswith("hosted_vllm/small: Its answers come without token log-probabilities.")
-    assert '[[cascade.models]]\nname = "hosted_vllm/small"\nscoring = "sampled"' in str(error)
+    assert '[[cascade.models]]\nname = "hosted_vllm/small"\nscoring = "fused"' in str(error)
     assert sum(small.counts.values()) <= 2 * 4
     assert sum(large.counts.values()) == 0
 

@@ -160,7 +160,7 @@ class TestFaults:
         server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
         error = failure(make())
         assert error.systemic
-        assert '[model]\nscoring = "sampled"' in str(error)
+        assert '[model]\nscoring = "fused"' in str(error)
 
 
 class TestCalls:

@@ -195,7 +195,7 @@ class TestNobodyAnswers:
         """The remedy appears once, after all providers' messages, also during cooldowns."""
         lines = (
             '\n\n[cascade]\nconfidence_method = "label_probability"\n\n'
-            '[[cascade.models]]\nname = "routed"\nscoring = "sampled"\n\n'
+            '[[cascade.models]]\nname = "routed"\nscoring = "fused"\n\n'
         )
         refused = LogprobsUnsupportedError("no logprobs.", provider="gpt")
         alone, _ = routed(refused)
@@ -218,7 +218,7 @@ class TestNobodyAnswers:
         error = raised(client)
         assert error.systemic
         assert "b: wrong key Check the API key. This model gives" in str(error)
-        assert '\nscoring = "sampled"\n' in str(error)
+        assert '\nscoring = "fused"\n' in str(error)
         client, _ = routed(refused, down("b"))
         assert str(raised(client)).endswith("no provider answered: a: gpt: no logprobs; b: is down.")
 

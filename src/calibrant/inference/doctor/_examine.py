@@ -35,7 +35,7 @@ _FAMILIES: Final = (
 _JITTER: Final = 0.01
 # Alternatives less probable than this differ in any engine; they are compared as if they were this.
 _NOISE: Final = math.log(1e-3)
-_SAMPLED: Final = 'scoring = "sampled" under [model], which needs none'
+_FUSED: Final = 'scoring = "fused" under [model], which needs none'
 
 _Judgement: TypeAlias = tuple[FindingVerdict, str, str]
 """Verdict, detail and remedy of a probe."""
@@ -159,7 +159,7 @@ def _scoring(evidence: Evidence) -> RecommendedScoring:
     if evidence.exact_scores:
         return "exact"
     usable = evidence.claimed is not LogprobSpace.NONE and evidence.distributions
-    return "decode" if usable else "sampled"
+    return "decode" if usable else "fused"
 
 
 def _confidences(evidence: Evidence, scoring: RecommendedScoring, space: LogprobSpace) -> list[float]:
@@ -226,7 +226,7 @@ def _enum(evidence: Evidence) -> _Judgement:
 
 
 def _logprobs(evidence: Evidence) -> _Judgement:
-    remedy = f"Use {_SAMPLED}; or another model."
+    remedy = f"Use {_FUSED}; or another model."
     verdict = _warning if evidence.exact_scores else _problem
     if evidence.refused_schema:
         return _unknown("There is no enum output that they could come with.")
@@ -345,7 +345,7 @@ def _units(evidence: Evidence) -> _Judgement:
         return _unknown("No log-probabilities were reported.")
     if evidence.fault:
         return _problem(
-            f"Not natural log-probabilities: {evidence.fault}.", f"Use {_SAMPLED}; or another endpoint."
+            f"Not natural log-probabilities: {evidence.fault}.", f"Use {_FUSED}; or another endpoint."
         )
     values = [value for token in tokens for value in (token.logprob, *(listed for _, listed in token.top))]
     impossible = sum(value <= IMPOSSIBLE for value in values)
@@ -354,7 +354,7 @@ def _units(evidence: Evidence) -> _Judgement:
     if all(value == 0.0 or value <= IMPOSSIBLE for value in values):
         return _warning(
             f"Every value is 0 or impossible{remark}: they do not tell a sure answer from a doubtful one.",
-            f"Where your own texts show the same, use {_SAMPLED}.",
+            f"Where your own texts show the same, use {_FUSED}.",
         )
     return _ok(f"Natural logarithms, none above 0{remark}.")
 

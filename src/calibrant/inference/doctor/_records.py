@@ -28,7 +28,7 @@ from calibrant.clients._redact import (
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import user_path, write_atomically
 from calibrant.core._prediction import LogprobSpace
-from calibrant.inference._methods import Decoding, Method
+from calibrant.inference._methods import Decoding, Method, Scoring
 
 _ADDRESS: Final = ("api_base", "base_url")
 # Words of an option's name that say it holds a credential; "max_tokens" holds none of them.
@@ -46,7 +46,8 @@ Identity: TypeAlias = tuple[str, str | None, dict[str, Any]]
 """Model, endpoint and the other options that matter, free of credentials."""
 
 
-RecommendedScoring: TypeAlias = Literal["exact", "decode", "sampled"]
+RecommendedScoring: TypeAlias = Literal["exact", "decode", "fused", "sampled"]
+"""Examinations of earlier versions recommend ``sampled`` where later ones recommend ``fused``."""
 
 
 class FindingVerdict(StrEnum):
@@ -126,7 +127,7 @@ class Examination:
     space : LogprobSpace
         How a decoded answer's log-probabilities are to be read: as they were found to be, or else as
         the client says; ``none`` where they cannot be used.
-    scoring : {"exact", "decode", "sampled"}
+    scoring : {"exact", "decode", "fused", "sampled"}
         The method recommended.
     thresholds : Thresholds
         The family recommended for feedback.
@@ -308,6 +309,7 @@ def save_examination(examination: Examination) -> Path:
         path = record_path((examination.model, examination.api_base, dict(examination.parameters)))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(record, indent=1) + "\n")
+        _probe_path(path).unlink(missing_ok=True)  # the examination knows better
     except (OSError, RuntimeError) as error:
         msg = (
             f"The examination cannot be stored ({error}): set CALIBRANT_HOME to a folder that can be written."
@@ -339,6 +341,57 @@ def load_examination(
     return None
 
 
+def known_scoring(
+    scoring: Scoring | None, model: object, *, options: Mapping[str, Any] | None, space: object
+) -> Scoring | None:
+    """Return the scoring to open a model with, as far as it is known beforehand.
+
+    Where a space is given an answer is decoded to read it. ``auto`` is ``exact`` if an examination found exact scores.
+    """
+    if scoring is None and space is not None:
+        return "decode"
+    if scoring == "auto" and isinstance(model, str):
+        found = load_examination(model, options=options)
+        return "exact" if found is not None and found.scoring == "exact" else scoring
+    return scoring
+
+
+def known_logprobs(model: str, options: Mapping[str, Any] | None = None) -> bool | None:
+    """Return True if a setup is known to give log-probabilities, False if to hide them, None if neither.
+
+    A stored examination says so, or else the first answer of an earlier run.
+    """
+    found = load_examination(model, options=options)
+    if found is not None:
+        faulty = any(one.feature == "units" for one in found.problems)
+        gives = found.scoring == "decode" or found.space is not LogprobSpace.NONE
+        return None if faulty else gives
+    with contextlib.suppress(OSError, RuntimeError, TypeError, ValueError, KeyError):
+        wanted = identity(model, options)
+        stored = json.loads(_probe_path(record_path(wanted)).read_text(encoding="utf-8"))
+        if stored["setup"] == json.loads(json.dumps(wanted)) and isinstance(stored["gives"], bool):
+            return bool(stored["gives"])
+    return None
+
+
+def remember_logprobs(setup: Identity, gives: bool | None) -> None:
+    """Store whether a setup gives log-probabilities; None removes what is stored.
+
+    Where nothing can be written the next run asks again.
+    """
+    with contextlib.suppress(OSError, RuntimeError):
+        path = _probe_path(record_path(setup))
+        if gives is None:
+            path.unlink(missing_ok=True)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps({"setup": setup, "gives": gives}) + "\n")
+
+
+def _probe_path(record: Path) -> Path:
+    return record.with_suffix(".logprobs.json")
+
+
 def refuse_misleading(
     model: object, *, options: Mapping[str, Any] | None, method: Method, space: LogprobSpace | None = None
 ) -> None:
@@ -366,7 +419,7 @@ def refuse_misleading(
     """
     if not isinstance(model, str) or not isinstance(method, Decoding):
         return
-    space = method.reader.space if space is None else space
+    space = method.space if space is None else space
     if space not in {LogprobSpace.MASKED, LogprobSpace.RAW}:
         return
     record = load_examination(model, options=options)

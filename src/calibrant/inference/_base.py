@@ -1,0 +1,174 @@
+"""Base class of predictors: synchronous and asynchronous methods over one row engine."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Self, overload
+
+from calibrant.core._completion import Client
+from calibrant.core._limits import Limits
+from calibrant.core._prediction import Prediction
+from calibrant.core._predictor import OnPrediction, Predictor, Query
+from calibrant.core._rows import TextWithContext
+from calibrant.inference._feed import RowModel, Runner
+from calibrant.inference._limits import Gate
+from calibrant.inference._loop import ask_async, run_sync
+
+if TYPE_CHECKING:
+    from calibrant.core._frames import FrameT
+
+_LABELS_SHOWN: Final = 5
+# Asked about where there is no row yet.
+_ANY_TEXT: Final = "Hello."
+
+
+class BasePredictor(Predictor):
+    """Base class of predictors, with synchronous and asynchronous methods to classify texts."""
+
+    _runner: Runner
+
+    @property
+    @abstractmethod
+    def row_model(self) -> RowModel:
+        """Row model that the feed asks."""
+
+    def settle(self, query: Query | None = None) -> None:
+        """Find out how a model by name is asked, with one call at most, before that is described.
+
+        Parameters
+        ----------
+        query : Query, optional
+            The first row's, which the call then serves; by default one that is no row's.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet.
+        """
+        if not self.row_model.is_settled:
+            run_sync(self.row_model.settle(self.query(_ANY_TEXT) if query is None else query, self.journal))
+
+    @property
+    @abstractmethod
+    def clients(self) -> tuple[Client, ...]:
+        """Clients of the predictor's models, in the order in which they are asked."""
+
+    @property
+    @abstractmethod
+    def scoring(self) -> str:
+        """Name of the method, as far as it is known."""
+
+    @property
+    def meter(self) -> Gate:
+        """Counters of the predictor: rows, calls, tokens and cost so far."""
+        return self._runner.gate
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of the predictor's calls."""
+        return self.meter.limits
+
+    def query(self, text: str | TextWithContext) -> Query:
+        """Return the query that asks about a text, under the predictor's own prompt."""
+        given = text if isinstance(text, TextWithContext) else TextWithContext(text)
+        return Query(
+            prompt=self.prompt, text=given.text, user_template=self.user_template, context=given.context
+        )
+
+    def classify(self, text: str | TextWithContext) -> Prediction:
+        """Classify one text; a cascade's verifier also reads `context`."""
+        return self.classify_many([text])[0]
+
+    @overload
+    def classify_many(
+        self,
+        texts: Iterable[str | TextWithContext],
+        *,
+        text: None = None,
+        on_prediction: OnPrediction | None = None,
+    ) -> list[Prediction]: ...
+    @overload
+    def classify_many(
+        self, texts: FrameT, *, text: str, on_prediction: OnPrediction | None = None
+    ) -> FrameT: ...
+    def classify_many(
+        self, texts: Any, *, text: str | None = None, on_prediction: OnPrediction | None = None
+    ) -> Any:
+        """Classify texts concurrently.
+
+        Parameters
+        ----------
+        texts : sequence of str or TextWithContext, series, array or frame
+            Texts to classify: a list, an array, a series of pandas or polars, a column of a Hugging Face dataset, or a
+            frame of theirs or of pyarrow.
+        text : str, optional
+            Column of a frame that holds the texts. Not needed for a frame with a single column.
+        on_prediction : callable, optional
+            Called with the index and the prediction of each text as it is answered.
+
+        Returns
+        -------
+        list of Prediction, or a frame
+            One per text, in order. A row that failed says so in its ``outcome``. With `text`, a copy of the frame with
+            the same index and the columns label, confidence, decision, outcome, provider and cost, each with the prefix
+            ``calibrant_`` where the frame has a column of that name.
+
+        Raises
+        ------
+        ConfigurationError
+            The frame lacks the column or is not in memory, or `texts` is a single text.
+        DataError
+            A row holds no text; the first ones are named by position and index.
+        ProviderError
+            A fault that every call would meet, such as a bad key.
+        LimitReachedError
+            A budget or the deadline of the run was reached first.
+        """
+        return run_sync(self.aclassify_many(texts, text=text, on_prediction=on_prediction))
+
+    async def aclassify(self, text: str | TextWithContext) -> Prediction:
+        """Classify one text, for use inside an event loop."""
+        return (await self.aclassify_many([text]))[0]
+
+    @overload
+    async def aclassify_many(
+        self,
+        texts: Iterable[str | TextWithContext],
+        *,
+        text: None = None,
+        on_prediction: OnPrediction | None = None,
+    ) -> list[Prediction]: ...
+    @overload
+    async def aclassify_many(
+        self, texts: FrameT, *, text: str, on_prediction: OnPrediction | None = None
+    ) -> FrameT: ...
+    async def aclassify_many(
+        self, texts: Any, *, text: str | None = None, on_prediction: OnPrediction | None = None
+    ) -> Any:
+        """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
+        from calibrant.core import _frames  # noqa: PLC0415 (evaluations and searches do without)
+
+        given = _frames.texts_of(texts) if text is None else _frames.frame_texts(texts, text)
+        found = await ask_async(self, [self.query(one) for one in given], on_prediction=on_prediction)
+        return found if text is None else _frames.with_answers(texts, map(_frames.answer_of, found))
+
+    def __repr__(self) -> str:
+        labels = ", ".join(map(repr, self.labels.labels[:_LABELS_SHOWN]))
+        more = f", ... {len(self.labels)} in all" if len(self.labels) > _LABELS_SHOWN else ""
+        scoring = self.scoring
+        return f"{type(self).__name__}(model={self.name!r}, labels=[{labels}{more}], scoring={scoring!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        # In a thread: connections of this event loop are closed by the loop itself, which must go on.
+        await asyncio.to_thread(self.close)

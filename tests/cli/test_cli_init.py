@@ -1,0 +1,254 @@
+"""Tests of ``calibrant init``: columns, labels, splits, warnings and the task file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pytest
+
+from calibrant.assembly._init import draft_task
+from calibrant.core import Task
+from calibrant.testing import FakeClient
+from command_line import command, done, json_of, refusal
+
+run = command("init")
+
+SIMILAR = "they may stand in two splits and make results look better."
+THINGS = ("kettle", "lamp", "tent", "chair", "phone")
+SAID = {"billing": "You charged too much for my {}", "delivery": "Where is the parcel with my {}"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_keys: None) -> Path:  # noqa: ARG001
+    """Work in an empty folder, without keys in the environment."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def messages(count: int = 60) -> list[dict[str, str]]:
+    """Return rows with an id and a date, in odd columns."""
+    rows = []
+    for number in range(count):
+        label = list(SAID)[number % 3 % 2]
+        text = f"{SAID[label].format(THINGS[number % 5])}, order {number * 37} of {number} October"
+        rows.append(
+            {"No.": f"T{number // 2}", "came in": f"{number % 28 + 1}.10.2025", "said": text, "desk": label}
+        )
+    return rows
+
+
+def write(
+    rows: Sequence[dict[str, Any]], name: str = "mail.csv", *, header: bool = True, **options: Any
+) -> Path:
+    """Write rows as CSV with a separator and encoding."""
+    encoding = options.pop("encoding", "utf-8")
+    with Path(name).open("w", newline="", encoding=encoding) as file:
+        lines = csv.DictWriter(file, list(rows[0]), **options)
+        if header:
+            lines.writeheader()
+        lines.writerows(rows)
+    return Path(name)
+
+
+def test_a_task_file_is_written(here: Path) -> None:
+    """Columns are found by what they hold, and the task file reads with the splits that were printed."""
+    data = write(messages(), delimiter=";", encoding="utf-16")
+    result = done(run(data))
+    assert "  text   'said'  12 words on average, 100% of the texts differ" in result.stdout
+    assert "  label  'desk'  2 values, repeated 30 times on average" in result.stdout
+    assert "Rows: train 24, validation 12, test 24" in result.stdout
+    assert "warning" not in result.stdout
+    task = Task.from_file(here / "mail" / "task.toml")
+    assert (list(task.labels), task.columns.input, task.columns.answer) == (
+        ["billing", "delivery"],
+        "said",
+        "desk",
+    )
+    assert [len(task.train), len(task.validation), len(task.test)] == [24, 12, 24]
+    assert task.prompt == (
+        "Classify the following said: choose the desk that fits it best. The desk is one of: billing, delivery."
+    )
+
+
+def test_the_next_commands_run(fake: Callable[..., FakeClient]) -> None:
+    """The printed command for a search runs as it stands, on the file as it was read."""
+    fake(lambda text, _: ("billing" if "charged" in text else "delivery", 0.9))
+    rows = [{"said": row["said"], "desk": row["desk"], "by": "Ana"} for row in messages(30)]
+    data = write(rows, "own mail.csv", header=False, delimiter=";", encoding="latin-1")
+    found = json_of(run(data, "--json"))
+    assert found["next"][1] == "calibrant label 'own mail/run' 'own mail.csv' --out 'own mail/labelled'"
+    assert (found["header"], found["text"]["column"], found["label"]["column"]) == (False, "1", "2")
+    words = shlex.split(found["next"][0])[1:]
+    result = done(command()(*words, "--max-metric-calls", 20, "--minibatch-size", 3))
+    assert "own mail: 12 test rows" in result.stdout
+    record = json.loads(Path("own mail/run/task.json").read_text())
+    assert record["tasks"][0]["columns"]["input"] == "1"
+
+
+@pytest.mark.parametrize("name", ["mail.jsonl", "mail.xlsx"])
+def test_other_files_are_taken(name: str) -> None:
+    """JSON Lines and Excel files are read as they are."""
+    rows = messages()
+    if name.endswith("jsonl"):
+        Path(name).write_text("\n".join(json.dumps({**row, "n": n}) for n, row in enumerate(rows)))
+    else:
+        book = openpyxl.Workbook()
+        for cells in (list(rows[0]), *(list(row.values()) for row in rows)):
+            book.worksheets[0].append(cells)
+        book.save(name)
+    found = json_of(run(name, "--json"))
+    assert (found["text"]["column"], found["label"]["column"], found["rows"]) == ("said", "desk", 60)
+    assert len(Task.from_file("mail/task.toml").test) == 24
+
+
+def test_odd_rows_are_warned_of() -> None:
+    """Empty answers, conflicts, rare and oddly spelled labels, similar and long texts are named with their lines."""
+    rows = messages(60)
+    rows[5]["desk"] = rows[6]["desk"] = ""
+    rows[7]["said"] = " "
+    rows += [{**rows[0], "desk": "delivery"}, {**rows[3], "desk": "Billing"}, {**rows[9], "desk": "other"}]
+    rows += [{**rows[1], "said": rows[1]["said"] + " too"}, {**rows[4], "said": "long " * 2_500}]
+    rows[-3]["said"] = "Something else of no kind at all, with words of its own"
+    found = json_of(run(write(rows), "--model", "local/smollm2-135m", "--json"))
+    assert found["warnings"] == [
+        "2 rows (3%) have no answer: no split has them, `calibrant label` answers them.",
+        "1 rows have no text: no split has them.",
+        "'other' in fewer than 5 rows: too few to learn and to measure; add rows, or merge labels.",
+        "'billing' spelled in several ways: the most frequent one is taken.",
+        "equal texts with different answers in lines 2 and 62 (billing, delivery): correct one of the two.",
+        "1 row(s) repeat an earlier text: equal texts stay in one split.",
+        f"1 pairs of nearly equal texts, such as lines 3 and 65: {SIMILAR}",
+        "1 texts of more than 12,000 bytes may be too long for the model, in lines 66.",
+    ]
+    assert found["labels"] == {"billing": 39, "delivery": 22, "other": 1}
+    assert sum(found["splits"].values()) == 62
+
+
+def with_columns(**more: Callable[[int], str]) -> list[dict[str, Any]]:
+    """Return messages with further columns."""
+    return [{**row, **{name: make(n) for name, make in more.items()}} for n, row in enumerate(messages())]
+
+
+def test_ties_are_named() -> None:
+    """Of several columns that fit, the likeliest is taken and the others are named with the option."""
+    data = write(
+        with_columns(
+            channel=lambda n: ("web", "phone", "post")[n % 7 % 3],
+            reply=lambda n: f"We are sorry about message {n} and answer you in {n + 3} days from now",
+        )
+    )
+    found = json_of(run(data, "--json"))
+    assert found["label"]["column"] == "desk"
+    assert (
+        found["warnings"][:2]
+        == [
+            "text may also be 'reply': name the column by --text if 'said' is wrong.",
+            "label may also be 'channel': name the column by --label if 'desk' is wrong.",
+        ]
+        or found["text"]["column"] == "reply"
+    )
+
+
+def test_ties_are_asked_about() -> None:
+    """At a terminal, the user is asked which of several columns is meant."""
+    data = write(with_columns(channel=lambda n: ("web", "phone", "post")[n % 7 % 3]))
+    asked = []
+
+    def ask(question: str, names: Sequence[str]) -> str:
+        asked.append((question, list(names)))
+        return names[1]
+
+    assert draft_task(data, ask=ask).columns.label == "channel"
+    assert asked == [("Which column is the label?", ["desk", "channel"])]
+
+
+def test_columns_with_splits_are_used() -> None:
+    """A column that says train, validation or test is used instead of shares."""
+    data = write(with_columns(part=lambda n: ("train", "dev", "test", "train")[n % 4]))
+    assert "Splits are those of the column 'part'" in done(run(data)).stdout
+    assert len(Task.from_file("mail/task.toml").validation) == 15
+
+
+def test_large_files_keep_few_rows_for_measuring() -> None:
+    """Of more than a thousand rows, a few hundred are for validation and test."""
+    assert json_of(run(write(messages(1200)), "--json"))["split"] == [0.4167, 0.25, 0.3333]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        (
+            {"desk": lambda _: "x"},
+            (),
+            "expected at least two labels, got 'x' alone in 'desk': add rows of others, or",
+        ),
+        (
+            {"desk": lambda n: f"label {n}"},
+            (),
+            "few values that are repeated, got 60 in 'desk' (an id, or free text?)",
+        ),
+        ({"desk": lambda n: f"label {n}"}, ("--label", "desk"), ""),
+        (
+            {"said": str},
+            (),
+            "expected a column of texts, with several words and mostly distinct, got n",
+        ),
+        (
+            {},
+            ("--text", "sayd"),
+            "expected --text to name a column, got 'sayd': the columns are 'No.', 'came in', 's",
+        ),
+        (
+            {},
+            ("--text", "said", "--label", "said"),
+            "expected two columns, got 'said' for both --text and --label",
+        ),
+        (
+            {"desk": lambda _: ""},
+            ("--label", "desk"),
+            "expected at least two labels in 'desk', got no answer at all",
+        ),
+    ],
+)
+def test_files_that_fit_no_task_are_refused(
+    change: dict[str, Callable[[int], str]], options: Sequence[str], message: str
+) -> None:
+    """One label, too many, no text and wrong names are errors that say what to do; nothing is written."""
+    data = write(with_columns(**change))
+    if not message:  # 60 labels of one row each may be meant
+        assert "fewer than 5 rows" in done(run(data, *options)).stdout
+        return
+    assert message in refusal(run(data, *options))
+    assert not Path("mail").exists()
+
+
+def test_thousands_of_labels_are_refused() -> None:
+    """A column of ids is no label, even if it is named."""
+    data = write([{"text": f"some words {n}", "label": f"id{n}"} for n in range(2_500)])
+    assert "got more than 2,000 different values: is it an id or free text?" in refusal(
+        run(data, "--label", "label")
+    )
+
+
+def test_task_files_are_never_replaced() -> None:
+    """An existing task file is kept, and another directory is advised."""
+    data = write(messages())
+    done(run(data))
+    before = Path("mail/task.toml").read_text()
+    assert "expected no task file here yet, got one: name another directory by --out" in refusal(run(data))
+    assert Path("mail/task.toml").read_text() == before
+
+
+def test_toml_holds_any_label() -> None:
+    """Labels and names with quotes, backslashes and breaks are read back as they were."""
+    odd = ['say "no"', "a\\b", "two\nlines", "\x7fé\U0001f600"]
+    rows = [{'te"xt': f"some words {n} of a text", "la\\bel": odd[n % 4]} for n in range(40)]
+    done(run(write(rows, "o'dd.csv")))
+    task = Task.from_file("o'dd/task.toml")
+    assert (sorted(task.labels), task.columns.input) == (sorted(odd), 'te"xt')

@@ -1,0 +1,124 @@
+"""Tests of splits by shares: rows of one file are divided the same way wherever they stand."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from calibrant.core import DataError, Task
+from calibrant.core._task_file import SPLITS
+from task_files import HEAD, mistakes, read
+
+DATA = '[data]\nfile = "rows.csv"\nsplit = '
+Rows = Sequence[tuple[str, str]]
+
+
+def animals(count: int, first: int = 0) -> list[tuple[str, str]]:
+    """Return so many texts of cats, and a quarter as many of dogs."""
+    cats = [(f"meow {number}", "cat") for number in range(first, first + count)]
+    return cats + [(f"woof {number}", "dog") for number in range(first, first + count // 4)]
+
+
+def split(folder: Path, rows: Rows, shares: str = "[0.4, 0.2, 0.4]") -> Task:
+    """Return a task that divides these rows by shares."""
+    lines = "".join(f'"{text}",{answer}\n' for text, answer in rows)
+    (folder / "rows.csv").write_text(f"input,answer\n{lines}")
+    return read(folder, f"{HEAD}{DATA}{shares}\n")
+
+
+def parts(task: Task) -> dict[str, str]:
+    """Return the split of every text."""
+    return {row.input: name for name in SPLITS for row in getattr(task, name)}
+
+
+def test_shares_are_kept_for_every_answer(tmp_path: Path) -> None:
+    """Every answer has its share of every split, and every row is in one."""
+    task = split(tmp_path, animals(80))
+    counts = [Counter(row.answer for row in getattr(task, name)) for name in SPLITS]
+    assert counts == [{"cat": 32, "dog": 8}, {"cat": 16, "dog": 4}, {"cat": 32, "dog": 8}]
+    assert len(parts(task)) == 100
+    assert [row.input for row, _ in task.sources["test"].examples()] == [row.input for row in task.test]
+
+
+def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
+    """Shuffled rows are divided alike, and of some more rows few others move."""
+    rows = animals(80)
+    before = parts(split(tmp_path, rows))
+    assert parts(split(tmp_path, random.Random(0).sample(rows, len(rows)))) == before
+    after = parts(split(tmp_path, rows + animals(8, first=80)))
+    assert sum(before[text] != after[text] for text in before) <= 10
+
+
+def test_equal_texts_stay_together(tmp_path: Path) -> None:
+    """Texts that differ in case and white space alone are in one split, whatever their answers."""
+    rows = [row for text, answer in animals(40) for row in ((text, answer), (f" {text.upper()}  ", answer))]
+    other = [(text, "dog" if answer == "cat" else "cat") for text, answer in animals(40)[::3]]
+    task = split(tmp_path, rows + other)
+    places = [{" ".join(row.input.casefold().split()) for row in getattr(task, name)} for name in SPLITS]
+    assert sum(map(len, places)) == 50
+    assert min(map(len, places)) >= 8
+
+
+def test_rows_without_an_answer_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Rows without text or answer are in no split, and their number is logged once."""
+    task = split(tmp_path, [*animals(40), ("purr", ""), ("", "cat"), (" ", " ")])
+    assert len(parts(task)) == 50
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / 'rows.csv'}: 3 of 53 rows have no text or no answer: no split has them."
+    ]
+
+
+def test_files_without_answers_are_errors(tmp_path: Path) -> None:
+    """A file without any answer raises DataError with the column."""
+    with pytest.raises(DataError, match=r"rows\.csv:2: expected text in 'answer', got an empty text"):
+        split(tmp_path, [("meow", ""), ("woof", "")])
+
+
+@pytest.mark.parametrize(
+    ("shares", "sizes"),
+    [("[0.8, 0.2, 0]", (40, 10, 0)), ("[0.0, 0.0, 1.0]", (0, 0, 50)), ("[1, 0, 0]", (50, 0, 0))],
+)
+def test_shares_may_be_zero(tmp_path: Path, shares: str, sizes: tuple[int, int, int]) -> None:
+    """A split with a share of 0 has no rows and no source."""
+    task = split(tmp_path, animals(40), shares)
+    assert tuple(len(getattr(task, name)) for name in SPLITS) == sizes
+    assert set(task.sources) == {name for name, size in zip(SPLITS, sizes, strict=True) if size}
+
+
+def test_rare_answers_are_divided_together(tmp_path: Path) -> None:
+    """Answers with a row or two do not all go to one split."""
+    labels = [f"label {number}" for number in range(60)]
+    (tmp_path / "rows.csv").write_text(
+        "input,answer\n" + "".join(f"text {number},{label}\n" for number, label in enumerate(labels))
+    )
+    task = read(tmp_path, f'name = "n"\nlabels = {labels}\nprompt = "p"\n{DATA}[0.4, 0.2, 0.4]\n')
+    assert [len(getattr(task, name)) for name in SPLITS] == [24, 12, 24]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            'file = "a.csv"\nsplit = [0.4, 0.4]',
+            "should be three shares that add up to 1, got [0.4, 0.4]: write [t",
+        ),
+        (
+            'file = "a.csv"\nsplit = [0.5, 0.2, 0.4]',
+            "three shares that add up to 1, got [0.5, 0.2, 0.4]: write [train,",
+        ),
+        ("split = [0.4, 0.2, 0.4]", "expected split beside the file that it divides"),
+        ('file = "a.csv"\nsplit = [0.4, 0.2, 0.4]\nsplit_column = "s"', "either split or split_column"),
+        ('file = "a.csv"\nsplit = [0.4, 0.2, 0.4]\ntest = "t.csv"', "expected a share of 0 for test rows"),
+        ('file = "a.csv"\nencoding = "utf-9"', "data.encoding: Input should be an encoding, got 'utf-9'"),
+        ('file = "a.csv"\nseparator = ";;"', "data.separator: Input should be one character, got ';;'"),
+    ],
+)
+def test_mistakes_about_files_name_their_line(tmp_path: Path, data: str, message: str) -> None:
+    """Wrong shares, encodings and separators are errors with their line."""
+    (found,) = mistakes(tmp_path, f"{HEAD}[data]\n{data}\n")
+    assert found.startswith("task.toml:")
+    assert message in found

@@ -1,0 +1,163 @@
+"""Tests of the automatic choice: decoding, or stated confidence where a model hides its log-probabilities."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant import BatchEvaluator, Classifier, Example, Task, load
+from calibrant.assembly import export
+from calibrant.core import Limits, LogprobsUnsupportedError, Outcome, ProviderError
+from calibrant.core._prediction import LogprobSpace
+from calibrant.inference import RetryPolicy, examine
+from calibrant.inference.doctor._records import save_examination
+from calibrant.testing import FakeClient, MemoryJournal, fake_model
+from distributions import distribution_of
+from fault_server import FaultServer
+
+LABELS = ["cat", "dog"]
+REFUSED = LogprobsUnsupportedError("unknown option logprobs", provider="fake", status=400)
+ROWS = [Example(input=f"{n} meow", answer="cat") for n in range(4)]
+TEXTS = [row.input for row in ROWS]
+
+
+class Hiding(FakeClient):
+    """Fake model without log-probabilities, which refuses to be asked for them or says nothing."""
+
+    def __init__(self, *, refuses: bool = False, **settings: Any) -> None:
+        super().__init__(LABELS, {}, default="cat", **settings)
+        self.refuses = refuses
+
+    async def complete(self, request: Any) -> object:
+        """Answer without tokens, and with a percentage if one is asked for."""
+        response: Any = await super().complete(request)
+        if self.refuses and request.top_logprobs:
+            raise REFUSED
+        answer = {"category": "cat"}
+        if "confidence" in request.messages[0]["content"]:
+            answer["confidence"] = "80"
+        message = {"role": "assistant", "content": json.dumps(answer)}
+        return {**response, "choices": [{"finish_reason": "stop", "message": message}]}
+
+
+def opened(model: Any, **changes: Any) -> Classifier:
+    """Return a classifier on a model by name."""
+    arguments = {"labels": LABELS, "field": "category", "prompt": "Which animal?", **changes}
+    return Classifier(model=model, retry=RetryPolicy(attempts=2, initial_seconds=0), **arguments)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_hidden_logprobs_cost_one_call(refuses: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """A model that hides them is asked once in vain, for all classifiers on it; then three times a row."""
+    fake = Hiding(refuses=refuses, name=f"fake/hides-{refuses}")
+    with fake_model(fake.name, fake):
+        classifier = opened(fake.name)
+        rows = classifier.classify_many(TEXTS)
+        assert len(fake.requests) == 1 + 3 * 4
+        assert {distribution_of(row).space for row in rows} == {LogprobSpace.FUSED}
+        assert classifier.describe()["method"]["scoring"] == "fused"
+        assert classifier.with_prompt("Other.").fingerprint().space is LogprobSpace.FUSED
+        assert classifier.meter.requests == 13
+        opened(fake.name, scoring="auto", samples=2).classify("0 meow")
+        assert len(fake.requests) == 13 + 2
+    assert f"{fake.name} gives no log-probabilities: 3 calls a row, fused." in caplog.text
+
+
+def test_given_logprobs_cost_no_call() -> None:
+    """A model that gives them is asked once a row, under the keys that decoding has."""
+    fake = FakeClient(LABELS, {"meow": ("cat", 0.9)})
+    journal, other = MemoryJournal(), MemoryJournal()
+    with fake_model("fake/gives", fake):
+        found = opened("fake/gives", journal=journal).classify_many(TEXTS)
+        assert len(fake.requests) == 4
+        again = opened("fake/gives", scoring="decode", journal=other).classify_many(TEXTS)
+    assert [row.confidence for row in found] == [row.confidence for row in again] == [pytest.approx(0.9)] * 4
+    assert [row.attempts for row in found] == [1] * 4
+    assert journal.keys() == other.keys()
+
+
+def test_a_journal_saves_the_call() -> None:
+    """A stored answer with a confidence shows that the model gives log-probabilities."""
+    fake, journal = FakeClient(LABELS, {"meow": ("cat", 0.9)}), MemoryJournal()
+    opened(fake, journal=journal).classify("0 meow")
+    with fake_model("fake/stored", lambda *_, **__: Hiding(name="fake")):
+        assert opened("fake/stored", journal=journal).classify("0 meow").confidence == pytest.approx(0.9)
+
+
+def test_clients_decode_unless_told() -> None:
+    """A client that hides them gives answers without a confidence, unless the choice is asked for."""
+    assert opened(Hiding()).classify("meow").confidence is None
+    assert opened(Hiding(), scoring="auto").classify("meow").confidence == pytest.approx(80.5 / 101)
+
+
+def test_threads_share_the_question() -> None:
+    """Classifiers in several threads ask once between them."""
+    fake = Hiding(latency=0.05)
+    with fake_model("fake/threads", fake), ThreadPoolExecutor(4) as pool:
+        classifiers = [opened("fake/threads") for _ in range(4)]
+        list(pool.map(lambda pair: pair[0].classify(pair[1]), zip(classifiers, TEXTS, strict=True)))
+    assert len(fake.requests) == 1 + 4 * 3
+
+
+def test_failures_are_the_rows() -> None:
+    """A failed first call fails its row alone, as decoding does; one that all would meet ends the run."""
+    slow = ProviderError("broken", provider="fake", status=400)
+    fake = FakeClient(LABELS, {"0 meow": slow, "meow": ("cat", 0.9)})
+    with fake_model("fake/fails", fake):
+        found = opened("fake/fails").classify_many(TEXTS)
+    assert [row.outcome for row in found] == [Outcome.ERROR] + [Outcome.OK] * 3
+    assert len(fake.requests) == 4
+    denied = FakeClient(LABELS, {}, default=ProviderError("no key", provider="fake", status=401))
+    with fake_model("fake/denied", denied), pytest.raises(ProviderError, match="no key"):
+        opened("fake/denied").classify_many(TEXTS)
+    assert len(denied.requests) == 1
+
+
+def test_the_finding_is_kept_on_disk(calibrant_home: Path) -> None:
+    """A later classifier knows the finding from disk, by name and address, until the model is examined."""
+    with FaultServer(LABELS, faults=["no_logprobs"] * 40) as server:
+        options = {"api_base": server.api_base}
+
+        def classify() -> int:
+            before = sum(server.counts.values())
+            with opened("hosted_vllm/hides", options=options) as classifier:
+                classifier.classify("0 meow")
+            return sum(server.counts.values()) - before
+
+        assert [classify(), classify()] == [4, 3]
+        (record,) = calibrant_home.rglob("*.logprobs.json")
+        save_examination(examine("hosted_vllm/hides", options=options))
+        assert not record.exists()
+
+
+def test_a_run_and_its_bundle_hold_one_space(tmp_path: Path) -> None:
+    """A run records the space and the calls; its bundle asks the same without finding out again."""
+    fake = Hiding(name="fake/run")
+    task = Task(name="pets", labels=LABELS, field="category", prompt="Which animal?")
+    with fake_model("fake/run", fake):
+        found = BatchEvaluator(Classifier.from_task(task, model="fake/run")).evaluate(
+            ROWS, out=tmp_path / "run"
+        )
+        assert found.metrics.calls == 1 + 3 * 4
+        export(tmp_path / "run", tmp_path / "bundle", task=task, model="fake/run")
+        lines = (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()
+        assert {json.loads(line)["space"] for line in lines} == {"fused"}
+    other = Hiding(name="fake/run")
+    with fake_model("fake/run", other), load(tmp_path / "bundle") as classifier:
+        assert other.requests == []
+        classifier.classify("meow")
+    assert len(other.requests) == 3
+
+
+def test_budgets_count_all_calls() -> None:
+    """A budget of calls ends a run before a row that it cannot pay for."""
+    fake = Hiding()
+    with fake_model("fake/budget", fake):
+        evaluator = BatchEvaluator(opened("fake/budget"), limits=Limits(max_requests=7, concurrency=1))
+        found = evaluator.evaluate(ROWS)
+    assert found.metrics.rows == 2
+    assert len(fake.requests) == 7
