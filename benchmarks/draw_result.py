@@ -16,7 +16,7 @@ from calibrant.reports import write_report
 OUT = Path(__file__).parent.parent / "docs" / "assets" / "result.svg"
 CHARTS = {
     "histogram": "How sure it is, when right and when wrong",
-    "risk": "What it accepts, surest first, and the errors among that",
+    "risk": "Errors among the answers it accepts, surest first",
 }
 NAMES = ("back", "ink", "soft", "line", "right", "wrong", "mark")
 LIGHT = ("#fff", "#1b1f24", "#57606a", "#d0d7de", "#00695c", "#c8500a", "#7a3e8e")
