@@ -1,8 +1,9 @@
-"""The reference, written while the site is built: one page per public module, and one about the command line."""
+"""Pages written while the site is built: one per public module, one about the command line, and the notebook."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from calibrant.cli._app import app
 
 SOURCE = Path(__file__).parent.parent / "src"
 COMMANDS = "reference/command-line.md"
+NOTEBOOK = SOURCE.parent / "notebooks" / "threshold_calibration.ipynb"
 # What a browser fetches by itself; links are followed by readers only.
 _FETCHED = re.compile(
     r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']?(?:https?:)?//|<link\b[^>]*\bhref=["']?(?:https?:)?//"""
@@ -39,6 +41,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = f"# `{name}`\n\n::: {name}\n"
         files.append(File.generated(config, f"reference/{name}.md", content=text))
     files.append(File.generated(config, COMMANDS, content=command_line()))
+    files.append(File.generated(config, "notebook.md", content=notebook_page()))
     return files
 
 
@@ -50,6 +53,26 @@ def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
         start = found.start()
         raise PluginError(f"{page.file.src_uri}: expected nothing fetched, got {output[start : start + 200]}")
     return output
+
+
+def notebook_page() -> str:
+    """Return the stored notebook as a page: its text, code and outputs, figures inside the page."""
+    parts = []
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(f"```python\n{source}\n```" if cell["cell_type"] == "code" else source)
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "text" in output:
+                parts.append(f"```text\n{''.join(output['text'])}```")
+            elif "image/png" in data:
+                parts.append(
+                    f"![A figure of the cell above](data:image/png;base64,{data['image/png'].strip()})"
+                )
+    page = "\n\n".join(parts)
+    return page.replace(
+        "(recorded/README.md)", "(https://github.com/gepa-ai/gepa/tree/main/examples/confidence_adapter)"
+    )
 
 
 def public_modules() -> list[str]:

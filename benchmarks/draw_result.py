@@ -1,0 +1,73 @@
+"""Draw the picture of README from a run: two charts of its report, with the colours of both themes in one SVG file.
+
+make demo && calibrant calibrate runs/demo --target-accuracy 0.95 --out runs/demo
+python benchmarks/draw_result.py runs/demo
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from pathlib import Path
+
+from calibrant.reports import write_report
+
+OUT = Path(__file__).parent.parent / "docs" / "assets" / "result.svg"
+CHARTS = {
+    "histogram": "How sure it is, when right and when wrong",
+    "risk": "Errors among the answers it accepts, surest first",
+}
+NAMES = ("back", "ink", "soft", "line", "right", "wrong", "mark")
+LIGHT = ("#fff", "#1b1f24", "#57606a", "#d0d7de", "#00695c", "#c8500a", "#7a3e8e")
+DARK = ("#14191f", "#e6e9ec", "#a0aab4", "#39424c", "#4db6ac", "#f0883e", "#d9a0ea")
+STYLE = """
+text { font: 13px system-ui, sans-serif; fill: var(--ink) } .head { font-size: 15px; font-weight: 600 }
+.middle { text-anchor: middle } .end { text-anchor: end } line, polyline { fill: none }
+.grid { stroke: var(--line) } .axis { stroke: var(--soft) } .right { fill: var(--right) } .wrong { fill: var(--wrong) }
+.hatch { stroke: var(--back); stroke-width: 2 } .curve { stroke: var(--right); stroke-width: 2.5 }
+.target { stroke: var(--mark); stroke-dasharray: 3 3; stroke-width: 1.5 } .certified { fill: var(--mark) }
+"""
+
+
+def drawing(page: str) -> str:
+    """Return one SVG file with the charts of a report side by side."""
+    charts = {
+        name: re.search(
+            rf'<svg class="chart" (viewBox="[^"]+")[^>]*?[\w-]*{name}-t[^>]*>(.*?)</svg>', page, re.DOTALL
+        )
+        for name in CHARTS
+    }
+    parts = []
+    for place, (name, found) in enumerate(charts.items()):
+        if found is None:
+            raise SystemExit(f"the report has no chart {name}: give a finished run")
+        x = 480 * place
+        parts.append(f'<text class="head" x="{x + 16}" y="30">{CHARTS[name]}</text>')
+        parts.append(f'<svg x="{x + 8}" y="42" width="460" height="320" {found[1]}>{found[2]}</svg>')
+    size = 'viewBox="0 0 960 372" width="960" height="372"'
+    light, dark = (
+        "; ".join(f"--{name}: {color}" for name, color in zip(NAMES, colors, strict=True))
+        for colors in (LIGHT, DARK)
+    )
+    style = f"svg {{ {light} }}\n@media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }}\n{STYLE}"
+    back = '<rect width="960" height="372" rx="8" fill="var(--back)"/>'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img"><style>{style}</style>{back}'
+        + "".join(parts)
+        + "</svg>\n"
+    )
+
+
+def main() -> None:
+    """Write the report of a run aside, and the picture into the documentation."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    with tempfile.TemporaryDirectory() as aside:
+        page = write_report(parser.parse_args().run, out=Path(aside) / "report.html")
+        OUT.write_text(drawing(page.read_text(encoding="utf-8")), encoding="utf-8")
+    print(OUT)
+
+
+if __name__ == "__main__":
+    main()
