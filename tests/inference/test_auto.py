@@ -139,7 +139,9 @@ def test_a_run_and_its_bundle_hold_one_space(tmp_path: Path) -> None:
     fake = Hiding(name="fake/run")
     task = Task(name="pets", labels=LABELS, field="category", prompt="Which animal?")
     with fake_model("fake/run", fake):
-        found = BatchEvaluator(Classifier.from_task(task, model="fake/run")).evaluate(ROWS, out=tmp_path / "run")
+        found = BatchEvaluator(Classifier.from_task(task, model="fake/run")).evaluate(
+            ROWS, out=tmp_path / "run"
+        )
         assert found.metrics.calls == 1 + 3 * 4
         export(tmp_path / "run", tmp_path / "bundle", task=task, model="fake/run")
         lines = (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()

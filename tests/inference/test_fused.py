@@ -27,7 +27,13 @@ def said(label: object, *confidence: object, **fields: object) -> dict[str, Any]
 
 def make(client: Any, **changes: Any) -> Classifier:
     """Return a classifier by stated confidence with some of its arguments replaced."""
-    arguments = {"labels": LABELS, "field": "category", "prompt": "Which animal?", "scoring": "fused", **changes}
+    arguments = {
+        "labels": LABELS,
+        "field": "category",
+        "prompt": "Which animal?",
+        "scoring": "fused",
+        **changes,
+    }
     return Classifier(model=client, retry=RetryPolicy(attempts=1), **arguments)
 
 
@@ -104,7 +110,9 @@ def test_prompts_vary_and_ask_for_percent() -> None:
     assert all(schema["properties"]["confidence"] == number for schema in schemas)
     assert all(schema["required"] == ["category", "confidence"] for schema in schemas)
     assert [request.options["seed"] for request in fake.requests] == [5, 6, 7]
-    assert all(request.top_logprobs == 0 and request.messages[1]["content"] == "text" for request in fake.requests)
+    assert all(
+        request.top_logprobs == 0 and request.messages[1]["content"] == "text" for request in fake.requests
+    )
 
 
 def test_nested_and_taken_fields() -> None:

@@ -284,9 +284,7 @@ class Feed:
         n_workers = self._gate.concurrency
         if isinstance(queries, Sequence):
             n_workers = min(n_workers, len(queries))
-        first = None
-        if not self.model.is_settled:
-            queries, first = _with_first(queries)
+        queries, first = (queries, None) if self.model.is_settled else _with_first(queries)
         rows = self.runner.rows(self.model, queries)
         seconds = self._gate.limits.run_seconds
         deadline = asyncio.timeout(seconds)
@@ -306,8 +304,7 @@ class Feed:
         try:
             with self._stop.calling(from_any_thread):
                 async with deadline, asyncio.TaskGroup() as group:
-                    if first is not None:
-                        self._opening = group.create_task(self._settle(first))
+                    self._opening = None if first is None else group.create_task(self._settle(first))
                     workers += [group.create_task(self._work(rows)) for _ in range(n_workers)]
         except TimeoutError:
             if not deadline.expired():
