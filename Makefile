@@ -31,7 +31,7 @@ DATA ?= data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= data/recorded
 
-.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label bench-fused
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -176,6 +176,9 @@ bench-exact: $(INSTALLED_DEV) $(INSTALLED_PEER)
 
 bench-better: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_better.py --data $(DATA)
+
+bench-fused: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_fused.py --data $(DATA)
 
 bench-many-labels: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_many_labels.py --data $(DATA)

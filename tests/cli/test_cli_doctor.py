@@ -258,7 +258,7 @@ def test_tasks_take_settings(write_task: WriteTask, changes: dict[str, Any], mod
 
 def test_sampling_is_recommended_without_a_space() -> None:
     """Settings for a model without log-probabilities have scoring = "fused" and no space."""
-    text = settings_toml(examined(scoring="sampled", space=LogprobSpace.NONE))
+    text = settings_toml(examined(scoring="fused", space=LogprobSpace.NONE))
     assert 'scoring = "fused"' in text
     assert "space" not in text
 

@@ -305,8 +305,7 @@ class Feed:
         try:
             with self._stop.calling(from_any_thread):
                 async with deadline, asyncio.TaskGroup() as group:
-                    if first is not None:
-                        self._opening = group.create_task(self._settle(first))
+                    self._opening = None if first is None else group.create_task(self._settle(first))
                     workers += [group.create_task(self._work(rows)) for _ in range(n_workers)]
         except TimeoutError:
             if not deadline.expired():
