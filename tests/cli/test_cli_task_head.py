@@ -14,6 +14,7 @@ from biased_model import LABELS, biased, biased_task, place, run, search
 from calibrant.assembly import export, open_classifier
 from calibrant.cli._commands import Evaluate
 from calibrant.cli._evaluate import _opening
+from calibrant.cli._prompted import Source
 from calibrant.core import Limits, StateError, Task
 from calibrant.testing import FakeClient
 from command_line import done, json_of, prediction_rows, refusal
@@ -188,7 +189,7 @@ def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path) -> None:
     task = Task.from_file(with_head)
     options = Evaluate(Path("task.toml"), out=tmp_path / "out")
     with open_classifier(task) as classifier:
-        opening = _opening(task, options, classifier)
+        opening = _opening(Source(task=task, bundle=None, options=options), options, classifier)
     (tmp_path / "head.json").unlink()
     with opening(limits=Limits()) as opened:
         assert [one.label for one in opened.classify_many(TEXTS)] == TRUTH

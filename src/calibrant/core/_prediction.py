@@ -47,10 +47,10 @@ class LogprobSpace(StrEnum):
     RAW = "raw"
     EXACT = "exact"
     SAMPLED = "sampled"
-    NONE = "none"
-    MIXED = "mixed"
     VERBALISED = "verbalised"
     FUSED = "fused"
+    NONE = "none"
+    MIXED = "mixed"
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:

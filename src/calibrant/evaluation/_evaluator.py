@@ -269,6 +269,8 @@ class BatchEvaluator:
         run = _EvaluationRun(
             self._predictor.with_limits(self._limits), examples, inspection, on_progress, stop or Stop()
         )
+        if file is not None:
+            file.prepare()
         with ExitStack() as stack:
             if self._cache is not None:
                 run.predictor.use_journal(self._opened_cache(self._cache, stack))
@@ -276,10 +278,7 @@ class BatchEvaluator:
                 run.settle(inspection.rows)
             if out is not None:
                 about, predictor = about or {}, run.predictor
-                kind = "evaluation"
-                if file is not None:
-                    kind = "labels"
-                    file.prepare()
+                kind = "evaluation" if file is None else "labels"
                 described = predictor.describe()
                 fingerprint = run_fingerprint(predictor.labels, described, inspection, about, kind=kind)
                 directory = stack.enter_context(
