@@ -26,7 +26,7 @@ from calibrant.distributed._ray import (
     require_ray,
 )
 from calibrant.distributed._worker import AnsweredBlock, Reader
-from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, inspect, settle
+from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, inspect
 from calibrant.evaluation._evaluator import run_fingerprint
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import RunAccount, Tally
