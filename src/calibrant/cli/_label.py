@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from calibrant.cli._commands import Label
     from calibrant.cli._prompted import Source
     from calibrant.core._predictor import Stop
+    from calibrant.evaluation._label import WrittenLabels
     from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationResult
     from calibrant.inference._base import BasePredictor
 
@@ -138,8 +139,10 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, file:
     key = single.options.get("api_key")
     report = evaluation.collect_batch(options.out, wait=evaluation.Polling(), api_key=key)
     file.write()
-    print_answers(report)
-    print_output({}, [f"File: {file.path}"], as_json=False)
+    record, lines = _outcome(source.bundle, file.written, options)
+    if not options.as_json:
+        print_answers(report)
+    print_output({"outcomes": dict(report.outcomes), **record}, lines, as_json=options.as_json)
 
 
 def _print_result(result: EvaluationResult, bundle: Bundle | None, options: Label) -> None:
@@ -147,30 +150,35 @@ def _print_result(result: EvaluationResult, bundle: Bundle | None, options: Labe
     metrics, written = result.metrics, result.written
     if written is None or result.directory is None:
         raise StateError("Expected an output directory.")
-    drift = None
-    if bundle is not None and options.watch_drift and (result.directory / PREDICTIONS).exists():
-        from calibrant.assembly._bundle_drift import bundle_drift
+    record, lines = _outcome(bundle, written, options)
+    total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
+    lines = [
+        f"{written.rows:,}{total} rows labelled",
+        *aligned(_figures(metrics)),
+        effort_line(metrics),
+        *lines,
+    ]
+    print_output({**metrics.to_record(), **record}, lines, as_json=options.as_json)
 
-        drift = bundle_drift(bundle, result.directory)
+
+def _outcome(
+    bundle: Bundle | None, written: WrittenLabels, options: Label
+) -> tuple[dict[str, Any], list[str]]:
+    """Return decisions, drift and the file of labels, as JSON values and as lines of text."""
     record: dict[str, Any] = {
-        **metrics.to_record(),
         "kind": "labels",
         "file": str(written.path),
         "rows_written": written.rows,
         "decisions": dict(written.decisions),
     }
-    if drift is not None:
+    lines = list(_decision_lines(bundle, written.decisions, options.source))
+    if bundle is not None and options.watch_drift and (options.out / PREDICTIONS).exists():
+        from calibrant.assembly._bundle_drift import bundle_drift
+
+        drift = bundle_drift(bundle, options.out)
         record["drift"] = drift.to_record()
-    total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
-    lines = [
-        f"{written.rows:,}{total} rows labelled",
-        *aligned(_figures(metrics)),
-        *_decision_lines(bundle, written.decisions, options.source),
-        *([] if drift is None else drift.lines()),
-        effort_line(metrics),
-        f"File: {written.path}",
-    ]
-    print_output(record, lines, as_json=options.as_json)
+        lines += drift.lines()
+    return record, [*lines, f"File: {written.path}"]
 
 
 def _figures(metrics: EvaluationMetrics) -> Iterator[tuple[str, str]]:
@@ -197,8 +205,9 @@ def _decision_lines(bundle: Bundle | None, decisions: dict[str, int] | Any, sour
         )
         return
     why = "the cascade's own thresholds" if rule is None else f"{rule} threshold "
-    if rule is not None:
-        why += (
-            "none: every row is to be reviewed" if least is None else f"{least:.4g} of the model's confidence"
-        )
+    if rule is not None and least is not None:
+        why += f"{least:.4g} of the model's confidence"
+    elif rule is not None:
+        why += "none, as too little is known to promise anything: every row is to be reviewed; "
+        why += "`calibrant calibrate` says how many more labelled rows would do, or takes a lower --target-accuracy"
     yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"
