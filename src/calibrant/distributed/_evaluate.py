@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
@@ -25,10 +26,11 @@ from calibrant.distributed._ray import (
     require_ray,
 )
 from calibrant.distributed._worker import AnsweredBlock, Reader
-from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, inspect, settle
+from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, inspect, settle_as_before
 from calibrant.evaluation._evaluator import run_fingerprint
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import RunAccount, Tally
+from calibrant.inference._base import BasePredictor
 from calibrant.inference.doctor._records import public_description
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._shards import Shards
@@ -157,19 +159,19 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     100000
     """
     require_ray()
-    cluster, limits = cluster or Cluster(), limits or Limits()
+    cluster, limits, about, stop = cluster or Cluster(), limits or Limits(), about or {}, stop or Stop()
     own_share = share(limits, cluster.workers)
     classifier = opening(limits=own_share)
     try:
-        settle(classifier, checked(dataset, classifier.labels), rows=inspect(dataset, classifier.labels).rows)
+        settle_as_before(classifier, out)
         labels, described = classifier.labels, classifier.describe()
+        opening = partial(_opened_alike, opening, scoring=described["method"]["scoring"])
         if limits.concurrency is None and classifier.in_process:  # each worker loads its own engine
             gates = classifier.with_limits(Limits()).gates
             own_share = replace(own_share, concurrency=min(gate.concurrency for gate in gates))
     finally:
         classifier.close()
     inspection = inspect(dataset, labels)
-    about, stop = about or {}, stop or Stop()
     kind = "labels" if isinstance(dataset, UnlabelledTexts) else "evaluation"
     engine = {"name": "ray", "block_rows": cluster.block_rows}
     fingerprint = run_fingerprint(labels, described, inspection, about, kind=kind, engine=engine)
@@ -196,6 +198,14 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
             ):
                 run.take(blocks, stop, ledger)
         return run.finish()
+
+
+def _opened_alike(opening: Callable[..., Predictor], *, scoring: str, limits: Limits) -> Predictor:
+    """Open a classifier that asks its model as all others do, without finding out how: by default it decodes."""
+    predictor = opening(limits=limits)
+    if isinstance(predictor, BasePredictor):
+        predictor.settle_as(scoring)
+    return predictor
 
 
 def share(limits: Limits, workers: int) -> Limits:
