@@ -208,6 +208,9 @@ class Method(ABC):
     ) -> None:
         """Find out how the model is to be asked, with one call at most."""
 
+    def settle_as(self, scoring: str) -> None:  # noqa: B027 (only one method can)
+        """Ask as before, by ``decode`` or ``fused``, without finding out."""
+
     @property
     def might_keep_features(self) -> bool:
         """True if the method could add text features to predictions, but does not."""

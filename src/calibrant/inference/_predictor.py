@@ -90,6 +90,11 @@ class PromptedModel:
         stored = None if journal is None else journal.get_many([key]).get(key)
         await self.method.settle(self.request(prepared), stored)
 
+    def settle_as(self, scoring: str) -> None:
+        """Ask the model as it was asked before; see `Method.settle_as`."""
+        self._keys.clear()
+        self.method.settle_as(scoring)
+
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return queries with rendered demonstrations, each with an error text or an empty one."""
         if self.retrieval is not None:
@@ -198,6 +203,10 @@ class ModelPredictor(BasePredictor):
         found = copy(self)
         found._model = replace(self._model, method=method.decoding)  # noqa: SLF001 (of its own kind)
         return found
+
+    def settle_as(self, scoring: str) -> None:
+        """Ask the model as it was asked before, by ``decode`` or ``fused``, if it is asked in either way."""
+        self._model.settle_as(scoring)
 
     @property
     def scoring(self) -> str:
