@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant import assembly, calibration, inference
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import decoding_problem, write_atomically
+from calibrant.core._fingerprint import recorded_space
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
@@ -105,8 +106,8 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
             )
     elif options.prompt is not None:
         classifier = classifier.with_prompt(read_prompt(options.prompt))
-    if head is not None or label_prior is not None:
-        classifier.settle()  # what was learned belongs to the space of its distributions
+    if learned := head or label_prior:  # which belongs to the space of its distributions
+        classifier.settle_as(recorded_space(learned))
     if head is not None:
         from calibrant.heads._head import Head  # other prompts do without heads
         from calibrant.inference._heads import opened_head

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from calibrant.core._composite import MultiLabels
@@ -149,3 +151,20 @@ def _some(labels: list[str]) -> str:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def recorded_space(path: Path) -> str | None:
+    """Return the space of the distributions that a stored fit or run belongs to; None if it does not say.
+
+    Parameters
+    ----------
+    path : Path
+        A fit with a fingerprint, or the manifest of a run that asked one model.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if "fingerprint" in record:
+            return str(record["fingerprint"]["space"])
+        method = record["method"]
+        return {"fused": "fused", "decode": str(method.get("space"))}.get(method["scoring"])
+    return None

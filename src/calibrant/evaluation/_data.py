@@ -134,7 +134,8 @@ def settle(predictor: Predictor, examples: Iterable[Example], *, rows: int | Non
     if not isinstance(predictor, BasePredictor):
         return
     first = next(iter(examples), None)
-    predictor.settle(None if first is None else predictor.query(first.text))
+    if first is not None:
+        predictor.settle(predictor.query(first.text))
     if rows is not None and isinstance(predictor, ModelPredictor) and predictor.space is LogprobSpace.FUSED:
         calls = predictor.method.calls_a_row
         _LOG.warning(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._fingerprint import recorded_space
 from calibrant.core._label_records import described_labels
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
@@ -27,9 +28,10 @@ from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress,
 from calibrant.evaluation._tally import Tally
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.inference._loop import run_sync
+from calibrant.inference._predictor import BasePredictor
 from calibrant.inference.doctor._records import public_description
 from calibrant.metrics._intervals import wilson_interval
-from calibrant.runs._directory import RunDirectory, write_json
+from calibrant.runs._directory import MANIFEST, RunDirectory, write_json
 from calibrant.runs._output import PredictionsFile
 from calibrant.runs._records import row_record
 
@@ -315,6 +317,8 @@ class BatchEvaluator:
         with ExitStack() as stack:
             if self._cache is not None:
                 run.predictor.use_journal(self._opened_cache(self._cache, stack))
+            if out is not None and isinstance(run.predictor, BasePredictor):
+                run.predictor.settle_as(recorded_space(Path(out) / MANIFEST))
             if inspection is not None:
                 run.settle(inspection.rows)
             if out is not None:

@@ -147,6 +147,11 @@ class AutoDecoding(Decoding):
             temperature=self.temperature,
         )
 
+    def settle_as(self, *, fused: bool) -> None:
+        """Take it as known that the model hides its log-probabilities, or that it does not, unless more is known."""
+        if self.probe.gives is None:
+            self.probe.gives = not fused
+
     async def settle(self, request: CompletionRequest, stored: Prediction | None = None) -> None:
         """Find out with one call whether the model gives log-probabilities, unless that is known.
 

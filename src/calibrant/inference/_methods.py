@@ -203,6 +203,9 @@ class Method(ABC):
         """True if it is known how the model is asked; `settle` finds out."""
         return True
 
+    def settle_as(self, *, fused: bool) -> None:  # noqa: B027 (only one method has to)
+        """Take it as known that the model is asked for stated confidence, or that it is not."""
+
     async def settle(  # noqa: B027 (only one method has to)
         self, request: CompletionRequest, stored: Prediction | None = None
     ) -> None:

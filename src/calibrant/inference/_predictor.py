@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from calibrant.inference._demonstrations import Retrieval
 
 _LABELS_SHOWN: Final = 5
-# Asked about where there is no row yet.
-_ANY_TEXT: Final = "Hello."
 # Options that cannot change an answer.
 _NOT_IN_KEY: Final = frozenset({"api_key", "timeout"})
 
@@ -47,13 +45,8 @@ class BasePredictor(Predictor):
     def row_model(self) -> RowModel:
         """Row model that the feed asks."""
 
-    def settle(self, query: Query | None = None) -> None:
-        """Find out how a model by name is asked, with one call at most, before that is described.
-
-        Parameters
-        ----------
-        query : Query, optional
-            The first row's, which the call then serves; by default one that is no row's.
+    def settle(self, query: Query) -> None:
+        """Find out how a model by name is asked, with the call of the first row at most, before it is described.
 
         Raises
         ------
@@ -61,7 +54,10 @@ class BasePredictor(Predictor):
             A fault that every call would meet.
         """
         if not self.row_model.is_settled:
-            run_sync(self.row_model.settle(self.query(_ANY_TEXT) if query is None else query, self.journal))
+            run_sync(self.row_model.settle(query, self.journal))
+
+    def settle_as(self, space: str | None) -> None:
+        """Ask the model as where predictions of `space` were recorded, if it is not known how to; None says nothing."""
 
     @property
     @abstractmethod
@@ -320,6 +316,11 @@ class ModelPredictor(BasePredictor):
     def row_model(self) -> PromptedModel:
         """Prompted model that the feed asks."""
         return self._model
+
+    def settle_as(self, space: str | None) -> None:
+        """Ask the model as where predictions of `space` were recorded, if it is not known how to; None says nothing."""
+        if space is not None:
+            self.method.settle_as(fused=space == LogprobSpace.FUSED)
 
     def settled(self) -> Self:
         """Return a predictor that decodes if it is not known how the model is asked, without asking; else itself."""

@@ -179,7 +179,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
         predictor, embedding = _open(task, model, stack), _open_embedding(task)
-        settle(predictor, task.train, rows=max_metric_calls)
+        # A search that opens the model itself finds out with its first row, which may be in its journal.
+        settle(predictor, task.train if isinstance(model, Predictor) else (), rows=max_metric_calls)
         files = _opened_files(directory, search_fingerprint(task, model, plan))
         journal, reflections = stack.enter_context(files)
         teaches = False
