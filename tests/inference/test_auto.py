@@ -13,6 +13,7 @@ import pytest
 
 from calibrant import BatchEvaluator, Classifier, Example, Task, load
 from calibrant.assembly import export
+from calibrant.cascade import Cascade
 from calibrant.core import Limits, LogprobsUnsupportedError, Outcome, ProviderError, Stop
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import RetryPolicy, examine
@@ -217,3 +218,15 @@ def test_heads_say_how_the_model_is_asked(
         with Classifier.from_task(task) as classifier:
             assert classifier.head is not None
     assert sum(server.counts.values()) == 20
+
+
+@pytest.mark.parametrize(("scoring", "expected"), [(None, "decode"), ("auto", "fused")])
+def test_members_of_cascades_decode_unless_told(scoring: Any, expected: str) -> None:
+    """A cascade's model decodes whatever an earlier run has found, unless the choice is asked for."""
+    with FaultServer(LABELS, faults={"no_logprobs": 1.0}) as server:
+        options = {"api_base": server.api_base}
+        with opened("hosted_vllm/hides", options=options) as classifier:
+            assert classifier.classify("0 meow").attempts == 4
+        with opened("hosted_vllm/hides", options=options, scoring=scoring) as one:
+            cascade = Cascade([one, opened(Hiding())], method="label_probability")
+            assert cascade.describe()["method"]["models"][0]["method"]["scoring"] == expected

@@ -82,11 +82,14 @@ class AutoDecoding(Decoding):
         What is known of the model, shared with all copies.
     options : mapping
         Handed to the provider with every call.
+    is_chosen : bool
+        True if ``auto`` was asked for, False where it is the default.
     samples, temperature
         Of `Fused`.
     """
 
     probe: LogprobProbe
+    is_chosen: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     samples: int | None = None
     temperature: float | None = None
@@ -109,8 +112,10 @@ class AutoDecoding(Decoding):
         return found
 
     @property
-    def decoding(self) -> Decoding:
-        """Method that decodes, whatever the model gives."""
+    def unasked(self) -> Decoding:
+        """Itself if ``auto`` was asked for and the answer is known; else a method that decodes, whatever is known."""
+        if self.is_chosen and self.is_settled:
+            return self
         return Decoding(
             client=self.client, reader=self.reader, calls=self.calls, keep_features=self.keep_features
         )

@@ -196,12 +196,12 @@ class ModelPredictor(BasePredictor):
         return self._model
 
     def settled(self) -> Self:
-        """Return a predictor that decodes if it is not known how the model is asked, without asking; else itself."""
-        method = self.method
-        if method.is_settled:
+        """Return a predictor that asks nothing to find out how its model is asked: by default, it decodes."""
+        method = self.method.unasked
+        if method is self.method:
             return self
         found = copy(self)
-        found._model = replace(self._model, method=method.decoding)  # noqa: SLF001 (of its own kind)
+        found._model = replace(self._model, method=method)  # noqa: SLF001 (of its own kind)
         return found
 
     def settle_as(self, scoring: str) -> None:
