@@ -23,6 +23,7 @@ from calibrant.cli._progress import EvaluationDisplay, interruptible
 from calibrant.cli._prompted import source_of
 from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._prediction import Outcome
 from calibrant.evaluation._data import UnlabelledTexts, inspect
 from calibrant.evaluation._label import LabelFile, unlabelled
 from calibrant.inference._classifier import as_classifier
@@ -161,9 +162,8 @@ def _print_result(result: EvaluationResult, bundle: Bundle | None, options: Labe
     }
     if drift is not None:
         record["drift"] = drift.to_record()
-    total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
     lines = [
-        f"{written.rows:,}{total} rows labelled",
+        _headline(metrics, written.rows),
         *aligned(_figures(metrics)),
         *_decision_lines(bundle, written.decisions, options.source),
         *([] if drift is None else drift.lines()),
@@ -173,10 +173,20 @@ def _print_result(result: EvaluationResult, bundle: Bundle | None, options: Labe
     print_output(record, lines, as_json=options.as_json)
 
 
+def _headline(metrics: EvaluationMetrics, rows: int) -> str:
+    total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
+    with_label = metrics.outcomes[Outcome.OK.value]
+    if with_label == metrics.rows:
+        return f"{rows:,}{total} rows labelled"
+    return f"{rows:,}{total} rows done, {with_label:,} of them with a label"
+
+
 def _figures(metrics: EvaluationMetrics) -> Iterator[tuple[str, str]]:
-    yield "outcomes", counts_text(metrics.outcomes)
+    outcomes = dict(metrics.outcomes)
     if metrics.rows_without_text:
-        yield "without text", f"{metrics.rows_without_text:,} rows, about which no model was asked"
+        outcomes[Outcome.UNPARSED.value] -= metrics.rows_without_text
+        outcomes["no text"] = metrics.rows_without_text
+    yield "outcomes", counts_text(outcomes)
     total = sum(metrics.labels.values())
     shown = list(metrics.labels.items())[:_LABELS_SHOWN]
     more = len(metrics.labels) - len(shown)
@@ -196,9 +206,12 @@ def _decision_lines(bundle: Bundle | None, decisions: dict[str, int] | Any, sour
             f"such as `calibrant calibrate {run} --out {run}`; then label with that run."
         )
         return
-    why = "the cascade's own thresholds" if rule is None else f"{rule} threshold "
-    if rule is not None:
-        why += (
-            "none: every row is to be reviewed" if least is None else f"{least:.4g} of the model's confidence"
-        )
+    if rule is None:
+        why = "the cascade's own thresholds"
+    elif least is None:
+        why = f"{rule} threshold none: every row is to be reviewed"
+    elif least == 0:
+        why = f"{rule} threshold 0: every answer is accepted"
+    else:
+        why = f"{rule} threshold {least:.4g} of the model's confidence"
     yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"
