@@ -12,8 +12,8 @@ sampled 3, 10  agreement of answers that are drawn at temperature 1.
 First with answers that are made from exact distributions, which are scored once under every variant of the prompt; as
 scored, and with the label prior divided out, which is learned from the training texts without their answers, as the
 model as scored names one label nearly always. At temperature 0 the answer is the most probable label, else it is drawn.
-The percentage is made from the label's exact probability p: to the logit of p normal noise of standard deviation 1 is
-added, and the result is rounded to 5 percent.
+The percentage is made from the label's exact probability p: to the logit of p normal noise of standard deviation 1
+(`--noise`) is added, and the result is rounded to 5 percent.
 Then live (`--live-tasks`): the embedded model writes label and percentage itself, its log-probabilities withheld.
 
 A head is fitted on the training rows of each line, without the texts; figures are those of the test rows. AURC is the
@@ -226,7 +226,7 @@ def without_prior(data: Data, tables: dict[str, dict[str, Array]]) -> dict[str, 
 
 
 def drawn(
-    data: Data, tables: dict[str, dict[str, Array]], *, draws: int
+    data: Data, tables: dict[str, dict[str, Array]], *, draws: int, noise: float
 ) -> dict[str, tuple[Figures, Figures]]:
     """Return the lines of a task with answers made from exact distributions."""
     plain = tables[data.prompt]
@@ -235,7 +235,7 @@ def drawn(
     for name, settings in METHODS.items():
         found = []
         for seed in range(draws):
-            client = Drawn(labels=data.labels, tables=tables, plain=data.prompt, seed=seed)
+            client = Drawn(labels=data.labels, tables=tables, plain=data.prompt, noise=noise, seed=seed)
             asked = data.classifier(client, concurrency=1, **settings)
             found.append(
                 line(data, *(log_probabilities(asked, split)[0] for split in (data.train, data.test)))
@@ -273,6 +273,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=100)
     parser.add_argument("--test", type=int, default=150)
     parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--noise", type=float, default=1.0, help="of the stated percentage, in logits")
     parser.add_argument("--live-tasks", nargs="*", default=["rotten_tomatoes", "ag_news"])
     parser.add_argument("--live-train", type=int, default=60)
     parser.add_argument("--live-test", type=int, default=80)
@@ -289,7 +290,9 @@ def main() -> None:
             data = Data.read(options.data / f"{name}.jsonl", train=options.train, test=options.test)
             tables = scored(data, engine, journal)
             for title, own in (("as scored", tables), ("prior divided out", without_prior(data, tables))):
-                show(data, f"made answers, {title}", drawn(data, own, draws=options.draws))
+                show(
+                    data, f"made answers, {title}", drawn(data, own, draws=options.draws, noise=options.noise)
+                )
         for name in options.live_tasks:
             data = Data.read(options.data / f"{name}.jsonl", train=options.live_train, test=options.live_test)
             show(data, "live", live(data, engine, journal))

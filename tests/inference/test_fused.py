@@ -162,17 +162,17 @@ def test_wrong_settings_are_refused(changes: dict[str, Any], message: str) -> No
 def test_a_head_mends_overconfidence() -> None:
     """A head that is fitted on labelled rows lowers percentages that are always too high."""
     rng = np.random.default_rng(0)
-    truth = [LABELS[place] for place in rng.integers(3, size=120)]
+    truth = [LABELS[place] for place in rng.integers(3, size=80)]
     texts = [f"{number} {label}" for number, label in enumerate(truth)]
 
     def answer(text: str) -> Any:
         return said(text.split()[1] if rng.random() < 0.6 else LABELS[int(rng.integers(3))], 99)
 
     classifier = make(FakeClient(LABELS, answer), concurrency=1)
-    classifier.fit(texts[:80], truth[:80])
-    plain = make(FakeClient(LABELS, answer), concurrency=1).classify_many(texts[80:])
-    found = classifier.classify_many(texts[80:])
+    classifier.fit(texts[:40], truth[:40])
+    plain = make(FakeClient(LABELS, answer), concurrency=1).classify_many(texts[40:])
+    found = classifier.classify_many(texts[40:])
     sure = np.mean([row.confidence for row in plain if row.confidence is not None])
     mended = np.mean([row.confidence for row in found if row.confidence is not None])
-    right = np.mean([row.label == label for row, label in zip(found, truth[80:], strict=True)])
+    right = np.mean([row.label == label for row, label in zip(found, truth[40:], strict=True)])
     assert abs(mended - right) < abs(sure - right)

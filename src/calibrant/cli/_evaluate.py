@@ -19,6 +19,7 @@ from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._rows import DataSource
 from calibrant.core._task import Task
 from calibrant.core._task_file import SPLITS
@@ -225,6 +226,9 @@ def _opening(source: Source, options: RunOptions, classifier: BasePredictor) -> 
     # Heads, priors and demonstrations belong to single classifiers.
     one = classifier if isinstance(classifier, inference.Classifier) else None
     shown = None if one is None else one.demonstrations
+    if one is not None and one.space is LogprobSpace.FUSED:  # which this machine may have found out
+        own = {"scoring": "fused", "samples": one.method.calls_a_row}
+        task = replace(task, model=task.model.model_copy(update=own))
     return partial(
         _opened_again,
         replace(without_head(task), demonstrations=None),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from calibrant.cli._commands import Label
     from calibrant.cli._prompted import Source
     from calibrant.core._predictor import Stop
+    from calibrant.evaluation._label import WrittenLabels
     from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationResult
     from calibrant.inference._base import BasePredictor
 
@@ -139,8 +140,10 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, file:
     key = single.options.get("api_key")
     report = evaluation.collect_batch(options.out, wait=evaluation.Polling(), api_key=key)
     file.write()
-    print_answers(report)
-    print_output({}, [f"File: {file.path}"], as_json=False)
+    record, lines = _outcome(source.bundle, file.written, options)
+    if not options.as_json:
+        print_answers(report)
+    print_output({"outcomes": dict(report.outcomes), **record}, lines, as_json=options.as_json)
 
 
 def _print_result(result: EvaluationResult, bundle: Bundle | None, options: Label) -> None:
@@ -148,29 +151,34 @@ def _print_result(result: EvaluationResult, bundle: Bundle | None, options: Labe
     metrics, written = result.metrics, result.written
     if written is None or result.directory is None:
         raise StateError("Expected an output directory.")
-    drift = None
-    if bundle is not None and options.watch_drift and (result.directory / PREDICTIONS).exists():
-        from calibrant.assembly._bundle_drift import bundle_drift
+    record, lines = _outcome(bundle, written, options)
+    lines = [
+        _headline(metrics, written.rows),
+        *aligned(_figures(metrics)),
+        effort_line(metrics),
+        *lines,
+    ]
+    print_output({**metrics.to_record(), **record}, lines, as_json=options.as_json)
 
-        drift = bundle_drift(bundle, result.directory)
+
+def _outcome(
+    bundle: Bundle | None, written: WrittenLabels, options: Label
+) -> tuple[dict[str, Any], list[str]]:
+    """Return decisions, drift and the file of labels, as JSON values and as lines of text."""
     record: dict[str, Any] = {
-        **metrics.to_record(),
         "kind": "labels",
         "file": str(written.path),
         "rows_written": written.rows,
         "decisions": dict(written.decisions),
     }
-    if drift is not None:
+    lines = list(_decision_lines(bundle, written.decisions, options.source))
+    if bundle is not None and options.watch_drift and (options.out / PREDICTIONS).exists():
+        from calibrant.assembly._bundle_drift import bundle_drift
+
+        drift = bundle_drift(bundle, options.out)
         record["drift"] = drift.to_record()
-    lines = [
-        _headline(metrics, written.rows),
-        *aligned(_figures(metrics)),
-        *_decision_lines(bundle, written.decisions, options.source),
-        *([] if drift is None else drift.lines()),
-        effort_line(metrics),
-        f"File: {written.path}",
-    ]
-    print_output(record, lines, as_json=options.as_json)
+        lines += drift.lines()
+    return record, [*lines, f"File: {written.path}"]
 
 
 def _headline(metrics: EvaluationMetrics, rows: int) -> str:
@@ -209,7 +217,10 @@ def _decision_lines(bundle: Bundle | None, decisions: dict[str, int] | Any, sour
     if rule is None:
         why = "the cascade's own thresholds"
     elif least is None:
-        why = f"{rule} threshold none: every row is to be reviewed"
+        why = (
+            f"{rule} threshold none, as too little is known to promise anything: every row is to be reviewed; "
+            "`calibrant calibrate` says how many more labelled rows would do, or takes a lower --target-accuracy"
+        )
     elif least == 0:
         why = f"{rule} threshold 0: every answer is accepted"
     else:

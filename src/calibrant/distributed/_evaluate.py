@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
@@ -25,10 +26,11 @@ from calibrant.distributed._ray import (
     require_ray,
 )
 from calibrant.distributed._worker import AnsweredBlock, Reader
-from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, inspect, settle
+from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, inspect
 from calibrant.evaluation._evaluator import run_fingerprint
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import RunAccount, Tally
+from calibrant.inference._classifier import Classifier
 from calibrant.inference.doctor._records import public_description
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._shards import Shards
@@ -159,9 +161,9 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     require_ray()
     cluster, limits = cluster or Cluster(), limits or Limits()
     own_share = share(limits, cluster.workers)
+    opening = partial(_settled, opening)
     classifier = opening(limits=own_share)
     try:
-        settle(classifier, checked(dataset, classifier.labels), rows=inspect(dataset, classifier.labels).rows)
         labels, described = classifier.labels, classifier.describe()
         if limits.concurrency is None and classifier.in_process:  # each worker loads its own engine
             gates = classifier.with_limits(Limits()).gates
@@ -196,6 +198,12 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
             ):
                 run.take(blocks, stop, ledger)
         return run.finish()
+
+
+def _settled(opening: Callable[..., Predictor], **settings: Any) -> Predictor:  # noqa: ANN401
+    """Open a predictor that decodes unless it is known to be asked otherwise: all workers must ask alike."""
+    predictor = opening(**settings)
+    return predictor.settled() if isinstance(predictor, Classifier) else predictor
 
 
 def share(limits: Limits, workers: int) -> Limits:
