@@ -15,6 +15,7 @@ from pyarrow import parquet
 
 from calibrant import Classifier, load
 from calibrant.assembly import read_bundle
+from calibrant.core import ProviderError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.testing import Answer, FakeClient
 from command_line import animals, command, done, json_of, knows, prediction_rows, process, refusal, wait_for
@@ -114,6 +115,48 @@ def test_rows_without_text_are_not_asked(write_task: WriteTask, fake: Fake, tmp_
     assert len(client.requests) == 2
 
 
+def test_empty_rows_hide_no_failures(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """A model that fails ends the run after so many rows, though rows without a text lie between them."""
+
+    def fail(_text: str, _prompt: str) -> Answer:
+        raise ProviderError("no route to it", provider="fake")
+
+    fake(fail)
+    data = write_csv(tmp_path / "data.csv", ["meow", ""] * 100)
+    result = run(write_task(), data, "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
+    assert result.exit_code == 1
+    assert "The last 20 rows all failed" in result.stderr
+
+
+def test_rows_without_label_are_said(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """The first lines say how many rows have a label, and count empty cells as the file does."""
+    fake(knows)
+    data = write_csv(tmp_path / "data.csv", ["", "meow", "woof"])
+    lines = done(run(write_task(), data, "--out", tmp_path / "out")).stdout.splitlines()
+    assert lines[0] == "3 of 3 rows done, 2 of them with a label"
+    assert lines[1].split(maxsplit=1)[1] == "ok 2, error 0, refusal 0, unparsed 0, no text 1"
+    assert "answered by      fake 2" in lines
+
+
+def test_changed_file_is_kept(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file of labels that was corrected by hand is renamed, once, before it is written anew."""
+    fake(knows)
+    data = write_csv(tmp_path / "data.csv", ["meow"])
+    arguments = (write_task(), data, "--out", tmp_path / "out")
+    for _ in range(2):
+        done(run(*arguments))
+    assert not caplog.records
+    path = tmp_path / "out" / "labels.csv"
+    written = path.read_text()
+    path.write_text("corrected")
+    for _ in range(2):
+        done(run(*arguments))
+    assert path.read_text() == written
+    assert (path.with_name("labels.changed.csv").read_text(), len(caplog.records)) == ("corrected", 1)
+
+
 # --- sources ------------------------------------------------------------------------------------
 
 
@@ -167,6 +210,18 @@ def test_other_commands_take_bundles(write_task: WriteTask, fake: Fake, tmp_path
     done(run(source, data, "--out", tmp_path / "out"))
     message = refusal(run(source, data, "--out", tmp_path / "other", "--prompt", data))
     assert "which has its own prompt" in message
+
+
+def test_labels_are_no_source(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Labels without answers, which lost the thresholds, are refused; a folder with a task file names that."""
+    fake(knows)
+    data = write_csv(tmp_path / "data.csv", ["meow"])
+    task = write_task()
+    done(run(task, data, "--out", tmp_path / "out"))
+    assert "name what they were labelled with" in refusal(
+        run(tmp_path / "out", data, "--out", tmp_path / "b")
+    )
+    assert f"name what is in it: {task}" in refusal(run(task.parent, data, "--out", tmp_path / "b"))
 
 
 def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from calibrant.assembly._bundle import Bundle, read_bundle
 from calibrant.assembly._bundle_export import export
 from calibrant.assembly._bundle_files import MANIFEST as BUNDLE
 from calibrant.core._errors import StateError
-from calibrant.runs._directory import BATCH, MANIFEST, PREDICTIONS, RESULT
+from calibrant.runs._directory import BATCH, MANIFEST, PREDICTIONS, RESULT, read_manifest
+
+_MOST_NAMES = 5  # in a message
 
 
 @contextmanager
@@ -30,15 +32,23 @@ def bundle_of(path: Path) -> Iterator[Bundle]:
     Raises
     ------
     StateError
-        The folder holds neither, or what it holds is damaged or unfinished.
+        The folder holds neither, or what it holds is damaged or unfinished; or labels of rows without answers, which
+        carry no calibrator and no thresholds.
     """
     if (path / BUNDLE).exists():
         yield read_bundle(path)
         return
     if not any((path / name).exists() for name in (MANIFEST, RESULT, BATCH, PREDICTIONS)):
+        inside = sorted({found.parent for found in path.glob(f"*/{RESULT}")} | set(path.glob("*.toml")))
+        names = ", ".join(map(str, inside[:_MOST_NAMES]))
+        remedy = f"name what is in it: {names}" if inside else "check the path"
         raise StateError(
-            f"{path}: expected a task file, a bundle or the directory of a run, got a directory with neither: check "
-            "the path."
+            f"{path}: expected a task file, a bundle or the directory of a run, got a directory with neither: {remedy}."
+        )
+    if (path / MANIFEST).exists() and read_manifest(path).get("kind") == "labels":
+        raise StateError(
+            f"{path}: expected a task file, a bundle or the directory of a run, got labels of rows without answers, "
+            "which have no calibrator and no thresholds: name what they were labelled with."
         )
     with tempfile.TemporaryDirectory(prefix="calibrant-") as folder:
         yield replace(export(path, Path(folder) / "bundle"), path=path)

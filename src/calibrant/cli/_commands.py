@@ -189,7 +189,7 @@ class Label(RunOptions):
     source : BUNDLE|TASK|RUN
         Bundle, task file, or directory of a run, which is applied as its bundle would be.
     data : DATA
-        The rows: JSON Lines, CSV or Parquet, however large.
+        The rows: CSV, JSON Lines, Parquet or Excel, however large.
     out
         Directory for labels.csv, .jsonl or .parquet; an interrupted run in it goes on.
     format

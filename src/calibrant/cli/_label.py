@@ -23,6 +23,7 @@ from calibrant.cli._progress import EvaluationDisplay, interruptible
 from calibrant.cli._prompted import source_of
 from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._prediction import Outcome
 from calibrant.evaluation._data import UnlabelledTexts, inspect
 from calibrant.evaluation._label import LabelFile, unlabelled
 from calibrant.inference._classifier import as_classifier
@@ -151,9 +152,8 @@ def _print_result(result: EvaluationResult, bundle: Bundle | None, options: Labe
     if written is None or result.directory is None:
         raise StateError("Expected an output directory.")
     record, lines = _outcome(bundle, written, options)
-    total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
     lines = [
-        f"{written.rows:,}{total} rows labelled",
+        _headline(metrics, written.rows),
         *aligned(_figures(metrics)),
         effort_line(metrics),
         *lines,
@@ -181,10 +181,20 @@ def _outcome(
     return record, [*lines, f"File: {written.path}"]
 
 
+def _headline(metrics: EvaluationMetrics, rows: int) -> str:
+    total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
+    with_label = metrics.outcomes[Outcome.OK.value]
+    if with_label == metrics.rows:
+        return f"{rows:,}{total} rows labelled"
+    return f"{rows:,}{total} rows done, {with_label:,} of them with a label"
+
+
 def _figures(metrics: EvaluationMetrics) -> Iterator[tuple[str, str]]:
-    yield "outcomes", counts_text(metrics.outcomes)
+    outcomes = dict(metrics.outcomes)
     if metrics.rows_without_text:
-        yield "without text", f"{metrics.rows_without_text:,} rows, about which no model was asked"
+        outcomes[Outcome.UNPARSED.value] -= metrics.rows_without_text
+        outcomes["no text"] = metrics.rows_without_text
+    yield "outcomes", counts_text(outcomes)
     total = sum(metrics.labels.values())
     shown = list(metrics.labels.items())[:_LABELS_SHOWN]
     more = len(metrics.labels) - len(shown)
@@ -204,10 +214,15 @@ def _decision_lines(bundle: Bundle | None, decisions: dict[str, int] | Any, sour
             f"such as `calibrant calibrate {run} --out {run}`; then label with that run."
         )
         return
-    why = "the cascade's own thresholds" if rule is None else f"{rule} threshold "
-    if rule is not None and least is not None:
-        why += f"{least:.4g} of the model's confidence"
-    elif rule is not None:
-        why += "none, as too little is known to promise anything: every row is to be reviewed; "
-        why += "`calibrant calibrate` says how many more labelled rows would do, or takes a lower --target-accuracy"
+    if rule is None:
+        why = "the cascade's own thresholds"
+    elif least is None:
+        why = (
+            f"{rule} threshold none, as too little is known to promise anything: every row is to be reviewed; "
+            "`calibrant calibrate` says how many more labelled rows would do, or takes a lower --target-accuracy"
+        )
+    elif least == 0:
+        why = f"{rule} threshold 0: every answer is accepted"
+    else:
+        why = f"{rule} threshold {least:.4g} of the model's confidence"
     yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"

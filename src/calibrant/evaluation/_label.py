@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
-from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers
+from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers, write_atomically
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._reported import writable
 from calibrant.core._rows import Example, Row, TextWithContext
@@ -26,6 +28,8 @@ from calibrant.runs._shards import Shards
 
 if TYPE_CHECKING:
     from calibrant.core._frames import Frame
+
+_LOG = logging.getLogger("calibrant")
 
 FORMATS: Final = ("csv", "jsonl", "parquet")
 _ENDINGS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -207,6 +211,8 @@ class LabelFile:
     def write(self) -> None:
         """Write the labels of all rows that are answered, from the first one on, atomically.
 
+        A file that was changed since it was written is renamed before.
+
         Raises
         ------
         StateError
@@ -215,15 +221,31 @@ class LabelFile:
         rows, decisions = 0, Counter[str]()
         try:
             remove_leftovers(self.path)  # of a killed writer
+            self._keep_changed()
             with self._sink() as write:
                 for records, values, table in self._blocks():
                     added = self._added(records)
                     decisions.update(decision for _, _, decision, *_ in added if decision is not None)
                     write(values, added, table)
                     rows += len(added)
+            write_atomically(self._digest_path, f"{_digest(self.path)}  {self.path.name}\n")
         except OSError as error:
             raise unwritable(self.path, error) from error
         self.written = WrittenLabels(path=self.path, rows=rows, decisions=dict(decisions))
+
+    @property
+    def _digest_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.sha256")
+
+    def _keep_changed(self) -> None:
+        """Rename the file if somebody has changed it since it was written."""
+        note = self._digest_path
+        if self.path.exists() and note.exists() and not note.read_text().startswith(_digest(self.path)):
+            names = (f"labels.changed{number or ''}{self.path.suffix}" for number in count())
+            kept = next(path for path in map(self.path.with_name, names) if not path.exists())
+            self.path.rename(kept)
+            _LOG.warning("%s: changed since it was written: kept as %s, and written anew.", self.path, kept)
+        note.unlink(missing_ok=True)  # a kill before it is written anew would make it wrong
 
     def _blocks(self) -> Iterator[tuple[list[Any], list[Mapping[str, Any]], Any]]:
         """Yield the records of answered rows with the input's values, and its Arrow table where types are kept."""
@@ -306,6 +328,11 @@ def _prediction(record: Mapping[str, Any]) -> Prediction:
         outcome=Outcome(record["outcome"]),
         accepted=record.get("accepted"),
     )
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _probabilities(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON values)

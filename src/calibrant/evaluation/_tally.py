@@ -131,7 +131,8 @@ class Tally:
         else:
             self.correct += right
             self._count_answer(row)
-        self.models[row["model"] or "unknown"] += 1
+        if row["reason"] != NO_TEXT:
+            self.models[row["model"] or "unknown"] += 1
         if outcome == Outcome.OK.value and confidence is not None:
             self._confidence.append(confidence)
             if answer is not None:

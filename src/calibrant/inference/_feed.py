@@ -381,7 +381,12 @@ class Feed:
         self._room.set()
 
     def _watch(self, prediction: Prediction) -> None:
-        """Count consecutive failed rows; raise ProviderError if there are too many."""
+        """Count consecutive failed rows; raise ProviderError if there are too many.
+
+        Rows that the model was not asked about, such as those without a text, do not count.
+        """
+        if prediction.outcome is Outcome.UNPARSED and prediction.attempts == 0:
+            return
         if prediction.outcome is not Outcome.ERROR:
             self._failures = 0
             self._answered = True
