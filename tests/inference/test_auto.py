@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ import pytest
 
 from calibrant import BatchEvaluator, Classifier, Example, Task, load
 from calibrant.assembly import export
-from calibrant.core import Limits, LogprobsUnsupportedError, Outcome, ProviderError
+from calibrant.cascade import Cascade
+from calibrant.core import Limits, LogprobsUnsupportedError, Outcome, ProviderError, Stop
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import RetryPolicy, examine
 from calibrant.inference.doctor._records import save_examination
@@ -161,3 +164,69 @@ def test_budgets_count_all_calls() -> None:
         found = evaluator.evaluate(ROWS)
     assert found.metrics.rows == 2
     assert len(fake.requests) == 7
+
+
+def test_a_run_stays_as_it_began(tmp_path: Path, calibrant_home: Path) -> None:
+    """A run with rows goes on as they were answered, whatever is known of the model by then, and asks nothing more."""
+    with FaultServer(LABELS) as server:
+        options = {"api_base": server.api_base}
+        for rows in (ROWS[:2], ROWS, ROWS):
+            with opened("hosted_vllm/any", options=options) as classifier:
+                BatchEvaluator(classifier).evaluate(rows, out=tmp_path / "run")
+            (record,) = calibrant_home.rglob("*.logprobs.json")
+            record.write_text(record.read_text().replace("true", "false"))
+    assert sum(server.counts.values()) == 4
+
+
+def test_stored_answers_that_are_no_label_save_the_call() -> None:
+    """A stored answer that is no label counts as one with log-probabilities."""
+    fake, journal = FakeClient(LABELS, {"meow": "cow"}), MemoryJournal()
+    opened(fake, journal=journal).classify("0 meow")
+    with fake_model("fake/cow", lambda *_, **__: Hiding(name="fake")):
+        assert opened("fake/cow", journal=journal).classify("0 meow").outcome is Outcome.UNPARSED
+
+
+def test_limits_end_the_first_call(tmp_path: Path) -> None:
+    """A deadline ends a run whose first call hangs, and a stop that was requested before asks nothing."""
+    stop = Stop()
+    stop.request("changed my mind")
+    with (
+        FaultServer(LABELS, faults={"hang": 1.0}) as server,
+        opened("hosted_vllm/hangs", options={"api_base": server.api_base}) as classifier,
+    ):
+        stopped = BatchEvaluator(classifier).evaluate(ROWS, out=tmp_path / "stopped", stop=stop)
+        assert (stopped.metrics.stopped, server.counts) == ("changed my mind", {})
+        slow = BatchEvaluator(classifier, limits=Limits(run_seconds=0.1))
+        late = slow.evaluate(ROWS, out=tmp_path / "late").metrics
+    assert (late.stopped, late.rows) == ("The deadline of 0.1 seconds has passed", 0)
+    assert late.seconds < 1
+    assert sum(server.counts.values()) == 1
+
+
+def test_heads_say_how_the_model_is_asked(
+    tmp_path: Path, write_task: Callable[..., Path], calibrant_home: Path
+) -> None:
+    """A task with a head opens without a call: the head was learned in one space."""
+    with FaultServer(LABELS) as server:
+        own = f'[model]\nname = "hosted_vllm/any"\napi_base = "{server.api_base}"\n'
+        with Classifier.from_task(Task.from_file(write_task(extra=own))) as fitted:
+            head = fitted.fit([f"{n} {LABELS[n % 2]}" for n in range(20)], LABELS * 10).head
+            assert head is not None
+            head.save(tmp_path / "head.json", fingerprint=fitted.fingerprint())
+        shutil.rmtree(calibrant_home)
+        task = Task.from_file(write_task(extra=own + '[head]\nfile = "head.json"\n'))
+        with Classifier.from_task(task) as classifier:
+            assert classifier.head is not None
+    assert sum(server.counts.values()) == 20
+
+
+@pytest.mark.parametrize(("scoring", "expected"), [(None, "decode"), ("auto", "fused")])
+def test_members_of_cascades_decode_unless_told(scoring: Any, expected: str) -> None:
+    """A cascade's model decodes whatever an earlier run has found, unless the choice is asked for."""
+    with FaultServer(LABELS, faults={"no_logprobs": 1.0}) as server:
+        options = {"api_base": server.api_base}
+        with opened("hosted_vllm/hides", options=options) as classifier:
+            assert classifier.classify("0 meow").attempts == 4
+        with opened("hosted_vllm/hides", options=options, scoring=scoring) as one:
+            cascade = Cascade([one, opened(Hiding())], method="label_probability")
+            assert cascade.describe()["method"]["models"][0]["method"]["scoring"] == expected

@@ -342,7 +342,7 @@ def test_a_task_describes_its_classifier(
     )
     classifier = Classifier.from_task(described)
     options = {"max_tokens": 9, "api_base": "http://h/v1"}
-    settings = {"space": "raw", "concurrency": 3, "options": options, "scoring": "decode"}
+    settings = {"space": "raw", "concurrency": 3, "options": options, "scoring": None}
     assert (opened, classifier.limits.concurrency) == ([("openai/x", settings)], 3)
     assert isinstance(classifier.method, Decoding)
     assert classifier.method.reader.space is LogprobSpace.RAW

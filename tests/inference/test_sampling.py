@@ -390,12 +390,9 @@ def test_given_model_keeps_sampled_scoring(tmp_path: Path) -> None:
         ),
         (
             "samples = 4",
-            "task.toml:6: model.samples: .*'auto', 'fused' or 'sampled', got 4: add it, or leave samples out",
+            "task.toml:6: model.samples: .*scoring = 'sampled', got 4: add it, or leave samples out",
         ),
-        (
-            'scoring = "decode"\nsamples = 4',
-            "task.toml:7: model.samples: .*'auto', 'fused' or 'sampled', got 4",
-        ),
+        ('scoring = "decode"\nsamples = 4', "task.toml:7: model.samples: .*scoring = 'sampled', got 4"),
         ('scoring = "guess"', "task.toml:6: model.scoring: .*'exact', 'decode' or 'sampled', got 'guess'"),
     ],
 )

@@ -24,7 +24,7 @@ from calibrant.core._rows import DataSource
 from calibrant.core._task import Task
 from calibrant.core._task_file import SPLITS
 from calibrant.evaluation._cache import default_cache
-from calibrant.evaluation._data import settle
+from calibrant.evaluation._data import settle, settle_as_before
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 
@@ -58,7 +58,7 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     check_gates(gates, loaded.labels)
     rows = labelled_rows(loaded, options.file, options.split, limit=options.max_rows)
     with contextlib.closing(source.open(limits=run_limits(loaded, options))) as classifier:
-        history = _history(loaded, options, classifier, rows)
+        history = _history(loaded, options, classifier)
         at_once = options.engine == "local" and classifier.in_process
         with (
             interruptible(at_once=at_once) as stop,
@@ -67,6 +67,9 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
         ):
             result = _run(source, options, classifier, rows, on_progress=display, stop=stop)
         write_down(source, options.out, classifier)
+        if history is not None:  # how the model is asked belongs to the scope, and is known now
+            settle_as_before(classifier, options.out)
+            history = history[0], _scope(loaded, options, classifier)
         if options.parquet and result.metrics.complete:
             from calibrant.evaluation._parquet import write_parquet
 
@@ -142,17 +145,19 @@ def run_limits(task: Task, options: RunOptions) -> Limits:
 
 
 def _history(
-    task: Task, options: Evaluate, classifier: BasePredictor, rows: evaluation.Dataset
+    task: Task, options: Evaluate, classifier: BasePredictor
 ) -> tuple[evaluation.EvaluationHistory, RunScope] | None:
     """Return the history to add the run to, and the run's scope; None without ``--history``."""
     if options.history is None:
         return None
+    return evaluation.EvaluationHistory(options.history), _scope(task, options, classifier)
+
+
+def _scope(task: Task, options: Evaluate, classifier: BasePredictor) -> RunScope:
+    """Return the scope of a run, whose names are checked."""
     from calibrant.evaluation._history_run import RunScope  # other runs do without a history
 
-    history = evaluation.EvaluationHistory(options.history)
-    settle(classifier, rows)
-    scope = RunScope.of(classifier, account_id=options.account, task=task.name, profile_name=options.profile)
-    return history, scope
+    return RunScope.of(classifier, account_id=options.account, task=task.name, profile_name=options.profile)
 
 
 @contextlib.contextmanager
@@ -204,6 +209,9 @@ def on_cluster(
     """Evaluate or label rows on a Ray cluster."""
     from calibrant.distributed._evaluate import Cluster, evaluate  # Ray Data is heavy
 
+    if source.task.model.scoring == "auto":  # workers do not find out how the model is asked
+        settle_as_before(classifier, options.out)
+        settle(classifier, rows, stop=stop)
     workers = {} if options.workers is None else {"workers": options.workers}
     return evaluate(
         rows,

@@ -162,8 +162,8 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
             )
     elif options.prompt is not None:
         classifier = classifier.with_prompt(read_prompt(options.prompt))
-    if head is not None or label_prior is not None:
-        classifier.settle()  # what was learned belongs to the space of its distributions
+    if (learned := head or label_prior) is not None:
+        classifier.settle_for(learned)
     if head is not None:
         from calibrant.heads._head import Head  # other prompts do without heads
         from calibrant.inference._heads import opened_head

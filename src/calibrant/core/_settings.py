@@ -74,7 +74,7 @@ class ModelSettings(Section):
     @classmethod
     def _check_samples(cls, samples: int | None, info: pydantic.ValidationInfo) -> int | None:
         if samples is not None and info.data.get("scoring") not in {"sampled", "fused", "auto"}:
-            wanted = "Input should come with scoring = 'auto', 'fused' or 'sampled'"
+            wanted = "Input should come with scoring 'auto' or 'fused', or with scoring = 'sampled'"
             raise wrong(wanted, "add it, or leave samples out")
         return samples
 

@@ -26,11 +26,11 @@ from calibrant.distributed._ray import (
     require_ray,
 )
 from calibrant.distributed._worker import AnsweredBlock, Reader
-from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, inspect
+from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, inspect, settle_as_before
 from calibrant.evaluation._evaluator import run_fingerprint
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import RunAccount, Tally
-from calibrant.inference._classifier import Classifier
+from calibrant.inference._base import BasePredictor
 from calibrant.inference.doctor._records import public_description
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._shards import Shards
@@ -159,19 +159,19 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     100000
     """
     require_ray()
-    cluster, limits = cluster or Cluster(), limits or Limits()
+    cluster, limits, about, stop = cluster or Cluster(), limits or Limits(), about or {}, stop or Stop()
     own_share = share(limits, cluster.workers)
-    opening = partial(_settled, opening)
     classifier = opening(limits=own_share)
     try:
+        settle_as_before(classifier, out)
         labels, described = classifier.labels, classifier.describe()
+        opening = partial(_opened_alike, opening, scoring=described["method"]["scoring"])
         if limits.concurrency is None and classifier.in_process:  # each worker loads its own engine
             gates = classifier.with_limits(Limits()).gates
             own_share = replace(own_share, concurrency=min(gate.concurrency for gate in gates))
     finally:
         classifier.close()
     inspection = inspect(dataset, labels)
-    about, stop = about or {}, stop or Stop()
     kind = "labels" if isinstance(dataset, UnlabelledTexts) else "evaluation"
     engine = {"name": "ray", "block_rows": cluster.block_rows}
     fingerprint = run_fingerprint(labels, described, inspection, about, kind=kind, engine=engine)
@@ -200,10 +200,12 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         return run.finish()
 
 
-def _settled(opening: Callable[..., Predictor], **settings: Any) -> Predictor:  # noqa: ANN401
-    """Open a predictor that decodes unless it is known to be asked otherwise: all workers must ask alike."""
-    predictor = opening(**settings)
-    return predictor.settled() if isinstance(predictor, Classifier) else predictor
+def _opened_alike(opening: Callable[..., Predictor], *, scoring: str, limits: Limits) -> Predictor:
+    """Open a classifier that asks its model as all others do, without finding out how: by default it decodes."""
+    predictor = opening(limits=limits)
+    if isinstance(predictor, BasePredictor):
+        predictor.settle_as(scoring)
+    return predictor
 
 
 def share(limits: Limits, workers: int) -> Limits:

@@ -13,12 +13,13 @@ from typing import Any, Final
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace
-from calibrant.core._predictor import Predictor, Query
+from calibrant.core._predictor import Predictor, Query, Stop
 from calibrant.core._rows import DataSource, Example, Row, TextWithContext, read_rows
 from calibrant.core._task import check_answer
 from calibrant.core._text_files import ANY_CSV, CsvFormat
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._predictor import ModelPredictor
+from calibrant.runs._directory import scoring_of_rows
 
 NO_TEXT: Final = "no text: the model was not asked"
 """Reason of a row whose text is missing."""
@@ -275,10 +276,30 @@ def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
     return Inspection(rows=rows, sha256=digest.hexdigest())
 
 
-def settle(predictor: Predictor, examples: Iterable[Example], *, rows: int | None = None) -> None:
+def settle_as_before(predictor: Predictor, directory: str | Path) -> None:
+    """Ask the model as the rows in a run's directory were answered, if it holds any: a run has one space."""
+    found = scoring_of_rows(Path(directory))
+    if found is not None and isinstance(predictor, BasePredictor):
+        predictor.settle_as(found)
+
+
+def settle(
+    predictor: Predictor, examples: Iterable[Example], *, rows: int | None = None, stop: Stop | None = None
+) -> None:
     """Find out how the model is asked, with the call of the first row.
 
     If it will be asked several times for stated confidence, log how many calls `rows` of them take.
+
+    Parameters
+    ----------
+    predictor : Predictor
+        Asks the model.
+    examples : iterable of Example
+        The rows.
+    rows : int, optional
+        Their number.
+    stop : Stop, optional
+        Ends it early, and has the reason where a limit did.
 
     Raises
     ------
@@ -288,7 +309,7 @@ def settle(predictor: Predictor, examples: Iterable[Example], *, rows: int | Non
     if not isinstance(predictor, BasePredictor):
         return
     first = next((example for example in examples if example.input), None)
-    predictor.settle(None if first is None else predictor.query(first.text))
+    predictor.settle(None if first is None else predictor.query(first.text), stop=stop)
     if rows is not None and isinstance(predictor, ModelPredictor) and predictor.space is LogprobSpace.FUSED:
         calls = predictor.method.calls_a_row
         _LOG.warning(

@@ -21,7 +21,15 @@ from calibrant.core._predictor import Predictor, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.core._rows import Example, TextWithContext
 from calibrant.evaluation._cache import open_cache
-from calibrant.evaluation._data import Inspection, UnlabelledTexts, checked, inspect, query_about, settle
+from calibrant.evaluation._data import (
+    Inspection,
+    UnlabelledTexts,
+    checked,
+    inspect,
+    query_about,
+    settle,
+    settle_as_before,
+)
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import RunAccount
 from calibrant.inference._limits import rate_limit_waits
@@ -271,6 +279,8 @@ class BatchEvaluator:
         )
         if file is not None:
             file.prepare()
+        if out is not None:
+            settle_as_before(run.predictor, out)
         with ExitStack() as stack:
             if self._cache is not None:
                 run.predictor.use_journal(self._opened_cache(self._cache, stack))
@@ -375,7 +385,7 @@ class _EvaluationRun:
 
     def settle(self, rows: int) -> None:
         """Find out how the model is asked, before the run is named after it, and log what `rows` rows cost."""
-        settle(self.predictor, self._rows(), rows=rows)
+        settle(self.predictor, self._rows(), rows=rows, stop=self._stop)
 
     def answer(self) -> None:
         """Classify the remaining rows."""

@@ -82,11 +82,14 @@ class AutoDecoding(Decoding):
         What is known of the model, shared with all copies.
     options : mapping
         Handed to the provider with every call.
+    is_chosen : bool
+        True if ``auto`` was asked for, False where it is the default.
     samples, temperature
         Of `Fused`.
     """
 
     probe: LogprobProbe
+    is_chosen: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     samples: int | None = None
     temperature: float | None = None
@@ -109,8 +112,10 @@ class AutoDecoding(Decoding):
         return found
 
     @property
-    def decoding(self) -> Decoding:
-        """Method that decodes, whatever the model gives."""
+    def unasked(self) -> Decoding:
+        """Itself if ``auto`` was asked for and the answer is known; else a method that decodes, whatever is known."""
+        if self.is_chosen and self.is_settled:
+            return self
         return Decoding(
             client=self.client, reader=self.reader, calls=self.calls, keep_features=self.keep_features
         )
@@ -158,7 +163,7 @@ class AutoDecoding(Decoding):
             Request of a row. Where the model gives log-probabilities, or the call fails, that was the row's call;
             else it counts as one more call of the row.
         stored : Prediction, optional
-            Answer to it from a journal, which makes the call needless if it has a confidence.
+            Answer to it from a journal, which makes the call needless unless it is a label without a confidence.
 
         Raises
         ------
@@ -168,12 +173,17 @@ class AutoDecoding(Decoding):
         async with self.probe.asking() as unknown:
             if not unknown or self.is_settled:
                 pass
-            elif stored is not None and stored.confidence is not None:
+            elif stored is not None and (stored.confidence is not None or stored.outcome is not Outcome.OK):
                 self.probe.gives = True
             else:
                 await self._ask_first(request)
         if self.is_fused:
             _tell_fused(self.client.name, self.calls_a_row)
+
+    def settle_as(self, scoring: str) -> None:
+        """Decode or ask for stated confidence from now on, whatever is known of the model; others are ignored."""
+        if scoring in {"decode", "fused"}:
+            self.probe.gives = scoring == "decode"
 
     async def _ask_first(self, request: CompletionRequest) -> None:
         probe = self.probe

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from abc import abstractmethod
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from calibrant.core._completion import Client
+from calibrant.core._errors import CalibrantError
+from calibrant.core._files import read_json_object
 from calibrant.core._limits import Limits
-from calibrant.core._prediction import Prediction
-from calibrant.core._predictor import OnPrediction, Predictor, Query
+from calibrant.core._prediction import LogprobSpace, Prediction
+from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
 from calibrant.core._rows import TextWithContext
-from calibrant.inference._feed import RowModel, Runner
+from calibrant.inference._feed import Feed, RowModel, Runner
 from calibrant.inference._limits import Gate
 from calibrant.inference._loop import ask_async, run_sync
 
@@ -34,13 +38,15 @@ class BasePredictor(Predictor):
     def row_model(self) -> RowModel:
         """Row model that the feed asks."""
 
-    def settle(self, query: Query | None = None) -> None:
+    def settle(self, query: Query | None = None, *, stop: Stop | None = None) -> None:
         """Find out how a model by name is asked, with one call at most, before that is described.
 
         Parameters
         ----------
         query : Query, optional
             The first row's, which the call then serves; by default one that is no row's.
+        stop : Stop, optional
+            Ends the attempts; so do the deadline and the budgets, which then are its reason.
 
         Raises
         ------
@@ -48,7 +54,17 @@ class BasePredictor(Predictor):
             A fault that every call would meet.
         """
         if not self.row_model.is_settled:
-            run_sync(self.row_model.settle(self.query(_ANY_TEXT) if query is None else query, self.journal))
+            feed = Feed(self.row_model, self._runner, lambda *_: None, stop=stop)
+            run_sync(feed.run((), opening=self.query(_ANY_TEXT) if query is None else query))
+
+    def settle_for(self, learned: Path) -> None:
+        """Ask the model in the space that a file of a head or a label prior was learned in, without finding out."""
+        with contextlib.suppress(CalibrantError, LookupError, TypeError):  # whoever loads the file says more
+            space = read_json_object(learned, remedy="")["fingerprint"]["space"]
+            self.settle_as("fused" if space == LogprobSpace.FUSED else "decode")
+
+    def settle_as(self, scoring: str) -> None:
+        """Ask the model as it was asked before, by ``decode`` or ``fused``, if it is asked in either way."""
 
     @property
     @abstractmethod

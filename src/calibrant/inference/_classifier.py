@@ -148,7 +148,7 @@ class Classifier(ModelPredictor):
         self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
         limits = replace(limits or Limits(), **({} if concurrency is None else {"concurrency": concurrency}))
-        scoring = known_scoring(scoring, model, options=options, space=space)
+        scoring = known_scoring(scoring, model, options=options)
         client = open_client(
             model, space=space, concurrency=limits.concurrency, options=options, scoring=scoring
         )
@@ -167,7 +167,7 @@ class Classifier(ModelPredictor):
             response_format,
             calls=calls,
             options=call_options(options),
-            scoring=scoring,
+            scoring=scoring if scoring is not None or space is None else "decode",
             tolerance=tolerance,
             samples=samples,
             temperature=temperature,
@@ -230,7 +230,7 @@ class Classifier(ModelPredictor):
                 from calibrant.heads._head import Head  # noqa: PLC0415  (if it names one)
                 from calibrant.inference._heads import opened_head  # noqa: PLC0415
 
-                found.settle()
+                found.settle_for(task.head.file)
                 head = Head.load(task.head.file, fingerprint=found.fingerprint())
                 found.head = opened_head(head, task.head.embeddings)
             opened.pop_all()

@@ -273,8 +273,10 @@ class Feed:
         self._gate = self.runner.gate
         self._answered = self.runner.answered
 
-    async def run(self, queries: Iterable[Query]) -> str:
+    async def run(self, queries: Iterable[Query], *, opening: Query | None = None) -> str:
         """Predict the queries; return the reason of an early end, or an empty text.
+
+        With `opening`, that query settles how the model is asked, and is not predicted.
 
         Raises
         ------
@@ -285,7 +287,7 @@ class Feed:
         n_workers = self._gate.concurrency
         if isinstance(queries, Sequence):
             n_workers = min(n_workers, len(queries))
-        queries, first = (queries, None) if self.model.is_settled else _with_first(queries)
+        queries, first = (queries, opening) if self.model.is_settled or opening else _with_first(queries)
         rows = self.runner.rows(self.model, queries)
         seconds = self._gate.limits.run_seconds
         deadline = asyncio.timeout(seconds)
@@ -305,7 +307,9 @@ class Feed:
         try:
             with self._stop.calling(from_any_thread):
                 async with deadline, asyncio.TaskGroup() as group:
-                    self._opening = None if first is None else group.create_task(self._settle(first))
+                    if first is not None:
+                        self._opening = group.create_task(self._settle(first))
+                        workers.append(self._opening)
                     workers += [group.create_task(self._work(rows)) for _ in range(n_workers)]
         except TimeoutError:
             if not deadline.expired():

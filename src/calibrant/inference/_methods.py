@@ -194,7 +194,7 @@ class Method(ABC):
         return 1
 
     @property
-    def decoding(self) -> Method:
+    def unasked(self) -> Method:
         """Method to take where nothing may be asked to settle it."""
         return self
 
@@ -207,6 +207,9 @@ class Method(ABC):
         self, request: CompletionRequest, stored: Prediction | None = None
     ) -> None:
         """Find out how the model is to be asked, with one call at most."""
+
+    def settle_as(self, scoring: str) -> None:  # noqa: B027 (only one method can)
+        """Ask as before, by ``decode`` or ``fused``, without finding out."""
 
     @property
     def might_keep_features(self) -> bool:
@@ -363,6 +366,7 @@ def choose_method(  # noqa: PLR0913  (keyword-only options)
         from calibrant.inference._auto import AutoDecoding  # noqa: PLC0415 (only for models that may hide them)
 
         own = {"options": options, "samples": samples, "temperature": temperature}
+        own["is_chosen"] = scoring == "auto"
         decoding = AutoDecoding.of(model, client, reader, calls=calls, **own)
     if scoring == "decode" or (scoring != "exact" and not isinstance(client, ContinuingClient)):
         return decoding

@@ -90,6 +90,11 @@ class PromptedModel:
         stored = None if journal is None else journal.get_many([key]).get(key)
         await self.method.settle(self.request(prepared), stored)
 
+    def settle_as(self, scoring: str) -> None:
+        """Ask the model as it was asked before; see `Method.settle_as`."""
+        self._keys.clear()
+        self.method.settle_as(scoring)
+
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return queries with rendered demonstrations, each with an error text or an empty one."""
         if self.retrieval is not None:
@@ -191,13 +196,17 @@ class ModelPredictor(BasePredictor):
         return self._model
 
     def settled(self) -> Self:
-        """Return a predictor that decodes if it is not known how the model is asked, without asking; else itself."""
-        method = self.method
-        if method.is_settled:
+        """Return a predictor that asks nothing to find out how its model is asked: by default, it decodes."""
+        method = self.method.unasked
+        if method is self.method:
             return self
         found = copy(self)
-        found._model = replace(self._model, method=method.decoding)  # noqa: SLF001 (of its own kind)
+        found._model = replace(self._model, method=method)  # noqa: SLF001 (of its own kind)
         return found
+
+    def settle_as(self, scoring: str) -> None:
+        """Ask the model as it was asked before, by ``decode`` or ``fused``, if it is asked in either way."""
+        self._model.settle_as(scoring)
 
     @property
     def scoring(self) -> str:

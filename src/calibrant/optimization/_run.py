@@ -190,13 +190,16 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     with ExitStack() as stack:
         predictor, embedding = _open(task, model, stack), _open_embedding(task)
-        settle(predictor, task.validation, rows=max_metric_calls)
+        if isinstance(model, Predictor):  # whose description is part of the fingerprint
+            settle(predictor, task.validation, rows=max_metric_calls)
         files = _opened_files(directory, search_fingerprint(task, model, plan))
         journal, reflections = stack.enter_context(files)
         teaches = False
         if current and isinstance(predictor, Classifier) and task.head.fit == "auto":
             teaches, predictor = True, predictor.with_features()
         predictor.use_journal(PredictionJournal(journal))
+        if not isinstance(model, Predictor):
+            settle(predictor, task.validation, rows=max_metric_calls)
         tracker = ProgressTracker(progress, total=max_metric_calls)
         reflection = stack.enter_context(
             open_reflection(plan.reflection_model, reflections, options=reflection_options)

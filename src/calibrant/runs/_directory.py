@@ -124,7 +124,7 @@ class RunDirectory:
                 path,
                 directory.fingerprint,
                 kind="an evaluation",
-                has_rows=directory._has_rows(),
+                has_rows=directory.has_rows(),
                 ignored=_INFORMATION,
                 comparable=comparable,
             )
@@ -133,7 +133,8 @@ class RunDirectory:
                 remove_leftovers(written)  # of a killed writer; others write them under this lock only
             yield directory
 
-    def _has_rows(self) -> bool:
+    def has_rows(self) -> bool:
+        """Return True if it holds rows, in one file or several."""
         written = self.predictions.exists() and self.predictions.stat().st_size > 0
         return written or any(self.shards.glob("*.jsonl"))
 
@@ -168,6 +169,15 @@ class RunDirectory:
         """Remove the journal and SQLite's files beside it."""
         for path in self.path.glob(f"{self.journal.name}*"):
             path.unlink(missing_ok=True)
+
+
+def scoring_of_rows(directory: Path) -> str | None:
+    """Return the scoring by which the rows in a run's directory were answered; None where it says nothing."""
+    if not RunDirectory(path=directory).has_rows():
+        return None
+    with contextlib.suppress(StateError, LookupError, TypeError):  # whoever opens the directory says more
+        return str(read_json_object(directory / MANIFEST, remedy="")["method"]["scoring"])
+    return None
 
 
 def read_origin(directory: Path) -> tuple[Path, dict[str, Any]] | None:

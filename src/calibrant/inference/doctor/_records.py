@@ -342,14 +342,9 @@ def load_examination(
 
 
 def known_scoring(
-    scoring: Scoring | None, model: object, *, options: Mapping[str, Any] | None, space: object
+    scoring: Scoring | None, model: object, *, options: Mapping[str, Any] | None
 ) -> Scoring | None:
-    """Return the scoring to open a model with, as far as it is known beforehand.
-
-    Where a space is given an answer is decoded to read it. ``auto`` is ``exact`` if an examination found exact scores.
-    """
-    if scoring is None and space is not None:
-        return "decode"
+    """Return the scoring to open a model with: ``auto`` is ``exact`` if an examination found exact scores."""
     if scoring == "auto" and isinstance(model, str):
         found = load_examination(model, options=options)
         return "exact" if found is not None and found.scoring == "exact" else scoring
