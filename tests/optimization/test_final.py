@@ -120,7 +120,8 @@ def test_a_run_knows_which_answers_to_accept(tmp_path: Path) -> None:
     optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
     certified = json.loads(own.read_text())["certified"]
     # All 30 are right: 0.9 ** 30 is below half of 0.1.
-    assert certified["threshold"] == 0.0
+    lowest = load_predictions(out).confidence.min()
+    assert lowest - 0.001 < certified["threshold"] <= lowest
     assert (certified["coverage"], certified["target_accuracy"], certified["delta"]) == (1.0, 0.9, 0.1)
     assert (out / "calibrator.json").exists()
     calibrate_predictions(load_predictions(out), target_accuracy=0.6).write(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -278,7 +279,8 @@ def calibrate_search(predictions: SavedPredictions) -> CalibrationResult:
 
     Half of the 0.1 pays for testing whether all answers may be accepted: on few rows, one wrong answer among the most
     confident ones would end a sequence from the highest threshold at its first step. The other half is for that
-    sequence.
+    sequence. Where all may be accepted, the threshold is the lowest confidence of these rows: what is less sure than
+    any of them was never tested.
 
     Raises
     ------
@@ -289,7 +291,9 @@ def calibrate_search(predictions: SavedPredictions) -> CalibrationResult:
     kept, _ = _usable(predictions)
     rows = predictions.confidence[kept], predictions.correct[kept]
     certified = certify_threshold(*rows, target_accuracy=_TARGET, delta=_DELTA / 2, start=0.0)
-    if certified.threshold is None:
+    if certified.threshold is not None:
+        certified = replace(certified, threshold=math.floor(1000 * rows[0].min()) / 1000)
+    else:
         certified = certify_threshold(*rows, target_accuracy=_TARGET, delta=_DELTA / 2)
     return replace(result, certified=replace(certified, delta=_DELTA))
 
