@@ -24,6 +24,7 @@ from calibrant.cli._prompted import source_of
 from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._prediction import Outcome
+from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._data import UnlabelledTexts, inspect
 from calibrant.evaluation._label import LabelFile, unlabelled
 from calibrant.inference._classifier import as_classifier
@@ -48,6 +49,11 @@ _LOCAL_LIMITS: Final = (
 def label(options: Label) -> None:
     """Label the rows, and exit with 1 (ended early) or 130 (interrupted)."""
     check_options(options, engines=_ENGINES)
+    if options.source.suffix.lower() in ENDINGS and options.data.suffix.lower() not in ENDINGS:
+        raise ConfigurationError(
+            f"Expected the bundle, task file or run first, then the rows, got the rows first: run "
+            f"calibrant label {options.data} {options.source} --out {options.out}."
+        )
     with source_of(options.source, options) as source:
         if options.watch_drift and (source.bundle is None or source.bundle.history.rows == 0):
             raise ConfigurationError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.core._errors import DataError
 from calibrant.core._files import without_doubles
+from calibrant.core._labels import label_text
 from calibrant.core._text_files import ANY_CSV, CsvFormat, read_csv, read_json_lines, text_lines
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ _SPLITS = {
 SPLIT_NAMES = frozenset(_SPLITS)
 """What a split may be called in a file."""
 
+_UNANSWERED = (
+    ": write the answers, or name their column under [data]; calibrant label labels rows without answers"
+)
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -162,12 +166,12 @@ class Row:
         """Return a `DataError` with the file and the line."""
         return DataError(message, path=self.path, line=self.line)
 
-    def expected(self, what: str, column: str) -> DataError:
+    def expected(self, what: str, column: str, remedy: str = "") -> DataError:
         """Return the error for a column with an unexpected value."""
         value = self.values.get(column)
         shown = "nothing" if value is None else "an empty text" if value == "" else f"{value!r:.60}"
         known = ", ".join(map(str, self.values)) or "none"
-        return self.error(f"expected {what} in {column!r}, got {shown} (columns here: {known:.200}).")
+        return self.error(f"expected {what} in {column!r}, got {shown} (columns here: {known:.200}){remedy}.")
 
 
 def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES, csv: CsvFormat = ANY_CSV) -> Iterator[Row]:
@@ -311,8 +315,8 @@ def _split_rule(
 
     rule = split_rule(labelled(), shares)
     if not rows:
-        empty = columns.input if _is_blank(left_out[0], columns.input) else columns.answer
-        raise left_out[0].expected("text", empty)
+        _text(left_out[0], columns.input)
+        raise left_out[0].expected("text", columns.answer, _UNANSWERED)
     if count:
         _LOG.warning(
             "%s: %d of %d rows have no text or no answer: no split has them.",
@@ -412,14 +416,21 @@ def _text(row: Row, column: str) -> str:
     return _encodable(value, row)
 
 
+def _label(row: Row, column: str) -> str:
+    value = label_text(row.values.get(column))
+    if not isinstance(value, str) or not value.strip():
+        raise row.expected("text", column, _UNANSWERED if _is_blank(row, column) else "")
+    return _encodable(value, row)
+
+
 def _answer(row: Row, columns: Columns) -> str:
     """Return the true answer: a label, or JSON text for several labels."""
     if not columns.fields and not columns.multi_label:
-        return _text(row, columns.answer)
+        return _label(row, columns.answer)
     own = dict(columns.fields)
     whole = columns.answer in row.values and columns.answer not in own.values()
     if own and (not whole or all(row.values.get(column) is not None for column in own.values())):
-        return json.dumps({name: _text(row, column) for name, column in own.items()}, ensure_ascii=False)
+        return json.dumps({name: _label(row, column) for name, column in own.items()}, ensure_ascii=False)
     value = row.values.get(columns.answer)
     if isinstance(value, str):
         answer = _answer_text(value.strip(), row, columns)
@@ -431,7 +442,7 @@ def _answer(row: Row, columns: Columns) -> str:
             raise row.error(f"{columns.answer!r}: {problem}") from error
     if not answer:
         wanted = "labels, or [] where there are none," if columns.multi_label else "an object of labels"
-        raise row.expected(wanted, columns.answer)
+        raise row.expected(wanted, columns.answer, _UNANSWERED if _is_blank(row, columns.answer) else "")
     return _encodable(answer, row)
 
 
