@@ -62,6 +62,15 @@ def test_columns_pass_unchanged(write_task: WriteTask, fake: Fake, tmp_path: Pat
     )
 
 
+def test_a_single_column_stays_whole(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Semicolons cut neither the texts of the column that --text names, nor its name."""
+    fake(knows)
+    data = tmp_path / "data.csv"
+    data.write_text("said; by whom\nmeow; Ana\nwoof; Ben\n")
+    done(run(write_task(), data, "--out", tmp_path / "out", "--text", "said; by whom"))
+    assert [row["said; by whom"] for row in labels(tmp_path / "out")] == ["meow; Ana", "woof; Ben"]
+
+
 def test_json_values_stay_nested(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """Rows of JSON Lines keep their values and keys, and get the probabilities on request."""
     fake(knows)

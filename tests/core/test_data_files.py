@@ -498,6 +498,21 @@ def test_separators_fit_the_first_records(tmp_path: Path, content: str) -> None:
     assert len(next(read_rows(write(tmp_path, "rows.csv", content))).values) == 2
 
 
+@pytest.mark.parametrize("name", ["a text", "question; with | all\tof them"])
+def test_a_single_column_is_not_cut(tmp_path: Path, name: str) -> None:
+    """A column that is expected, alone in the header, is the only one, whatever stands in it."""
+    path = write(tmp_path, "rows.csv", f'{name}\na; b\nc; d, e\tf|g\n"h, ""i"""\n')
+    assert [row.values for row in read_rows(path, column=name)] == [
+        {name: text} for text in ("a; b", "c; d, e\tf|g", 'h, "i"')
+    ]
+    path = write(tmp_path, "more.csv", "a;b,c\n1;2,3\n")
+    assert [list(next(read_rows(path, column=name)).values) for name in ("a", "c", "a;b")] == [
+        ["a", "b,c"],
+        ["a;b", "c"],
+        ["a;b", "c"],
+    ]
+
+
 def test_broken_utf16_is_an_error(tmp_path: Path) -> None:
     """UTF-16 that ends within a character raises DataError."""
     path = write(tmp_path, "rows.csv", "input,answer\nmeow,cat\n".encode("utf-16")[:-1])

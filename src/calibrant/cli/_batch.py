@@ -103,7 +103,7 @@ def _file_rows(task: Task, file: Path) -> Sequence[Example]:
     if file.suffix.lower() == ".txt":
         texts = read_texts(file, columns=replace(columns, context=None))
         return list(UnlabelledTexts(texts))
-    if columns.answer not in next(read_rows(file, csv=columns.csv)).values:
+    if columns.answer not in next(read_rows(file, csv=columns.csv, column=columns.input)).values:
         return list(unlabelled(file, text=columns.input, csv=columns.csv))
     return list(
         evaluation.Dataset(source=DataSource(path=file, columns=columns), labels=LabelSet.of(task.labels))

@@ -45,9 +45,7 @@ _SPLITS = {
 SPLIT_NAMES = frozenset(_SPLITS)
 """What a split may be called in a file."""
 
-_UNANSWERED = (
-    ": write the answers, or name their column under [data]; calibrant label labels rows without answers"
-)
+_UNANSWERED = ": write answers, or name their column under [data]; calibrant label labels rows without any"
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -174,7 +172,9 @@ class Row:
         return self.error(f"expected {what} in {column!r}, got {shown} (columns here: {known:.200}){remedy}.")
 
 
-def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES, csv: CsvFormat = ANY_CSV) -> Iterator[Row]:
+def read_rows(
+    path: Path, *, max_row_bytes: int = MAX_ROW_BYTES, csv: CsvFormat = ANY_CSV, column: str | None = None
+) -> Iterator[Row]:
     """Yield the records of `path` one by one, without loading the whole file.
 
     Parameters
@@ -185,6 +185,8 @@ def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES, csv: CsvFormat 
         Longest row accepted; `MAX_RUN_ROW_BYTES` for files of calibrant's own.
     csv : CsvFormat
         What is known of the format of a CSV file; the rest is found.
+    column : str, optional
+        A column that is expected; a CSV file is read so that it has it, if possible.
 
     Raises
     ------
@@ -200,7 +202,7 @@ def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES, csv: CsvFormat 
         raise DataError("no such file: check the path (those in a task file are relative to it).", path=path)
     records: Iterator[tuple[int, Mapping[str, Any]]]
     if suffix in {".csv", ".tsv"}:
-        records = read_csv(path, max_row_bytes, csv)
+        records = read_csv(path, max_row_bytes, csv, column)
     elif suffix in {".jsonl", ".ndjson"}:
         records = read_json_lines(path, max_row_bytes)
     else:
@@ -261,7 +263,7 @@ def iter_examples(
         A row lacks a text or an answer, its split is unknown, or as `read_rows`.
     """
     part = None if split is None else _parts(path, columns, shares)
-    for row in read_rows(path, csv=columns.csv):
+    for row in read_rows(path, csv=columns.csv, column=columns.input):
         if part is not None and part(row) != split:
             continue
         example = Example(
@@ -305,7 +307,7 @@ def _split_rule(
 
     def labelled() -> Iterator[tuple[str, str]]:
         nonlocal count, rows
-        for row in read_rows(path, csv=columns.csv):
+        for row in read_rows(path, csv=columns.csv, column=columns.input):
             if is_labelled(row, columns):
                 rows += 1
                 yield _text(row, columns.input), _answer(row, columns)
@@ -393,7 +395,7 @@ def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str | TextWi
     if path.suffix.lower() != ".txt":
         rows = [
             (_text(row, columns.input), _context(row, columns.context))
-            for row in read_rows(path, csv=columns.csv)
+            for row in read_rows(path, csv=columns.csv, column=columns.input)
         ]
         return [text if context is None else TextWithContext(text, context) for text, context in rows]
     if columns.context is not None:
