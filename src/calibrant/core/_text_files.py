@@ -9,7 +9,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -175,7 +175,9 @@ def found_separator(path: Path, encoding: str | None = None, *, column: str | No
     text = data.decode(codec, "replace")
     if len(data) == _SAMPLE_BYTES:
         text = text[: text.rfind("\n") + 1]  # the last record is cut
-    order = sorted(SEPARATORS, key="\t,;|".index) if path.suffix.lower() == ".tsv" else SEPARATORS
+    order: Iterable[str] = SEPARATORS
+    if path.suffix.lower() == ".tsv":
+        order = sorted(SEPARATORS, key="\t,;|".index)
     records = {separator: _first_records(text, separator) for separator in (_NONE, *order)}
     headers = {separator: found[0] for separator, found in records.items() if found}
     possible = [separator for separator, header in headers.items() if column in header]
