@@ -305,6 +305,20 @@ def test_a_killed_run_labels_every_id_once(write_task: WriteTask, tmp_path: Path
     assert not list(out.glob(".labels*"))
 
 
+@pytest.mark.parametrize("scoring", ["auto", "decode"])
+def test_a_mended_key_needs_no_other_directory(write_task: WriteTask, tmp_path: Path, scoring: str) -> None:
+    """After a refused key, which labels nothing, the same command with the right key labels all rows."""
+    data = write_csv(tmp_path / "data.csv", ["meow", "woof"])
+    with FaultServer(["cat", "dog"], knows, api_key="right") as server:
+        settings = SERVED.format(server.api_base).replace("[model]", f'[model]\nscoring = "{scoring}"')
+        refused = run(write_task(extra=settings), data, "--out", tmp_path / "out", "--no-cache")
+        assert refused.exit_code == 1, refused.output
+        assert "401" in refused.stderr
+        mended = write_task(extra=settings.replace('"none"', '"right"'))
+        done(run(mended, data, "--out", tmp_path / "out", "--no-cache"))
+    assert [row["label"] for row in labels(tmp_path / "out")] == ["cat", "dog"]
+
+
 def test_lost_output_leaves_no_traceback(write_task: WriteTask, tmp_path: Path) -> None:
     """Standard output that is closed early, or full, costs no row and no traceback; if full, the exit code is 1."""
     data = write_csv(tmp_path / "data.csv", ["meow", "woof"])
