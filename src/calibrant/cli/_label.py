@@ -131,7 +131,7 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, file:
         single = as_classifier(classifier, to_use="batch interface")
         inspect(rows, single.labels)
         file.prepare()
-        submitted = evaluation.submit_batch(single, list(rows), out=options.out)
+        submitted = evaluation.submit_batch(single, rows, out=options.out)
         write_down(source, options.out, classifier)
     job = LabelJob(
         source=str(options.source.resolve()),
