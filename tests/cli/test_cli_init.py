@@ -107,6 +107,15 @@ def test_other_files_are_taken(name: str) -> None:
     assert len(Task.from_file("mail/task.toml").test) == 24
 
 
+def test_numbers_in_json_are_labels() -> None:
+    """Labels may be whole numbers, in the file and then in the task."""
+    rows = [{"said": row["said"], "stars": len(row["desk"])} for row in messages()]
+    Path("mail.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done(run("mail.jsonl"))
+    task = Task.from_file("mail/task.toml")
+    assert (list(task.labels), len(task.test)) == (["7", "8"], 24)
+
+
 def test_odd_rows_are_warned_of() -> None:
     """Empty answers, conflicts, rare and oddly spelled labels, similar and long texts are named with their lines."""
     rows = messages(60)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from calibrant.core._errors import DataError
-from calibrant.core._labels import normalise_label
+from calibrant.core._labels import label_text, normalise_label
 from calibrant.core._rows import SPLIT_NAMES
 
 MOST_LABELS: Final = 200
@@ -50,11 +50,12 @@ _SINGLE_CELLS: Final = 50_000  # the same, times the number of labels
 
 @dataclass(frozen=True)
 class Column:
-    """A column and its first cells, as text; empty cells are empty."""
+    """A column and its first cells, as text; empty cells are empty. Labels may also be whole numbers."""
 
     name: str
     cells: tuple[str, ...]
     is_text: bool = True
+    is_label: bool = True
 
     @cached_property
     def filled(self) -> list[str]:
@@ -140,8 +141,12 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     columns = []
     for name in names:
         values = [row.get(name) for row in rows]
-        is_text = all(value is None or isinstance(value, str) for value in values)
-        columns.append(Column(name, tuple("" if value is None else str(value) for value in values), is_text))
+        labels = [label_text(value) for value in values]
+        is_text, is_label = (
+            all(value is None or isinstance(value, str) for value in found) for found in (values, labels)
+        )
+        cells = tuple("" if value is None else str(value) for value in labels)
+        columns.append(Column(name, cells, is_text, is_label))
     return columns
 
 
@@ -253,7 +258,7 @@ def _texts(columns: Sequence[Column]) -> list[Column]:
 
 def _labels(columns: Sequence[Column], text: Column) -> list[Column]:
     """Return the columns that may be the label, the likeliest first."""
-    found = [column for column in columns if column.could_be_label and column.is_text]
+    found = [column for column in columns if column.could_be_label and column.is_label]
     words = [column for column in found if not column.is_number]
     found = words or [column for column in found if len(column.counts) <= 20]
     if len(found) < 2:
