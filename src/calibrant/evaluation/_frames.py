@@ -1,4 +1,4 @@
-"""Data frames as rows without answers, and those of results."""
+"""Rows to label out of data frames, and results as data frames."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from calibrant.core._frames import Frame, column_names, frame_texts, frame_values, pandas_frame, with_answers
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import UnlabelledTexts
-from calibrant.evaluation._label import Decide, label_values
+from calibrant.evaluation._label import Decide, answered_lines, label_values
 from calibrant.evaluation._metrics import EvaluationResult
-from calibrant.runs._directory import PREDICTIONS
-from calibrant.runs._records import RowFile, row_record
+from calibrant.runs._records import row_record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,13 +58,12 @@ class UnlabelledFrame(UnlabelledTexts):
     """
 
     def __init__(self, frame: Frame, *, text: str) -> None:
-        self._inputs = frame_texts(frame, text, with_blanks=True)
-        super().__init__(self._inputs)
+        super().__init__(frame_texts(frame, text, with_blanks=True))
         self.frame = frame
         self.columns = dict.fromkeys(map(str, column_names(frame)))
 
     def __iter__(self) -> Iterator[Example]:
-        return (Example(input=text if text.strip() else "", answer="") for text in self._inputs)
+        return (example for _, example in super().records())  # without the other columns
 
     def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
         """Yield the columns of each row, and the row as an example."""
@@ -85,7 +83,7 @@ def with_frame(result: EvaluationResult, frame: Frame, decide: Decide | None = N
     decide : callable, optional
         Returns the decisions on predictions.
     """
-    return replace(result, frame=with_answers(frame, label_values(list(_records(result)), decide)))
+    return replace(result, frame=with_answers(frame, label_values(_records(result), decide)))
 
 
 def result_frame(result: EvaluationResult, *, distribution: bool = False) -> pd.DataFrame:
@@ -96,23 +94,20 @@ def result_frame(result: EvaluationResult, *, distribution: bool = False) -> pd.
     ConfigurationError
         pandas is not installed.
     """
-    records = list(_records(result))
+    records = _records(result)
     columns = {name: [record.get(name) for record in records] for name in _TYPES}
     if distribution:
-        spread = [record["probabilities"] or {} for record in records]
-        labels = dict.fromkeys(label for one in spread for label in one)
-        columns |= {f"probability_{label}": [one.get(label) for one in spread] for label in labels}
+        distributions = [record["probabilities"] or {} for record in records]
+        labels = dict.fromkeys(label for distribution in distributions for label in distribution)
+        columns |= {f"probability_{label}": [one.get(label) for one in distributions] for label in labels}
     index = getattr(result.frame, "index", None)
-    found = pandas_frame(columns, index=None if index is None else index[: len(records)])
-    return found.astype({name: kind for name, kind in _TYPES.items() if kind is not None})
+    rows = pandas_frame(columns, index=None if index is None else index[: len(records)])
+    return rows.astype({name: kind for name, kind in _TYPES.items() if kind is not None})
 
 
-def _records(result: EvaluationResult) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a result as lines of ``predictions.jsonl`` hold them."""
+def _records(result: EvaluationResult) -> list[Mapping[str, Any]]:
+    """Return the rows of a result as records of ``predictions.jsonl``."""
     if result.directory is not None and not result.predictions:
-        lines = RowFile(result.directory / PREDICTIONS).lines()
-        yield from (json.loads(line) for line in lines if line.endswith(b"\n"))
-        return
+        return [json.loads(line) for line in answered_lines(result.directory)]
     pairs = zip(result.examples, result.predictions, strict=True)
-    for index, (example, prediction) in enumerate(pairs):
-        yield row_record(index, example, prediction)
+    return [row_record(index, example, prediction) for index, (example, prediction) in enumerate(pairs)]
