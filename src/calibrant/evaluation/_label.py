@@ -38,7 +38,7 @@ _BLOCK: Final = 1024  # rows in memory
 
 
 class DecidedPrediction(Protocol):
-    """Decision on a prediction, as `calibrant.assembly.Decision` is one."""
+    """Decision on a prediction; `calibrant.assembly.Decision` is one."""
 
     @property
     def name(self) -> str | None:
@@ -55,14 +55,14 @@ Decide: TypeAlias = Callable[[Sequence[Prediction]], Sequence[DecidedPrediction]
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenLabels:
-    """A file of labels as it was written.
+    """File of labels with its numbers of rows and decisions.
 
     Attributes
     ----------
     path : Path
         The file.
     rows : int
-        Rows in it: the first ones of the input.
+        Number of rows in it, which are the first ones of the input.
     decisions : mapping of str to int
         Rows by decision; empty if nothing was decided.
     """
@@ -178,7 +178,7 @@ class LabelFile:
         self.written = WrittenLabels(path=self.path, rows=0)
 
     def prepare(self) -> None:
-        """Choose the names of the added columns; the input was read before.
+        """Choose the names of the added columns; the columns of the input must be known by then.
 
         Raises
         ------
