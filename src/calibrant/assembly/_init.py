@@ -246,7 +246,12 @@ def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | N
         yield f"split = {list(draft.shares)}  # train, validation, test; equal texts stay together"
     else:
         yield f"split_column = {_toml(columns.split)}"
-    yield from _format_lines(draft)
+    if draft.separator is not None:
+        if not draft.csv.header:
+            yield "header = false  # columns are 1, 2 and so on"
+        yield "# Found whenever a CSV file is read, unless they are given here:"
+        yield f"# separator = {_toml(draft.separator)}"
+        yield '# encoding = "utf-8"'
     yield ""
     (name, address, _), *others = models
     yield "[model]"
@@ -259,17 +264,6 @@ def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | N
         yield f"# name = {_toml(name)}  # {where}"
         if address is not None:
             yield f"# api_base = {_toml(address)}"
-
-
-def _format_lines(draft: TaskDraft) -> Iterator[str]:
-    """Yield the keys about the format of a CSV file."""
-    if draft.separator is None:
-        return
-    if not draft.csv.header:
-        yield "header = false  # columns are 1, 2 and so on"
-    yield "# Found whenever a CSV file is read, unless they are given here:"
-    yield f"# separator = {_toml(draft.separator)}"
-    yield '# encoding = "utf-8"'
 
 
 def prompt_of(draft: TaskDraft) -> str:

@@ -12,31 +12,18 @@ from calibrant.core._rows import Example
 from calibrant.evaluation._data import UnlabelledTexts
 from calibrant.evaluation._label import Decide, answered_lines, label_values
 from calibrant.evaluation._metrics import EvaluationResult
+from calibrant.evaluation._parquet import NUMBERS, TRUTHS, WHOLE
 from calibrant.runs._records import row_record
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Columns with one value a row, and the types of those that do not hold text.
-_TYPES: Final = {
-    "input": None,
-    "answer": None,
-    "label": None,
-    "confidence": "float64",
-    "correct": "boolean",
-    "outcome": None,
-    "reason": None,
-    "accepted": "boolean",
-    "label_mass": "float64",
-    "unresolved_mass": "float64",
-    "space": None,
-    "model": None,
-    "attempts": "int64",
-    "latency_seconds": "float64",
-    "prompt_tokens": "int64",
-    "completion_tokens": "int64",
-    "cost": "float64",
-}
+_COLUMNS: Final = (
+    *("input", "answer", "label", "confidence", "correct", "outcome", "reason", "accepted", "label_mass"),
+    *("unresolved_mass", "space", "model", "attempts", "latency_seconds", "prompt_tokens"),
+    *("completion_tokens", "cost"),
+)
+_TYPES: Final = {"float64": NUMBERS, "int64": WHOLE, "boolean": TRUTHS}
 
 
 class UnlabelledFrame(UnlabelledTexts):
@@ -95,14 +82,14 @@ def result_frame(result: EvaluationResult, *, distribution: bool = False) -> pd.
         pandas is not installed.
     """
     records = _records(result)
-    columns = {name: [record.get(name) for record in records] for name in _TYPES}
+    columns = {name: [record.get(name) for record in records] for name in _COLUMNS}
     if distribution:
         distributions = [record["probabilities"] or {} for record in records]
         labels = dict.fromkeys(label for distribution in distributions for label in distribution)
         columns |= {f"probability_{label}": [one.get(label) for one in distributions] for label in labels}
     index = getattr(result.frame, "index", None)
     rows = pandas_frame(columns, index=None if index is None else index[: len(records)])
-    return rows.astype({name: kind for name, kind in _TYPES.items() if kind is not None})
+    return rows.astype({name: kind for kind, names in _TYPES.items() for name in names if name in _COLUMNS})
 
 
 def _records(result: EvaluationResult) -> list[Mapping[str, Any]]:

@@ -22,7 +22,7 @@ from calibrant.core._reported import writable
 from calibrant.core._rows import Example, Row, TextWithContext
 from calibrant.core._text_files import ANY_CSV, CsvFormat
 from calibrant.evaluation._data import NO_TEXT, UnlabelledFile, UnlabelledTexts
-from calibrant.evaluation._parquet import require_parquet
+from calibrant.evaluation._parquet import NUMBERS, require_parquet
 from calibrant.runs._directory import PREDICTIONS, unwritable
 from calibrant.runs._records import RowFile, record_line
 from calibrant.runs._shards import Shards
@@ -32,7 +32,6 @@ _LOG = logging.getLogger("calibrant")
 FORMATS: Final = ("csv", "jsonl", "parquet")
 _ENDINGS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 _DISTRIBUTION: Final = "probabilities"
-_NUMBERS: Final = frozenset({"confidence", "cost"})
 _PREFIX: Final = "calibrant_"
 _BLOCK: Final = 1024  # rows in memory
 
@@ -353,18 +352,11 @@ def _json_lines_writer(path: Path, names: Sequence[str]) -> Iterator[_Write]:
     with atomic_bytes_writer(path) as file:
 
         def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
-            rows = zip(values, added, strict=True)
-            file.writelines(_json_line({**row, **dict(zip(names, more, strict=True))}) for row, more in rows)
+            for row, more in zip(values, added, strict=True):
+                # Dates of a Parquet file become texts.
+                file.write(record_line({**row, **dict(zip(names, more, strict=True))}, default=str))
 
         yield write
-
-
-def _json_line(record: Mapping[str, Any]) -> bytes:
-    """Return a record as a line; values that JSON lacks, such as dates of a Parquet file, become texts."""
-    try:
-        return record_line(record)
-    except TypeError:
-        return record_line(json.loads(json.dumps(record, default=str)))
 
 
 @contextmanager
@@ -374,10 +366,8 @@ def _csv_writer(path: Path, columns: Sequence[str], names: Sequence[str]) -> Ite
         writer.writerow([*map(_cell, columns), *names])
 
         def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
-            rows = zip(values, added, strict=True)
-            writer.writerows(
-                [*(_cell(row.get(column)) for column in columns), *map(_cell, more)] for row, more in rows
-            )
+            for row, more in zip(values, added, strict=True):
+                writer.writerow([*(_cell(row.get(column)) for column in columns), *map(_cell, more)])
 
         yield write
 
@@ -402,7 +392,7 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
     if isinstance(rows, UnlabelledFile) and rows.is_parquet:
         schema = arrow.parquet.ParquetFile(rows.path).schema_arrow
     added_columns = [
-        arrow.field(name, arrow.float64() if name.removeprefix(_PREFIX) in _NUMBERS else arrow.string())
+        arrow.field(name, arrow.float64() if name.removeprefix(_PREFIX) in NUMBERS else arrow.string())
         for name in names
     ]
     for column in added_columns:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Self
@@ -151,37 +152,33 @@ class Fused(Sampling):
         labels = self.reader.labels
         stated = _completed([stated_confidence(answer.text or "") for answer in answers])
         given = [answer.label for answer in answers if answer.label is not None]
-        mass = len(answers) / n_answers
-        if not isinstance(labels, CompositeLabels):
+
+        def part(name: str, labels: LabelSet, given: Sequence[str], label: str | None = None) -> Part:
+            """Return one part of the answer; its label is the most probable one by default."""
             pooled = _pooled(labels, given, stated)
             best = pooled.max() - 1e-12
-            label = next(one for one in given if pooled[labels.labels.index(one)] >= best)
-            part = self._part("", label, labels, given, pooled, mass)
-            return {"label": label, "confidence": part.confidence, "distribution": part.distribution}
+            return counted_part(
+                name,
+                label or next(one for one in given if pooled[labels.labels.index(one)] >= best),
+                labels,
+                pooled,
+                measured=np.array([one in given for one in labels.labels]),
+                label_mass=len(answers) / n_answers,
+                space=self.space,
+            )
+
+        if not isinstance(labels, CompositeLabels):
+            only = part("", labels, given)
+            return {"label": only.label, "confidence": only.confidence, "distribution": only.distribution}
         weights = dict.fromkeys(given, 0.0)
         for answer, confidence in zip(given, stated, strict=True):
             weights[answer] += confidence
         label = max(weights, key=weights.__getitem__)
-        parts = []
-        for name, value in labels.values(label).items():
-            part_labels, values = labels.labels_of(name), [labels.values(answer)[name] for answer in given]
-            pooled = _pooled(part_labels, values, stated)
-            parts.append(self._part(name, value, part_labels, values, pooled, mass))
-        return {"label": label, "confidence": weights[label] / len(given), "parts": tuple(parts)}
-
-    def _part(
-        self,
-        name: str,
-        label: str,
-        labels: LabelSet,
-        given: Sequence[str],
-        pooled: NDArray[np.float64],
-        label_mass: float,
-    ) -> Part:
-        measured = np.array([one in given for one in labels.labels])
-        return counted_part(
-            name, label, labels, pooled, measured=measured, label_mass=label_mass, space=self.space
+        parts = tuple(
+            part(name, labels.labels_of(name), [labels.values(answer)[name] for answer in given], value)
+            for name, value in labels.values(label).items()
         )
+        return {"label": label, "confidence": weights[label] / len(given), "parts": parts}
 
     def describe(self) -> Mapping[str, Any]:
         """Return the calls a row, the temperature and the settings of the reader, for cache keys."""
@@ -196,13 +193,10 @@ def stated_confidence(text: str) -> float | None:
     text : str
         The answer: a JSON object with the field ``confidence``, or ``confidence_percent`` where that is taken.
     """
-    value = None
-    for name in _NAMES[::-1]:
-        try:
+    value: object = None
+    for name in _NAMES:  # the last one counts
+        with suppress(UnparsedError):
             value = field_value(text, name)
-        except UnparsedError:
-            continue
-        break
     is_fraction, sign = isinstance(value, float), ""
     if isinstance(value, str):
         match = _NUMBER.fullmatch(value)

@@ -21,7 +21,6 @@ from calibrant.assembly._bundle_export import fitted_files
 from calibrant.assembly._bundle_files import folder_texts, write_folder
 from calibrant.assembly._bundle_load import load as open_bundle
 from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.core._completion import Client
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
@@ -409,9 +408,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Task(name="scikit-learn", labels=labels, prompt=prompt, field=self.field, model=settings)
 
     def _open(self, task: Task) -> Classifier:
-        if isinstance(self.model, str):
-            return Classifier.from_task(task)
-        client = self.model if isinstance(self.model, Client) else open_client(self.model)
+        client = None if isinstance(self.model, str) else open_client(self.model)
         return Classifier.from_task(task, client=client)
 
     def _predictor(self) -> BasePredictor:
