@@ -57,17 +57,17 @@ class Column:
         return Counter(map(normalise_label, self.filled))
 
     @cached_property
-    def length(self) -> float:
+    def mean_length(self) -> float:
         """Mean number of characters of a filled cell."""
         return sum(map(len, self.filled)) / max(len(self.filled), 1)
 
     @cached_property
-    def words(self) -> float:
+    def mean_words(self) -> float:
         """Mean number of words of a filled cell."""
         return sum(len(cell.split()) for cell in self.filled) / max(len(self.filled), 1)
 
     @cached_property
-    def distinct(self) -> float:
+    def distinct_share(self) -> float:
         """Number of different values, as a share of the filled cells."""
         return len(self.counts) / max(len(self.filled), 1)
 
@@ -93,15 +93,15 @@ class Column:
     @property
     def could_be_text(self) -> bool:
         """True for mostly different texts of several words, or of 8 characters in scripts without spaces."""
-        wide = not "".join(self.filled[:100]).isascii() and self.length >= 8
-        return not self.is_value and self.distinct > 0.3 and (self.words >= 2 or wide)
+        wide = not "".join(self.filled[:100]).isascii() and self.mean_length >= 8
+        return not self.is_value and self.distinct_share > 0.3 and (self.mean_words >= 2 or wide)
 
     @property
     def could_be_label(self) -> bool:
         """True for a few short values that repeat."""
         few = 1 < len(self.counts) <= MOST_LABELS and len(self.filled) >= 2 * len(self.counts)
         is_id = len(self.counts) > _MOST_CODES and self.holds(_CODE)
-        return few and self.length <= 60 and not is_id and not self.holds(_DATE)
+        return few and self.mean_length <= 60 and not is_id and not self.holds(_DATE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,9 +236,9 @@ def _possible_texts(columns: Sequence[Column]) -> list[Column]:
     found = [column for column in columns if column.could_be_text]
     if not found:  # single words, such as names of products
         named = [column for column in columns if column.is_called(_TEXT_NAMES)]
-        found = [column for column in named if not column.is_value and column.distinct > 0.3]
-    found.sort(key=lambda column: -column.length * column.distinct * len(column.filled))
-    return [one for one in found if one.length * 2 >= found[0].length or one.is_called(_TEXT_NAMES)]
+        found = [column for column in named if not column.is_value and column.distinct_share > 0.3]
+    found.sort(key=lambda column: -column.mean_length * column.distinct_share * len(column.filled))
+    return [one for one in found if one.mean_length * 2 >= found[0].mean_length or one.is_called(_TEXT_NAMES)]
 
 
 def _possible_labels(columns: Sequence[Column], text: Column) -> list[Column]:
@@ -287,7 +287,7 @@ def _choose(
 
 
 def _text_reason(column: Column) -> str:
-    return f"{column.words:.0f} words on average, {column.distinct:.0%} of the texts differ"
+    return f"{column.mean_words:.0f} words on average, {column.distinct_share:.0%} of the texts differ"
 
 
 def _label_reason(column: Column) -> str:

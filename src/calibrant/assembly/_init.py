@@ -155,7 +155,7 @@ def _cell(row: Row, name: str) -> str:
 
 
 def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
-    """Raise DataError unless there are two labels or more, and rows of each."""
+    """Raise DataError if there are fewer than two labels, or too many for the rows."""
     count, rows = len(checks.labels), checks.labels.total()
     if count < 2:
         got = repr(next(iter(checks.labels), ""))[:60] if count else "no answer at all"

@@ -48,7 +48,7 @@ class UsableModel:
 
 
 def usable_models(ports: Mapping[str, int] = SERVERS) -> list[UsableModel]:
-    """Return the models that could be asked now; of a key, it is only checked that it is set.
+    """Return the models that could be asked now; keys are looked for, and not used.
 
     Parameters
     ----------

@@ -191,7 +191,7 @@ def frame_examples(
     unlabelled = answers.missing()
     if on_unlabelled is None or len(unlabelled) == len(answers.cells):
         answers.refuse(unlabelled)
-    if unlabelled and on_unlabelled is not None:
+    elif unlabelled:
         on_unlabelled(len(unlabelled))
     rows = zip(inputs.texts(), answers.texts(with_blanks=True), strict=True)
     return [Example(input=one, answer=answer) for one, answer in rows if answer.strip()]

@@ -48,7 +48,7 @@ def read_parquet(path: Path, max_characters: int) -> Iterator[tuple[int, dict[st
 
 
 def read_excel(path: Path, max_characters: int) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the non-blank rows of the first sheet below its header, each with its number; cells become text.
+    """Yield the non-blank rows of an Excel file's first sheet as texts, each with its number.
 
     Parameters
     ----------

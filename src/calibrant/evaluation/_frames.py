@@ -59,7 +59,7 @@ class UnlabelledFrame(UnlabelledTexts):
 
 
 def with_frame(result: EvaluationResult, frame: Frame, decide: Decide | None = None) -> EvaluationResult:
-    """Return a result with a copy of the given frame that has columns for the answers.
+    """Return a result with a copy of its frame, to which the answers are added as columns.
 
     Parameters
     ----------

@@ -79,7 +79,7 @@ def unlabelled(
     limit: int | None = None,
     csv: CsvFormat = ANY_CSV,
 ) -> UnlabelledTexts:
-    """Return the rows of a file or a frame, or texts, as examples without answers.
+    """Return a file, a frame or texts as examples without answers.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class LabelFile:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Write the file when the block ends; the rows answered so far if an error ends it."""
+        """Write the file at the end of the block; after an error, with the rows answered so far."""
         try:
             yield
         except CalibrantError:
@@ -385,7 +385,7 @@ def _cell(value: object) -> str | None:
 
 @contextmanager
 def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> Iterator[_Write]:
-    """Write with the column types of a Parquet input; columns of other inputs are texts."""
+    """Open a writer that keeps the column types of a Parquet input; columns of other inputs are texts."""
     arrow = require_parquet()
     texts = arrow.schema([(column, arrow.string()) for column in rows.columns])
     schema = texts

@@ -158,7 +158,7 @@ class Sampling(Method):
         samples: int | None,
         temperature: float | None,
     ) -> Self:
-        """Return the method of a classifier with these `options` of all calls.
+        """Return the method of a classifier whose calls all have these `options`.
 
         Raises
         ------

@@ -412,7 +412,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Classifier.from_task(task, client=client)
 
     def _predictor(self) -> BasePredictor:
-        """Return the fitted predictor, opened in this process if it is not yet."""
+        """Return the fitted predictor; open it if this process has not done so."""
         if "_opened" in vars(self) and self._opened[0] == os.getpid():
             return self._opened[1]
         with TemporaryDirectory() as folder:

@@ -136,7 +136,7 @@ class Learned:
 
     @classmethod
     def of(cls, classifier: Classifier, rows: Sequence[Example]) -> Learned:
-        """Ask about labelled rows, as far as the limits of the classifier go, and learn from the answers.
+        """Ask the model about labelled rows, within the classifier's limits, and learn from the answers.
 
         Raises
         ------
