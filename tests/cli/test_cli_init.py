@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import shlex
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import openpyxl
 import pytest
 
-from calibrant.assembly._init import draft_task
+from calibrant.cli._app import app
 from calibrant.core import Task
 from calibrant.testing import FakeClient
 from command_line import command, done, json_of, refusal
@@ -29,6 +30,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_keys: None) -> Path
     """Work in an empty folder, without keys in the environment."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+class Terminal(io.StringIO):
+    """Text that takes itself for a terminal."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
 
 
 def messages(count: int = 60) -> list[dict[str, str]]:
@@ -64,6 +73,7 @@ def test_a_task_file_is_written(here: Path) -> None:
     assert "  label  'desk'  2 values, repeated 30 times on average" in result.stdout
     assert "Rows: train 24, validation 12, test 24" in result.stdout
     assert "warning" not in result.stdout
+    assert "\nNext:\n  calibrant optimize mail/task.toml --out mail/run\n" in result.stdout
     task = Task.from_file(here / "mail" / "task.toml")
     assert (list(task.labels), task.columns.input, task.columns.answer) == (
         ["billing", "delivery"],
@@ -113,7 +123,7 @@ def test_odd_rows_are_warned_of() -> None:
     rows[5]["desk"] = rows[6]["desk"] = ""
     rows[7]["said"] = " "
     rows += [{**rows[0], "desk": "delivery"}, {**rows[3], "desk": "Billing"}, {**rows[9], "desk": "other"}]
-    rows += [{**rows[1], "said": rows[1]["said"] + " too"}, {**rows[4], "said": "long " * 2_500}]
+    rows += [{**rows[1], "said": rows[1]["said"] + " four in five"}, {**rows[4], "said": "long " * 2_500}]
     rows[-3]["said"] = "Something else of no kind at all, with words of its own"
     found = json_of(run(write(rows), "--model", "local/smollm2-135m", "--json"))
     assert found["warnings"] == [
@@ -155,17 +165,23 @@ def test_ties_are_named() -> None:
     )
 
 
-def test_ties_are_asked_about() -> None:
-    """At a terminal, the user is asked which of several columns is meant."""
-    data = write(with_columns(channel=lambda n: ("web", "phone", "post")[n % 7 % 3]))
-    asked = []
-
-    def ask(question: str, names: Sequence[str]) -> str:
-        asked.append((question, list(names)))
-        return names[1]
-
-    assert draft_task(data, ask=ask).columns.label == "channel"
-    assert asked == [("Which column is the label?", ["desk", "channel"])]
+@pytest.mark.parametrize(("typed", "label"), [("1\n", "desk"), ("0\n4\n3\n", "by")])
+def test_ties_are_asked_about(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, label: str
+) -> None:
+    """At a terminal, the user is asked which of several columns is meant, that best told by the words first."""
+    data = write(
+        with_columns(
+            by=lambda n: ("Ana", "Ben")[n % 2] if n % 3 == 1 else "",
+            channel=lambda n: ("web", "phone", "post")[n % 7 % 3],
+        )
+    )
+    shown = Terminal()
+    monkeypatch.setattr("sys.stdin", Terminal(typed))
+    monkeypatch.setattr("sys.stdout", shown)
+    app(["init", str(data)], standalone_mode=False)
+    assert f"  label  '{label}'" in shown.getvalue()
+    assert "  1  desk\n  2  channel\n  3  by\nWhich column is the label? 1 to 3" in capsys.readouterr().err
 
 
 def test_columns_with_splits_are_used() -> None:
@@ -195,7 +211,7 @@ def test_large_files_keep_few_rows_for_measuring() -> None:
         ),
         ({"desk": lambda n: f"label {n}"}, ("--label", "desk"), ""),
         (
-            {"said": str},
+            {"said": lambda n: str(n) if n % 10 else f"a few words {n}"},
             (),
             "expected a column of texts, with several words and mostly distinct, got n",
         ),

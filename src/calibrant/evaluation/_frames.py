@@ -109,7 +109,7 @@ def result_frame(result: EvaluationResult, *, distribution: bool = False) -> pd.
 
 def _records(result: EvaluationResult) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a result as lines of ``predictions.jsonl`` hold them."""
-    if result.directory is not None and not result.predictions:
+    if result.directory is not None:
         lines = RowFile(result.directory / PREDICTIONS).lines()
         yield from (json.loads(line) for line in lines if line.endswith(b"\n"))
         return
