@@ -9,14 +9,17 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import openpyxl
 import pytest
 
 from calibrant.cli._app import app
+from calibrant.clients._usable import SERVERS
 from calibrant.core import Task
 from calibrant.testing import FakeClient
 from command_line import command, done, json_of, refusal
+from fault_server import FaultServer
 
 run = command("init")
 
@@ -71,6 +74,7 @@ def test_a_task_file_is_written(here: Path) -> None:
     result = done(run(data))
     assert "  text   'said'  12 words on average, 100% of the texts differ" in result.stdout
     assert "  label  'desk'  2 values, repeated 30 times on average" in result.stdout
+    assert "\n\n2 labels\n  billing   40  67%\n  delivery  20  33%\n\n" in result.stdout
     assert "Rows: train 24, validation 12, test 24" in result.stdout
     assert "warning" not in result.stdout
     assert "\nNext:\n  calibrant optimize mail/task.toml --out mail/run\n" in result.stdout
@@ -115,6 +119,8 @@ def test_other_files_are_taken(name: str) -> None:
     found = json_of(run(name, "--json"))
     assert (found["text"]["column"], found["label"]["column"], found["rows"]) == ("said", "desk", 60)
     assert len(Task.from_file("mail/task.toml").test) == 24
+    if name.endswith("jsonl"):
+        assert "expected text in 'n', got 0" in refusal(run(name, "--label", "n", "--out", "numbers"))
 
 
 def test_odd_rows_are_warned_of() -> None:
@@ -154,15 +160,11 @@ def test_ties_are_named() -> None:
         )
     )
     found = json_of(run(data, "--json"))
-    assert found["label"]["column"] == "desk"
-    assert (
-        found["warnings"][:2]
-        == [
-            "text may also be 'reply': name the column by --text if 'said' is wrong.",
-            "label may also be 'channel': name the column by --label if 'desk' is wrong.",
-        ]
-        or found["text"]["column"] == "reply"
-    )
+    assert (found["text"]["column"], found["label"]["column"]) == ("reply", "desk")
+    assert found["warnings"][:2] == [
+        "text may also be 'said': name the column by --text if 'reply' is wrong.",
+        "label may also be 'channel': name the column by --label if 'desk' is wrong.",
+    ]
 
 
 @pytest.mark.parametrize(("typed", "label"), [("1\n", "desk"), ("0\n4\n3\n", "by")])
@@ -210,6 +212,7 @@ def test_large_files_keep_few_rows_for_measuring() -> None:
             "few values that are repeated, got 60 in 'desk' (an id, or free text?)",
         ),
         ({"desk": lambda n: f"label {n}"}, ("--label", "desk"), ""),
+        ({"desk": lambda n: f"label {n // 2}"}, (), ""),
         (
             {"said": lambda n: str(n) if n % 10 else f"a few words {n}"},
             (),
@@ -237,7 +240,7 @@ def test_files_that_fit_no_task_are_refused(
 ) -> None:
     """One label, too many, no text and wrong names are errors that say what to do; nothing is written."""
     data = write(with_columns(**change))
-    if not message:  # 60 labels of one row each may be meant
+    if not message:  # 60 labels of one row each may be meant, and few that are repeated are found
         assert "fewer than 5 rows" in done(run(data, *options)).stdout
         return
     assert message in refusal(run(data, *options))
@@ -259,6 +262,21 @@ def test_task_files_are_never_replaced() -> None:
     before = Path("mail/task.toml").read_text()
     assert "expected no task file here yet, got one: name another directory by --out" in refusal(run(data))
     assert Path("mail/task.toml").read_text() == before
+    assert "mail.csv: expected a directory, got a file" in refusal(run(data, "--out", data))
+
+
+def test_models_of_servers_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model of a local server stands in the task file with its address: as the one named, or in a comment."""
+    data = write(messages())
+    with FaultServer(["billing", "delivery"]) as server:
+        base = server.api_base
+        monkeypatch.setitem(SERVERS, "Ollama", urlsplit(base).port)
+        for name in ("openai/fake", "local/smollm2-135m"):
+            done(run(data, "--model", name, "--out", Path(name).name))
+    model = Task.from_file("fake/task.toml").model
+    assert (model.name, model.api_base) == ("openai/fake", base)
+    comment = f'# name = "openai/fake"  # Ollama at {base}\n# api_base = "{base}"\n'
+    assert comment in Path("smollm2-135m/task.toml").read_text()
 
 
 def test_toml_holds_any_label() -> None:

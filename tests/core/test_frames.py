@@ -190,8 +190,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"column 'note', got none in 1 of 3, first at position 1 \(index 'a'\)",
     ),
     "number": (
-        lambda: Task.from_frame(pandas_frame(note=TEXTS, stars=[1, 2, 1]), text="note", label="stars"),
-        r"column 'stars', got 1 \(int\) at position 0",
+        lambda: Task.from_frame(pandas_frame(note=TEXTS, stars=[1.5, 2, 1]), text="note", label="stars"),
+        r"column 'stars', got 1\.5 \(float\) at position 0",
     ),
     "no such column": (
         lambda: classifier().classify_many(polars_frame(), text="text"),
