@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from calibrant import BatchEvaluator, Classifier, Task, optimize
-from calibrant.core import CalibrantError, ConfigurationError, DataError
+from calibrant.core import CalibrantError, ConfigurationError, DataError, Limits
 from calibrant.testing import FakeClient
 
 LABELS = ["cat", "dog"]
@@ -133,6 +133,15 @@ def test_a_missing_text_is_not_asked_about() -> None:
     assert list(labelled.index) == ODD
 
 
+@pytest.mark.parametrize("kind", FRAMES)
+def test_rows_without_an_answer_are_null(kind: str) -> None:
+    """A frame whose labelling ends early comes back whole."""
+    evaluator = BatchEvaluator(classifier(), limits=Limits(max_requests=1, concurrency=1))
+    column = evaluator.label(FRAMES[kind](), text="note").frame["calibrant_label"]
+    found = column.to_pylist() if kind == "pyarrow" else list(column)
+    assert [one if one == "cat" else None for one in found] == ["cat", None, None]
+
+
 @pytest.mark.parametrize("out", [False, True], ids=["memory", "directory"])
 def test_results_become_frames_of_pandas(out: bool, tmp_path: Path) -> None:
     """A result has a row for each that was answered, with the index of the frame, from memory or from files."""
@@ -181,8 +190,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"column 'note', got none in 1 of 3, first at position 1 \(index 'a'\)",
     ),
     "number": (
-        lambda: Task.from_frame(pandas_frame(note=TEXTS, stars=[1, 2, 1]), text="note", label="stars"),
-        r"column 'stars', got 1 \(int\) at position 0",
+        lambda: Task.from_frame(pandas_frame(note=TEXTS, stars=[1.5, 2, 1]), text="note", label="stars"),
+        r"column 'stars', got 1\.5 \(float\) at position 0",
     ),
     "no such column": (
         lambda: classifier().classify_many(polars_frame(), text="text"),

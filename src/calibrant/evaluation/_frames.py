@@ -94,7 +94,7 @@ def result_frame(result: EvaluationResult, *, distribution: bool = False) -> pd.
 
 def _records(result: EvaluationResult) -> list[Mapping[str, Any]]:
     """Return the rows of a result as records of ``predictions.jsonl``."""
-    if result.directory is not None and not result.predictions:
+    if result.directory is not None:
         return [json.loads(line) for line in answered_lines(result.directory)]
     pairs = zip(result.examples, result.predictions, strict=True)
     return [row_record(index, example, prediction) for index, (example, prediction) in enumerate(pairs)]

@@ -130,12 +130,10 @@ class Fused(Sampling):
             words += (
                 f" The labels, in no particular order: {json.dumps(list(labels), ensure_ascii=False)[1:-1]}."
             )
-        shared = request.without_text
         return replace(
             super().sample(request, number),
             messages=_extended(request.messages, words),
             response_format=schema,
-            without_text=None if shared is None else _extended(shared, words),
         )
 
     def _label_order(self, number: int) -> tuple[str, ...]:
