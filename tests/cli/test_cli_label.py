@@ -228,19 +228,29 @@ def test_labels_are_no_source(write_task: WriteTask, fake: Fake, tmp_path: Path)
 
 
 def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """--watch-drift compares labels and confidence with the run's, and says so with numbers."""
+    """Labels and confidence are compared with the run's: unlike rows are warned of, with numbers, like ones are not."""
     fake(unsure, name="local/smollm2-135m")
     source = evaluated(write_task, tmp_path, count=60)
     same = write_csv(tmp_path / "same.csv", [row["input"] for row in animals(60)])
     cats = write_csv(tmp_path / "cats.csv", [f"meow {number}" for number in range(60)])
+    assert "drift of" not in done(run(source, same, "--out", tmp_path / "a")).stdout
     shown = done(run(source, same, "--out", tmp_path / "a", "--watch-drift")).stdout
     assert "no drift of the labels against 60 rows: distance 0.000, p = 1; cat 50.0 % after 50.0 %," in shown
     assert "no drift of the confidence: distance 0.000, p = 1; mean 0.729 after 0.729\n" in shown
-    found = json_of(run(source, cats, "--out", tmp_path / "b", "--watch-drift", "--json"))["drift"]
+    assert "These rows are unlike" in done(run(source, cats, "--out", tmp_path / "b")).stdout
+    found = json_of(run(source, cats, "--out", tmp_path / "b", "--json"))["drift"]
     assert found["labels_drifted"]
     assert found["label_distance"] == pytest.approx(0.5)
     assert found["shares"]["cat"] == pytest.approx([0.5, 1.0])
-    assert "has no history" in refusal(run(write_task(), same, "--out", tmp_path / "c", "--watch-drift"))
+
+
+def test_watching_needs_a_history(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """A task file has none: --watch-drift is refused before any call, and its JSON has no drift."""
+    client = fake(knows)
+    data = write_csv(tmp_path / "data.csv", ["meow"])
+    assert "has no history" in refusal(run(write_task(), data, "--out", tmp_path / "a", "--watch-drift"))
+    assert client.requests == []
+    assert json_of(run(write_task(), data, "--out", tmp_path / "b", "--json"))["drift"] is None
 
 
 # --- going on -----------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import openpyxl
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -506,7 +505,7 @@ def test_broken_utf16_is_an_error(tmp_path: Path) -> None:
 
 def test_excel_files_are_read(tmp_path: Path) -> None:
     """Rows of the first sheet are read with their numbers, and every cell as text."""
-    book = openpyxl.Workbook()
+    book = pytest.importorskip("openpyxl").Workbook()
     for cells in (["text", "label", "when"], ["meow", 3, dt.date(2025, 5, 1)], [], ["woof", 2.5, None]):
         book.worksheets[0].append(cells)
     book.save(tmp_path / "rows.xlsx")
@@ -518,6 +517,7 @@ def test_excel_files_are_read(tmp_path: Path) -> None:
 
 def test_unreadable_excel_files_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is no workbook raises DataError, and a missing openpyxl ConfigurationError with the command."""
+    pytest.importorskip("openpyxl")
     path = write(tmp_path, "rows.xlsx", b"PK")
     with pytest.raises(DataError, match=r"rows\.xlsx: not a readable Excel file \("):
         list(read_rows(path))

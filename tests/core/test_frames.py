@@ -34,21 +34,21 @@ def classifier() -> Classifier:
 
 def pandas_frame(**columns: Any) -> Any:
     """Return a frame of pandas with an odd index."""
-    import pandas as pd  # noqa: PLC0415 (collection need not wait for it)
+    pd = pytest.importorskip("pandas")
 
     return pd.DataFrame(columns or {"note": TEXTS, "label": ANSWERS}, index=ODD)
 
 
 def polars_frame() -> Any:
     """Return a frame of polars."""
-    import polars as pl  # noqa: PLC0415 (as above)
+    pl = pytest.importorskip("polars")
 
     return pl.DataFrame({"note": TEXTS, "label": ANSWERS})
 
 
 def dataset(**columns: Any) -> Any:
     """Return a Hugging Face dataset whose labels are numbers with names."""
-    import datasets  # noqa: PLC0415 (as above)
+    datasets = pytest.importorskip("datasets")
 
     names = datasets.Features({"note": datasets.Value("string"), "label": datasets.ClassLabel(names=LABELS)})
     return datasets.Dataset.from_dict(columns or {"note": TEXTS, "label": [0, 1, 0]}, features=names)
@@ -64,15 +64,15 @@ FRAMES: dict[str, Callable[[], Any]] = {
 
 def arrow_strings() -> Any:
     """Return a series of pandas over strings of pyarrow."""
-    import pandas as pd  # noqa: PLC0415 (as above)
-    import pyarrow as pa  # noqa: PLC0415 (as above)
+    pd = pytest.importorskip("pandas")
+    pa = pytest.importorskip("pyarrow")
 
     return pandas_frame()["note"].astype(pd.ArrowDtype(pa.string()))
 
 
 def polars_enum() -> Any:
     """Return a series of polars over an enumeration."""
-    import polars as pl  # noqa: PLC0415 (as above)
+    pl = pytest.importorskip("polars")
 
     return pl.Series(TEXTS, dtype=pl.Enum(TEXTS))
 
@@ -158,7 +158,7 @@ def test_results_become_frames_of_pandas(out: bool, tmp_path: Path) -> None:
 def test_rows_are_paired_by_position() -> None:
     """A head is learned from series with different indexes as from lists."""
     texts, answers = TEXTS * 20, ANSWERS * 20
-    import pandas as pd  # noqa: PLC0415 (as above)
+    pd = pytest.importorskip("pandas")
 
     given = pd.Series(texts, index=range(60, 0, -1)), pd.Series(answers, dtype="category")
     found = classifier().fit(*given).head
@@ -175,7 +175,7 @@ def lazy() -> Any:
 
 def all_splits() -> Any:
     """Return a dataset with its splits."""
-    import datasets  # noqa: PLC0415 (as above)
+    datasets = pytest.importorskip("datasets")
 
     return datasets.DatasetDict(train=dataset())
 
@@ -232,7 +232,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 def wide(n: int) -> Any:
     """Return a frame of polars whose column ``id`` repeats nothing."""
-    import polars as pl  # noqa: PLC0415 (as above)
+    pl = pytest.importorskip("polars")
 
     return pl.DataFrame({"note": [f"meow {k}" for k in range(n)], "id": [f"row {k}" for k in range(n)]})
 
@@ -255,7 +255,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_frame_becomes_a_task(caplog: pytest.LogCaptureFixture) -> None:
     """Rows are divided by text, whatever their order, equal texts together, each label in the same shares."""
-    import pandas as pd  # noqa: PLC0415 (as above)
+    pd = pytest.importorskip("pandas")
 
     texts = [f"{'meow' if n % 4 else 'bark'} {n // 2 * 2}" for n in range(400)]
     answers = [
@@ -277,6 +277,7 @@ def test_a_frame_becomes_a_task(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_frame_is_searched() -> None:
     """A search takes a dataset; the names of its labels stand in their own order, and rows without one are left out."""
+    pytest.importorskip("pandas")
     given = dataset(
         note=[f"{TEXTS[n % 2]} {n}" for n in range(60)], label=[n % 2 if n else -1 for n in range(60)]
     )

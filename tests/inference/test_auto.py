@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -121,7 +123,7 @@ def test_failures_are_the_rows() -> None:
 
 
 def test_the_finding_is_kept_on_disk(calibrant_home: Path) -> None:
-    """A later classifier knows the finding from disk, by name and address, until the model is examined."""
+    """A later classifier knows the finding from disk for 30 days, by name and address, until the model is examined."""
     with FaultServer(LABELS, faults=["no_logprobs"] * 40) as server:
         options = {"api_base": server.api_base}
 
@@ -133,6 +135,9 @@ def test_the_finding_is_kept_on_disk(calibrant_home: Path) -> None:
 
         assert [classify(), classify()] == [4, 3]
         (record,) = calibrant_home.rglob("*.logprobs.json")
+        long_ago = time.time() - 31 * 86_400
+        os.utime(record, (long_ago, long_ago))
+        assert [classify(), classify()] == [4, 3]
         save_examination(examine("hosted_vllm/hides", options=options))
         assert not record.exists()
 

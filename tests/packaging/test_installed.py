@@ -54,8 +54,7 @@ class TestTheBaseInstallation:
         assert "evaluate" in install().run("calibrant", "--help")
 
     def test_a_run_becomes_a_bundle_that_predicts(self, install: Install, bundle: Path) -> None:
-        """A run is exported, compared and loaded as a bundle, and a prompt is optimised."""
-        install().run("calibrant", "diff", bundle, bundle.parent / "run", "--require-same")
+        """A run is exported and loaded as a bundle, and a prompt is optimised."""
         manifest = json.loads((bundle / "manifest.json").read_text())
         assert manifest["calibrant"] == install().run("calibrant", "--version").split()[-1]
         install().program("with_nothing_else", bundle)

@@ -42,6 +42,7 @@ from calibrant.evaluation import (
 )
 from calibrant.evaluation._history import HistoryInterval
 from calibrant.inference import Classifier, open_client
+from calibrant.inference._base import BasePredictor
 from calibrant.logprobs import extract_distribution
 from calibrant.metrics import bootstrap_interval, paired_comparison, wilson_interval
 from calibrant.optimization import ExemplarProposer, OptimizationResult, optimize
@@ -121,7 +122,7 @@ assert_type(prediction.distribution, LabelDistribution | None)
 assert_type(classifier.classify_many(["meow"]), list[Prediction])
 assert_type(classifier.with_prompt("Other."), Classifier)
 assert_type(Classifier.from_task(task, model=my_model), Classifier)
-assert_type(open_classifier(task), Classifier)
+assert_type(open_classifier(task), BasePredictor)
 assert_type(read_looper("looper.yaml"), CascadeSettings)
 assert_type(read_zeph("zeph.toml"), RoutingSettings)
 classifier.classify_many(["meow"], on_prediction=lambda index, found: print(index + 1, found.label))  # noqa: T201
@@ -202,4 +203,4 @@ Task(name="n", labels=labels, prompt="p", colour="red")  # type: ignore[call-arg
 task.rows("dev")  # type: ignore[arg-type]
 task.name = "other"  # type: ignore[misc]
 BatchEvaluator(classifier, 8)  # type: ignore[call-arg]
-optimize(task, fake)  # type: ignore[call-arg]
+optimize(task, fake)  # type: ignore[call-arg, arg-type]

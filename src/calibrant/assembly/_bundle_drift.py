@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from calibrant.assembly._bundle import Bundle
 from calibrant.core._composite import CompositeLabels
 from calibrant.evaluation._drift import Drift, measure_drift
-from calibrant.runs._directory import PREDICTIONS
-from calibrant.runs._records import RowFile
+
+if TYPE_CHECKING:
+    from calibrant.assembly._bundle import Bundle
+    from calibrant.assembly._decision import Decision
+    from calibrant.core._prediction import Prediction
 
 _SAMPLE: Final = 1000  # confidences compared
+_PERMUTATIONS: Final = 9_999
+_CHUNK: Final = 1 << 18  # counts drawn at once
 _P_VALUE: Final = 0.01
 _LEAST: Final = 0.05  # distances below it are no news, however many rows show them
 
@@ -35,7 +38,7 @@ class BundleDrift:
     label_distance : float
         Total variation distance of these shares, in [0, 1].
     label_p_value : float
-        P-value of the chi-squared test that both are drawn alike.
+        Share of 9,999 permutations (and the rows as they are) at least as far apart.
     confidence : Drift
         Kolmogorov-Smirnov distance of the confidences, of at most 1,000 rows drawn with a fixed seed.
     """
@@ -68,10 +71,17 @@ class BundleDrift:
         flags = {"labels_drifted": self.labels_drifted, "confidence_drifted": self.confidence_drifted}
         return {**asdict(self), **flags}
 
-    def lines(self) -> list[str]:
-        """Return one line on the labels and one on the confidence."""
+    def labels_line(self) -> str:
+        """Return a line on the labels."""
         moved = sorted(self.shares.items(), key=lambda item: -abs(item[1][1] - item[1][0]))[:3]
         shown = ", ".join(f"{name} {100 * now:.1f} % after {100 * then:.1f} %" for name, (then, now) in moved)
+        return (
+            f"{_word(drifted=self.labels_drifted)} of the labels against {self.history:,} rows: distance "
+            f"{self.label_distance:.3f}, p = {self.label_p_value:.2g}; {shown}"
+        )
+
+    def confidence_line(self) -> str:
+        """Return a line on the confidence."""
         found = self.confidence
         numbers = "too few rows"
         if None not in (found.statistic, found.p_value, found.mean, found.history_mean):
@@ -79,58 +89,73 @@ class BundleDrift:
                 f"distance {found.statistic:.3f}, p = {found.p_value:.2g}; mean {found.mean:.3f} after "
                 f"{found.history_mean:.3f}"
             )
-        labels = f"distance {self.label_distance:.3f}, p = {self.label_p_value:.2g}; {shown}"
-        return [
-            f"{_word(drifted=self.labels_drifted)} of the labels against {self.history:,} rows: {labels}",
-            f"{_word(drifted=self.confidence_drifted)} of the confidence: {numbers}",
-        ]
+        return f"{_word(drifted=self.confidence_drifted)} of the confidence: {numbers}"
 
 
 def _word(*, drifted: bool) -> str:
     return "warning: drift" if drifted else "no drift"
 
 
-def bundle_drift(bundle: Bundle, directory: Path) -> BundleDrift:
-    """Return the drift of the predictions in a run's directory against the bundle's history.
+class DriftWatch:
+    """Decisions of a bundle, comparing labels and confidence with its history on the way.
 
     Parameters
     ----------
     bundle : Bundle
-        Has a history of at least one row.
-    directory : Path
-        Directory of the run.
+        Decides, and has a history of at least one row.
     """
-    counts, confidence = Counter[str](), array("d")
-    for _, row in RowFile(directory / PREDICTIONS, finished=False).rows():
-        if row.label is not None:
-            labels = bundle.labels
-            counts.update(labels.decisions(row.label) if isinstance(labels, CompositeLabels) else [row.label])
-        if row.confidence == row.confidence:
-            confidence.append(row.confidence)
-    rng = np.random.default_rng(0)
-    values = np.array(confidence)
-    if len(values) > _SAMPLE:
-        values = rng.choice(values, _SAMPLE, replace=False)
-    history = bundle.history.labels
-    names = sorted({*counts, *history})
-    table = np.array(
-        [[found.get(name, 0) for name in names] for found in (history, counts)], dtype=np.float64
-    )
-    shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1.0)
-    return BundleDrift(
-        rows=int(table[1].sum()),
-        history=int(table[0].sum()),
-        shares={name: (float(then), float(now)) for name, then, now in zip(names, *shares, strict=True)},
-        label_distance=float(np.abs(shares[1] - shares[0]).sum() / 2),
-        label_p_value=_same_labels(table),
-        confidence=measure_drift(values, np.array(bundle.history.confidence), rng=rng),
-    )
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._labels = Counter[str]()
+        self._confidence = np.empty(0)
+        self._keys = np.empty(0)  # random: values with the least ones are a uniform sample
+        self._rng = np.random.default_rng(0)
+
+    def decide_many(self, predictions: Sequence[Prediction]) -> Sequence[Decision]:
+        """Return the decisions of `Bundle.decide_many`, and remember the predictions."""
+        labels = self._bundle.labels
+        for found in predictions:
+            if found.label is not None:
+                self._labels.update(
+                    labels.decisions(found.label) if isinstance(labels, CompositeLabels) else [found.label]
+                )
+        given = [found.confidence for found in predictions if found.confidence is not None]
+        values, keys = np.append(self._confidence, given), np.append(self._keys, self._rng.random(len(given)))
+        kept = np.argsort(keys)[:_SAMPLE]
+        self._confidence, self._keys = values[kept], keys[kept]
+        return self._bundle.decide_many(predictions)
+
+    def drift(self) -> BundleDrift:
+        """Return the drift of all predictions decided on so far."""
+        history = self._bundle.history
+        names = sorted({*self._labels, *history.labels})
+        table = np.array([[found.get(name, 0) for name in names] for found in (history.labels, self._labels)])
+        then, now = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+        return BundleDrift(
+            rows=int(table[1].sum()),
+            history=int(table[0].sum()),
+            shares={name: (float(a), float(b)) for name, a, b in zip(names, then, now, strict=True)},
+            label_distance=float(np.abs(now - then).sum() / 2),
+            label_p_value=_same_labels(table, self._rng),
+            confidence=measure_drift(self._confidence, np.array(history.confidence), rng=self._rng),
+        )
 
 
-def _same_labels(table: np.ndarray[Any, np.dtype[np.float64]]) -> float:
-    """Return the p-value of the chi-squared test of homogeneity for counts of shape (2, labels)."""
-    if table.shape[1] < 2 or not table.sum(axis=1).all():
+def _same_labels(table: NDArray[np.int64], rng: np.random.Generator) -> float:
+    """Return the p-value of a permutation test with the total variation distance.
+
+    `table` of shape (2, labels) holds counts. Under the null hypothesis one row, given all sums, is drawn from the
+    multivariate hypergeometric distribution.
+    """
+    whole, total, new = table.sum(axis=0), int(table.sum()), int(table[1].sum())
+    if new in {0, total}:
         return 1.0
-    from scipy.stats import chi2_contingency  # noqa: PLC0415 (heavy)
-
-    return float(chi2_contingency(table, correction=False).pvalue)
+    # Whole numbers, so that equal distances stay equal.
+    observed = np.abs(table[1] * total - whole * new).sum()
+    further, step = 0, max(1, _CHUNK // len(whole))
+    for start in range(0, _PERMUTATIONS, step):
+        size = min(step, _PERMUTATIONS - start)
+        drawn = rng.multivariate_hypergeometric(whole, new, size=size, method="marginals")
+        further += int((np.abs(drawn * total - whole * new).sum(axis=1) >= observed).sum())
+    return (further + 1) / (_PERMUTATIONS + 1)

@@ -82,8 +82,8 @@ def collect(options: Collect) -> None:
         raise SystemExit(FAILED)
     print_answers(report)
     if (options.directory / NOTE).exists():
-        written = LabelJob.load(options.directory).write(options.directory)
-        sys.stdout.write(f"Labels: {written.path}\n")
+        _, lines = LabelJob.load(options.directory).write(options.directory).outcome()
+        sys.stdout.write("\n".join(lines) + "\n")
     if report.outcomes.get("error", 0) == report.rows:
         raise SystemExit(FAILED)
 

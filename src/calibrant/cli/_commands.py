@@ -199,7 +199,7 @@ class Label(RunOptions):
     distribution
         Write the probabilities of all labels, too.
     watch_drift
-        Compare labels and confidence with the bundle's history.
+        Show the comparison with the bundle's history even if nothing has drifted; fail if there is no history.
     engine
         Where rows are answered: local, ray for workers on a Ray cluster, or batch for the provider's batch interface.
     """

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation
+from calibrant.cli._decided_labels import DecidedLabels
 from calibrant.cli._evaluate import (
     check_options,
     exit_as,
@@ -22,19 +21,15 @@ from calibrant.cli._evaluation_table import counts_text, effort_line
 from calibrant.cli._progress import EvaluationDisplay, interruptible
 from calibrant.cli._prompted import source_of
 from calibrant.cli._tables import aligned, number, print_output, say
-from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._prediction import Outcome
 from calibrant.evaluation._data import UnlabelledTexts, inspect
 from calibrant.evaluation._label import LabelFile, unlabelled
 from calibrant.inference._classifier import as_classifier
-from calibrant.runs._directory import PREDICTIONS
 
 if TYPE_CHECKING:
-    from calibrant.assembly._bundle import Bundle
     from calibrant.cli._commands import Label
     from calibrant.cli._prompted import Source
     from calibrant.core._predictor import Stop
-    from calibrant.evaluation._label import WrittenLabels
     from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationResult
     from calibrant.inference._base import BasePredictor
 
@@ -49,11 +44,6 @@ def label(options: Label) -> None:
     """Label the rows, and exit with 1 (ended early) or 130 (interrupted)."""
     check_options(options, engines=_ENGINES)
     with source_of(options.source, options) as source:
-        if options.watch_drift and (source.bundle is None or source.bundle.history.rows == 0):
-            raise ConfigurationError(
-                "Expected a bundle or a run with predictions for --watch-drift, got a source without: a task file has "
-                "no history."
-            )
         columns = source.task.columns
         rows = unlabelled(
             options.data,
@@ -62,9 +52,18 @@ def label(options: Label) -> None:
             limit=options.max_rows,
             csv=columns.csv,
         )
-        file = _label_file(options.out, rows, source.bundle, options)
+        labels = DecidedLabels.of(
+            options.source,
+            source.bundle,
+            out=options.out,
+            rows=rows,
+            file_format=options.format,
+            distribution=options.distribution,
+        )
+        if options.watch_drift:
+            labels.require_watch()
         if options.engine == "batch":
-            _label_by_batch(source, options, rows, file)
+            _label_by_batch(source, options, rows, labels)
             return
         with contextlib.closing(source.open(limits=run_limits(source.task, options))) as classifier:
             with (
@@ -72,21 +71,10 @@ def label(options: Label) -> None:
                 EvaluationDisplay("label") as display,
                 resume_hint(options.out),
             ):
-                result = _run(source, options, classifier, rows, file, on_progress=display, stop=stop)
+                result = _run(source, options, classifier, rows, labels.file, on_progress=display, stop=stop)
             write_down(source, options.out, classifier)
-        _print_result(result, source.bundle, options)
+        _print_result(result, labels, options)
         exit_as(result.metrics, {}, stop=stop)
-
-
-def _label_file(out: Path, rows: UnlabelledTexts, bundle: Bundle | None, options: Label) -> LabelFile:
-    """Return the file of labels in a directory, with the decisions of a bundle."""
-    return LabelFile(
-        out,
-        rows,
-        file_format=options.format,
-        decide=None if bundle is None else bundle.decide_many,
-        distribution=options.distribution,
-    )
 
 
 def _run(  # noqa: PLR0913 (what a run is made of)
@@ -104,8 +92,7 @@ def _run(  # noqa: PLR0913 (what a run is made of)
         inspect(rows, classifier.labels)
         file.prepare()
         with file.kept():
-            result = on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
-        return replace(result, written=file.written)
+            return on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
     with opened_cache(options) as cache:
         evaluator = evaluation.BatchEvaluator(
             classifier, limits=run_limits(source.task, options), cache=cache
@@ -115,7 +102,7 @@ def _run(  # noqa: PLR0913 (what a run is made of)
         )
 
 
-def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, file: LabelFile) -> None:
+def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, labels: DecidedLabels) -> None:
     """Submit the rows to the provider's batch interface, wait for the answers and write the labels."""
     from calibrant.cli._batch import print_answers
     from calibrant.cli._label_job import LabelJob, refuse_limits
@@ -124,7 +111,7 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, file:
     with contextlib.closing(source.open()) as classifier:
         single = as_classifier(classifier, to_use="batch interface")
         inspect(rows, single.labels)
-        file.prepare()
+        labels.file.prepare()
         submitted = evaluation.submit_batch(single, list(rows), out=options.out)
         write_down(source, options.out, classifier)
     job = LabelJob(
@@ -139,19 +126,17 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, file:
     say(f"{submitted.rows:,} rows are submitted; if this ends: calibrant batch collect {options.out} --wait")
     key = single.options.get("api_key")
     report = evaluation.collect_batch(options.out, wait=evaluation.Polling(), api_key=key)
-    file.write()
-    record, lines = _outcome(source.bundle, file.written, options)
+    labels.file.write()
+    record, lines = labels.outcome(with_drift=options.watch_drift)
     if not options.as_json:
         print_answers(report)
     print_output({"outcomes": dict(report.outcomes), **record}, lines, as_json=options.as_json)
 
 
-def _print_result(result: EvaluationResult, bundle: Bundle | None, options: Label) -> None:
+def _print_result(result: EvaluationResult, labels: DecidedLabels, options: Label) -> None:
     """Print the labelled rows, decisions, drift and the files."""
-    metrics, written = result.metrics, result.written
-    if written is None or result.directory is None:
-        raise StateError("Expected an output directory.")
-    record, lines = _outcome(bundle, written, options)
+    metrics, written = result.metrics, labels.file.written
+    record, lines = labels.outcome(with_drift=options.watch_drift)
     lines = [
         _headline(metrics, written.rows),
         *aligned(_figures(metrics)),
@@ -159,26 +144,6 @@ def _print_result(result: EvaluationResult, bundle: Bundle | None, options: Labe
         *lines,
     ]
     print_output({**metrics.to_record(), **record}, lines, as_json=options.as_json)
-
-
-def _outcome(
-    bundle: Bundle | None, written: WrittenLabels, options: Label
-) -> tuple[dict[str, Any], list[str]]:
-    """Return decisions, drift and the file of labels, as JSON values and as lines of text."""
-    record: dict[str, Any] = {
-        "kind": "labels",
-        "file": str(written.path),
-        "rows_written": written.rows,
-        "decisions": dict(written.decisions),
-    }
-    lines = list(_decision_lines(bundle, written.decisions, options.source))
-    if bundle is not None and options.watch_drift and (options.out / PREDICTIONS).exists():
-        from calibrant.assembly._bundle_drift import bundle_drift
-
-        drift = bundle_drift(bundle, options.out)
-        record["drift"] = drift.to_record()
-        lines += drift.lines()
-    return record, [*lines, f"File: {written.path}"]
 
 
 def _headline(metrics: EvaluationMetrics, rows: int) -> str:
@@ -203,26 +168,3 @@ def _figures(metrics: EvaluationMetrics) -> Iterator[tuple[str, str]]:
     yield "mean confidence", f"{number(metrics.mean_confidence)}, as the model gives it"
     yield "answered by", counts_text(metrics.models)
     yield from (("failed", f"{count:,} {kind}") for kind, count in metrics.errors.items())
-
-
-def _decision_lines(bundle: Bundle | None, decisions: dict[str, int] | Any, source: Path) -> Iterator[str]:  # noqa: ANN401
-    rule, least = (None, None) if bundle is None else bundle.rule
-    if rule is None and not decisions:
-        run = source if bundle is not None else Path("RUN")
-        yield (
-            "No decisions, as there are no thresholds: `calibrant calibrate` on a run with labelled rows gives them, "
-            f"such as `calibrant calibrate {run} --out {run}`; then label with that run."
-        )
-        return
-    if rule is None:
-        why = "the cascade's own thresholds"
-    elif least is None:
-        why = (
-            f"{rule} threshold none, as too little is known to promise anything: every row is to be reviewed; "
-            "`calibrant calibrate` says how many more labelled rows would do, or takes a lower --target-accuracy"
-        )
-    elif least == 0:
-        why = f"{rule} threshold 0: every answer is accepted"
-    else:
-        why = f"{rule} threshold {least:.4g} of the model's confidence"
-    yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Final, Self
 
 from calibrant.cli._commands import PromptedOptions
+from calibrant.cli._decided_labels import DecidedLabels
 from calibrant.cli._prompted import source_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import read_record, write_record
-from calibrant.evaluation._label import LabelFile, WrittenLabels, unlabelled
+from calibrant.evaluation._label import unlabelled
 
 NOTE: Final = "labels.json"
 _KIND: Final = "labels of a batch job"
@@ -66,7 +67,7 @@ class LabelJob:
         record = read_record(directory / NOTE, kind=_KIND, version=_VERSION, make="submit the job")
         return cls(**{name: value for name, value in record.items() if name not in {"kind", "version"}})
 
-    def write(self, directory: Path) -> WrittenLabels:
+    def write(self, directory: Path) -> DecidedLabels:
         """Write the labels of the collected job.
 
         Raises
@@ -78,13 +79,17 @@ class LabelJob:
             rows = unlabelled(Path(self.data), text=self.text, limit=self.limit, csv=source.task.columns.csv)
             for _ in rows:  # finds the columns
                 pass
-            decide = None if source.bundle is None else source.bundle.decide_many
-            file = LabelFile(
-                directory, rows, file_format=self.format, decide=decide, distribution=self.distribution
+            labels = DecidedLabels.of(
+                Path(self.source),
+                source.bundle,
+                out=directory,
+                rows=rows,
+                file_format=self.format,
+                distribution=self.distribution,
             )
-            file.prepare()
-            file.write()
-        return file.written
+            labels.file.prepare()
+            labels.file.write()
+        return labels
 
 
 def refuse_limits(names: list[str]) -> None:

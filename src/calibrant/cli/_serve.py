@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 from contextlib import ExitStack, closing
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from calibrant import assembly, evaluation, serving
@@ -17,7 +18,6 @@ from calibrant.core._limits import Limits
 from calibrant.core._predictor import Predictor
 from calibrant.evaluation._history_run import AnswerRecorder, RunScope
 from calibrant.serving._logs import json_logs
-from calibrant.serving._server import serve_app
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Serve
@@ -61,16 +61,18 @@ def serve(options: Serve) -> None:
             gc.freeze()
 
         on_predictions = None if recorder is None else recorder.add
-        serve_app(
-            serving.create_classifier_app(
-                loaded, classifier, settings=settings, on_predictions=on_predictions
-            ),
-            host=options.host,
-            port=options.port,
-            on_ready=announce,
-            notice_seconds=options.notice,
-            finish_seconds=settings.finish_seconds,
+        limits = {"notice_seconds": options.notice, "finish_seconds": settings.finish_seconds}
+        app = serving.create_classifier_app(
+            loaded, classifier, settings=settings, on_predictions=on_predictions
         )
+        _server().serve_app(app, host=options.host, port=options.port, on_ready=announce, **limits)
+
+
+def _server() -> ModuleType:
+    """Return the module of the server; making an application before it says which extra is missing."""
+    from calibrant.serving import _server
+
+    return _server
 
 
 def _recorder(bundle: assembly.Bundle, classifier: Predictor, options: Serve) -> AnswerRecorder | None:
@@ -87,7 +89,6 @@ def serve_verifier(options: ServeVerifier) -> None:
     """Serve the verifier until Ctrl-C."""
     from calibrant.cascade.methods._verification import Verifier  # bundles need no cascade
     from calibrant.cli._prompted import read_prompt
-    from calibrant.serving._verifier_app import create_verifier_app
 
     given = dict(map(parse_option, options.option or ()))
     if options.api_base is not None:
@@ -107,8 +108,8 @@ def serve_verifier(options: ServeVerifier) -> None:
         print_output({"url": address, **figures}, [line], as_json=options.as_json)
 
     with closing(verifier):
-        app = create_verifier_app(verifier, threshold=options.threshold)
-        serve_app(app, host=options.host, port=options.port, on_ready=ready)
+        app = serving.create_verifier_app(verifier, threshold=options.threshold)
+        _server().serve_app(app, host=options.host, port=options.port, on_ready=ready)
 
 
 def _key(name: str) -> str:

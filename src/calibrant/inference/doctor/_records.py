@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shlex
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -40,6 +41,7 @@ _SECRET_WORDS: Final = frozenset(
 # Parts of a description that are no settings of a model: a label may be called "options".
 _NOT_OPTIONS: Final = frozenset({"response_format", "method", "label_set", "data"})
 _VERSION: Final = 1
+_SECONDS_BELIEVED: Final = 30 * 86_400
 _WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
 
 Identity: TypeAlias = tuple[str, str | None, dict[str, Any]]
@@ -354,7 +356,8 @@ def known_scoring(
 def known_logprobs(model: str, options: Mapping[str, Any] | None = None) -> bool | None:
     """Return True if a setup is known to give log-probabilities, False if to hide them, None if neither.
 
-    A stored examination says so, or else the first answer of an earlier run.
+    A stored examination says so, or else the first answer of an earlier run. That there are none is believed for 30
+    days: models learn, and a single answer may have lacked them.
     """
     found = load_examination(model, options=options)
     if found is not None:
@@ -363,9 +366,11 @@ def known_logprobs(model: str, options: Mapping[str, Any] | None = None) -> bool
         return None if faulty else gives
     with contextlib.suppress(OSError, RuntimeError, TypeError, ValueError, KeyError):
         wanted = identity(model, options)
-        stored = json.loads(_probe_path(record_path(wanted)).read_text(encoding="utf-8"))
-        if stored["setup"] == json.loads(json.dumps(wanted)) and isinstance(stored["gives"], bool):
-            return bool(stored["gives"])
+        path = _probe_path(record_path(wanted))
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        is_old = stored["gives"] is False and time.time() - path.stat().st_mtime > _SECONDS_BELIEVED
+        same = stored["setup"] == json.loads(json.dumps(wanted)) and isinstance(stored["gives"], bool)
+        return stored["gives"] if same and not is_old else None
     return None
 
 
