@@ -110,7 +110,7 @@ def test_other_files_are_taken(name: str) -> None:
     """JSON Lines and Excel files are read as they are."""
     rows = messages()
     if name.endswith("jsonl"):
-        Path(name).write_text("\n".join(json.dumps({**row, "n": n}) for n, row in enumerate(rows)))
+        Path(name).write_text("\n".join(json.dumps({**row, "n": n + 0.5}) for n, row in enumerate(rows)))
     else:
         book = openpyxl.Workbook()
         for cells in (list(rows[0]), *(list(row.values()) for row in rows)):
@@ -120,7 +120,16 @@ def test_other_files_are_taken(name: str) -> None:
     assert (found["text"]["column"], found["label"]["column"], found["rows"]) == ("said", "desk", 60)
     assert len(Task.from_file("mail/task.toml").test) == 24
     if name.endswith("jsonl"):
-        assert "expected text in 'n', got 0" in refusal(run(name, "--label", "n", "--out", "numbers"))
+        assert "expected text in 'n', got 0.5" in refusal(run(name, "--label", "n", "--out", "numbers"))
+
+
+def test_numbers_in_json_are_labels() -> None:
+    """Labels may be whole numbers, in the file and then in the task."""
+    rows = [{"said": row["said"], "stars": len(row["desk"])} for row in messages()]
+    Path("mail.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done(run("mail.jsonl"))
+    task = Task.from_file("mail/task.toml")
+    assert (list(task.labels), len(task.test)) == (["7", "8"], 24)
 
 
 def test_odd_rows_are_warned_of() -> None:

@@ -62,6 +62,15 @@ def test_columns_pass_unchanged(write_task: WriteTask, fake: Fake, tmp_path: Pat
     )
 
 
+def test_a_single_column_stays_whole(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Semicolons cut neither the texts of the column that --text names, nor its name."""
+    fake(knows)
+    data = tmp_path / "data.csv"
+    data.write_text("said; by whom\nmeow; Ana\nwoof; Ben\n")
+    done(run(write_task(), data, "--out", tmp_path / "out", "--text", "said; by whom"))
+    assert [row["said; by whom"] for row in labels(tmp_path / "out")] == ["meow; Ana", "woof; Ben"]
+
+
 def test_json_values_stay_nested(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """Rows of JSON Lines keep their values and keys, and get the probabilities on request."""
     fake(knows)
@@ -311,8 +320,22 @@ def test_a_killed_run_labels_every_id_once(write_task: WriteTask, tmp_path: Path
     assert not list(out.glob(".labels*"))
 
 
-def test_a_closed_pipe_leaves_no_traceback(write_task: WriteTask, tmp_path: Path) -> None:
-    """Standard output that is closed early costs no row and no traceback."""
+@pytest.mark.parametrize("scoring", ["auto", "decode"])
+def test_a_mended_key_needs_no_other_directory(write_task: WriteTask, tmp_path: Path, scoring: str) -> None:
+    """After a refused key, which labels nothing, the same command with the right key labels all rows."""
+    data = write_csv(tmp_path / "data.csv", ["meow", "woof"])
+    with FaultServer(["cat", "dog"], knows, api_key="right") as server:
+        settings = SERVED.format(server.api_base).replace("[model]", f'[model]\nscoring = "{scoring}"')
+        refused = run(write_task(extra=settings), data, "--out", tmp_path / "out", "--no-cache")
+        assert refused.exit_code == 1, refused.output
+        assert "401" in refused.stderr
+        mended = write_task(extra=settings.replace('"none"', '"right"'))
+        done(run(mended, data, "--out", tmp_path / "out", "--no-cache"))
+    assert [row["label"] for row in labels(tmp_path / "out")] == ["cat", "dog"]
+
+
+def test_lost_output_leaves_no_traceback(write_task: WriteTask, tmp_path: Path) -> None:
+    """Standard output that is closed early, or full, costs no row and no traceback; if full, the exit code is 1."""
     data = write_csv(tmp_path / "data.csv", ["meow", "woof"])
     with FaultServer(["cat", "dog"], knows) as server:
         task = write_task(extra=SERVED.format(server.api_base))
@@ -320,8 +343,15 @@ def test_a_closed_pipe_leaves_no_traceback(write_task: WriteTask, tmp_path: Path
             running.stdout.close()  # type: ignore[union-attr]
             errors = running.stderr.read()  # type: ignore[union-attr]
             assert running.wait(30) == 0
+        full = f"import sys; sys.stdout = open('/dev/full', 'w'); {COMMAND}"
+        with process(full, "label", task, data, "--out", tmp_path / "full") as running:
+            assert running.wait(30) == 1
+            said = running.stderr.read().splitlines()  # type: ignore[union-attr]
     assert "Traceback" not in errors
-    assert len(labels(tmp_path / "out")) == 2
+    assert [line for line in said if not line.startswith("label: ")] == [
+        "error: expected room for the output, got: No space left on device: make room, and run the same command again."
+    ]
+    assert len(labels(tmp_path / "out")) == len(labels(tmp_path / "full")) == 2
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -350,6 +380,15 @@ def test_bad_input_asks_nothing(
     given = [word.format(folder=folder, out=tmp_path / "out") for word in arguments]
     assert message in refusal(run(write_task(), data, *given))
     assert client.requests == []
+
+
+def test_swapped_arguments_show_the_order(write_task: WriteTask, tmp_path: Path) -> None:
+    """Rows in the source's place are named, with the command in the right order, or what makes a task file."""
+    task, data = write_task(), write_csv(tmp_path / "data.csv", ["meow"])
+    assert f"got the rows first: run calibrant label {task} {data} --out o" in refusal(
+        run(data, task, "--out", "o")
+    )
+    assert f"calibrant init {data} writes a task file" in refusal(run(data, data, "--out", "o"))
 
 
 def test_pipes_and_other_folders_are_refused(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:

@@ -299,7 +299,7 @@ def test_rows_of_tables_obey_the_size_limit(tmp_path: Path, name: str, line: int
     if name.endswith("parquet"):
         parquet.write_table(pa.table(rows), path)
     else:
-        book = openpyxl.Workbook()
+        book = pytest.importorskip("openpyxl").Workbook()
         for cells in (list(rows), *zip(*rows.values(), strict=True)):
             book.worksheets[0].append(cells)
         book.save(path)
@@ -325,6 +325,16 @@ def test_examples_come_with_their_lines(tmp_path: Path) -> None:
     ]
 
 
+def test_whole_numbers_are_answers(tmp_path: Path) -> None:
+    """Whole numbers and truth values are read as the texts that a CSV file would hold."""
+    values = [3, True, -2]
+    lines = (json.dumps({"input": "meow", "answer": value}) for value in values)
+    read = [row.answer for row, _ in read_examples(write(tmp_path, "rows.jsonl", "\n".join(lines)))]
+    assert read == ["3", "true", "-2"]
+    parquet.write_table(pa.table({"input": ["meow"], "answer": [3.0]}), tmp_path / "rows.parquet")
+    assert read_examples(tmp_path / "rows.parquet")[0][0].answer == "3"
+
+
 @pytest.mark.parametrize("context", ["", None, {}])
 def test_empty_contexts_are_none(tmp_path: Path, context: object) -> None:
     """An empty CSV cell, a null and an empty object mean no context."""
@@ -341,7 +351,11 @@ def test_empty_contexts_are_none(tmp_path: Path, context: object) -> None:
         ({"input": "", "answer": "cat"}, "text in 'input', got an empty text"),
         ({"input": " \n", "answer": "cat"}, r"text in 'input', got ' \\n'"),
         ({"input": 5, "answer": "cat"}, "text in 'input', got 5"),
-        ({"input": "meow"}, r"text in 'answer', got nothing \(columns here: input\)"),
+        (
+            {"input": "meow"},
+            r"text in 'answer', got nothing \(columns here: input\).* calibrant label labels rows",
+        ),
+        ({"input": "meow", "answer": 2.5}, r"text in 'answer', got 2.5 \(columns here: input, answer\)\.$"),
         ({}, r"text in 'input', got nothing \(columns here: none\)"),
         ({"input": "meow", "answer": "cat", "additional_context": 5}, "to be text or an object, got int"),
         ({"input": "\ud83d", "answer": "cat"}, r"characters, got \\ud83d, half of a surrogate pair"),
@@ -492,6 +506,21 @@ def test_formats_can_be_given(tmp_path: Path) -> None:
 def test_separators_fit_the_first_records(tmp_path: Path, content: str) -> None:
     """The separator is the one that cuts all first records alike, in files of any size."""
     assert len(next(read_rows(write(tmp_path, "rows.csv", content))).values) == 2
+
+
+@pytest.mark.parametrize("name", ["a text", "question; with | all\tof them"])
+def test_a_single_column_is_not_cut(tmp_path: Path, name: str) -> None:
+    """A column that is expected, alone in the header, is the only one, whatever stands in it."""
+    path = write(tmp_path, "rows.csv", f'{name}\na; b\nc; d, e\tf|g\n"h, ""i"""\n')
+    assert [row.values for row in read_rows(path, column=name)] == [
+        {name: text} for text in ("a; b", "c; d, e\tf|g", 'h, "i"')
+    ]
+    path = write(tmp_path, "more.csv", "a;b,c\n1;2,3\n")
+    assert [list(next(read_rows(path, column=name)).values) for name in ("a", "c", "a;b")] == [
+        ["a", "b,c"],
+        ["a;b", "c"],
+        ["a;b", "c"],
+    ]
 
 
 def test_broken_utf16_is_an_error(tmp_path: Path) -> None:

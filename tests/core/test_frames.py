@@ -190,8 +190,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"column 'note', got none in 1 of 3, first at position 1 \(index 'a'\)",
     ),
     "number": (
-        lambda: Task.from_frame(pandas_frame(note=TEXTS, stars=[1.5, 2, 1]), text="note", label="stars"),
-        r"column 'stars', got 1\.5 \(float\) at position 0",
+        lambda: Task.from_frame(pandas_frame(note=TEXTS, stars=[1, 2.5, 1]), text="note", label="stars"),
+        r"column 'stars', got 2.5 \(float\) at position 1",
     ),
     "no such column": (
         lambda: classifier().classify_many(polars_frame(), text="text"),
@@ -273,6 +273,13 @@ def test_a_frame_becomes_a_task(caplog: pytest.LogCaptureFixture) -> None:
         assert [count[label] / rows for count in shares] == pytest.approx([0.4, 0.2, 0.4], abs=0.05)
     again = Task.from_frame(frame.sample(frac=1, random_state=0), text="note", label="kind")
     assert {row.input for row in again.train} == found[0]
+
+
+def test_whole_numbers_are_labels() -> None:
+    """Whole numbers, also beside missing ones, and truth values are labels, as texts."""
+    for values, labels in (([1, 10, None], ("1", "10")), ([True, False, True], ("false", "true"))):
+        task = Task.from_frame(pandas_frame(note=TEXTS, stars=values), text="note", label="stars")
+        assert task.labels.labels == labels
 
 
 def test_a_frame_is_searched() -> None:

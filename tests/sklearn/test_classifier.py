@@ -130,6 +130,8 @@ def test_columns_become_one_text(fake: FakeClient) -> None:
         (["a", "b", "c"], ["x", "y"], "each of 3 texts, got 2"),
         (["a", "b"], ["x", "x"], "at least two classes in y, got one class, 'x'"),
         ([], [], "at least one text"),
+        ("text", ["x", "y"], r"a list or a column of texts as X, got 'text' \(str\)"),
+        (["a", "b"], "xy", r"a list or a column of classes as y, got 'xy' \(str\)"),
     ],
 )
 def test_bad_rows_are_named(fake: FakeClient, X: Any, y: Any, said: str) -> None:  # noqa: N803

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from calibrant.core._errors import DataError
-from calibrant.core._labels import normalise_label
+from calibrant.core._labels import label_text, normalise_label
 from calibrant.core._rows import SPLIT_NAMES
 
 MOST_LABELS: Final = 200
@@ -40,11 +40,12 @@ _MAX_SCORES: Final = 50_000  # the same, times the number of labels
 
 @dataclass(frozen=True)
 class Column:
-    """Column of a data file, with its first cells as text."""
+    """Column of a data file, with its first cells as text; labels may also be whole numbers."""
 
     name: str
     cells: tuple[str, ...]
     is_text: bool = True
+    is_label: bool = True
 
     @cached_property
     def filled(self) -> list[str]:
@@ -134,8 +135,12 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     columns = []
     for name in names:
         values = [row.get(name) for row in rows]
-        is_text = all(value is None or isinstance(value, str) for value in values)
-        columns.append(Column(name, tuple("" if value is None else str(value) for value in values), is_text))
+        labels = [label_text(value) for value in values]
+        is_text, is_label = (
+            all(value is None or isinstance(value, str) for value in found) for found in (values, labels)
+        )
+        cells = tuple("" if value is None else str(value) for value in labels)
+        columns.append(Column(name, cells, is_text, is_label))
     return columns
 
 
@@ -243,7 +248,7 @@ def _possible_texts(columns: Sequence[Column]) -> list[Column]:
 
 def _possible_labels(columns: Sequence[Column], text: Column) -> list[Column]:
     """Return the columns that may be the label, the likeliest first."""
-    found = [column for column in columns if column.could_be_label and column.is_text]
+    found = [column for column in columns if column.could_be_label and column.is_label]
     words = [column for column in found if not column.is_number]
     found = words or [column for column in found if len(column.counts) <= 20]
     if len(found) < 2:

@@ -24,6 +24,7 @@ from calibrant.assembly._found_columns import (
 from calibrant.assembly._row_checks import RowChecks
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import write_atomically
+from calibrant.core._labels import label_text
 from calibrant.core._rows import Row, read_rows
 from calibrant.core._splits import Shares, split_rule
 from calibrant.core._task_file import SPLITS, read_task_file
@@ -108,7 +109,7 @@ def draft_task(
     found = find_columns(_first_columns(data, csv), path=data, text=text, label=label, ask=ask)
     checks = RowChecks(longest=_EMBEDDED_BYTES if (model or "local/").startswith("local/") else None)
     for row in read_rows(data, csv=csv):
-        checks.add(row.line, _cell(row, found.text), _cell(row, found.label))
+        checks.add(row.line, _cell(row, found.text), _label(row, found.label))
         if len(checks.labels) > _MAX_LABELS:
             break
     _check_labels(checks, found.label, data)
@@ -147,6 +148,11 @@ def _first_columns(data: Path, csv: CsvFormat, *, skip: int = 0) -> list[Column]
     return columns_of([row.values for row in islice(read_rows(data, csv=csv), skip, _SAMPLE_ROWS)])
 
 
+def _label(row: Row, name: str) -> str:
+    value = label_text(row.values.get(name))
+    return value if isinstance(value, str) else _cell(row, name)
+
+
 def _cell(row: Row, name: str) -> str:
     value = row.values.get(name)
     if value is not None and not isinstance(value, str):
@@ -176,7 +182,7 @@ def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
 def _split_sizes(data: Path, csv: CsvFormat, found: FoundColumns, shares: Shares) -> dict[str, int]:
     def labelled() -> Iterator[tuple[str, str]]:
         for row in read_rows(data, csv=csv):
-            text, answer = _cell(row, found.text), _cell(row, found.label)
+            text, answer = _cell(row, found.text), _label(row, found.label)
             if text.strip() and answer.strip():
                 yield text, answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -97,17 +97,15 @@ def retry(options: Retry) -> None:
         sys.stdout.write("no row ended in an error: nothing was submitted.\n")
 
 
-def _file_rows(task: Task, file: Path) -> Sequence[Example]:
+def _file_rows(task: Task, file: Path) -> Iterable[Example]:
     """Return the rows of a file, with answers if it has an answer column."""
     columns = task.columns
     if file.suffix.lower() == ".txt":
         texts = read_texts(file, columns=replace(columns, context=None))
-        return list(UnlabelledTexts(texts))
-    if columns.answer not in next(read_rows(file, csv=columns.csv)).values:
-        return list(unlabelled(file, text=columns.input, csv=columns.csv))
-    return list(
-        evaluation.Dataset(source=DataSource(path=file, columns=columns), labels=LabelSet.of(task.labels))
-    )
+        return UnlabelledTexts(texts)
+    if columns.answer not in next(read_rows(file, csv=columns.csv, column=columns.input)).values:
+        return unlabelled(file, text=columns.input, csv=columns.csv)
+    return evaluation.Dataset(source=DataSource(path=file, columns=columns), labels=LabelSet.of(task.labels))
 
 
 def _key(task: Path | None) -> str | None:

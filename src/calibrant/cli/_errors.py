@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sys
@@ -14,6 +15,7 @@ FAILED = 1
 BAD_INPUT = 2
 GATE_FAILED = 3
 INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager
@@ -31,6 +33,15 @@ def exits_on_error(*, is_resumable: bool = False) -> Iterator[None]:
             raise typer.Exit(BAD_INPUT if is_bad_input else FAILED) from error
     except BrokenPipeError:  # the reader of the output is gone, as `head` goes
         discard_output()
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        discard_output()
+        typer.echo(
+            f"error: expected room for the output, got: {error.strerror}: make room, and run the same command again.",
+            err=True,
+        )
+        raise typer.Exit(FAILED) from error
     except KeyboardInterrupt:
         kept = ": run the same command again to go on" if is_resumable else ""
         typer.echo(f"interrupted{kept}.", err=True)

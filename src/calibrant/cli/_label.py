@@ -21,7 +21,9 @@ from calibrant.cli._evaluation_table import counts_text, effort_line
 from calibrant.cli._progress import EvaluationDisplay, interruptible
 from calibrant.cli._prompted import source_of
 from calibrant.cli._tables import aligned, number, print_output, say
+from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome
+from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._data import UnlabelledTexts, inspect
 from calibrant.evaluation._label import LabelFile, unlabelled
 from calibrant.inference._classifier import as_classifier
@@ -43,6 +45,11 @@ _LOCAL_LIMITS: Final = (
 def label(options: Label) -> None:
     """Label the rows, and exit with 1 (ended early) or 130 (interrupted)."""
     check_options(options, engines=_ENGINES)
+    if options.source.suffix.lower() in ENDINGS and options.data.suffix.lower() not in ENDINGS:
+        raise ConfigurationError(
+            f"Expected the bundle, task file or run first, then the rows, got the rows first: run "
+            f"calibrant label {options.data} {options.source} --out {options.out}."
+        )
     with source_of(options.source, options) as source:
         columns = source.task.columns
         rows = unlabelled(
@@ -112,7 +119,7 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, label
         single = as_classifier(classifier, to_use="batch interface")
         inspect(rows, single.labels)
         labels.file.prepare()
-        submitted = evaluation.submit_batch(single, list(rows), out=options.out)
+        submitted = evaluation.submit_batch(single, rows, out=options.out)
         write_down(source, options.out, classifier)
     job = LabelJob(
         source=str(options.source.resolve()),

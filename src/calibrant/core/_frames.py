@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._labels import label_text
 from calibrant.core._rows import Example, TextWithContext
 
 if TYPE_CHECKING:
@@ -73,8 +74,7 @@ class _TextColumn:
             if not isinstance(value, allowed):
                 raise DataError(
                     f"Expected text in every row of {self.name}, got {value!r:.60} ({type(value).__name__}) at "
-                    f"{self.row(place)}: convert the column to text first; numbers that stand for labels need the "
-                    "labels' names."
+                    f"{self.row(place)}: convert the column to text first."
                 )
         return texts
 
@@ -173,7 +173,7 @@ def frame_examples(
     frame : data frame, table or dataset
         The rows, in memory.
     text, label : str
-        Names of the columns. Numbers of a dataset's `ClassLabel` become its names.
+        Names of the columns. Numbers of a dataset's `ClassLabel` become its names, other whole numbers texts.
     on_unlabelled : callable, optional
         Rows without a label are left out, and their number is handed to it; by default they are refused.
 
@@ -185,6 +185,7 @@ def frame_examples(
         There are no rows, or one lacks a text or a label.
     """
     inputs, answers = _frame_column(frame, text), _frame_column(frame, label)
+    answers = replace(answers, cells=list(map(label_text, answers.cells)))
     if not inputs.cells:
         raise DataError("Expected at least one row, got an empty frame.")
     inputs.refuse(inputs.missing())

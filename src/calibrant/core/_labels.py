@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 def normalise_label(text: str) -> str:
     """Return `text` stripped and case-folded, for comparing labels."""
     return text.strip().casefold()
+
+
+def label_text(value: object) -> object:
+    """Return a whole number or a truth value as text, as JSON writes it; anything else unchanged."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value) if isinstance(value, int) else value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.core._errors import DataError
 from calibrant.core._files import without_doubles
+from calibrant.core._labels import label_text
 from calibrant.core._text_files import ANY_CSV, CsvFormat, read_csv, read_json_lines, text_lines
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _SPLITS = {
 SPLIT_NAMES = frozenset(_SPLITS)
 """What a split may be called in a file."""
 
+_UNANSWERED = ": write answers, or name their column under [data]; calibrant label labels rows without any"
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 
 
@@ -162,15 +164,17 @@ class Row:
         """Return a `DataError` with the file and the line."""
         return DataError(message, path=self.path, line=self.line)
 
-    def expected(self, what: str, column: str) -> DataError:
+    def expected(self, what: str, column: str, remedy: str = "") -> DataError:
         """Return the error for a column with an unexpected value."""
         value = self.values.get(column)
         shown = "nothing" if value is None else "an empty text" if value == "" else f"{value!r:.60}"
         known = ", ".join(map(str, self.values)) or "none"
-        return self.error(f"expected {what} in {column!r}, got {shown} (columns here: {known:.200}).")
+        return self.error(f"expected {what} in {column!r}, got {shown} (columns here: {known:.200}){remedy}.")
 
 
-def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES, csv: CsvFormat = ANY_CSV) -> Iterator[Row]:
+def read_rows(
+    path: Path, *, max_row_bytes: int = MAX_ROW_BYTES, csv: CsvFormat = ANY_CSV, column: str | None = None
+) -> Iterator[Row]:
     """Yield the records of `path` one by one, without loading the whole file.
 
     Parameters
@@ -181,6 +185,8 @@ def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES, csv: CsvFormat 
         Longest row accepted; `MAX_RUN_ROW_BYTES` for files of calibrant's own.
     csv : CsvFormat
         What is known of the format of a CSV file; the rest is found.
+    column : str, optional
+        A column that is expected; a CSV file is read so that it has it, if possible.
 
     Raises
     ------
@@ -196,7 +202,7 @@ def read_rows(path: Path, *, max_row_bytes: int = MAX_ROW_BYTES, csv: CsvFormat 
         raise DataError("no such file: check the path (those in a task file are relative to it).", path=path)
     records: Iterator[tuple[int, Mapping[str, Any]]]
     if suffix in {".csv", ".tsv"}:
-        records = read_csv(path, max_row_bytes, csv)
+        records = read_csv(path, max_row_bytes, csv, column)
     elif suffix in {".jsonl", ".ndjson"}:
         records = read_json_lines(path, max_row_bytes)
     else:
@@ -257,7 +263,7 @@ def iter_examples(
         A row lacks a text or an answer, its split is unknown, or as `read_rows`.
     """
     part = None if split is None else _parts(path, columns, shares)
-    for row in read_rows(path, csv=columns.csv):
+    for row in read_rows(path, csv=columns.csv, column=columns.input):
         if part is not None and part(row) != split:
             continue
         example = Example(
@@ -301,7 +307,7 @@ def _split_rule(
 
     def labelled() -> Iterator[tuple[str, str]]:
         nonlocal count, rows
-        for row in read_rows(path, csv=columns.csv):
+        for row in read_rows(path, csv=columns.csv, column=columns.input):
             if is_labelled(row, columns):
                 rows += 1
                 yield _text(row, columns.input), _answer(row, columns)
@@ -311,8 +317,8 @@ def _split_rule(
 
     rule = split_rule(labelled(), shares)
     if not rows:
-        empty = columns.input if _is_blank(left_out[0], columns.input) else columns.answer
-        raise left_out[0].expected("text", empty)
+        _text(left_out[0], columns.input)
+        raise left_out[0].expected("text", columns.answer, _UNANSWERED)
     if count:
         _LOG.warning(
             "%s: %d of %d rows have no text or no answer: no split has them.",
@@ -389,7 +395,7 @@ def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str | TextWi
     if path.suffix.lower() != ".txt":
         rows = [
             (_text(row, columns.input), _context(row, columns.context))
-            for row in read_rows(path, csv=columns.csv)
+            for row in read_rows(path, csv=columns.csv, column=columns.input)
         ]
         return [text if context is None else TextWithContext(text, context) for text, context in rows]
     if columns.context is not None:
@@ -412,14 +418,21 @@ def _text(row: Row, column: str) -> str:
     return _encodable(value, row)
 
 
+def _label(row: Row, column: str) -> str:
+    value = label_text(row.values.get(column))
+    if not isinstance(value, str) or not value.strip():
+        raise row.expected("text", column, _UNANSWERED if _is_blank(row, column) else "")
+    return _encodable(value, row)
+
+
 def _answer(row: Row, columns: Columns) -> str:
     """Return the true answer: a label, or JSON text for several labels."""
     if not columns.fields and not columns.multi_label:
-        return _text(row, columns.answer)
+        return _label(row, columns.answer)
     own = dict(columns.fields)
     whole = columns.answer in row.values and columns.answer not in own.values()
     if own and (not whole or all(row.values.get(column) is not None for column in own.values())):
-        return json.dumps({name: _text(row, column) for name, column in own.items()}, ensure_ascii=False)
+        return json.dumps({name: _label(row, column) for name, column in own.items()}, ensure_ascii=False)
     value = row.values.get(columns.answer)
     if isinstance(value, str):
         answer = _answer_text(value.strip(), row, columns)
@@ -431,7 +444,7 @@ def _answer(row: Row, columns: Columns) -> str:
             raise row.error(f"{columns.answer!r}: {problem}") from error
     if not answer:
         wanted = "labels, or [] where there are none," if columns.multi_label else "an object of labels"
-        raise row.expected(wanted, columns.answer)
+        raise row.expected(wanted, columns.answer, _UNANSWERED if _is_blank(row, columns.answer) else "")
     return _encodable(answer, row)
 
 

@@ -14,7 +14,7 @@ from calibrant.core._composite import Field, FieldLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._predictor import INPUT_SLOT
-from calibrant.core._rows import Columns, DataSource
+from calibrant.core._rows import ENDINGS, Columns, DataSource
 from calibrant.core._sections import (
     Problem,
     Section,
@@ -218,6 +218,10 @@ def read_task_file(path: Path) -> tuple[TaskFile, str]:
     ConfigurationError
         The file is missing or no TOML, or has unknown or wrong keys; the message holds every one with its line.
     """
+    if path.suffix.lower() in ENDINGS and path.is_file():
+        raise ConfigurationError(
+            f"{path}: expected a task file, got a file of rows: calibrant init {path} writes a task file for it."
+        )
     text = read_text(
         path, f"{path}: no such task file: expected a TOML file with name, labels, prompt and [data]."
     )

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from calibrant.core._errors import DataError
 from calibrant.core._files import decoding_problem, without_doubles
 
 SEPARATORS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+_NONE: Final = "\x1f"  # cuts nothing
 
 _LOG = logging.getLogger("calibrant")
 _SAMPLE_BYTES: Final = 65_536
@@ -97,7 +98,9 @@ def _decode(data: bytes, path: Path, line: int) -> str:
         raise DataError(f"{problem}: save the file as UTF-8.", path=path, line=line) from error
 
 
-def read_csv(path: Path, max_bytes: int, form: CsvFormat) -> Iterator[tuple[int, dict[str, str]]]:
+def read_csv(
+    path: Path, max_bytes: int, form: CsvFormat, column: str | None = None
+) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the records of a CSV file, each with the number of the line it starts on.
 
     Parameters
@@ -108,6 +111,8 @@ def read_csv(path: Path, max_bytes: int, form: CsvFormat) -> Iterator[tuple[int,
         Longest row accepted, in bytes.
     form : CsvFormat
         What is known of its format.
+    column : str, optional
+        A column that its header should have; see `found_separator`.
 
     Raises
     ------
@@ -115,7 +120,7 @@ def read_csv(path: Path, max_bytes: int, form: CsvFormat) -> Iterator[tuple[int,
         A record is broken, too long or of another width; a column is there twice; a byte cannot be decoded.
     """
     names: list[str] | None = None
-    separator = form.separator or found_separator(path, form.encoding)
+    separator = form.separator or found_separator(path, form.encoding, column=column if form.header else None)
     for line, record in _csv_records(path, max_bytes, separator, form.encoding):
         if names is None:
             names = record if form.header else [str(number) for number in range(1, len(record) + 1)]
@@ -150,8 +155,10 @@ def check_size(size: int, max_bytes: int, path: Path, line: int) -> None:
         raise DataError(msg, path=path, line=line)
 
 
-def found_separator(path: Path, encoding: str | None = None) -> str:
+def found_separator(path: Path, encoding: str | None = None, *, column: str | None = None) -> str:
     """Return the separator that gives a file's first records the same number of columns.
+
+    Only those count under which the header has the named column, if there are any; it may be the only one.
 
     Parameters
     ----------
@@ -159,6 +166,8 @@ def found_separator(path: Path, encoding: str | None = None) -> str:
         The file; a tab comes before the comma where its name ends in ``.tsv``.
     encoding : str, optional
         Its encoding, if that is known.
+    column : str, optional
+        Name of a column.
     """
     with path.open("rb") as file:
         data = file.read(_SAMPLE_BYTES)
@@ -166,19 +175,23 @@ def found_separator(path: Path, encoding: str | None = None) -> str:
     text = data.decode(codec, "replace")
     if len(data) == _SAMPLE_BYTES:
         text = text[: text.rfind("\n") + 1]  # the last record is cut
-    order = sorted(SEPARATORS, key="\t,;|".index) if path.suffix.lower() == ".tsv" else SEPARATORS
-    widths = {separator: _widths(text, separator) for separator in order}
-    possible = [separator for separator, found in widths.items() if max(found[:1], default=0) > 1]
-    fitting = [separator for separator in possible if len(set(widths[separator])) == 1]
+    order: Iterable[str] = SEPARATORS
+    if path.suffix.lower() == ".tsv":
+        order = sorted(SEPARATORS, key="\t,;|".index)
+    records = {separator: _first_records(text, separator) for separator in (_NONE, *order)}
+    headers = {separator: found[0] for separator, found in records.items() if found}
+    possible = [separator for separator, header in headers.items() if column in header]
+    possible = possible or [separator for separator, header in headers.items() if len(header) > 1]
+    fitting = [separator for separator in possible if len(set(map(len, records[separator]))) == 1]
     # Of several that cut all records alike, the others stand in texts.
-    return max(fitting, key=lambda separator: widths[separator][0], default=[*possible, ","][0])
+    return max(fitting, key=lambda separator: len(headers[separator]), default=[*possible, ","][0])
 
 
-def _widths(text: str, separator: str) -> list[int]:
-    """Return the number of columns of each of the first records; empty if the separator makes broken CSV."""
+def _first_records(text: str, separator: str) -> list[list[str]]:
+    """Return the first records, cut at `separator`; none if they are broken."""
     try:
         reader = csv.reader(io.StringIO(text, newline="\n"), delimiter=separator)
-        return [len(record) for record in islice(filter(None, reader), _SAMPLE_RECORDS)]
+        return list(islice(filter(None, reader), _SAMPLE_RECORDS))
     except csv.Error:
         return []
 

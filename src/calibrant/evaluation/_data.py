@@ -167,7 +167,8 @@ class UnlabelledFile(UnlabelledTexts):
 
     def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
         """Yield the columns of each row, as they are in the file, and the row as an example."""
-        for number, row in enumerate(islice(read_rows(self.path, csv=self.csv), self._limit)):
+        rows = read_rows(self.path, csv=self.csv, column=self.text)
+        for number, row in enumerate(islice(rows, self._limit)):
             for column in () if number else self.read_columns:
                 if column not in row.values:
                     known = ", ".join(map(str, row.values)) or "none"

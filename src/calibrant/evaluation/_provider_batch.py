@@ -9,7 +9,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -43,7 +43,7 @@ _REPORTED: Final = ("status", "completed", "failed", "output_file", "error_file"
 
 def submit_batch(
     classifier: Classifier,
-    rows: Sequence[Example],
+    rows: Iterable[Example],
     *,
     out: Path,
     limits: BatchLimits | None = None,
@@ -58,8 +58,8 @@ def submit_batch(
     classifier : Classifier
         Built from a model's name; decodes. Its head and its label-prior correction are kept in the directory, and
         applied to the collected answers.
-    rows : sequence of Example
-        Its texts; an answer may be empty.
+    rows : iterable of Example
+        Its texts; an answer may be empty. They are read twice, and never all in memory; an iterator is.
     out : Path
         Directory of the job.
     limits : BatchLimits, optional
@@ -99,13 +99,16 @@ def submit_batch(
             f"Expected a model that decodes, got {type(classifier.method).__name__} for {classifier.name}: a batch "
             "asks once per row. Set scoring = 'decode' under [model], or classify without the batch interface."
         )
-    if not rows:
+    if iter(rows) is rows:
+        rows = list(rows)
+    count, digest = _counted(rows)
+    if not count:
         raise ConfigurationError("Expected at least one row to submit, got none.")
     with (
         closing(open_batch_api(classifier.name, options=classifier.options, retry=retry)) as api,
         locked_job(out, create=True),
     ):
-        wanted = _new_job(classifier, classifier.method, api, rows, out)
+        wanted = _new_job(classifier, classifier.method, api, count, digest, out)
         job = BatchJob.load(out)
         if job is None:
             job = wanted
@@ -113,7 +116,7 @@ def submit_batch(
             classifier.save_learned(out)
             lines = (
                 api.line(custom_id(number), classifier.request(classifier.query(row.input)))
-                for number, row in enumerate(rows)
+                for number, row in enumerate(job.read_rows())
                 if row.input or row.answer  # about an unlabelled row without text nothing is asked
             )
             job.add_requests(lines, limits or BatchLimits())
@@ -292,13 +295,19 @@ def _opened_job(
             yield job, api
 
 
+def _counted(rows: Iterable[Example]) -> tuple[int, str]:
+    """Return the number of rows and the digest of their texts and answers."""
+    count, digest = 0, hashlib.sha256()
+    for row in rows:
+        count += 1
+        digest.update(json.dumps([row.input, row.answer]).encode())
+    return count, digest.hexdigest()
+
+
 def _new_job(
-    classifier: Classifier, method: Decoding, api: BatchApi, rows: Sequence[Example], out: Path
+    classifier: Classifier, method: Decoding, api: BatchApi, rows: int, digest: str, out: Path
 ) -> BatchJob:
     """Return a new job; its fingerprint holds digests instead of texts."""
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(json.dumps([row.input, row.answer]).encode())
     options = {name: value for name, value in classifier.options.items() if name not in _NOT_SENT}
     about = classifier.describe()
     shown, learned = about.get("demonstrations"), [about.get("head"), about["label_prior"]]
@@ -306,13 +315,13 @@ def _new_job(
         path=out,
         run=uuid.uuid4().hex,
         created=time.time(),
-        rows=len(rows),
+        rows=rows,
         fingerprint={
             "model": _digest([classifier.name, api.address]),
             "prompt": _digest([classifier.prompt, classifier.user_template, *([shown] if shown else [])]),
             "labels": _digest([method.describe(), classifier.response_format]),
             "options": _digest([options, classifier.top_logprobs]),
-            "rows": digest.hexdigest(),
+            "rows": digest,
             **({"corrections": _digest(learned)} if any(learned) else {}),
         },
         connection={

@@ -36,6 +36,7 @@ def read_classes(
     """Return the sorted classes, the label of every class, and the number of each row's class."""
     if y is None:
         raise ConfigurationError("CalibrantClassifier requires y to be passed, but the target y is None.")
+    _refuse_single(y, "y", "classes")
     if isinstance(y, list | tuple):  # an array of texts would spell NaN out
         refuse_missing(np.array(y, dtype=object), "y", "a class")
     values = column_or_1d(y, warn=True)
@@ -74,10 +75,21 @@ def read_classes(
 
 def text_column(X: Any) -> NDArray[Any] | None:  # noqa: ANN401, N803
     """Return a column of texts as an array of objects; None if X has other dimensions."""
-    if getattr(X, "ndim", len(getattr(X, "shape", (0,)))) != 1 or isinstance(X, str):
+    _refuse_single(X, "X", "texts")
+    if getattr(X, "ndim", len(getattr(X, "shape", (0,)))) != 1:
         return None
     values = np.asarray(X if hasattr(X, "__array__") else list(X), dtype=object)
     return values if values.ndim == 1 else None
+
+
+def _refuse_single(values: Any, name: str, what: str) -> None:  # noqa: ANN401
+    """Raise ConfigurationError for one text, whose characters would count as rows, and for other single values."""
+    has_rows = hasattr(values, "__iter__") or hasattr(values, "__array__")
+    if isinstance(values, str | bytes) or not has_rows or getattr(values, "ndim", 1) == 0:
+        raise ConfigurationError(
+            f"Expected a list or a column of {what} as {name}, got {values!r:.60} ({type(values).__name__}): "
+            "pass a list, of one element where there is one row."
+        )
 
 
 def checked_texts(values: NDArray[Any]) -> list[str]:

@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,30 @@ async def _complete_all(client: Client, requests: Sequence[CompletionRequest]) -
     """Send the requests one after the other."""
     for request in requests:
         await client.complete(request)
+
+
+class Passing:
+    """Rows that are made when they are wanted; counts how many live at the same time, at most."""
+
+    def __init__(self) -> None:
+        self.made: list[weakref.ref[Example]] = []
+        self.most = 0
+
+    def __iter__(self) -> Iterator[Example]:
+        for number in range(50):
+            row = Example(input=f"{number} meow", answer="")
+            self.made.append(weakref.ref(row))
+            self.most = max(self.most, sum(one() is not None for one in self.made))
+            yield row
+
+
+@pytest.mark.usefixtures("server")
+def test_rows_pass_one_by_one(tmp_path: Path) -> None:
+    """Rows that can be read again are never all in memory; those of an iterator are submitted, too."""
+    rows = Passing()
+    assert submit_batch(classifier(), rows, out=tmp_path / "rows", retry=RETRY).rows == 50
+    assert rows.most <= 3
+    assert submit_batch(classifier(), iter(rows), out=tmp_path / "iterator", retry=RETRY).rows == 50
 
 
 def test_a_request_is_what_a_live_call_sends(server: Any, tmp_path: Path) -> None:
