@@ -81,8 +81,8 @@ class DataError(CalibrantError):
     ...     try:
     ...         read_examples(Path(file.name))
     ...     except DataError as error:
-    ...         print(error.line, str(error).partition(": ")[2])
-    2 expected text in 'answer', got an empty text (columns here: input, answer).
+    ...         print(error.line, str(error).partition(": ")[2].partition(" (")[0])
+    2 expected text in 'answer', got an empty text
     """
 
     def __init__(self, message: str, *, path: Path | None = None, line: int | None = None) -> None:
