@@ -2,9 +2,10 @@
 
     python benchmarks/bench_label.py [--rows 200000] [--few 2000] [--rounds 2] [--kills 5] [--strict]
 
-The loopback server is a process of its own and counts its requests; every command is one, too. `evaluate` and `label`
-of the same texts take turns, start and end included, without a cache, and the best round of each counts; then `label`
-of a few rows, whose peak of memory that of many is compared with. Last, `label` is killed (SIGKILL) at even shares of
+The loopback server is a process of its own and counts its requests; every command is one, too. A run on a few rows with
+answers is calibrated, and `label` labels with it: thresholds decide, and drift is looked for. `evaluate` and `label` of
+the same texts take turns, start and end included, without a cache, and the best round of each counts; then `label` of a
+few rows, whose peak of memory that of many is compared with. Last, `label` is killed (SIGKILL) at even shares of
 the rows and started again: every id has to be there once, in the order of the input, and the server counts what is
 paid. Processor seconds are those of the command alone, and say more where other programs run beside it.
 
@@ -131,15 +132,18 @@ def main() -> None:
         task = folder / "task.toml"
         task.write_text(TASK.format(url=url))
         many, some = write_rows(folder, rows), write_rows(folder, few)
+        run = folder / "run"
+        measure(folder, "evaluate", task, "--file", some, "--out", run, "--no-cache")
+        measure(folder, "calibrate", run, "--out", run)
         figures: dict[str, list[tuple[float, float, float]]] = {"evaluate": [], "label": []}
         for number in range(options.rounds):
-            for command, words in (("evaluate", (task, "--file", many)), ("label", (task, many))):
+            for command, words in (("evaluate", (task, "--file", many)), ("label", (run, many))):
                 out = folder / f"{command}{number}"
                 figures[command].append(measure(folder, command, *words, "--out", out, "--no-cache"))
-        _, _, least_memory = measure(folder, "label", task, some, "--out", folder / "few", "--no-cache")
-        words = ("label", task, many, "--out", folder / "killed", "--no-cache")
+        _, _, least_memory = measure(folder, "label", run, some, "--out", folder / "few", "--no-cache")
+        words = ("label", run, many, "--out", folder / "killed", "--no-cache")
         calls = kill_often(folder, url, words, rows=rows, kills=options.kills)
-        whole = all(ids_in_order(folder / run / "labels.csv", rows) for run in ("label0", "killed"))
+        whole = all(ids_in_order(folder / name / "labels.csv", rows) for name in ("label0", "killed"))
     best = {command: min(found) for command, found in figures.items()}
     memory = max(found[2] for found in figures["label"])
     speed, share = best["evaluate"][0] / best["label"][0], memory / least_memory

@@ -28,6 +28,7 @@ _LOG = logging.getLogger("calibrant")
 
 def serve(options: Serve) -> None:
     """Serve the bundle until a signal comes, then finish the accepted requests."""
+    create_app = serving.create_classifier_app  # first, as it says which extra is missing
     settings = serving.ServiceSettings(
         api_keys=tuple(map(_key, options.api_key_env or ())),
         most_bytes=options.max_body,
@@ -62,14 +63,12 @@ def serve(options: Serve) -> None:
 
         on_predictions = None if recorder is None else recorder.add
         limits = {"notice_seconds": options.notice, "finish_seconds": settings.finish_seconds}
-        app = serving.create_classifier_app(
-            loaded, classifier, settings=settings, on_predictions=on_predictions
-        )
+        app = create_app(loaded, classifier, settings=settings, on_predictions=on_predictions)
         _server().serve_app(app, host=options.host, port=options.port, on_ready=announce, **limits)
 
 
 def _server() -> ModuleType:
-    """Return the module of the server; making an application before it says which extra is missing."""
+    """Return the module of the server, which needs the extra."""
     from calibrant.serving import _server
 
     return _server
@@ -90,6 +89,7 @@ def serve_verifier(options: ServeVerifier) -> None:
     from calibrant.cascade.methods._verification import Verifier  # bundles need no cascade
     from calibrant.cli._prompted import read_prompt
 
+    create_app = serving.create_verifier_app  # first, as it says which extra is missing
     given = dict(map(parse_option, options.option or ()))
     if options.api_base is not None:
         given["api_base"] = options.api_base
@@ -108,7 +108,7 @@ def serve_verifier(options: ServeVerifier) -> None:
         print_output({"url": address, **figures}, [line], as_json=options.as_json)
 
     with closing(verifier):
-        app = serving.create_verifier_app(verifier, threshold=options.threshold)
+        app = create_app(verifier, threshold=options.threshold)
         _server().serve_app(app, host=options.host, port=options.port, on_ready=ready)
 
 
