@@ -184,7 +184,7 @@ def test_too_many_workers_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_evaluates_on_workers(tmp_path: Path, write_task: Callable[..., Path]) -> None:
-    """`calibrant evaluate --engine ray` writes the rows and files of the local engine."""
+    """`calibrant evaluate` and `label` with `--engine ray` write the rows and files of the local engine."""
     parquet = pytest.importorskip("pyarrow.parquet")
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Say which animal it is.")
@@ -198,6 +198,14 @@ def test_the_command_evaluates_on_workers(tmp_path: Path, write_task: Callable[.
             options = ["--engine", engine, "--parquet", "--no-cache", "--fail-under", "accuracy=1"]
             done = CliRunner().invoke(app, [*arguments, *options])
             assert done.exit_code == 0, done.output
+        data, labels = tmp_path / "test.jsonl", []
+        for engine in ("local", "ray"):
+            source, out = tmp_path / "local", tmp_path / f"label-{engine}"
+            options = ["--out", str(out), "--engine", engine, "--no-cache"]
+            done = CliRunner().invoke(app, ["label", str(source), str(data), *options])
+            assert done.exit_code == 0, done.output
+            labels.append((out / "labels.jsonl").read_bytes())
+    assert labels[0] == labels[1]
     assert lines(tmp_path / "ray") == lines(tmp_path / "local")
     tables = [
         parquet.read_table(tmp_path / engine / "predictions.parquet").drop_columns("latency_seconds")
