@@ -119,6 +119,8 @@ def test_export_without_texts_drops_their_figures(
     assert bundle.calibrator is None
     assert bundle.rule == (None, None)
     assert bundle.history.rows == 0
+    words = ("label", tmp_path / "bundle", tmp_path / "rows.csv", "--out", tmp_path / "out", "--watch-drift")
+    assert "Expected a bundle or a run with predictions" in run(*words, code=2).output
     asked = len(client.requests)
     with calibrant.load(tmp_path / "bundle") as loaded:
         assert loaded.demonstrations is None

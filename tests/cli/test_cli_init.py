@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import openpyxl
 import pytest
 
-from calibrant.assembly._init import draft_task
+from calibrant.cli._app import app
+from calibrant.clients._usable import SERVERS
 from calibrant.core import Task
 from calibrant.testing import FakeClient
 from command_line import command, done, json_of, refusal
+from fault_server import FaultServer
 
 run = command("init")
 
@@ -29,6 +33,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_keys: None) -> Path
     """Work in an empty folder, without keys in the environment."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+class Terminal(io.StringIO):
+    """Text that takes itself for a terminal."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
 
 
 def messages(count: int = 60) -> list[dict[str, str]]:
@@ -62,8 +74,10 @@ def test_a_task_file_is_written(here: Path) -> None:
     result = done(run(data))
     assert "  text   'said'  12 words on average, 100% of the texts differ" in result.stdout
     assert "  label  'desk'  2 values, repeated 30 times on average" in result.stdout
+    assert "\n\n2 labels\n  billing   40  67%\n  delivery  20  33%\n\n" in result.stdout
     assert "Rows: train 24, validation 12, test 24" in result.stdout
     assert "warning" not in result.stdout
+    assert "\nNext:\n  calibrant optimize mail/task.toml --out mail/run\n" in result.stdout
     task = Task.from_file(here / "mail" / "task.toml")
     assert (list(task.labels), task.columns.input, task.columns.answer) == (
         ["billing", "delivery"],
@@ -96,7 +110,7 @@ def test_other_files_are_taken(name: str) -> None:
     """JSON Lines and Excel files are read as they are."""
     rows = messages()
     if name.endswith("jsonl"):
-        Path(name).write_text("\n".join(json.dumps({**row, "n": n}) for n, row in enumerate(rows)))
+        Path(name).write_text("\n".join(json.dumps({**row, "n": n + 0.5}) for n, row in enumerate(rows)))
     else:
         book = openpyxl.Workbook()
         for cells in (list(rows[0]), *(list(row.values()) for row in rows)):
@@ -105,6 +119,8 @@ def test_other_files_are_taken(name: str) -> None:
     found = json_of(run(name, "--json"))
     assert (found["text"]["column"], found["label"]["column"], found["rows"]) == ("said", "desk", 60)
     assert len(Task.from_file("mail/task.toml").test) == 24
+    if name.endswith("jsonl"):
+        assert "expected text in 'n', got 0.5" in refusal(run(name, "--label", "n", "--out", "numbers"))
 
 
 def test_numbers_in_json_are_labels() -> None:
@@ -122,7 +138,7 @@ def test_odd_rows_are_warned_of() -> None:
     rows[5]["desk"] = rows[6]["desk"] = ""
     rows[7]["said"] = " "
     rows += [{**rows[0], "desk": "delivery"}, {**rows[3], "desk": "Billing"}, {**rows[9], "desk": "other"}]
-    rows += [{**rows[1], "said": rows[1]["said"] + " too"}, {**rows[4], "said": "long " * 2_500}]
+    rows += [{**rows[1], "said": rows[1]["said"] + " four in five"}, {**rows[4], "said": "long " * 2_500}]
     rows[-3]["said"] = "Something else of no kind at all, with words of its own"
     found = json_of(run(write(rows), "--model", "local/smollm2-135m", "--json"))
     assert found["warnings"] == [
@@ -153,28 +169,30 @@ def test_ties_are_named() -> None:
         )
     )
     found = json_of(run(data, "--json"))
-    assert found["label"]["column"] == "desk"
-    assert (
-        found["warnings"][:2]
-        == [
-            "text may also be 'reply': name the column by --text if 'said' is wrong.",
-            "label may also be 'channel': name the column by --label if 'desk' is wrong.",
-        ]
-        or found["text"]["column"] == "reply"
+    assert (found["text"]["column"], found["label"]["column"]) == ("reply", "desk")
+    assert found["warnings"][:2] == [
+        "text may also be 'said': name the column by --text if 'reply' is wrong.",
+        "label may also be 'channel': name the column by --label if 'desk' is wrong.",
+    ]
+
+
+@pytest.mark.parametrize(("typed", "label"), [("1\n", "desk"), ("0\n4\n3\n", "by")])
+def test_ties_are_asked_about(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, label: str
+) -> None:
+    """At a terminal, the user is asked which of several columns is meant, that best told by the words first."""
+    data = write(
+        with_columns(
+            by=lambda n: ("Ana", "Ben")[n % 2] if n % 3 == 1 else "",
+            channel=lambda n: ("web", "phone", "post")[n % 7 % 3],
+        )
     )
-
-
-def test_ties_are_asked_about() -> None:
-    """At a terminal, the user is asked which of several columns is meant."""
-    data = write(with_columns(channel=lambda n: ("web", "phone", "post")[n % 7 % 3]))
-    asked = []
-
-    def ask(question: str, names: Sequence[str]) -> str:
-        asked.append((question, list(names)))
-        return names[1]
-
-    assert draft_task(data, ask=ask).columns.label == "channel"
-    assert asked == [("Which column is the label?", ["desk", "channel"])]
+    shown = Terminal()
+    monkeypatch.setattr("sys.stdin", Terminal(typed))
+    monkeypatch.setattr("sys.stdout", shown)
+    app(["init", str(data)], standalone_mode=False)
+    assert f"  label  '{label}'" in shown.getvalue()
+    assert "  1  desk\n  2  channel\n  3  by\nWhich column is the label? 1 to 3" in capsys.readouterr().err
 
 
 def test_columns_with_splits_are_used() -> None:
@@ -203,8 +221,9 @@ def test_large_files_keep_few_rows_for_measuring() -> None:
             "few values that are repeated, got 60 in 'desk' (an id, or free text?)",
         ),
         ({"desk": lambda n: f"label {n}"}, ("--label", "desk"), ""),
+        ({"desk": lambda n: f"label {n // 2}"}, (), ""),
         (
-            {"said": str},
+            {"said": lambda n: str(n) if n % 10 else f"a few words {n}"},
             (),
             "expected a column of texts, with several words and mostly distinct, got n",
         ),
@@ -230,7 +249,7 @@ def test_files_that_fit_no_task_are_refused(
 ) -> None:
     """One label, too many, no text and wrong names are errors that say what to do; nothing is written."""
     data = write(with_columns(**change))
-    if not message:  # 60 labels of one row each may be meant
+    if not message:  # 60 labels of one row each may be meant, and few that are repeated are found
         assert "fewer than 5 rows" in done(run(data, *options)).stdout
         return
     assert message in refusal(run(data, *options))
@@ -252,6 +271,21 @@ def test_task_files_are_never_replaced() -> None:
     before = Path("mail/task.toml").read_text()
     assert "expected no task file here yet, got one: name another directory by --out" in refusal(run(data))
     assert Path("mail/task.toml").read_text() == before
+    assert "mail.csv: expected a directory, got a file" in refusal(run(data, "--out", data))
+
+
+def test_models_of_servers_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model of a local server stands in the task file with its address: as the one named, or in a comment."""
+    data = write(messages())
+    with FaultServer(["billing", "delivery"]) as server:
+        base = server.api_base
+        monkeypatch.setitem(SERVERS, "Ollama", urlsplit(base).port)
+        for name in ("openai/fake", "local/smollm2-135m"):
+            done(run(data, "--model", name, "--out", Path(name).name))
+    model = Task.from_file("fake/task.toml").model
+    assert (model.name, model.api_base) == ("openai/fake", base)
+    comment = f'# name = "openai/fake"  # Ollama at {base}\n# api_base = "{base}"\n'
+    assert comment in Path("smollm2-135m/task.toml").read_text()
 
 
 def test_toml_holds_any_label() -> None:

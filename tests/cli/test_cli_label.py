@@ -144,7 +144,9 @@ def test_rows_without_label_are_said(write_task: WriteTask, fake: Fake, tmp_path
     lines = done(run(write_task(), data, "--out", tmp_path / "out")).stdout.splitlines()
     assert lines[0] == "3 of 3 rows done, 2 of them with a label"
     assert lines[1].split(maxsplit=1)[1] == "ok 2, error 0, refusal 0, unparsed 0, no text 1"
+    assert "labels           cat 1 (50.0 %), dog 1 (50.0 %)" in lines
     assert "answered by      fake 2" in lines
+    assert any("`calibrant calibrate RUN --out RUN`" in line for line in lines)
 
 
 def test_changed_file_is_kept(
@@ -197,7 +199,8 @@ def test_run_labels_as_its_bundle(write_task: WriteTask, fake: Fake, tmp_path: P
     with load(bundle) as classifier:
         for row in found:
             decision = bundle.decide(classifier.classify(row["input"]))
-            assert (row["decision"], float(row["confidence"])) == (decision.name, decision.final_confidence)
+            name = "accepted" if decision.accepted else "review"
+            assert (row["decision"], float(row["confidence"])) == (name, decision.calibrated)
 
 
 def test_other_commands_take_bundles(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
@@ -241,8 +244,8 @@ def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -
     cats = write_csv(tmp_path / "cats.csv", [f"meow {number}" for number in range(60)])
     assert "drift of" not in done(run(source, same, "--out", tmp_path / "a")).stdout
     shown = done(run(source, same, "--out", tmp_path / "a", "--watch-drift")).stdout
-    assert "no drift of the labels" in shown
-    assert "no drift of the confidence" in shown
+    assert "no drift of the labels against 60 rows: distance 0.000, p = 1; cat 50.0 % after 50.0 %," in shown
+    assert "no drift of the confidence: distance 0.000, p = 1; mean 0.729 after 0.729\n" in shown
     assert "These rows are unlike" in done(run(source, cats, "--out", tmp_path / "b")).stdout
     found = json_of(run(source, cats, "--out", tmp_path / "b", "--json"))["drift"]
     assert found["labels_drifted"]

@@ -291,11 +291,19 @@ def test_damaged_parquet_is_a_data_error(tmp_path: Path) -> None:
         list(rows)
 
 
-def test_parquet_rows_obey_the_size_limit(tmp_path: Path) -> None:
-    """A row of Parquet above the size limit raises DataError."""
-    path = tmp_path / "rows.parquet"
-    parquet.write_table(pa.table({"input": ["a", "x" * 2_000_000]}), path)
-    with pytest.raises(DataError, match=r"rows\.parquet:2: expected a row of at most"):
+@pytest.mark.parametrize(("name", "line"), [("rows.parquet", 2), ("rows.xlsx", 3)])
+def test_rows_of_tables_obey_the_size_limit(tmp_path: Path, name: str, line: int) -> None:
+    """A row of Parquet or Excel above the size limit raises DataError."""
+    path = tmp_path / name
+    rows = {f"column {number}": ["a", "x" * 30_000] for number in range(60)}
+    if name.endswith("parquet"):
+        parquet.write_table(pa.table(rows), path)
+    else:
+        book = pytest.importorskip("openpyxl").Workbook()
+        for cells in (list(rows), *zip(*rows.values(), strict=True)):
+            book.worksheets[0].append(cells)
+        book.save(path)
+    with pytest.raises(DataError, match=rf"{name}:{line}: expected a row of at most"):
         list(read_rows(path))
 
 
@@ -483,6 +491,9 @@ def test_formats_can_be_given(tmp_path: Path) -> None:
         {"1": "Привет, мир", "2": "cat"},
         {"1": "мяу", "2": "cat"},
     ]
+    marked = write(tmp_path, "marked.csv", "\ufeffmeow,cat\n\ufeffpurr,cat\n".encode("utf-16-le"))
+    form = CsvFormat(encoding="utf-16-le", header=False)
+    assert [row.values["1"] for row in read_rows(marked, csv=form)] == ["meow", "\ufeffpurr"]
     with pytest.raises(
         DataError, match=r"rows\.csv:1: expected text in the encoding 'ascii', got other bytes"
     ):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from calibrant import BatchEvaluator, Classifier, Task, optimize
-from calibrant.core import CalibrantError, ConfigurationError, DataError
+from calibrant.core import CalibrantError, ConfigurationError, DataError, Limits
 from calibrant.testing import FakeClient
 
 LABELS = ["cat", "dog"]
@@ -131,6 +131,15 @@ def test_a_missing_text_is_not_asked_about() -> None:
     labelled = BatchEvaluator(classifier()).label(frame, text="note").frame
     assert labelled["outcome"].tolist() == ["ok", "no text", "ok"]
     assert list(labelled.index) == ODD
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_rows_without_an_answer_are_null(kind: str) -> None:
+    """A frame whose labelling ends early comes back whole."""
+    evaluator = BatchEvaluator(classifier(), limits=Limits(max_requests=1, concurrency=1))
+    column = evaluator.label(FRAMES[kind](), text="note").frame["calibrant_label"]
+    found = column.to_pylist() if kind == "pyarrow" else list(column)
+    assert [one if one == "cat" else None for one in found] == ["cat", None, None]
 
 
 @pytest.mark.parametrize("out", [False, True], ids=["memory", "directory"])

@@ -55,9 +55,10 @@ def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:
 
 def test_equal_texts_stay_together(tmp_path: Path) -> None:
     """Texts that differ in case and white space alone are in one split, whatever their answers."""
-    rows = [row for text, answer in animals(40) for row in ((text, answer), (f" {text.upper()}  ", answer))]
-    other = [(text, "dog" if answer == "cat" else "cat") for text, answer in animals(40)[::3]]
-    task = split(tmp_path, rows + other)
+    known = animals(40)
+    equal = [(f" {text.upper()}  ", answer) for text, answer in known[::2]]
+    other = [(text, "dog" if answer == "cat" else "cat") for text, answer in known[1::2]]
+    task = split(tmp_path, known + equal + other)
     places = [{" ".join(row.input.casefold().split()) for row in getattr(task, name)} for name in SPLITS]
     assert sum(map(len, places)) == 50
     assert min(map(len, places)) >= 8

@@ -208,8 +208,9 @@ def test_exhausted_allowance_delays_calls() -> None:
     )
 
 
-def test_rate_headers_reach_the_gate() -> None:
-    """Rate headers of an answer delay the next call."""
+@pytest.mark.parametrize("scoring", ["decode", "auto"])
+def test_rate_headers_reach_the_gate(scoring: Any) -> None:
+    """Rate headers of an answer delay the next call, those of the answer that shows log-probabilities too."""
     client = FakeClient(LABELS, {}, default="cat")
 
     class Telling(FakeClient):
@@ -218,7 +219,7 @@ def test_rate_headers_reach_the_gate() -> None:
             headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "100ms"}
             return {**response, "_hidden_params": {"additional_headers": headers}}
 
-    made = classifier(Telling(LABELS, {}), concurrency=1)
+    made = classifier(Telling(LABELS, {}), concurrency=1, scoring=scoring)
     begin = time.perf_counter()
     made.classify_many(["a", "b", "c"])
     assert time.perf_counter() - begin >= 0.2

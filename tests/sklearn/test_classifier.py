@@ -36,6 +36,8 @@ def biased(text: str) -> Any:
         return ProviderError("no route", provider="fake", status=400)
     if text == "odd":
         return {"choices": [{"message": {"role": "assistant", "content": "no idea"}}]}
+    if text == "hidden":
+        return {"choices": [{"message": {"role": "assistant", "content": '{"label": "ham"}'}}]}
     if text == "denied":
         return ProviderError("bad key", provider="fake", status=401)
     ham = 0.6 if place(text) else 0.9
@@ -142,7 +144,7 @@ def test_bad_rows_are_named(fake: FakeClient, X: Any, y: Any, said: str) -> None
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"max_calls": 0}, "max_calls"),
+        ({"max_calls": 0}, "max_calls as a whole number from 1, got 0"),
         ({"head": "linear"}, "head"),
         ({"cache": 3}, "cache"),
         ({"labels": ["ham", "eggs"]}, "got 'spam'"),
@@ -157,7 +159,7 @@ def test_bad_parameters_raise_in_fit(fake: FakeClient, options: dict[str, Any], 
 
 
 def test_calls_are_capped(fake: FakeClient) -> None:
-    """Of more texts than calls some are drawn, with every class among them, and the same ones for a seed."""
+    """Of more texts than calls some are drawn, with every class in proportion, and the same ones for a seed."""
     rare = ["spam" if n == 17 else "ham" for n in range(40)]
     drawn = []
     for seed in (1, 1, 2):
@@ -166,6 +168,10 @@ def test_calls_are_capped(fake: FakeClient) -> None:
         drawn.append({request.messages[-1]["content"] for request in fake.requests})
     assert drawn[0] == drawn[1] != drawn[2]
     assert all("number 17" in texts for texts in drawn)
+    fake.requests.clear()
+    make(max_calls=10).fit(KNOWN, ["ham" if n % 5 else "spam" for n in range(40)])
+    numbers = [int(request.messages[-1]["content"].split()[1]) for request in fake.requests]
+    assert sum(number % 5 == 0 for number in numbers) == 2
 
 
 @pytest.mark.usefixtures("fake")
@@ -190,6 +196,14 @@ def test_rows_without_an_answer_are_equal() -> None:
     assert found[1].max() > 0.5
     with pytest.raises(ProviderError, match="bad key"):
         make().fit(["denied", "denied"], ["ham", "spam"])
+
+
+@pytest.mark.usefixtures("fake")
+def test_answers_without_probabilities_raise() -> None:
+    """A model that answers every text without a distribution raises with the remedy."""
+    fitted = make(head="off", scoring="decode").fit(KNOWN, truth(KNOWN))
+    with pytest.raises(ConfigurationError, match="over the labels, got none on 2 rows: it came without"):
+        fitted.predict_proba(["hidden", "hidden"])
 
 
 @pytest.mark.usefixtures("fake")

@@ -1,4 +1,4 @@
-"""Bundles of folders: that in the folder itself, or that which a run would be exported as."""
+"""Bundles read from a folder, which holds a bundle or a run."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MOST_NAMES = 5  # in a message
 
 @contextmanager
 def bundle_of(path: Path) -> Iterator[Bundle]:
-    """Yield the bundle in a folder; of the directory of a run, the one it would be exported as.
+    """Yield the bundle in a folder, or the bundle that the run in a folder would be exported as.
 
-    That one is written to a temporary folder, which is removed when the block ends: its classifier is to be opened
-    and closed before.
+    The latter is written to a temporary folder, which is removed when the block ends: open and close its classifier
+    inside the block.
 
     Parameters
     ----------

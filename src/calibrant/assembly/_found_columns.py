@@ -29,28 +29,18 @@ _TEXT_NAMES: Final = frozenset(
     ["text", "message", "body", "content", "input", "review", "comment", "description", "question"]
 )
 _LABEL_NAMES: Final = frozenset(
-    [
-        "label",
-        "labels",
-        "category",
-        "class",
-        "topic",
-        "answer",
-        "intent",
-        "sentiment",
-        "target",
-        "kind",
-        "tag",
-        "type",
-    ]
+    (
+        *("label", "labels", "category", "class", "topic", "answer", "intent"),
+        *("sentiment", "target", "kind", "tag", "type"),
+    )
 )
-_SINGLE_ROWS: Final = 1_000  # rows in which words are compared with labels, at most
-_SINGLE_CELLS: Final = 50_000  # the same, times the number of labels
+_MAX_SCORED_ROWS: Final = 1_000  # rows on which label columns are compared
+_MAX_SCORES: Final = 50_000  # the same, times the number of labels
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column and its first cells, as text; empty cells are empty. Labels may also be whole numbers."""
+    """Column of a data file, with its first cells as text; labels may also be whole numbers."""
 
     name: str
     cells: tuple[str, ...]
@@ -59,28 +49,32 @@ class Column:
 
     @cached_property
     def filled(self) -> list[str]:
-        """Cells that hold something."""
+        """Cells that are not blank."""
         return [cell for cell in self.cells if cell.strip()]
 
     @cached_property
     def counts(self) -> Counter[str]:
-        """Number of cells of each value, normalised."""
+        """Number of cells by normalised value."""
         return Counter(map(normalise_label, self.filled))
 
     @cached_property
-    def length(self) -> float:
+    def mean_length(self) -> float:
         """Mean number of characters of a filled cell."""
         return sum(map(len, self.filled)) / max(len(self.filled), 1)
 
     @cached_property
-    def words(self) -> float:
+    def mean_words(self) -> float:
         """Mean number of words of a filled cell."""
         return sum(len(cell.split()) for cell in self.filled) / max(len(self.filled), 1)
 
     @cached_property
-    def distinct(self) -> float:
-        """Share of filled cells that differ."""
+    def distinct_share(self) -> float:
+        """Number of different values, as a share of the filled cells."""
         return len(self.counts) / max(len(self.filled), 1)
+
+    def is_called(self, names: Collection[str]) -> bool:
+        """Return True if the column's name is one of `names`."""
+        return normalise_label(self.name) in names
 
     def holds(self, pattern: re.Pattern[str]) -> bool:
         """Return True if nearly all filled cells match a pattern."""
@@ -99,32 +93,32 @@ class Column:
 
     @property
     def could_be_text(self) -> bool:
-        """True for mostly distinct texts of several words, in scripts without spaces of several characters."""
-        wide = not "".join(self.filled[:100]).isascii() and self.length >= 8
-        return not self.is_value and self.distinct > 0.3 and (self.words >= 2 or wide)
+        """True for mostly different texts of several words, or of 8 characters in scripts without spaces."""
+        wide = not "".join(self.filled[:100]).isascii() and self.mean_length >= 8
+        return not self.is_value and self.distinct_share > 0.3 and (self.mean_words >= 2 or wide)
 
     @property
     def could_be_label(self) -> bool:
-        """True for few short values that are repeated."""
+        """True for a few short values that repeat."""
         few = 1 < len(self.counts) <= MOST_LABELS and len(self.filled) >= 2 * len(self.counts)
         is_id = len(self.counts) > _MOST_CODES and self.holds(_CODE)
-        return few and self.length <= 60 and not is_id and not self.holds(_DATE)
+        return few and self.mean_length <= 60 and not is_id and not self.holds(_DATE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundColumns:
-    """The columns of a task, and why they were taken.
+    """Columns of a task, with the reasons why they were chosen.
 
     Attributes
     ----------
     text, label : str
-        Their names.
+        Names of the columns.
     text_reason, label_reason : str
-        Why they were taken, in a few words.
+        Reason for each, in a few words.
     split : str or None
         Name of a column that says train, validation or test.
     notices : tuple of str
-        What else was possible.
+        Warnings about other columns that fit.
     """
 
     text: str
@@ -136,7 +130,7 @@ class FoundColumns:
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the named columns of rows."""
+    """Return the columns of rows, without those that have no name."""
     names = dict.fromkeys(name for row in rows for name in row if name and name.strip())
     columns = []
     for name in names:
@@ -153,7 +147,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
 def lacks_header(first: Mapping[str, str], others: Sequence[Column]) -> bool:
     """Return True if the first row of a CSV file is data.
 
-    That is, one of its cells is a label of the rows below, or a number or date above others.
+    One of its cells is then a label of the rows below, or a number or date above others.
 
     Parameters
     ----------
@@ -179,7 +173,7 @@ def find_columns(
     label: str | None = None,
     ask: Ask | None = None,
 ) -> FoundColumns:
-    """Return the columns of text and label.
+    """Find the columns of text and label.
 
     Parameters
     ----------
@@ -201,36 +195,39 @@ def find_columns(
     for option, name in (("--text", text), ("--label", label)):
         if name is not None and name not in by_name:
             raise DataError(
-                f"expected {option} to name a column, got {name!r}: {_known(by_name)}.", path=path
+                f"expected {option} to name a column, got {name!r}: {_listed(by_name)}.", path=path
             )
     split = next((column.name for column in columns if _is_split(column)), None)
     free = [column for column in columns if column.name not in {text, label, split}]
     notices: list[str] = []
-    texts = [by_name[text]] if text is not None else _texts(free)
+    texts = [by_name[text]] if text is not None else _possible_texts(free)
     if not texts:
         raise DataError(
             f"expected a column of texts, with several words and mostly distinct, got none: name it by --text; "
-            f"{_known(by_name)}.",
+            f"{_listed(by_name)}.",
             path=path,
         )
-    taken = _one_of(texts, "text", _TEXT_NAMES, ask, notices)
-    labels = [by_name[label]] if label is not None else _labels([one for one in free if one != taken], taken)
+    text_column = _choose(texts, "text", _TEXT_NAMES, ask, notices)
+    others = [column for column in free if column != text_column]
+    labels = [by_name[label]] if label is not None else _possible_labels(others, text_column)
     if not labels:
-        raise DataError(_no_label([one for one in free if one != taken], by_name), path=path)
-    answer = _one_of(labels, "label", _LABEL_NAMES, ask, notices)
-    if taken == answer:
-        raise DataError(f"expected two columns, got {taken.name!r} for both --text and --label.", path=path)
+        raise DataError(_no_label(others, by_name), path=path)
+    label_column = _choose(labels, "label", _LABEL_NAMES, ask, notices)
+    if text_column == label_column:
+        raise DataError(
+            f"expected two columns, got {text_column.name!r} for both --text and --label.", path=path
+        )
     return FoundColumns(
-        text=taken.name,
-        label=answer.name,
-        text_reason="named by --text" if text is not None else _text_reason(taken),
-        label_reason="named by --label" if label is not None else _label_reason(answer),
+        text=text_column.name,
+        label=label_column.name,
+        text_reason="named by --text" if text is not None else _text_reason(text_column),
+        label_reason="named by --label" if label is not None else _label_reason(label_column),
         split=split,
         notices=tuple(notices),
     )
 
 
-def _known(names: Collection[str]) -> str:
+def _listed(names: Collection[str]) -> str:
     return f"the columns are {', '.join(map(repr, names)):.400}"
 
 
@@ -238,37 +235,29 @@ def _is_split(column: Column) -> bool:
     return {"train", "test"} <= set(column.counts) <= SPLIT_NAMES
 
 
-def _texts(columns: Sequence[Column]) -> list[Column]:
+def _possible_texts(columns: Sequence[Column]) -> list[Column]:
     """Return the columns that may be the text, the likeliest first."""
-    found = [column for column in columns if column.could_be_text and column.is_text]
-    if not found:  # short names of things
-        found = [
-            column
-            for column in columns
-            if column.is_text and not column.is_value and column.distinct > 0.3
-            and normalise_label(column.name) in _TEXT_NAMES
-        ]  # fmt: skip
-    found.sort(key=lambda column: -column.length * column.distinct * len(column.filled))
-    return [
-        column
-        for column in found
-        if column.length * 2 >= found[0].length or normalise_label(column.name) in _TEXT_NAMES
-    ]
+    columns = [column for column in columns if column.is_text]
+    found = [column for column in columns if column.could_be_text]
+    if not found:  # single words, such as names of products
+        named = [column for column in columns if column.is_called(_TEXT_NAMES)]
+        found = [column for column in named if not column.is_value and column.distinct_share > 0.3]
+    found.sort(key=lambda column: -column.mean_length * column.distinct_share * len(column.filled))
+    return [one for one in found if one.mean_length * 2 >= found[0].mean_length or one.is_called(_TEXT_NAMES)]
 
 
-def _labels(columns: Sequence[Column], text: Column) -> list[Column]:
+def _possible_labels(columns: Sequence[Column], text: Column) -> list[Column]:
     """Return the columns that may be the label, the likeliest first."""
     found = [column for column in columns if column.could_be_label and column.is_label]
     words = [column for column in found if not column.is_number]
     found = words or [column for column in found if len(column.counts) <= 20]
     if len(found) < 2:
         return found
-    gains = {column.name: _gain(text.cells, column.cells) for column in found}
-    return sorted(found, key=lambda column: -gains[column.name])
+    return sorted(found, key=lambda column: -_gain(text.cells, column.cells))
 
 
 def _no_label(columns: Sequence[Column], by_name: Collection[str]) -> str:
-    remedy = f"name the column by --label; {_known(by_name)}."
+    remedy = f"name the column by --label; {_listed(by_name)}."
     single = next((column for column in columns if len(column.counts) == 1), None)
     if single is not None:
         got = f"{single.filled[0]!r:.60} alone in {single.name!r}"
@@ -282,11 +271,14 @@ def _no_label(columns: Sequence[Column], by_name: Collection[str]) -> str:
     return f"expected a column of labels, with few values that are repeated, got {got}: {remedy}"
 
 
-def _one_of(
-    columns: Sequence[Column], what: str, usual: Collection[str], ask: Ask | None, notices: list[str]
+def _choose(
+    columns: Sequence[Column], what: str, usual_names: Collection[str], ask: Ask | None, notices: list[str]
 ) -> Column:
-    """Return the column with a usual name, or which the user chooses, or the first; name the others in a notice."""
-    named = [column for column in columns if normalise_label(column.name) in usual]
+    """Choose one of the possible columns, and add a notice about the others.
+
+    It is the only one with a usual name, or the one that the user chooses, or the first.
+    """
+    named = [column for column in columns if column.is_called(usual_names)]
     chosen = named[0] if len(named) == 1 else columns[0]
     if len(columns) > 1 and len(named) != 1 and ask is not None:
         names = [column.name for column in columns]
@@ -300,7 +292,7 @@ def _one_of(
 
 
 def _text_reason(column: Column) -> str:
-    return f"{column.words:.0f} words on average, {column.distinct:.0%} of the texts differ"
+    return f"{column.mean_words:.0f} words on average, {column.distinct_share:.0%} of the texts differ"
 
 
 def _label_reason(column: Column) -> str:
@@ -308,25 +300,25 @@ def _label_reason(column: Column) -> str:
 
 
 def _gain(texts: Sequence[str], answers: Sequence[str]) -> float:
-    """Return the share of mistakes that words spare over the most frequent label: naive Bayes, one row left out."""
-    known = Counter(normalise_label(answer) for answer in answers if answer.strip())
+    """Return the share of the majority baseline's mistakes that naive Bayes on words avoids, leaving one row out."""
+    n_labels = len({normalise_label(answer) for answer in answers if answer.strip()})
     rows = [
         (set(text.casefold().split()), normalise_label(answer))
         for text, answer in zip(texts, answers, strict=True)
         if answer.strip()
-    ][: min(_SINGLE_ROWS, _SINGLE_CELLS // len(known))]
+    ][: min(_MAX_SCORED_ROWS, _MAX_SCORES // n_labels)]
     labels = Counter(answer for _, answer in rows)
-    words = {answer: Counter[str]() for answer in labels}
-    for found, answer in rows:
-        words[answer].update(found)
+    rows_with = {label: Counter[str]() for label in labels}  # rows of the label that hold a word
+    for words, answer in rows:
+        rows_with[answer].update(words)
     right = 0
-    for found, answer in rows:
+    for words, answer in rows:
         scores = {}
         for label, count in labels.items():
-            left = count - (label == answer)
-            seen = words[label]
-            scores[label] = math.log(left + 0.5) + sum(
-                math.log((seen[word] - (label == answer) + 0.5) / (left + 1)) for word in found
+            left_out = label == answer
+            others = count - left_out
+            scores[label] = math.log(others + 0.5) + sum(
+                math.log((rows_with[label][word] - left_out + 0.5) / (others + 1)) for word in words
             )
         right += max(scores, key=scores.__getitem__) == answer
     most = labels.most_common(1)[0][1]

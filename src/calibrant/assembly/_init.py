@@ -1,4 +1,4 @@
-"""A task file for a data file: columns, labels, splits and prompt, found by what the file holds."""
+"""Drafts of task files, whose columns, labels, splits and prompt come from a data file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Final
 from calibrant.assembly._found_columns import (
     MOST_LABELS,
     Ask,
+    Column,
     FoundColumns,
     columns_of,
     find_columns,
@@ -31,11 +32,11 @@ from calibrant.core._text_files import ANY_CSV, CsvFormat, found_separator
 
 _SAMPLE_ROWS: Final = 10_000
 _SHARES: Final = (0.4, 0.2, 0.4)
-_SMALL: Final = 1_000  # rows up to which these shares are proposed
-_CHOOSING, _MEASURING = 300, 400  # validation and test rows of more: others only cost calls
+_SMALL_FILE_ROWS: Final = 1_000  # rows up to which these shares are proposed
+_VALIDATION_ROWS, _TEST_ROWS = 300, 400  # of larger files: more of them only cost calls
 _LISTED_LABELS: Final = 50  # in the prompt
-_MOST_DISTINCT: Final = 2_000
-_EMBEDDED_BYTES: Final = 12_000  # of 4,096 tokens
+_MAX_LABELS: Final = 2_000
+_EMBEDDED_BYTES: Final = 12_000  # fit into the embedded model's 4,096 tokens
 _NOUNS: Final = ("message", "review", "comment", "question")  # names of columns that say what a text is
 _NOUN: Final = re.compile(r"[^\W\d_]{3,}(?:[ _-][^\W\d_]+)?")  # one word or two
 
@@ -49,9 +50,9 @@ class TaskDraft:
     data : Path
         The data file.
     csv : CsvFormat
-        Its format, as far as it differs from a usual CSV file.
+        Format to be written into the task file.
     separator : str or None
-        What stands between its columns, if it is a CSV file.
+        Character between its columns, if it is a CSV file.
     columns : FoundColumns
         Its columns of text and label.
     rows : int
@@ -63,7 +64,7 @@ class TaskDraft:
     splits : mapping of str to int
         Rows of each split; empty where a column tells them.
     notices : tuple of str
-        Sentences about what is odd.
+        Warnings about the data.
     """
 
     data: Path
@@ -85,7 +86,7 @@ def draft_task(
     model: str | None = None,
     ask: Ask | None = None,
 ) -> TaskDraft:
-    """Return the contents of a task file for a data file.
+    """Draft a task file for a data file: columns, labels, splits and prompt.
 
     Parameters
     ----------
@@ -94,57 +95,57 @@ def draft_task(
     text, label : str, optional
         Names of its columns; found by their content by default.
     model : str, optional
-        Name of the model, whose limits are warned of.
+        Name of the model; texts that are too long for the embedded one are warned of.
     ask : callable, optional
-        Asks where columns are alike.
+        Asks the user where several columns fit.
 
     Raises
     ------
     DataError
         A row is broken, no column fits, or there are fewer than two labels or too many.
     """
-    csv, sample = _sample(data, {text, label} - {None})
-    columns = columns_of([row.values for row in sample])
-    found = find_columns(columns, path=data, text=text, label=label, ask=ask)
+    is_csv = data.suffix.lower() in {".csv", ".tsv"}
+    csv = _csv_format(data, {text, label} - {None}) if is_csv else ANY_CSV
+    found = find_columns(_first_columns(data, csv), path=data, text=text, label=label, ask=ask)
     checks = RowChecks(longest=_EMBEDDED_BYTES if (model or "local/").startswith("local/") else None)
     for row in read_rows(data, csv=csv):
         checks.add(row.line, _cell(row, found.text), _label(row, found.label))
-        if len(checks.labels) > _MOST_DISTINCT:
+        if len(checks.labels) > _MAX_LABELS:
             break
     _check_labels(checks, found.label, data)
     if found.split is not None and checks.without_answer + checks.without_text:
-        found = replace(found, split=None)  # which needs every row to be whole
+        found = replace(found, split=None)  # a split column needs a text and an answer in every row
     labelled = checks.labels.total()
     shares = _SHARES
-    if labelled > _SMALL:
-        validation, test = (round(count / labelled, 4) for count in (_CHOOSING, _MEASURING))
+    if labelled > _SMALL_FILE_ROWS:
+        validation, test = (round(count / labelled, 4) for count in (_VALIDATION_ROWS, _TEST_ROWS))
         shares = (round(1 - validation - test, 4), validation, test)
-    is_csv = data.suffix.lower() in {".csv", ".tsv"}
     return TaskDraft(
         data=data,
         csv=csv,
         separator=found_separator(data) if is_csv else None,
         columns=found,
         rows=checks.rows,
-        labels=tuple(checks.names()),
+        labels=tuple(checks.label_counts()),
         shares=shares,
         splits={} if found.split else _split_sizes(data, csv, found, shares),
         notices=(*found.notices, *checks.notices()),
     )
 
 
-def _sample(data: Path, named: set[str | None]) -> tuple[CsvFormat, list[Row]]:
-    """Return the format of a file, and its first rows."""
-    if data.suffix.lower() not in {".csv", ".tsv"}:
-        return ANY_CSV, list(islice(read_rows(data), _SAMPLE_ROWS))
-    bare = CsvFormat(header=False)
-    rows = list(islice(read_rows(data, csv=bare), _SAMPLE_ROWS))
-    below = columns_of([row.values for row in rows[1:]])
-    first = rows[0].values
-    header = not lacks_header(first, below)
+def _csv_format(data: Path, named: set[str | None]) -> CsvFormat:
+    """Return the format of a CSV file: with a header, or without one if the first row is data."""
+    headless = CsvFormat(header=False)
+    first = next(read_rows(data, csv=headless)).values
+    header = not lacks_header(first, _first_columns(data, headless, skip=1))
     if named and named <= {*first, *first.values()}:  # names of a header or of columns without one
         header = named <= set(first.values())
-    return (ANY_CSV, list(islice(read_rows(data), _SAMPLE_ROWS))) if header else (bare, rows)
+    return ANY_CSV if header else headless
+
+
+def _first_columns(data: Path, csv: CsvFormat, *, skip: int = 0) -> list[Column]:
+    """Return the columns of a file with the cells of its first rows."""
+    return columns_of([row.values for row in islice(read_rows(data, csv=csv), skip, _SAMPLE_ROWS)])
 
 
 def _label(row: Row, name: str) -> str:
@@ -160,7 +161,7 @@ def _cell(row: Row, name: str) -> str:
 
 
 def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
-    """Raise DataError unless there are two labels or more, and rows of each."""
+    """Raise DataError if there are fewer than two labels, or too many for the rows."""
     count, rows = len(checks.labels), checks.labels.total()
     if count < 2:
         got = repr(next(iter(checks.labels), ""))[:60] if count else "no answer at all"
@@ -169,8 +170,8 @@ def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
             "by --label.",
             path=data,
         )
-    if count > _MOST_DISTINCT or (count > MOST_LABELS and rows < 2 * count):
-        more = f"more than {_MOST_DISTINCT:,}" if count > _MOST_DISTINCT else f"{count:,}"
+    if count > _MAX_LABELS or (count > MOST_LABELS and rows < 2 * count):
+        more = f"more than {_MAX_LABELS:,}" if count > _MAX_LABELS else f"{count:,}"
         raise DataError(
             f"expected labels in {column!r}, got {more} different values: is it an id or free text? Name another "
             "column by --label, or write the task file by hand.",
@@ -191,7 +192,7 @@ def _split_sizes(data: Path, csv: CsvFormat, found: FoundColumns, shares: Shares
 
 
 def new_task_path(out: Path) -> Path:
-    """Return the path of the task file in a directory.
+    """Return the path of a new task file in a directory.
 
     Raises
     ------
@@ -209,16 +210,16 @@ def new_task_path(out: Path) -> Path:
 
 
 def write_task(draft: TaskDraft, out: Path, *, models: Sequence[tuple[str, str | None, str]]) -> Path:
-    """Write the task file of a draft into a directory, and return its path.
+    """Write a task file, and return its path.
 
     Parameters
     ----------
     draft : TaskDraft
-        What it says.
+        Its contents.
     out : Path
         Its directory, which is made.
     models : sequence of (str, str or None, str)
-        Name, address and origin of the model that answers and of others, which stand in comments.
+        Name, address and origin of the task's model, and of others, which are written as comments.
 
     Raises
     ------
@@ -251,7 +252,12 @@ def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | N
         yield f"split = {list(draft.shares)}  # train, validation, test; equal texts stay together"
     else:
         yield f"split_column = {_toml(columns.split)}"
-    yield from _format_lines(draft)
+    if draft.separator is not None:
+        if not draft.csv.header:
+            yield "header = false  # columns are 1, 2 and so on"
+        yield "# Found whenever a CSV file is read, unless they are given here:"
+        yield f"# separator = {_toml(draft.separator)}"
+        yield '# encoding = "utf-8"'
     yield ""
     (name, address, _), *others = models
     yield "[model]"
@@ -266,21 +272,10 @@ def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | N
             yield f"# api_base = {_toml(address)}"
 
 
-def _format_lines(draft: TaskDraft) -> Iterator[str]:
-    """Yield the keys about the format of a CSV file."""
-    if draft.separator is None:
-        return
-    if not draft.csv.header:
-        yield "header = false  # columns are 1, 2 and so on"
-    yield "# Found whenever a CSV file is read, unless they are given here:"
-    yield f"# separator = {_toml(draft.separator)}"
-    yield '# encoding = "utf-8"'
-
-
 def prompt_of(draft: TaskDraft) -> str:
-    """Return the first prompt of a task: a sentence of the columns' names, and the labels.
+    """Return the first prompt of a task, made of the columns' names and the labels.
 
-    No label stands alone in it, as small models copy one that is shown as an example of an answer.
+    It shows no label as an example of an answer, as small models would copy it.
     """
     text, label = draft.columns.text.strip().lower(), draft.columns.label.strip()
     text = text if text in _NOUNS else "text"
@@ -293,5 +288,5 @@ def prompt_of(draft: TaskDraft) -> str:
 
 
 def _toml(text: str) -> str:
-    """Return a basic string of TOML; JSON's are the same but for the character DEL."""
+    """Return a text as a TOML string, which differs from JSON's in the character DEL alone."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

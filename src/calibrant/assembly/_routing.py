@@ -360,7 +360,7 @@ def _open_models(
 
 
 def _with_tokens(model: CascadeModelSettings, settings: CascadeSettings) -> CascadeModelSettings:
-    """Return the model's settings; if the method reads tokens and no scoring is set, with ``decode``.
+    """Return the model's settings, with scoring ``decode`` if none is set and the method reads tokens.
 
     An embedded model would otherwise score its labels, and there would be no token to read.
     """

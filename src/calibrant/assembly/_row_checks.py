@@ -11,9 +11,7 @@ from typing import Final
 
 from calibrant.core._labels import normalise_label
 
-RARE: Final = 5
-"""Labels with fewer rows are warned of: some split may have none."""
-
+_RARE: Final = 5  # labels with fewer rows may be missing in a split
 _CHECKED_ROWS: Final = 100_000  # for equal texts
 _SIMILAR_ROWS: Final = 2_000  # for similar texts
 _SIMILAR: Final = 0.8  # share of the words of two texts that they have in common
@@ -29,9 +27,9 @@ class RowChecks:
     Attributes
     ----------
     longest : int or None
-        Bytes of a text that the model can read for certain.
+        Longest text that certainly fits the model, in bytes.
     rows, without_text, without_answer : int
-        All rows, those without a text, and those with a text alone.
+        All rows, those without a text, and those with a text but no answer.
     labels : Counter
         Rows by normalised answer.
     spellings : mapping of str to Counter
@@ -44,7 +42,7 @@ class RowChecks:
     without_answer: int = 0
     labels: Counter[str] = field(default_factory=Counter)
     spellings: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    _first: dict[int, tuple[int, str]] = field(default_factory=dict)
+    _first: dict[int, tuple[int, str]] = field(default_factory=dict)  # line and label by hash of the text
     _repeated: int = 0
     _conflicts: list[tuple[int, int, str, str]] = field(default_factory=list)
     _long: array[int] = field(default_factory=lambda: array("Q"))
@@ -76,13 +74,13 @@ class RowChecks:
         else:
             self._conflicts.append((known[0], line, known[1], label))
 
-    def names(self) -> list[tuple[str, int]]:
-        """Return the labels in their most frequent spelling with their rows, the most frequent first."""
+    def label_counts(self) -> list[tuple[str, int]]:
+        """Return the labels, in their most frequent spelling, and their rows; the most frequent first."""
         order = sorted(self.labels, key=lambda label: (-self.labels[label], label))
         return [(self.spellings[label].most_common(1)[0][0], self.labels[label]) for label in order]
 
     def notices(self) -> Iterator[str]:
-        """Yield a sentence for everything odd."""
+        """Yield a warning for each finding."""
         if self.without_answer:
             share = f"{self.without_answer:,} rows ({self.without_answer / self.rows:.0%})"
             yield f"{share} have no answer: no split has them, `calibrant label` answers them."
@@ -90,16 +88,16 @@ class RowChecks:
             yield f"{self.without_text:,} rows have no text: no split has them."
         if len(self.labels) > _MANY_LABELS:
             yield f"{len(self.labels):,} labels: is the column an id or free text? Then name another by --label."
-        rare = [name for name, count in self.names() if count < RARE]
+        rare = [name for name, count in self.label_counts() if count < _RARE]
         if rare:
-            few = f"{_listed(rare)} in fewer than {RARE} rows"
+            few = f"{_listed(rare)} in fewer than {_RARE} rows"
             yield f"{few}: too few to learn and to measure; add rows, or merge labels."
         spelled = [label for label, found in self.spellings.items() if len(found) > 1]
         if spelled:
             yield f"{_listed(sorted(spelled))} spelled in several ways: the most frequent one is taken."
-        yield from self._of_texts()
+        yield from self._text_notices()
 
-    def _of_texts(self) -> Iterator[str]:
+    def _text_notices(self) -> Iterator[str]:
         if self._conflicts:
             pairs = [f"{first} and {second} ({a}, {b})" for first, second, a, b in self._conflicts[:_SHOWN]]
             more = _more(len(self._conflicts))
@@ -133,9 +131,9 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _similar(texts: Sequence[tuple[int, frozenset[str], str]]) -> Iterator[tuple[int, int, bool]]:
-    """Yield the lines of texts that share most of their words, and whether their answers are equal.
+    """Yield pairs of lines whose texts share most of their words, and True if their answers are equal.
 
-    Two such sets share one of their rarest words, so that few pairs are compared (prefix filter of similarity joins).
+    Two such texts share one of their rarest words, so that few pairs are compared (prefix filter of similarity joins).
     """
     frequency = Counter(word for _, words, _ in texts for word in words)
     seen: defaultdict[str, list[int]] = defaultdict(list)

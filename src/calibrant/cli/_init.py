@@ -1,4 +1,4 @@
-"""``calibrant init``: a task file for one's own data."""
+"""``calibrant init``: a task file for a data file of the user's own."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _SHOWN_LABELS: Final = 20
 
 
 def init(options: Init) -> None:
-    """Write a task file for a data file, and print what it says, what is odd and what comes next."""
+    """Write a task file for a data file, and print its contents, warnings and the next commands."""
     out = Path(options.data.stem) if options.out is None else options.out
     new_task_path(out)  # before the file is read
     usable = usable_models()
-    chosen = _chosen(options.model, usable)
+    chosen = _chosen_model(options.model, usable)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not options.as_json
     draft = draft_task(
         options.data,
@@ -39,15 +39,13 @@ def init(options: Init) -> None:
     )
     models = [chosen, *(model for model in usable if model != chosen)]
     path = write_task(draft, out, models=[(model.name, model.api_base, model.where) for model in models])
-    following = next_commands(path, options.data)
+    commands = next_commands(path, options.data)
     record = {"task": str(path), **_record(draft), "models": [asdict(model) for model in models]}
-    print_output(
-        {**record, "next": following}, _lines(draft, models, path, following), as_json=options.as_json
-    )
+    print_output({**record, "next": commands}, _lines(draft, models, path, commands), as_json=options.as_json)
 
 
-def _chosen(name: str | None, usable: Sequence[UsableModel]) -> UsableModel:
-    """Return the model that the user names, or the first that is usable; else the embedded one."""
+def _chosen_model(name: str | None, usable: Sequence[UsableModel]) -> UsableModel:
+    """Return the model that the user names, or else the first usable one, or else the embedded one."""
     if name is not None:
         return next(
             (model for model in usable if model.name == name),
@@ -60,9 +58,9 @@ def _chosen(name: str | None, usable: Sequence[UsableModel]) -> UsableModel:
 
 
 def _ask(question: str, names: Sequence[str]) -> str:
-    """Ask for one of several columns at the terminal."""
-    for place, name in enumerate(names, 1):
-        say(f"  {place}  {name}")
+    """Ask the user at the terminal for one of several columns."""
+    for number, name in enumerate(names, 1):
+        say(f"  {number}  {name}")
     number = 0
     while not 1 <= number <= len(names):
         number = int(typer.prompt(f"{question} 1 to {len(names)}", default=1, type=int, err=True))
@@ -70,14 +68,14 @@ def _ask(question: str, names: Sequence[str]) -> str:
 
 
 def next_commands(task: Path, data: Path) -> list[str]:
-    """Return the commands that come after ``init``, to be copied."""
+    """Return the commands to run after ``init``."""
     run, labelled = task.parent / "run", task.parent / "labelled"
-    words = [
+    commands = [
         ["optimize", task, "--out", run],
         ["label", run, data, "--out", labelled],
         ["report", run, "--open"],
     ]
-    return [shlex.join(["calibrant", *map(str, line)]) for line in words]
+    return [shlex.join(["calibrant", *map(str, words)]) for words in commands]
 
 
 def _record(draft: TaskDraft) -> dict[str, Any]:
@@ -98,12 +96,10 @@ def _record(draft: TaskDraft) -> dict[str, Any]:
     }
 
 
-def _lines(
-    draft: TaskDraft, models: Sequence[UsableModel], path: Path, following: Sequence[str]
-) -> list[str]:
+def _lines(draft: TaskDraft, models: Sequence[UsableModel], path: Path, commands: Sequence[str]) -> list[str]:
     columns, total = draft.columns, sum(count for _, count in draft.labels)
-    kind = f", {SEPARATORS[draft.separator]} between columns" if draft.separator else ""
-    lines = [f"{draft.data}: {draft.rows:,} rows{kind}{'' if draft.csv.header else ', no header'}"]
+    separator = f", {SEPARATORS[draft.separator]} between columns" if draft.separator else ""
+    lines = [f"{draft.data}: {draft.rows:,} rows{separator}{'' if draft.csv.header else ', no header'}"]
     lines += aligned([
         ("  text", repr(columns.text), columns.text_reason),
         ("  label", repr(columns.label), columns.label_reason),
@@ -120,5 +116,5 @@ def _lines(
     lines += ["", "Models"]
     marks = ("  in the task file", *["  also possible"] * len(models))
     lines += aligned((mark, model.name, model.where) for mark, model in zip(marks, models, strict=False))
-    lines += ["", f"File: {path}", "Next:", *(f"  {line}" for line in following)]
+    lines += ["", f"File: {path}", "Next:", *(f"  {command}" for command in commands)]
     return lines

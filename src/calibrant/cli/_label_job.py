@@ -1,4 +1,4 @@
-"""Labels of a provider's batch job: what they are to be written of, noted when the job is submitted."""
+"""Record of a provider's batch job: the source, data and format that its labels are written from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class LabelJob:
-    """Input and output of the labels of a job, by path.
+    """Source, data and output format of a batch job's labels.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class LabelJob:
     distribution: bool = False
 
     def save(self, directory: Path) -> None:
-        """Write the note into the job's directory.
+        """Write the record to the job's directory.
 
         Raises
         ------
@@ -57,7 +57,7 @@ class LabelJob:
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """Read the note in a job's directory.
+        """Read the record in a job's directory.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class LabelJob:
         """
         with source_of(Path(self.source), PromptedOptions()) as source:
             rows = unlabelled(Path(self.data), text=self.text, limit=self.limit, csv=source.task.columns.csv)
-            for _ in rows:  # its columns are known then
+            for _ in rows:  # finds the columns
                 pass
             labels = DecidedLabels.of(
                 Path(self.source),

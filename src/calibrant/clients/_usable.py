@@ -14,11 +14,11 @@ from calibrant.clients._weights import local_models
 SERVERS: Final = {"Ollama": 11434, "llama.cpp": 8080}
 """Ports of local servers."""
 
-_SECONDS: Final = 0.3
+_TIMEOUT_SECONDS: Final = 0.3
 _MOST_BYTES: Final = 1_000_000
-_MOST_MODELS: Final = 20
-_MOST_CHARACTERS: Final = 200
-_KEYS: Final = {
+_MOST_MODELS: Final = 20  # of a server
+_MOST_CHARACTERS: Final = 200  # of a name
+_MODELS_BY_KEY: Final = {
     "OPENAI_API_KEY": "openai/gpt-4.1-mini",
     "ANTHROPIC_API_KEY": "anthropic/claude-haiku-4-5",
     "GEMINI_API_KEY": "gemini/gemini-2.5-flash",
@@ -30,7 +30,7 @@ _KEYS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class UsableModel:
-    """A model that could be asked now.
+    """Model that could be asked now.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class UsableModel:
     api_base : str or None
         Address of its server, if that is a local one.
     where : str
-        What was found: the engine, a server or the name of a key.
+        Reason, in words: it is embedded, its server answers, or its key is set.
     """
 
     name: str
@@ -48,7 +48,7 @@ class UsableModel:
 
 
 def usable_models(ports: Mapping[str, int] = SERVERS) -> list[UsableModel]:
-    """Return the models that could be asked now; no key is read beyond whether it is set.
+    """Return the models that could be asked now; keys are looked for, and not used.
 
     Parameters
     ----------
@@ -60,17 +60,17 @@ def usable_models(ports: Mapping[str, int] = SERVERS) -> list[UsableModel]:
         base = f"http://127.0.0.1:{port}/v1"
         found += [
             UsableModel(name=f"openai/{name}", api_base=base, where=f"{server} at {base}")
-            for name in _served(port)[:_MOST_MODELS]
+            for name in _listed_models(port)[:_MOST_MODELS]
         ]
-    for key, name in _KEYS.items():
+    for key, name in _MODELS_BY_KEY.items():
         if os.environ.get(key, "").strip():
             found.append(UsableModel(name=name, where=f"{key} is set"))
     return found
 
 
-def _served(port: int) -> list[str]:
+def _listed_models(port: int) -> list[str]:
     """Return the models that a server on this machine lists; empty if none answers in time."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_SECONDS)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_SECONDS)
     try:
         connection.request("GET", "/v1/models")
         reply = connection.getresponse()

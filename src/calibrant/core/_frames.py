@@ -1,8 +1,8 @@
-"""Texts and examples out of data frames, series and Hugging Face datasets, and columns back into them."""
+"""Texts and examples from data frames, series and Hugging Face datasets, and answers as columns of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -38,7 +38,7 @@ Frame: TypeAlias = _HasColumns | _ColumnNames
 FrameT = TypeVar("FrameT", bound=Frame)
 _SHOWN: Final = 3  # rows that a message names
 _NULLS: Final = frozenset({"NoneType", "NAType", "NaTType"})
-# How series and arrays give their values as objects of Python.
+# Methods that give the values of series and arrays as Python objects.
 _TO_LIST: Final = ("to_list", "tolist", "to_pylist")
 _NUMBERS: Final = ("confidence", "cost")
 ANSWER_COLUMNS: Final = ("label", "confidence", "decision", "outcome", "provider", "cost")
@@ -50,7 +50,7 @@ DECISIONS: Final = {True: "accepted", False: "review", None: None}
 
 @dataclass(frozen=True, kw_only=True)
 class _TextColumn:
-    """Values of a column, with the names that messages have for column and rows."""
+    """Values of a column, and the names of the column and its rows in messages."""
 
     name: str
     cells: list[Any]
@@ -65,23 +65,18 @@ class _TextColumn:
         ]
 
     def texts(self, *kinds: type, with_blanks: bool = False) -> list[Any]:
-        """Return the values, all of them texts or of one of `kinds`; missing ones are empty texts or refused."""
+        """Return the values, which must be texts or of one of `kinds`; refuse missing ones, or replace them by ""."""
         allowed = (str, *kinds)
-        if all(issubclass(kind, allowed) for kind in set(map(type, self.cells))):
-            return self.cells
         if not with_blanks:
             self.refuse([place for place, value in enumerate(self.cells) if _is_missing(value)])
-        cells = ["" if _is_missing(value) else value for value in self.cells]
-        place, value = next(
-            ((n, one) for n, one in enumerate(cells) if not isinstance(one, allowed)), (-1, None)
-        )
-        if place < 0:
-            return cells
-        kind = type(value).__name__
-        raise DataError(
-            f"Expected text in every row of {self.name}, got {value!r:.60} ({kind}) at {self.row(place)}: convert the "
-            "column to text first."
-        )
+        texts = ["" if _is_missing(value) else value for value in self.cells]
+        for place, value in enumerate(texts):
+            if not isinstance(value, allowed):
+                raise DataError(
+                    f"Expected text in every row of {self.name}, got {value!r:.60} ({type(value).__name__}) at "
+                    f"{self.row(place)}: convert the column to text first."
+                )
+        return texts
 
     def refuse(self, missing: Sequence[int]) -> None:
         """Raise DataError if rows lack a text."""
@@ -93,7 +88,7 @@ class _TextColumn:
             )
 
     def row(self, place: int) -> str:
-        """Return the name of a row: its position from 0, and its label in an index."""
+        """Return the name of a row: its position from 0, and its entry in the index, if there is one."""
         return f"position {place}" + ("" if self.index is None else f" (index {self.index[place]!r:.40})")
 
 
@@ -197,7 +192,7 @@ def frame_examples(
     unlabelled = answers.missing()
     if on_unlabelled is None or len(unlabelled) == len(answers.cells):
         answers.refuse(unlabelled)
-    if unlabelled and on_unlabelled is not None:
+    elif unlabelled:
         on_unlabelled(len(unlabelled))
     rows = zip(inputs.texts(), answers.texts(with_blanks=True), strict=True)
     return [Example(input=one, answer=answer) for one, answer in rows if answer.strip()]
@@ -224,7 +219,7 @@ def answer_of(prediction: Prediction) -> tuple[Any, ...]:
 
 
 def with_answers(frame: FrameT, answers: Iterable[Sequence[Any]]) -> FrameT:
-    """Return a copy of a frame, of the same kind and with the same index, with the columns of the answers.
+    """Return a copy of a frame with the columns of the answers, of the same kind and with the same index.
 
     Parameters
     ----------
@@ -240,8 +235,8 @@ def with_answers(frame: FrameT, answers: Iterable[Sequence[Any]]) -> FrameT:
         A name with its prefix is taken, too, or as `frame_texts`.
     """
     rows = list(answers)
-    taken, size = column_names(frame), getattr(frame, "shape", None)
-    rows += [(None,) * len(ANSWER_COLUMNS)] * ((len(frame) if size is None else size[0]) - len(rows))  # type: ignore[arg-type]
+    taken = column_names(frame)
+    rows += [(None,) * len(ANSWER_COLUMNS)] * (len(frame) - len(rows))  # type: ignore[arg-type]
     columns = {
         free_name(name, taken): [row[place] for row in rows] for place, name in enumerate(ANSWER_COLUMNS)
     }
@@ -262,7 +257,7 @@ def with_answers(frame: FrameT, answers: Iterable[Sequence[Any]]) -> FrameT:
     return nw.to_native(opened.with_columns(*series))  # type: ignore[no-any-return]
 
 
-def free_name(name: str, taken: Iterable[object]) -> str:
+def free_name(name: str, taken: Collection[object]) -> str:
     """Return `name`, with the prefix ``calibrant_`` if it is among those taken.
 
     Raises
@@ -270,7 +265,6 @@ def free_name(name: str, taken: Iterable[object]) -> str:
     ConfigurationError
         The name with its prefix is taken, too.
     """
-    taken = list(taken)
     if name not in taken:
         return name
     other = f"calibrant_{name}"
@@ -328,7 +322,7 @@ def pandas_frame(columns: Mapping[str, Sequence[Any]], index: object = None) -> 
 
 
 def values_of(values: Iterable[Any]) -> list[Any]:
-    """Return the values of a list, a series or an array with one column as objects of Python."""
+    """Return the values of a list, a series or an array with one column as Python objects."""
     if isinstance(values, list | tuple):
         return list(values)
     if getattr(values, "ndim", 1) == 2 and getattr(values, "shape", ())[1:] == (1,):
@@ -368,7 +362,7 @@ def _frame_column(frame: Any, name: str) -> _TextColumn:  # noqa: ANN401 (as abo
 
 
 def _opened(frame: object) -> Any:  # noqa: ANN401 (a frame of narwhals, over any of its packages)
-    """Return a frame in memory as narwhals opens it."""
+    """Return the narwhals frame over a frame in memory."""
     import narwhals as nw  # noqa: PLC0415 (only where there is a frame)
 
     try:

@@ -11,14 +11,14 @@ from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._text_files import check_columns, check_size
 
 
-def read_parquet(path: Path, most: int) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_parquet(path: Path, max_characters: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a Parquet file, each with its number.
 
     Parameters
     ----------
     path : Path
         The file.
-    most : int
+    max_characters : int
         Longest row accepted, in characters.
 
     Raises
@@ -39,7 +39,7 @@ def read_parquet(path: Path, most: int) -> Iterator[tuple[int, dict[str, Any]]]:
         check_columns(file.schema_arrow.names, path, None)
         rows = (values for batch in file.iter_batches(batch_size=1024) for values in batch.to_pylist())
         for line, values in enumerate(rows, 1):
-            check_size(sum(len(v) for v in values.values() if isinstance(v, str)), most, path, line)
+            check_size(sum(len(v) for v in values.values() if isinstance(v, str)), max_characters, path, line)
             yield line, values
     except DataError:
         raise
@@ -47,14 +47,14 @@ def read_parquet(path: Path, most: int) -> Iterator[tuple[int, dict[str, Any]]]:
         raise DataError(f"not a readable Parquet file ({error}): write it again.", path=path) from error
 
 
-def read_excel(path: Path, most: int) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the non-blank rows of the first sheet below its header, each with its number; cells become text.
+def read_excel(path: Path, max_characters: int) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the non-blank rows of an Excel file's first sheet as texts, each with its number.
 
     Parameters
     ----------
     path : Path
         The file.
-    most : int
+    max_characters : int
         Longest row accepted, in characters.
 
     Raises
@@ -78,7 +78,7 @@ def read_excel(path: Path, most: int) -> Iterator[tuple[int, dict[str, str]]]:
         names: list[str] | None = None
         for line, cells in enumerate(book.worksheets[0].iter_rows(values_only=True), 1):
             record = [_text(cell) for cell in cells]
-            check_size(sum(map(len, record)), most, path, line)
+            check_size(sum(map(len, record)), max_characters, path, line)
             if not any(record):
                 continue
             if names is None:

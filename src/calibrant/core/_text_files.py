@@ -1,4 +1,4 @@
-"""JSON Lines and CSV files, the latter of any separator and encoding, read record by record."""
+"""Reading of JSON Lines files, and of CSV files with any separator and encoding, record by record."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class CsvFormat:
 
 
 ANY_CSV: Final = CsvFormat()
-"""Format of which nothing is known."""
+"""Format that is found by reading the file."""
 
 
-def read_json_lines(path: Path, most: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a JSON Lines file, each with its line.
+def read_json_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSON Lines file, each with the number of its line.
 
     Parameters
     ----------
     path : Path
         The file.
-    most : int
+    max_bytes : int
         Longest line accepted, in bytes.
 
     Raises
@@ -67,7 +67,7 @@ def read_json_lines(path: Path, most: int) -> Iterator[tuple[int, dict[str, Any]
         A line is too long, not UTF-8, or not one JSON object.
     """
     with path.open("rb") as file:
-        for line, text in text_lines(file, path, most):
+        for line, text in text_lines(file, path, max_bytes):
             try:
                 value = json.loads(text.strip(), object_pairs_hook=without_doubles)
             except (ValueError, RecursionError) as error:
@@ -79,12 +79,12 @@ def read_json_lines(path: Path, most: int) -> Iterator[tuple[int, dict[str, Any]
             yield line, value
 
 
-def text_lines(file: BinaryIO, path: Path, most: int) -> Iterator[tuple[int, str]]:
-    """Yield the non-blank lines with their numbers, without line ends."""
+def text_lines(file: BinaryIO, path: Path, max_bytes: int) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of every non-blank line, without its line end."""
     line = 0
-    while data := file.readline(most + 1):
+    while data := file.readline(max_bytes + 1):
         line += 1
-        check_size(len(data), most, path, line)
+        check_size(len(data), max_bytes, path, line)
         text = _decode(data, path, line).rstrip("\r\n")
         if text.strip():
             yield line, text
@@ -99,7 +99,7 @@ def _decode(data: bytes, path: Path, line: int) -> str:
 
 
 def read_csv(
-    path: Path, most: int, form: CsvFormat, column: str | None = None
+    path: Path, max_bytes: int, form: CsvFormat, column: str | None = None
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the records of a CSV file, each with the number of the line it starts on.
 
@@ -107,7 +107,7 @@ def read_csv(
     ----------
     path : Path
         The file.
-    most : int
+    max_bytes : int
         Longest row accepted, in bytes.
     form : CsvFormat
         What is known of its format.
@@ -121,7 +121,7 @@ def read_csv(
     """
     names: list[str] | None = None
     separator = form.separator or found_separator(path, form.encoding, column=column if form.header else None)
-    for line, record in _csv_records(path, most, separator, form.encoding):
+    for line, record in _csv_records(path, max_bytes, separator, form.encoding):
         if names is None:
             names = record if form.header else [str(number) for number in range(1, len(record) + 1)]
             check_columns(names, path, line)
@@ -148,15 +148,15 @@ def check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
         )
 
 
-def check_size(size: int, most: int, path: Path, line: int) -> None:
-    """Raise DataError if a row is longer than `most` bytes."""
-    if size > most:
-        msg = f"expected a row of at most {most:,} bytes, got a longer one: split or shorten it."
+def check_size(size: int, max_bytes: int, path: Path, line: int) -> None:
+    """Raise DataError if a row is longer than `max_bytes`."""
+    if size > max_bytes:
+        msg = f"expected a row of at most {max_bytes:,} bytes, got a longer one: split or shorten it."
         raise DataError(msg, path=path, line=line)
 
 
 def found_separator(path: Path, encoding: str | None = None, *, column: str | None = None) -> str:
-    """Return the separator that cuts a file's first records into the same number of columns.
+    """Return the separator that gives a file's first records the same number of columns.
 
     Only those count under which the header has the named column, if there are any; it may be the only one.
 
@@ -197,19 +197,19 @@ def _first_records(text: str, separator: str) -> list[list[str]]:
 
 
 def _csv_records(
-    path: Path, most: int, separator: str, encoding: str | None
+    path: Path, max_bytes: int, separator: str, encoding: str | None
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the non-blank records, each with the number of the line it starts on."""
     # The module's own limit for a field, 131,072, is process-wide and below ours.
-    csv.field_size_limit(max(csv.field_size_limit(), most))
+    csv.field_size_limit(max(csv.field_size_limit(), max_bytes))
     start = 1
     with path.open("rb") as file:
 
         def lines() -> Iterator[str]:
             size = 0
-            for number, (length, text) in enumerate(_csv_lines(file, path, most, encoding), 1):
+            for number, (length, text) in enumerate(_csv_lines(file, path, max_bytes, encoding), 1):
                 size = length if number == start else size + length
-                check_size(size, most, path, start)
+                check_size(size, max_bytes, path, start)
                 yield text
 
         reader = csv.reader(lines(), delimiter=separator, strict=True)
@@ -225,8 +225,8 @@ def _csv_records(
             raise DataError(msg, path=path, line=start) from error
 
 
-def _csv_lines(file: BinaryIO, path: Path, most: int, encoding: str | None) -> Iterator[tuple[int, str]]:
-    """Yield the length in bytes and the text of every line; the text of a line that is too long is left out.
+def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None) -> Iterator[tuple[int, str]]:
+    """Yield every line's length in bytes and its text, which is empty if the line is too long.
 
     Bytes that are not UTF-8 mean Windows-1252 if nothing but ASCII came before, so that no line was read otherwise.
     """
@@ -234,12 +234,12 @@ def _csv_lines(file: BinaryIO, path: Path, most: int, encoding: str | None) -> I
         encoding = "utf-16"
     file.seek(0)
     if encoding is not None and len("\n\n".encode(encoding)) - len("\n".encode(encoding)) > 1:
-        yield from _wide_lines(file, path, most, encoding)
+        yield from _wide_lines(file, path, max_bytes, encoding)
         return
     codec, is_ascii, number = encoding or "utf-8", True, 0
-    while data := file.readline(most + 1):
+    while data := file.readline(max_bytes + 1):
         number += 1
-        if len(data) > most:
+        if len(data) > max_bytes:
             yield len(data), ""
         try:
             text = data.decode(codec)
@@ -253,12 +253,12 @@ def _csv_lines(file: BinaryIO, path: Path, most: int, encoding: str | None) -> I
         yield len(data), text.removeprefix("\ufeff") if number == 1 else text
 
 
-def _wide_lines(file: BinaryIO, path: Path, most: int, encoding: str) -> Iterator[tuple[int, str]]:
+def _wide_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file whose characters take two bytes or more."""
     number = 1
     with io.TextIOWrapper(file, encoding=encoding, newline="\n") as texts:
         try:
-            while text := texts.readline(most + 1):
+            while text := texts.readline(max_bytes + 1):
                 yield 2 * len(text), text.removeprefix("\ufeff") if number == 1 else text
                 number += 1
         except UnicodeError as error:  # of a block of lines: the line is the first that may hold it
@@ -276,9 +276,9 @@ def _undecodable(error: UnicodeError, path: Path, line: int, encoding: str | Non
 
 
 def _is_windows(path: Path) -> bool:
-    """Return True if a file has more bytes outside UTF-8 than UTF-8 characters, all of them in Windows-1252.
+    """Return True if a file is Windows-1252 and not damaged UTF-8.
 
-    The other way round it is a damaged UTF-8 file.
+    Its bytes are all valid in Windows-1252, and more of them are invalid in UTF-8 than make UTF-8 characters.
     """
     invalid = valid = 0
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Data frames as rows without answers, and those of results."""
+"""Rows to label out of data frames, and results as data frames."""
 
 from __future__ import annotations
 
@@ -10,34 +10,20 @@ from typing import TYPE_CHECKING, Any, Final
 from calibrant.core._frames import Frame, column_names, frame_texts, frame_values, pandas_frame, with_answers
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import UnlabelledTexts
-from calibrant.evaluation._label import Decide, label_values
+from calibrant.evaluation._label import Decide, answered_lines, label_values
 from calibrant.evaluation._metrics import EvaluationResult
-from calibrant.runs._directory import PREDICTIONS
-from calibrant.runs._records import RowFile, row_record
+from calibrant.evaluation._parquet import NUMBERS, TRUTHS, WHOLE
+from calibrant.runs._records import row_record
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Columns with one value a row, and the types of those that do not hold text.
-_TYPES: Final = {
-    "input": None,
-    "answer": None,
-    "label": None,
-    "confidence": "float64",
-    "correct": "boolean",
-    "outcome": None,
-    "reason": None,
-    "accepted": "boolean",
-    "label_mass": "float64",
-    "unresolved_mass": "float64",
-    "space": None,
-    "model": None,
-    "attempts": "int64",
-    "latency_seconds": "float64",
-    "prompt_tokens": "int64",
-    "completion_tokens": "int64",
-    "cost": "float64",
-}
+_COLUMNS: Final = (
+    *("input", "answer", "label", "confidence", "correct", "outcome", "reason", "accepted", "label_mass"),
+    *("unresolved_mass", "space", "model", "attempts", "latency_seconds", "prompt_tokens"),
+    *("completion_tokens", "cost"),
+)
+_TYPES: Final = {"float64": NUMBERS, "int64": WHOLE, "boolean": TRUTHS}
 
 
 class UnlabelledFrame(UnlabelledTexts):
@@ -59,13 +45,12 @@ class UnlabelledFrame(UnlabelledTexts):
     """
 
     def __init__(self, frame: Frame, *, text: str) -> None:
-        self._inputs = frame_texts(frame, text, with_blanks=True)
-        super().__init__(self._inputs)
+        super().__init__(frame_texts(frame, text, with_blanks=True))
         self.frame = frame
         self.columns = dict.fromkeys(map(str, column_names(frame)))
 
     def __iter__(self) -> Iterator[Example]:
-        return (Example(input=text if text.strip() else "", answer="") for text in self._inputs)
+        return (example for _, example in super().records())  # without the other columns
 
     def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
         """Yield the columns of each row, and the row as an example."""
@@ -74,7 +59,7 @@ class UnlabelledFrame(UnlabelledTexts):
 
 
 def with_frame(result: EvaluationResult, frame: Frame, decide: Decide | None = None) -> EvaluationResult:
-    """Return a result with a copy of the given frame that has columns for the answers.
+    """Return a result with a copy of its frame, to which the answers are added as columns.
 
     Parameters
     ----------
@@ -85,7 +70,7 @@ def with_frame(result: EvaluationResult, frame: Frame, decide: Decide | None = N
     decide : callable, optional
         Returns the decisions on predictions.
     """
-    return replace(result, frame=with_answers(frame, label_values(list(_records(result)), decide)))
+    return replace(result, frame=with_answers(frame, label_values(_records(result), decide)))
 
 
 def result_frame(result: EvaluationResult, *, distribution: bool = False) -> pd.DataFrame:
@@ -96,23 +81,20 @@ def result_frame(result: EvaluationResult, *, distribution: bool = False) -> pd.
     ConfigurationError
         pandas is not installed.
     """
-    records = list(_records(result))
-    columns = {name: [record.get(name) for record in records] for name in _TYPES}
+    records = _records(result)
+    columns = {name: [record.get(name) for record in records] for name in _COLUMNS}
     if distribution:
-        spread = [record["probabilities"] or {} for record in records]
-        labels = dict.fromkeys(label for one in spread for label in one)
-        columns |= {f"probability_{label}": [one.get(label) for one in spread] for label in labels}
+        distributions = [record["probabilities"] or {} for record in records]
+        labels = dict.fromkeys(label for distribution in distributions for label in distribution)
+        columns |= {f"probability_{label}": [one.get(label) for one in distributions] for label in labels}
     index = getattr(result.frame, "index", None)
-    found = pandas_frame(columns, index=None if index is None else index[: len(records)])
-    return found.astype({name: kind for name, kind in _TYPES.items() if kind is not None})
+    rows = pandas_frame(columns, index=None if index is None else index[: len(records)])
+    return rows.astype({name: kind for kind, names in _TYPES.items() for name in names if name in _COLUMNS})
 
 
-def _records(result: EvaluationResult) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a result as lines of ``predictions.jsonl`` hold them."""
-    if result.directory is not None and not result.predictions:
-        lines = RowFile(result.directory / PREDICTIONS).lines()
-        yield from (json.loads(line) for line in lines if line.endswith(b"\n"))
-        return
+def _records(result: EvaluationResult) -> list[Mapping[str, Any]]:
+    """Return the rows of a result as records of ``predictions.jsonl``."""
+    if result.directory is not None:
+        return [json.loads(line) for line in answered_lines(result.directory)]
     pairs = zip(result.examples, result.predictions, strict=True)
-    for index, (example, prediction) in enumerate(pairs):
-        yield row_record(index, example, prediction)
+    return [row_record(index, example, prediction) for index, (example, prediction) in enumerate(pairs)]

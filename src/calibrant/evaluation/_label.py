@@ -12,35 +12,32 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers, write_atomically
+from calibrant.core._frames import ANSWER_COLUMNS, DECISIONS, Frame, is_frame, texts_of
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._reported import writable
 from calibrant.core._rows import Example, Row, TextWithContext
 from calibrant.core._text_files import ANY_CSV, CsvFormat
 from calibrant.evaluation._data import NO_TEXT, UnlabelledFile, UnlabelledTexts
-from calibrant.evaluation._parquet import require_parquet
+from calibrant.evaluation._parquet import NUMBERS, require_parquet
 from calibrant.runs._directory import PREDICTIONS, unwritable
 from calibrant.runs._records import RowFile, record_line
 from calibrant.runs._shards import Shards
-
-if TYPE_CHECKING:
-    from calibrant.core._frames import Frame
 
 _LOG = logging.getLogger("calibrant")
 
 FORMATS: Final = ("csv", "jsonl", "parquet")
 _ENDINGS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_COLUMNS: Final = ("label", "confidence", "decision", "outcome", "provider", "cost")
 _DISTRIBUTION: Final = "probabilities"
 _PREFIX: Final = "calibrant_"
 _BLOCK: Final = 1024  # rows in memory
 
 
 class DecidedPrediction(Protocol):
-    """Decision on a prediction, as `calibrant.assembly.Decision` is one."""
+    """Decision on a prediction; `calibrant.assembly.Decision` is one."""
 
     @property
     def name(self) -> str | None:
@@ -57,14 +54,14 @@ Decide: TypeAlias = Callable[[Sequence[Prediction]], Sequence[DecidedPrediction]
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenLabels:
-    """A file of labels as it was written.
+    """File of labels with its numbers of rows and decisions.
 
     Attributes
     ----------
     path : Path
         The file.
     rows : int
-        Rows in it: the first ones of the input.
+        Number of rows in it, which are the first ones of the input.
     decisions : mapping of str to int
         Rows by decision; empty if nothing was decided.
     """
@@ -82,7 +79,7 @@ def unlabelled(
     limit: int | None = None,
     csv: CsvFormat = ANY_CSV,
 ) -> UnlabelledTexts:
-    """Return the rows of a file or a frame, or texts, as examples without answers.
+    """Return a file, a frame or texts as examples without answers.
 
     Parameters
     ----------
@@ -109,10 +106,8 @@ def unlabelled(
         return UnlabelledFile(path, text=text, context=context, limit=limit, csv=csv)
     if isinstance(texts, list | tuple):
         return UnlabelledTexts(texts)
-    from calibrant.core._frames import is_frame, texts_of  # noqa: PLC0415 (files do without)
-
     if is_frame(texts):
-        from calibrant.evaluation._frames import UnlabelledFrame  # noqa: PLC0415 (the same)
+        from calibrant.evaluation._frames import UnlabelledFrame  # noqa: PLC0415 (files do without)
 
         return UnlabelledFrame(cast("Frame", texts), text=text)
     return UnlabelledTexts(texts_of(cast("Iterable[Any]", texts), with_blanks=True))
@@ -182,14 +177,14 @@ class LabelFile:
         self.written = WrittenLabels(path=self.path, rows=0)
 
     def prepare(self) -> None:
-        """Choose the names of the added columns; the input was read before.
+        """Choose the names of the added columns; the columns of the input must be known by then.
 
         Raises
         ------
         ConfigurationError
             The input has the columns, with the prefix ``calibrant_`` too.
         """
-        for name in (*_COLUMNS, _DISTRIBUTION)[: None if self._distribution else -1]:
+        for name in (*ANSWER_COLUMNS, *([_DISTRIBUTION] if self._distribution else [])):
             chosen = _PREFIX + name if name in self._rows.columns else name
             if chosen in self._rows.columns:
                 raise ConfigurationError(
@@ -199,7 +194,7 @@ class LabelFile:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Write the file when the block ends; the rows answered so far if an error ends it."""
+        """Write the file at the end of the block; after an error, with the rows answered so far."""
         try:
             yield
         except CalibrantError:
@@ -222,8 +217,8 @@ class LabelFile:
         try:
             remove_leftovers(self.path)  # of a killed writer
             self._keep_changed()
-            with self._sink() as write:
-                for records, values, table in self._blocks():
+            with self._writer() as write:
+                for records, values, table in self._answered_blocks():
                     added = self._added(records)
                     decisions.update(decision for _, _, decision, *_ in added if decision is not None)
                     write(values, added, table)
@@ -247,34 +242,34 @@ class LabelFile:
             _LOG.warning("%s: changed since it was written: kept as %s, and written anew.", self.path, kept)
         note.unlink(missing_ok=True)  # a kill before it is written anew would make it wrong
 
-    def _blocks(self) -> Iterator[tuple[list[Any], list[Mapping[str, Any]], Any]]:
-        """Yield the records of answered rows with the input's values, and its Arrow table where types are kept."""
-        lines, number = _answered(self.directory), 0
-        for given, table in self._inputs():
-            records = [json.loads(line) for line in islice(lines, len(given))]
-            for record, (_, example) in zip(records, given, strict=False):
+    def _answered_blocks(self) -> Iterator[tuple[list[Any], list[Mapping[str, Any]], Any]]:
+        """Yield blocks of answered rows: their records, their input, and the Arrow table of a Parquet input."""
+        lines, number = answered_lines(self.directory), 0
+        for block, table in self._input_blocks():
+            records = [json.loads(line) for line in islice(lines, len(block))]
+            for record, (_, example) in zip(records, block, strict=False):
                 number += 1
                 if (record["input"], record.get("context")) != (example.input, example.context):
                     raise StateError(
                         f"{self.path}: row {number} of the input has another text or context now than when it was "
                         "labelled: choose a new directory, or restore the data."
                     )
-            yield records, [values for values, _ in given[: len(records)]], table
-            if len(records) < len(given):
+            yield records, [values for values, _ in block[: len(records)]], table
+            if len(records) < len(block):
                 return
 
-    def _inputs(self) -> Iterator[tuple[list[tuple[Mapping[str, Any], Example]], Any]]:
-        """Yield the input in blocks: values and example of each row, and the Arrow table where types are kept."""
+    def _input_blocks(self) -> Iterator[tuple[list[tuple[Mapping[str, Any], Example]], Any]]:
+        """Yield blocks of the input: values and example of each row, and the Arrow table of a Parquet input."""
         rows = self._rows
         if self._format == "parquet" and isinstance(rows, UnlabelledFile) and rows.is_parquet:
             arrow = require_parquet()
             for batch in arrow.parquet.ParquetFile(rows.path).iter_batches(batch_size=_BLOCK):
-                read = batch.select(rows.read_columns).to_pylist()
-                found = [Row(values=values, path=rows.path, line=0) for values in read]
+                cells = batch.select(rows.read_columns).to_pylist()
+                found = [Row(values=values, path=rows.path, line=0) for values in cells]
                 yield [(row.values, rows.example(row)) for row in found], arrow.Table.from_batches([batch])
             return
-        waiting = rows.records()
-        while block := list(islice(waiting, _BLOCK)):
+        records = rows.records()
+        while block := list(islice(records, _BLOCK)):
             yield block, None
 
     def _added(self, records: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
@@ -284,38 +279,37 @@ class LabelFile:
             return added
         return [(*values, _probabilities(record)) for values, record in zip(added, records, strict=True)]
 
-    def _sink(self) -> AbstractContextManager[_Write]:
+    def _writer(self) -> AbstractContextManager[_Write]:
         names = list(self._names.values())
         if self._format == "jsonl":
-            return _json_lines(self.path, names)
+            return _json_lines_writer(self.path, names)
         if self._format == "csv":
-            return _comma_separated(self.path, list(self._rows.columns), names)
-        return _parquet(self.path, self._rows, names)
+            return _csv_writer(self.path, list(self._rows.columns), names)
+        return _parquet_writer(self.path, self._rows, names)
 
 
 _Write: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]
-_VERDICTS: Final = {None: None, True: "accepted", False: "review"}
 
 
 def label_values(records: Sequence[Mapping[str, Any]], decide: Decide | None = None) -> list[tuple[Any, ...]]:
-    """Return label, confidence, decision, outcome, provider and cost of rows, given their lines."""
+    """Return the values of `ANSWER_COLUMNS` of rows, given their records."""
     decided: Sequence[DecidedPrediction] | None = None
     if decide is not None:
         decided = decide([_prediction(record) for record in records])
-    found = []
-    for place, record in enumerate(records):
-        confidence, decision = record["confidence"], _VERDICTS[record.get("accepted")]
+    rows = []
+    for number, record in enumerate(records):
+        confidence, decision = record["confidence"], DECISIONS[record.get("accepted")]
         if decided is not None:
-            confidence, decision = decided[place].final_confidence, decided[place].name
+            confidence, decision = decided[number].final_confidence, decided[number].name
         outcome, provider = record["outcome"], answering_model(record)
         if record["reason"] == NO_TEXT:
             outcome, decision = "no text", None
-        found.append((record["label"], confidence, decision, outcome, provider, record["cost"]))
-    return found
+        rows.append((record["label"], confidence, decision, outcome, provider, record["cost"]))
+    return rows
 
 
 def answering_model(record: Mapping[str, Any]) -> str | None:
-    """Return the name, in the cascade, of the model that answered a row, or else the model's own name."""
+    """Return the name of the model that answered a row; in a cascade, its name there."""
     answers = [step["model"] for step in record.get("steps", ()) if step["label"] == record["label"]]
     model: str | None = answers[-1] if answers else record["model"]
     return model
@@ -340,8 +334,8 @@ def _probabilities(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON valu
     return {part["name"]: part["probabilities"] for part in parts} if parts else record["probabilities"]
 
 
-def _answered(directory: Path) -> Iterator[bytes]:
-    """Yield the lines of the answered rows, up to the first one that is missing."""
+def answered_lines(directory: Path) -> Iterator[bytes]:
+    """Yield the lines of a run's answered rows, up to the first row without an answer."""
     path = directory / PREDICTIONS
     if path.exists():
         yield from (line for line in RowFile(path).lines() if line.endswith(b"\n"))
@@ -354,35 +348,26 @@ def _answered(directory: Path) -> Iterator[bytes]:
 
 
 @contextmanager
-def _json_lines(path: Path, names: Sequence[str]) -> Iterator[_Write]:
+def _json_lines_writer(path: Path, names: Sequence[str]) -> Iterator[_Write]:
     with atomic_bytes_writer(path) as file:
 
         def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
-            rows = zip(values, added, strict=True)
-            file.writelines(_json_line({**row, **dict(zip(names, more, strict=True))}) for row, more in rows)
+            for row, more in zip(values, added, strict=True):
+                # Dates of a Parquet file become texts.
+                file.write(record_line({**row, **dict(zip(names, more, strict=True))}, default=str))
 
         yield write
 
 
-def _json_line(record: Mapping[str, Any]) -> bytes:
-    """Return a record as a line; values that JSON lacks, such as dates of a Parquet file, become texts."""
-    try:
-        return record_line(record)
-    except TypeError:
-        return record_line(json.loads(json.dumps(record, default=str)))
-
-
 @contextmanager
-def _comma_separated(path: Path, columns: Sequence[str], names: Sequence[str]) -> Iterator[_Write]:
+def _csv_writer(path: Path, columns: Sequence[str], names: Sequence[str]) -> Iterator[_Write]:
     with atomic_writer(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*map(_cell, columns), *names])
 
         def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
-            rows = zip(values, added, strict=True)
-            writer.writerows(
-                [*(_cell(row.get(column)) for column in columns), *map(_cell, more)] for row, more in rows
-            )
+            for row, more in zip(values, added, strict=True):
+                writer.writerow([*(_cell(row.get(column)) for column in columns), *map(_cell, more)])
 
         yield write
 
@@ -399,17 +384,19 @@ def _cell(value: object) -> str | None:
 
 
 @contextmanager
-def _parquet(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> Iterator[_Write]:
-    """Write with the column types of a Parquet input; columns of other inputs are texts."""
+def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> Iterator[_Write]:
+    """Open a writer that keeps the column types of a Parquet input; columns of other inputs are texts."""
     arrow = require_parquet()
-    types = {"confidence": arrow.float64(), "cost": arrow.float64()}
-    own = [(name, types.get(name.removeprefix(_PREFIX), arrow.string())) for name in names]
-    columns = list(rows.columns)
-    schema = arrow.schema([(column, arrow.string()) for column in columns])
+    texts = arrow.schema([(column, arrow.string()) for column in rows.columns])
+    schema = texts
     if isinstance(rows, UnlabelledFile) and rows.is_parquet:
         schema = arrow.parquet.ParquetFile(rows.path).schema_arrow
-    for name, kind in own:
-        schema = schema.append(arrow.field(name, kind))
+    added_columns = [
+        arrow.field(name, arrow.float64() if name.removeprefix(_PREFIX) in NUMBERS else arrow.string())
+        for name in names
+    ]
+    for column in added_columns:
+        schema = schema.append(column)
     with (
         atomic_bytes_writer(path) as file,
         arrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer,
@@ -417,15 +404,14 @@ def _parquet(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> Iterato
 
         def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], table: Any) -> None:  # noqa: ANN401
             if table is None:
-                cells = {column: [_cell(row.get(column)) for row in values] for column in columns}
                 table = arrow.table(
-                    cells, schema=arrow.schema([(column, arrow.string()) for column in columns])
+                    {name: [_cell(row.get(name)) for row in values] for name in texts.names}, texts
                 )
             table = table.slice(0, len(added))
-            for place, (name, kind) in enumerate(own):
-                given = [more[place] for more in added]
-                shown = given if kind != arrow.string() else [_cell(value) for value in given]
-                table = table.append_column(arrow.field(name, kind), arrow.array(shown, kind))
+            for place, column in enumerate(added_columns):
+                cells = [more[place] for more in added]
+                cells = cells if column.type == arrow.float64() else list(map(_cell, cells))
+                table = table.append_column(column, arrow.array(cells, column.type))
             writer.write_table(table)
 
         yield write

@@ -15,10 +15,11 @@ from calibrant.core._reported import writable
 from calibrant.runs._records import RowFile
 
 _GROUP: Final = 16_384  # rows in memory, and of a row group
-_WHOLE = ("index", "attempts", "prompt_tokens", "completion_tokens")
-_NUMBERS = ("confidence", "label_mass", "unresolved_mass", "latency_seconds", "cost")
-_TEXTS = ("input", "answer", "label", "outcome", "reason", "space", "model")
-_TRUTHS = ("correct", "accepted")
+# Columns of one value a row, by the type of the value.
+WHOLE = ("index", "attempts", "prompt_tokens", "completion_tokens")
+NUMBERS = ("confidence", "label_mass", "unresolved_mass", "latency_seconds", "cost")
+TEXTS = ("input", "answer", "label", "outcome", "reason", "space", "model")
+TRUTHS = ("correct", "accepted")
 _COLUMNS: Final = (
     *("index", "input", "answer", "label", "confidence", "correct", "outcome", "reason", "probabilities"),
     *("label_mass", "unresolved_mass", "space", "model", "attempts", "latency_seconds", "prompt_tokens"),
@@ -80,8 +81,8 @@ def write_parquet(predictions: Path, path: Path) -> None:
 
 
 def _schema(arrow: Any) -> Any:  # noqa: ANN401 (an optional module)
-    kinds = [(_WHOLE, arrow.int64()), (_NUMBERS, arrow.float64()), (_TEXTS, arrow.string())]
-    kinds.append((_TRUTHS, arrow.bool_()))
+    kinds = [(WHOLE, arrow.int64()), (NUMBERS, arrow.float64()), (TEXTS, arrow.string())]
+    kinds.append((TRUTHS, arrow.bool_()))
     types = {name: kind for names, kind in kinds for name in names}
     return arrow.schema([(name, types.get(name, arrow.string())) for name in _COLUMNS])
 

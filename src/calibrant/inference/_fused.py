@@ -1,4 +1,4 @@
-"""Stated confidence: a percentage asked for beside the label, in a few variants of the prompt."""
+"""Fused confidence: agreement of a few answers, together with the percentage that each of them states."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Self
@@ -20,7 +21,7 @@ from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._prediction import LogprobSpace, Part, Prediction
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference._sampling import Sampling, check_seed, counted_part
+from calibrant.inference._sampling import Sampling, check_one_temperature, check_seed, counted_part
 from calibrant.logprobs._fields import UnparsedError, field_value
 from calibrant.metrics._validation import check_count, is_number
 
@@ -91,7 +92,7 @@ class Fused(Sampling):
         samples: int | None,
         temperature: float | None,
     ) -> Self:
-        """Return the method of a classifier with these `options` of all calls.
+        """Return the method of a classifier whose calls all have these `options`.
 
         Raises
         ------
@@ -103,11 +104,7 @@ class Fused(Sampling):
             raise ConfigurationError(
                 "Expected a list of the labels to spread a stated confidence over, got an open set: name the labels."
             )
-        if temperature is not None and "temperature" in options:
-            raise ConfigurationError(
-                f"Expected one temperature, got temperature={temperature!r} and {options['temperature']!r} among the "
-                "model's options: leave out one of them."
-            )
+        check_one_temperature(options, temperature)
         if temperature is not None and not (is_number(temperature) and temperature >= 0.0):
             raise ConfigurationError(f"Expected a temperature of at least 0, got {temperature!r}.")
         check_seed(options)
@@ -119,72 +116,67 @@ class Fused(Sampling):
         return cls(client=client, reader=reader, calls=calls, samples=samples, temperature=temperature)
 
     def sample(self, request: CompletionRequest, number: int) -> CompletionRequest:
-        """Return the request for the call with this number: its variant of the prompt and of the schema.
+        """Return the request for the call with this number, under its variant of prompt and schema.
 
         Raises
         ------
         ConfigurationError
             The schema's answers are no JSON objects, which a percentage could be added to.
         """
-        labels = self._order(number)
+        labels = self._label_order(number)
         schema, name = with_confidence(request.response_format, old=self.reader.labels.labels, new=labels)
         words = _VARIANTS[number % len(_VARIANTS)].format(name=name)
         if number and 1 < len(labels) <= _LABELS_NAMED:
             words += (
                 f" The labels, in no particular order: {json.dumps(list(labels), ensure_ascii=False)[1:-1]}."
             )
-        shared = request.without_text
         return replace(
             super().sample(request, number),
             messages=_extended(request.messages, words),
             response_format=schema,
-            without_text=None if shared is None else _extended(shared, words),
         )
 
-    def _order(self, number: int) -> tuple[str, ...]:
-        """Return the labels in the order of a variant: turned by a share of the set, every second one reversed."""
+    def _label_order(self, number: int) -> tuple[str, ...]:
+        """Return the labels in the order of a variant: rotated, and in every second variant reversed, too."""
         labels = self.reader.labels.labels
         if isinstance(self.reader.labels, CompositeLabels):
             return ()
-        turn = number * len(labels) // self.samples
-        turned = labels[turn:] + labels[:turn]
-        return turned[::-1] if number % 2 else turned
+        start = number * len(labels) // self.samples
+        rotated = labels[start:] + labels[:start]
+        return rotated[::-1] if number % 2 else rotated
 
     def agreement(self, answers: Sequence[Prediction], *, n_answers: int) -> dict[str, Any]:
         """Return label, confidence, and distribution or parts, pooled over the legal ones of `n_answers` answers."""
         labels = self.reader.labels
-        stated = _filled([stated_confidence(answer.text or "") for answer in answers])
+        stated = _completed([stated_confidence(answer.text or "") for answer in answers])
         given = [answer.label for answer in answers if answer.label is not None]
-        mass = len(answers) / n_answers
-        if not isinstance(labels, CompositeLabels):
+
+        def part(name: str, labels: LabelSet, given: Sequence[str], label: str | None = None) -> Part:
+            """Return one part of the answer; its label is the most probable one by default."""
             pooled = _pooled(labels, given, stated)
             best = pooled.max() - 1e-12
-            label = next(one for one in given if pooled[labels.labels.index(one)] >= best)
-            part = self._part("", label, labels, given, pooled, mass)
-            return {"label": label, "confidence": part.confidence, "distribution": part.distribution}
-        weights = dict.fromkeys(given, 0.0)
-        for answer, share in zip(given, stated, strict=True):
-            weights[answer] += share
-        label = max(weights, key=weights.__getitem__)
-        parts = []
-        for name, value in labels.values(label).items():
-            own, values = labels.labels_of(name), [labels.values(answer)[name] for answer in given]
-            parts.append(self._part(name, value, own, values, _pooled(own, values, stated), mass))
-        return {"label": label, "confidence": weights[label] / len(given), "parts": tuple(parts)}
+            return counted_part(
+                name,
+                label or next(one for one in given if pooled[labels.labels.index(one)] >= best),
+                labels,
+                pooled,
+                measured=np.array([one in given for one in labels.labels]),
+                label_mass=len(answers) / n_answers,
+                space=self.space,
+            )
 
-    def _part(
-        self,
-        name: str,
-        label: str,
-        labels: LabelSet,
-        given: Sequence[str],
-        pooled: NDArray[np.float64],
-        label_mass: float,
-    ) -> Part:
-        measured = np.array([one in given for one in labels.labels])
-        return counted_part(
-            name, label, labels, pooled, measured=measured, label_mass=label_mass, space=self.space
+        if not isinstance(labels, CompositeLabels):
+            only = part("", labels, given)
+            return {"label": only.label, "confidence": only.confidence, "distribution": only.distribution}
+        weights = dict.fromkeys(given, 0.0)
+        for answer, confidence in zip(given, stated, strict=True):
+            weights[answer] += confidence
+        label = max(weights, key=weights.__getitem__)
+        parts = tuple(
+            part(name, labels.labels_of(name), [labels.values(answer)[name] for answer in given], value)
+            for name, value in labels.values(label).items()
         )
+        return {"label": label, "confidence": weights[label] / len(given), "parts": parts}
 
     def describe(self) -> Mapping[str, Any]:
         """Return the calls a row, the temperature and the settings of the reader, for cache keys."""
@@ -192,20 +184,17 @@ class Fused(Sampling):
 
 
 def stated_confidence(text: str) -> float | None:
-    """Return the percentage stated in an answer as a share of 1, a little inside (0, 1); None if there is none.
+    """Return the percentage stated in an answer as a probability inside (0, 1); None if there is none.
 
     Parameters
     ----------
     text : str
         The answer: a JSON object with the field ``confidence``, or ``confidence_percent`` where that is taken.
     """
-    value = None
-    for name in _NAMES[::-1]:
-        try:
+    value: object = None
+    for name in _NAMES:  # the last one counts
+        with suppress(UnparsedError):
             value = field_value(text, name)
-        except UnparsedError:
-            continue
-        break
     is_fraction, sign = isinstance(value, float), ""
     if isinstance(value, str):
         match = _NUMBER.fullmatch(value)
@@ -219,24 +208,22 @@ def stated_confidence(text: str) -> float | None:
     return (percent + 0.5) / 101.0 if 0.0 <= percent <= 100.0 else None
 
 
-def _filled(stated: Sequence[float | None]) -> list[float]:
-    """Return stated shares, with the mean of the others in the place of missing ones."""
-    known = [share for share in stated if share is not None]
-    usual = sum(known) / len(known) if known else 100.5 / 101.0
-    return [usual if share is None else share for share in stated]
+def _completed(stated: Sequence[float | None]) -> list[float]:
+    """Return stated confidences, the missing ones replaced by the mean of the others."""
+    known = [confidence for confidence in stated if confidence is not None]
+    mean = sum(known) / len(known) if known else 100.5 / 101.0
+    return [mean if confidence is None else confidence for confidence in stated]
 
 
 def _pooled(labels: LabelSet, given: Sequence[str], stated: Sequence[float]) -> NDArray[np.float64]:
-    """Return the mean of the distributions that answers with stated shares stand for, shape (L,)."""
+    """Return the mean of the distributions that the answers' stated confidences make, shape (L,)."""
     count = len(labels.labels)
     total = np.zeros(count)
-    if count == 1:
-        return total + 1.0
-    for answer, share in zip(given, stated, strict=True):
-        own = max(share, 1.0 / count)
-        rest = (1.0 - own) / (count - 1)
+    for answer, confidence in zip(given, stated, strict=True):
+        p = max(confidence, 1.0 / count)
+        rest = (1.0 - p) / (count - 1)
         total += rest
-        total[labels.labels.index(answer)] += own - rest
+        total[labels.labels.index(answer)] += p - rest
     pooled: NDArray[np.float64] = total / total.sum()
     return pooled
 
@@ -244,14 +231,14 @@ def _pooled(labels: LabelSet, given: Sequence[str], stated: Sequence[float]) -> 
 def with_confidence(
     response_format: Mapping[str, Any] | None, *, old: Sequence[str] = (), new: Sequence[str] = ()
 ) -> tuple[dict[str, Any] | None, str]:
-    """Return a response format that asks for a percentage behind its other fields, and the name of that field.
+    """Return a response format with a last field for the percentage, and the name of that field.
 
     Parameters
     ----------
     response_format : mapping or None
         As a request has it; it is not changed. Where it holds no schema, only the prompt can ask.
     old, new : sequence of str
-        The labels, and their order in the place of an enum that lists them.
+        The labels, and the order that an enum of them gets.
 
     Raises
     ------
@@ -286,9 +273,7 @@ def _reordered(node: Any, old: list[str], new: list[str]) -> Any:  # noqa: ANN40
 
 
 def _extended(messages: Sequence[Message], words: str) -> tuple[Message, ...]:
-    """Return the messages with a sentence at the end of the system message."""
-    first, *rest = messages
-    if first.get("role") != "system":
-        return ({"role": "system", "content": words}, *messages)
-    content = f"{first['content']}\n\n{words}" if first["content"].strip() else words
-    return ({**first, "content": content}, *rest)
+    """Return the messages with a sentence at the end of the first one, the system message."""
+    system, *others = messages
+    content = f"{system['content']}\n\n{words}" if system["content"].strip() else words
+    return ({**system, "content": content}, *others)

@@ -39,6 +39,15 @@ def check_seed(options: Mapping[str, Any]) -> None:
         )
 
 
+def check_one_temperature(options: Mapping[str, Any], temperature: float | None) -> None:
+    """Raise ConfigurationError if there is a temperature beside the one among the model's options."""
+    if temperature is not None and "temperature" in options:
+        raise ConfigurationError(
+            f"Expected one temperature, got temperature={temperature!r} and {options['temperature']!r} among the "
+            "model's options: leave out one of them."
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowAnswers:
     """Answers of one row's samples.
@@ -149,21 +158,16 @@ class Sampling(Method):
         samples: int | None,
         temperature: float | None,
     ) -> Self:
-        """Return the method of a classifier with these `options` of all calls.
+        """Return the method of a classifier whose calls all have these `options`.
 
         Raises
         ------
         ConfigurationError
             `samples` or `temperature` is out of range, there are two temperatures, or a seed is no whole number.
         """
-        own = options.get("temperature", _DEFAULT_TEMPERATURE)
+        check_one_temperature(options, temperature)
         if temperature is None:
-            temperature = own
-        elif "temperature" in options:
-            raise ConfigurationError(
-                f"Expected one temperature, got temperature={temperature!r} and {own!r} among the model's options: "
-                "leave out one of them."
-            )
+            temperature = options.get("temperature", _DEFAULT_TEMPERATURE)
         if temperature is not None and not (is_number(temperature) and temperature > 0.0):
             raise ConfigurationError(
                 f"Expected a temperature above 0 to sample at, got {temperature!r}: at 0 all samples are alike."

@@ -138,12 +138,12 @@ def row_line(index: int, example: Example, prediction: Prediction) -> bytes:
     return record_line(row_record(index, example, prediction))
 
 
-def record_line(record: Mapping[str, Any]) -> bytes:
-    """Return a record as one line of the file."""
+def record_line(record: Mapping[str, Any], *, default: Callable[[Any], Any] | None = None) -> bytes:
+    """Return a record as one line of the file; `default` converts values that JSON lacks."""
     try:
-        return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        return json.dumps(record, ensure_ascii=False, default=default).encode() + b"\n"
     except UnicodeEncodeError:  # half of a surrogate pair, which only the escaped form can hold
-        return json.dumps(record).encode() + b"\n"
+        return json.dumps(record, default=default).encode() + b"\n"
 
 
 class RowFile:

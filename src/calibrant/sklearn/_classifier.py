@@ -21,7 +21,6 @@ from calibrant.assembly._bundle_export import fitted_files
 from calibrant.assembly._bundle_files import folder_texts, write_folder
 from calibrant.assembly._bundle_load import load as open_bundle
 from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.core._completion import Client
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
@@ -49,7 +48,7 @@ from calibrant.sklearn._rows import (
 
 _INSTRUCTION: Final = "Classify the text."
 
-_Asked = TypeVar("_Asked", bound=BasePredictor)
+_PredictorT = TypeVar("_PredictorT", bound=BasePredictor)
 
 
 class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -187,30 +186,27 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         task = self._task(labels)
         with ExitStack() as stack:
             classifier = self._open(task)
-            asked = stack.enter_context(self._asking(classifier))
-            budget = Budget.of(asked, self.max_calls, n_rows=len(rows), search=self.search)
-            calls = 0
+            limited = stack.enter_context(self._limited(classifier))
+            budget = Budget.of(limited, self.max_calls, n_rows=len(rows), search=self.search)
+            calls, learned = 0, Learned()
             if self.search:
-                prompt, journal = better_prompt(asked, task, rows, budget, seed=seed, stack=stack)
+                prompt, journal = better_prompt(limited, task, rows, budget, seed=seed, stack=stack)
                 task, classifier = replace(task, prompt=prompt), classifier.with_prompt(prompt)
-                asked, calls = asked.with_prompt(prompt), len(journal) * budget.calls_per_row
-                asked.use_journal(journal)
-            learned = None
+                limited, calls = limited.with_prompt(prompt), len(journal) * budget.calls_per_row
+                limited.use_journal(journal)
             if self.head == "auto":
-                most = (
-                    None if asked.in_process else budget.left(calls)
-                )  # there a row is one call, checks aside
-                asked = asked.with_limits(replace(asked.limits, max_requests=most))
-                learned = Learned.of(asked, rows[: budget.rows])
+                # In the process a row is one call, checks aside.
+                max_requests = None if limited.in_process else budget.left(calls)
+                limited = limited.with_limits(replace(limited.limits, max_requests=max_requests))
+                learned = Learned.of(limited, rows[: budget.rows])
                 classifier.head = learned.head
-            self.n_calls_ = calls + (asked.meter.rows if asked.in_process else asked.meter.requests)
-        self.head_: Head | None = None if learned is None else learned.head
-        self.calibrator_: ConfidenceCalibrator | None = None if learned is None else learned.calibrator
-        held_out = None if learned is None else learned.held_out
+            self.n_calls_ = calls + (limited.meter.rows if limited.in_process else limited.meter.requests)
+        self.head_: Head | None = learned.head
+        self.calibrator_: ConfidenceCalibrator | None = learned.calibrator
         if not isinstance(self.model, str):  # a bundle names the function, and does not ask another model
             task = replace(task, model=task.model.model_copy(update={"name": classifier.name}))
         self._set_classes(classes, names, labels)
-        self._files = fitted_files(classifier, task, calibrator=self.calibrator_, held_out=held_out)
+        self._files = fitted_files(classifier, task, calibrator=learned.calibrator, held_out=learned.held_out)
         self._fingerprint = classifier.fingerprint().to_record()
         self._opened: tuple[int, BasePredictor] = (os.getpid(), classifier)
         self.prompt_ = task.prompt
@@ -235,7 +231,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         texts = self._texts(X, reset=False)
-        found = np.full((len(texts), len(self._columns)), 1.0 / len(self._columns))
+        probabilities = np.full((len(texts), len(self._columns)), 1.0 / len(self._columns))
         failed: list[Prediction] = []
 
         def take(row: int, prediction: Prediction) -> None:
@@ -243,12 +239,12 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if distribution is None or prediction.label is None:
                 failed.append(prediction)
             else:
-                found[row] = distribution.probabilities[self._columns]
+                probabilities[row] = distribution.probabilities[self._columns]
 
-        with self._asking(self._predictor()) as asked:
-            answer_texts(asked, texts, take)
+        with self._limited(self._predictor()) as limited:
+            answer_texts(limited, texts, take)
         report_failures(failed, len(texts))
-        return found
+        return probabilities
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: ANN401, N803
         """Return the most probable class of each text, shape (n,); of equally probable ones the first.
@@ -263,8 +259,8 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         NotFittedError, ConfigurationError, ProviderError
             As `predict_proba`.
         """
-        found: NDArray[Any] = self.predict_proba(X).argmax(axis=1)
-        return self.classes_.take(found)
+        best: NDArray[Any] = self.predict_proba(X).argmax(axis=1)
+        return self.classes_.take(best)
 
     def save(self, path: str | Path) -> None:
         """Write a bundle, which `calibrant.load`, `calibrant serve` and `load` open.
@@ -363,16 +359,17 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return state
 
     def _check_parameters(self) -> None:
-        most = self.max_calls
-        if most is not None and not (isinstance(most, int | np.integer) and most >= 1):
+        calls = self.max_calls
+        if calls is not None and not (isinstance(calls, int | np.integer) and calls >= 1):
             raise ConfigurationError(
-                f"Expected max_calls as a whole number from 1, got {most!r:.80}: None is the default."
+                f"Expected max_calls as a whole number from 1, got {calls!r:.80}: None is the default."
             )
         if self.head not in {"auto", "off"}:
             raise ConfigurationError(f"Expected head 'auto' or 'off', got {self.head!r:.80}.")
-        if isinstance(self.cache, str | Path | None):
-            return
-        raise ConfigurationError(f"Expected cache as a file or URL, got {self.cache!r:.80}: name its file.")
+        if not isinstance(self.cache, str | Path | None):
+            raise ConfigurationError(
+                f"Expected cache as a file or URL, got {self.cache!r:.80}: name its file."
+            )
 
     def _texts(self, X: Any, *, reset: bool) -> list[str]:  # noqa: ANN401, N803
         """Return the text of each row; with `reset`, remember columns and their names."""
@@ -390,14 +387,10 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return checked_texts(values)
         table = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
         refuse_missing(table, "X", "a value")
+        n_columns = table.shape[1]
         names = [f"{name}: " for name in getattr(self, "feature_names_in_", ())]
-        if table.shape[1] == 1:
-            return [str(row[0]) for row in table.tolist()]
-        names = names or [""] * table.shape[1]
-        return [
-            "\n".join(f"{name}{value}" for name, value in zip(names, row, strict=True))
-            for row in table.tolist()
-        ]
+        names = names if names and n_columns > 1 else [""] * n_columns
+        return ["\n".join(map("{}{}".format, names, row)) for row in table.tolist()]
 
     def _set_classes(self, classes: NDArray[Any], names: Mapping[Any, str], labels: LabelSet) -> None:
         self.classes_ = classes
@@ -415,13 +408,11 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Task(name="scikit-learn", labels=labels, prompt=prompt, field=self.field, model=settings)
 
     def _open(self, task: Task) -> Classifier:
-        if isinstance(self.model, str):
-            return Classifier.from_task(task)
-        client = self.model if isinstance(self.model, Client) else open_client(self.model)
+        client = None if isinstance(self.model, str) else open_client(self.model)
         return Classifier.from_task(task, client=client)
 
     def _predictor(self) -> BasePredictor:
-        """Return the fitted predictor, opened in this process if it is not yet."""
+        """Return the fitted predictor; open it if this process has not done so."""
         if "_opened" in vars(self) and self._opened[0] == os.getpid():
             return self._opened[1]
         with TemporaryDirectory() as folder:
@@ -435,12 +426,12 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._opened[1]
 
     @contextmanager
-    def _asking(self, predictor: _Asked) -> Iterator[_Asked]:
-        """Yield a copy of a predictor with the concurrency, the cache and counters of one call."""
-        asked = predictor.with_limits(Limits(concurrency=self.concurrency))
+    def _limited(self, predictor: _PredictorT) -> Iterator[_PredictorT]:
+        """Yield a copy of a predictor with the estimator's concurrency and cache, and counters of its own."""
+        limited = predictor.with_limits(Limits(concurrency=self.concurrency))
         if self.cache is None:
-            yield asked
+            yield limited
             return
         with open_cache(self.cache) as journal:
-            asked.use_journal(journal)
-            yield asked
+            limited.use_journal(journal)
+            yield limited

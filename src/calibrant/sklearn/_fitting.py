@@ -1,4 +1,4 @@
-"""Work of a fit: its budget, the search of a prompt, and what labelled rows teach."""
+"""Steps of a fit: its budget, the search for a prompt, and learning from labelled rows."""
 
 from __future__ import annotations
 
@@ -25,18 +25,16 @@ from calibrant.inference._heads import head_of, held_out_predictions
 from calibrant.inference._loop import run_sync
 from calibrant.runs._journal import JsonlStore, PredictionJournal
 
-# Labelled rows that are asked about by default. On three tasks of 2 to 6 labels the embedded model's head gained 0.15,
+# Rows that the model is asked about by default. On three tasks of 2 to 6 labels the embedded model's head gained 0.15,
 # 0.06 and 0.01 accuracy from 100 to 300 rows, and 0.02 from 300 to 480 on the hardest.
 _ROWS: Final = 500
-_SEARCH_CALLS: Final = (
-    1200  # of a search with all that it needs: 600 for prompts, the rest for heads and tests
-)
+_SEARCH_CALLS: Final = 1200  # 600 for the search of a prompt, the rest for heads and tests
 _TESTED: Final = 5  # one row in so many tests the prompts of a search
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Calls of a fit.
+    """Largest numbers of calls and rows of a fit.
 
     Attributes
     ----------
@@ -120,25 +118,25 @@ def report_failures(failed: Sequence[Prediction], n_rows: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """Result of labelled rows.
+    """Head and calibrator learned from labelled rows; nothing by default.
 
     Attributes
     ----------
-    head : Head
-        The head that they support.
-    calibrator : ConfidenceCalibrator
-        Of the confidence in the head's labels, fitted on held-out predictions.
-    held_out : SavedPredictions
-        The predictions of these rows by heads that other rows taught.
+    head : Head or None
+        The head that the rows support.
+    calibrator : ConfidenceCalibrator or None
+        Calibrator of the confidence in the head's labels, fitted on held-out predictions.
+    held_out : SavedPredictions or None
+        Predictions on the rows, each by a head that was fitted on other rows.
     """
 
-    head: Head
-    calibrator: ConfidenceCalibrator
-    held_out: SavedPredictions
+    head: Head | None = None
+    calibrator: ConfidenceCalibrator | None = None
+    held_out: SavedPredictions | None = None
 
     @classmethod
     def of(cls, classifier: Classifier, rows: Sequence[Example]) -> Learned:
-        """Ask about labelled rows, as far as the limits of the classifier go, and learn from the answers.
+        """Ask the model about labelled rows, within the classifier's limits, and learn from the answers.
 
         Raises
         ------
@@ -148,13 +146,10 @@ class Learned:
             A fault that every call would meet.
         """
         found: list[Prediction] = []
-        answer_texts(
-            classifier.with_features(), [row.input for row in rows], lambda _, one: found.append(one)
-        )
+        texts = [row.input for row in rows]
+        answer_texts(classifier.with_features(), texts, lambda _, prediction: found.append(prediction))
         rows = rows[: len(found)]
-        head = head_of(
-            found, [row.answer for row in rows], [row.input for row in rows], labels=classifier.labels
-        )
+        head = head_of(found, [row.answer for row in rows], texts[: len(found)], labels=classifier.labels)
         saved = read_predictions(
             {"input": row.input, "answer": row.answer, "label": one.label, "confidence": one.confidence}
             for row, one in zip(rows, held_out_predictions(head, found), strict=True)

@@ -1,4 +1,4 @@
-"""Texts and classes in the shapes that scikit-learn's users have them."""
+"""Texts and classes read from the X and y of scikit-learn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN: Final = 5  # values in a message
 
 
 def stratified_order(codes: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.intp]:
-    """Return the rows in a random order of which every beginning has the classes in proportion, each at least once."""
+    """Return the rows in a random order whose first k rows are stratified by class, for every k."""
     order = rng.permutation(len(codes))
     drawn = codes[order]
     rank = np.empty(len(codes))
@@ -33,7 +33,7 @@ def read_classes(
     n_texts: int,
     labels: Sequence[Any] | Mapping[Any, str] | None,
 ) -> tuple[NDArray[Any], dict[Any, str], NDArray[np.intp]]:
-    """Return the sorted classes, the name of each in the order of the labels, and the class of each row."""
+    """Return the sorted classes, the label of every class, and the number of each row's class."""
     if y is None:
         raise ConfigurationError("CalibrantClassifier requires y to be passed, but the target y is None.")
     _refuse_single(y, "y", "classes")
@@ -78,8 +78,7 @@ def text_column(X: Any) -> NDArray[Any] | None:  # noqa: ANN401, N803
     _refuse_single(X, "X", "texts")
     if getattr(X, "ndim", len(getattr(X, "shape", (0,)))) != 1:
         return None
-    values = X if isinstance(X, np.ndarray) or hasattr(X, "__array__") else list(X)
-    values = np.asarray(values, dtype=object)
+    values = np.asarray(X if hasattr(X, "__array__") else list(X), dtype=object)
     return values if values.ndim == 1 else None
 
 
@@ -107,13 +106,10 @@ def checked_texts(values: NDArray[Any]) -> list[str]:
 
 
 def refuse_missing(values: NDArray[Any], name: str, what: str) -> None:
-    """Raise ConfigurationError with the rows that hold None, NaN or infinity."""
+    """Raise ConfigurationError if rows hold None, NaN or infinity."""
     if values.dtype.kind in "iubSU":
         return
-    if values.dtype.kind == "f":
-        missing = ~np.isfinite(values)
-    else:
-        missing = np.array([_is_missing(value) for value in values.ravel()]).reshape(values.shape)
+    missing = np.array([_is_missing(value) for value in values.ravel()], dtype=bool).reshape(values.shape)
     rows = np.flatnonzero(missing if missing.ndim == 1 else missing.any(axis=1)).tolist()
     if rows:
         shown = ", ".join(map(str, rows[:SHOWN])) + (", ..." if len(rows) > SHOWN else "")

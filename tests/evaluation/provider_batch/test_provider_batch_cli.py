@@ -141,3 +141,5 @@ def test_collected_jobs_write_labels(server: Any, write_task: WriteTask, tmp_pat
         ("03", "dog", "ok"),
     ]
     assert [len(server.requests(batch)) for batch in server.batches.values()] == [2, 2]
+    data.write_text("id,input\n01,meow\n02,purr\n03,woof\n")
+    assert "row 2 of the input has another text or context now" in run("collect", tmp_path / "two").stderr
