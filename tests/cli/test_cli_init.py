@@ -195,6 +195,13 @@ def test_ties_are_asked_about(
     assert "  1  desk\n  2  channel\n  3  by\nWhich column is the label? 1 to 3" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "text"), [("said", "我的包裹在哪{}"), ("question", "lamp{}")])
+def test_texts_without_spaces_are_found(name: str, text: str) -> None:
+    """Texts of eight characters or more need no spaces in other scripts, and single words a usual name."""
+    data = write([{"kind": ("a", "b")[n % 2], name: text.format(n)} for n in range(10, 50)])
+    assert json_of(run(data, "--json"))["text"]["column"] == name
+
+
 def test_columns_with_splits_are_used() -> None:
     """A column that says train, validation or test is used instead of shares."""
     data = write(with_columns(part=lambda n: ("train", "dev", "test", "train")[n % 4]))
@@ -223,7 +230,7 @@ def test_large_files_keep_few_rows_for_measuring() -> None:
         ({"desk": lambda n: f"label {n}"}, ("--label", "desk"), ""),
         ({"desk": lambda n: f"label {n // 2}"}, (), ""),
         (
-            {"said": lambda n: str(n) if n % 10 else f"a few words {n}"},
+            {"said": lambda n: str(n) if n % 10 else f"{'so many words ' * 4}{n}"},
             (),
             "expected a column of texts, with several words and mostly distinct, got n",
         ),

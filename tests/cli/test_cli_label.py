@@ -187,7 +187,7 @@ def unsure(text: str, _prompt: str) -> Answer:
 def test_run_labels_as_its_bundle(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """A run gives the file that its bundle gives, and the decisions and confidence of the bundle."""
     fake(unsure, name="local/smollm2-135m")
-    source = evaluated(write_task, tmp_path)
+    source = evaluated(write_task, tmp_path, count=60)
     done(command("export")(source, "--out", tmp_path / "bundle"))
     data = write_csv(tmp_path / "data.csv", [row["input"] for row in animals(12, start=50)])
     for name, of in (("one", source), ("two", tmp_path / "bundle")):
@@ -251,6 +251,10 @@ def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -
     assert found["labels_drifted"]
     assert found["label_distance"] == pytest.approx(0.5)
     assert found["shares"]["cat"] == pytest.approx([0.5, 1.0])
+    fake(lambda *_: "bird", name="local/smollm2-135m")
+    lost = run(source, cats, "--out", tmp_path / "lost", "--watch-drift", "--no-cache")
+    assert "no drift of the labels against 60 rows" in lost.stdout
+    assert "no drift of the confidence: too few rows" in lost.stdout
 
 
 def test_watching_needs_a_history(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:

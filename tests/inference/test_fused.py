@@ -115,6 +115,13 @@ def test_prompts_vary_and_ask_for_percent() -> None:
     )
 
 
+def test_formats_without_a_schema_stay() -> None:
+    """Where answers are any JSON objects, the prompt alone asks for the percentage."""
+    fake = FakeClient(LABELS, {"text": said("cat", 90)})
+    assert make(fake, response_format={"type": "json_object"}).classify("text").label == "cat"
+    assert [request.response_format for request in fake.requests] == [{"type": "json_object"}] * 3
+
+
 def test_nested_and_taken_fields() -> None:
     """A nested label gets the percentage at the root; a field of that name gives it another."""
     message = {"role": "assistant", "content": '{"result": {"animal": "dog"}, "confidence": 70}'}
@@ -144,6 +151,7 @@ def test_several_fields_are_pooled_each() -> None:
     ("changes", "message"),
     [
         ({"samples": 11}, r"samples to be a whole number in \[1, 10\], got 11"),
+        ({"scoring": "auto", "samples": 11}, r"samples to be a whole number in \[1, 10\], got 11"),
         ({"samples": 1}, "at least 2 samples with scoring='fused'"),
         ({"scoring": "verbalised", "samples": 3}, "one call a row with scoring='verbalised', got samples=3"),
         ({"temperature": -1.0}, "temperature of at least 0, got -1.0"),

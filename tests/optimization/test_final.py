@@ -15,6 +15,7 @@ import pytest
 from calibrant.cascade import Cascade
 from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
 from calibrant.evaluation import calibrate_predictions, load_predictions
+from calibrant.evaluation._calibrate import calibrate_search
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier
 from calibrant.optimization import optimize
@@ -23,6 +24,7 @@ from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, Pr
 from calibrant.optimization._result import final_score
 from calibrant.optimization._stages import labelled_rows
 from calibrant.testing import FakeClient
+from command_line import recorded_rows, write_rows
 from small_tasks import (
     LABELS,
     Interrupted,
@@ -129,6 +131,15 @@ def test_a_run_knows_which_answers_to_accept(tmp_path: Path) -> None:
     kept = own.read_text()
     optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
     assert own.read_text() == kept
+
+
+def test_one_sure_mistake_ends_no_certificate(tmp_path: Path) -> None:
+    """Half of the 0.1 goes to all answers at once, so that one mistake among the surest does not reject them."""
+    sure = np.linspace(0.99, 0.6005, 46)
+    write_rows(tmp_path, recorded_rows(sure < 0.99, sure))
+    certified = calibrate_search(load_predictions(tmp_path)).certified
+    assert certified is not None
+    assert (certified.threshold, certified.coverage) == (0.6, 1.0)
 
 
 def test_without_a_head_rows_of_the_best_prompt_count(tmp_path: Path) -> None:

@@ -217,6 +217,7 @@ def test_bundle_gives_the_same_probabilities(tmp_path: Path) -> None:
         rows = [row.distribution for row in service.classify_many(NEW)]
     np.testing.assert_array_equal([row.probabilities for row in rows if row is not None], found)
     loaded = CalibrantClassifier.load(tmp_path / "bundle", labels={0: "ham", 1: "spam"})
+    assert loaded.n_calls_ == 0
     np.testing.assert_array_equal(loaded.predict_proba(NEW), found)
     assert loaded.predict(NEW).tolist() == [place(text) for text in NEW]
     loaded.save(tmp_path / "again")
