@@ -37,7 +37,8 @@ PROVIDERS = (
         '[model]\nname = "openai/x"\napi_base = "http://h/v1"\nscoring = "sampled"\nsamples = 3\n',
         (
             '[model]\nname = "x"\nscoring = "exact"\ntolerance = "exact"\nspace = "raw"\nconcurrency = 2\n'
-            "options = { temperature = 0.5, stop = ['a'], extra_body = { x = [1, 2.5, true] } }\n"
+            "options = { temperature = 0.5, stop = ['a'], extra_body = { x = [1, 2.5, true] }, "
+            "input_cost_per_token = 0.000002, output_cost_per_token = 0 }\n"
         ),
         (
             '[cascade]\nconfidence_method = "hybrid"\nhybrid_weights = { logprob_weight = 0.2, margin_weight = 0.8 }\n'

@@ -188,9 +188,9 @@ def call_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
 def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the options without credentials, and the names of the removed ones.
 
-    Left out are options whose name says that they hold one (``api_key``, ``extra_headers``), those with such a part
-    somewhere inside, and those with a text of which nobody knows that it is harmless. Of an address, user, password
-    and parameters that may be secret are left out.
+    Left out are options whose name says that they hold one (``api_key``, ``extra_headers``; not the price of a
+    token), those with such a part somewhere inside, and those with a text of which nobody knows that it is harmless.
+    Of an address, user, password and parameters that may be secret are left out.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[s
             hides = public != value.strip().rstrip("/")
             kept[name] = public if hides else value
             left_out += [name] if hides else []
-        elif is_secret(name) or _names_secret(value) or any(secret_texts({name: value})):
+        elif _is_secret_option(name, value) or _names_secret(value) or any(secret_texts({name: value})):
             left_out.append(name)
         else:
             kept[name] = value
@@ -222,6 +222,11 @@ def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[s
 def may_be_withheld(name: str) -> bool:
     """Return True if an option describes the caller or the address, not the request."""
     return is_secret(name) or name in ADDRESSES or "timeout" in name.lower()
+
+
+def _is_secret_option(name: str, value: object) -> bool:
+    """Return True if the name denotes a credential; the price of a token is a number and none."""
+    return is_secret(name) and not ("cost" in name and isinstance(value, int | float))
 
 
 def _names_secret(value: object) -> bool:
