@@ -246,7 +246,9 @@ def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -
     shown = done(run(source, same, "--out", tmp_path / "a", "--watch-drift")).stdout
     assert "no drift of the labels against 60 rows: distance 0.000, p = 1; cat 50.0 % after 50.0 %," in shown
     assert "no drift of the confidence: distance 0.000, p = 1; mean 0.729 after 0.729\n" in shown
-    assert "These rows are unlike" in done(run(source, cats, "--out", tmp_path / "b")).stdout
+    warned = done(run(source, cats, "--out", tmp_path / "b")).stdout
+    assert "These rows are unlike" in warned
+    assert f"as a column 'answer', and run `calibrant evaluate {source} --file FILE --out DIR`.\n" in warned
     found = json_of(run(source, cats, "--out", tmp_path / "b", "--json"))["drift"]
     assert found["labels_drifted"]
     assert found["label_distance"] == pytest.approx(0.5)

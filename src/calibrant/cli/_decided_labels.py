@@ -106,10 +106,12 @@ class DecidedLabels:
             yield drift.labels_line()
         if with_drift or drift.confidence_drifted:
             yield drift.confidence_line()
-        if drift.labels_drifted or drift.confidence_drifted:
+        if self.bundle is not None and (drift.labels_drifted or drift.confidence_drifted):
+            answer = self.bundle.tasks[0].task.columns.answer
             yield (
                 "These rows are unlike the labelled ones of the run, so its accuracy and thresholds may not hold for "
-                "them: check some accepted rows by hand, or label some and `calibrant evaluate --file` them."
+                "them. To measure it, copy some of the rows into a file, add their right answers as a column "
+                f"{answer!r}, and run `calibrant evaluate {self.source} --file FILE --out DIR`."
             )
 
     def _decision_line(self) -> str:
