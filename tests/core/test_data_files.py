@@ -150,9 +150,11 @@ def test_repeated_fields_in_cells_are_errors(tmp_path: Path) -> None:
 
 
 def test_nameless_columns_may_repeat(tmp_path: Path) -> None:
-    """Columns without a name are ignored, even if there are several."""
-    path = write(tmp_path, "rows.csv", "input,answer,,\nmeow,cat,,\n")
+    """No cell of columns without a name is lost: after the first they are called by place."""
+    path = write(tmp_path, "rows.csv", "input,answer,,\nmeow,cat,a,b\n")
     assert read_examples(path) == [(Example(input="meow", answer="cat"), 2)]
+    (row,) = read_rows(path)
+    assert row.values == {"input": "meow", "answer": "cat", "": "a", "column 4": "b"}
 
 
 def test_unclosed_quotes_are_located(tmp_path: Path) -> None:

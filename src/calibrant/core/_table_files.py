@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._text_files import check_columns, check_size
+from calibrant.core._text_files import check_columns, check_size, named_columns
 
 
 def read_parquet(path: Path, max_characters: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -82,8 +82,7 @@ def read_excel(path: Path, max_characters: int) -> Iterator[tuple[int, dict[str,
             if not any(record):
                 continue
             if names is None:
-                names = record
-                check_columns(names, path, line)
+                names = named_columns(record, path, line)
             else:
                 padded = record + [""] * (len(names) - len(record))
                 yield line, dict(zip(names, padded, strict=False))

@@ -124,7 +124,7 @@ def read_csv(
     for line, record in _csv_records(path, max_bytes, separator, form.encoding):
         if names is None:
             names = record if form.header else [str(number) for number in range(1, len(record) + 1)]
-            check_columns(names, path, line)
+            names = named_columns(names, path, line)
             if form.header:
                 continue
         if len(record) != len(names):
@@ -137,8 +137,22 @@ def read_csv(
         yield line, dict(zip(names, record, strict=True))
 
 
+def named_columns(names: Sequence[str], path: Path, line: int | None) -> list[str]:
+    """Return the names of the columns; nameless ones after the first are called by place, such as "column 3".
+
+    Raises
+    ------
+    DataError
+        A name is repeated.
+    """
+    first = names.index("") if "" in names else None
+    named = [name if name or place == first else f"column {place + 1}" for place, name in enumerate(names)]
+    check_columns(named, path, line)
+    return named
+
+
 def check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
-    """Raise DataError if a column name is repeated; columns without a name are ignored."""
+    """Raise DataError if a column name is repeated, other than an empty one."""
     twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
     if twice is not None:
         raise DataError(
