@@ -125,10 +125,11 @@ def test_frames_are_evaluated_and_labelled(kind: str, tmp_path: Path) -> None:
     assert (tmp_path / "labels.csv").read_text().startswith("note,label,calibrant_label,confidence")
 
 
-def test_a_missing_text_is_not_asked_about() -> None:
-    """Of a frame to be labelled, a row without a text keeps its place and its index."""
-    frame = pandas_frame(note=["a meow", None, "a bark"])
-    labelled = BatchEvaluator(classifier()).label(frame, text="note").frame
+def test_a_missing_text_is_not_asked_about(tmp_path: Path) -> None:
+    """Of a frame to be labelled, a row without a text keeps its place and its index; missing values stay missing."""
+    frame = pandas_frame(note=["a meow", None, "a bark"], price=[1.5, float("nan"), 2])
+    labelled = BatchEvaluator(classifier()).label(frame, text="note", out=tmp_path).frame
+    assert '{"note": null, "price": null, "label": null' in (tmp_path / "labels.jsonl").read_text()
     assert labelled["outcome"].tolist() == ["ok", "no text", "ok"]
     assert list(labelled.index) == ODD
 

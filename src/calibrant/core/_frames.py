@@ -159,8 +159,9 @@ def frame_texts(frame: Frame, text: str, *, with_blanks: bool = False) -> list[s
 
 
 def frame_values(frame: Frame) -> list[list[Any]]:
-    """Return the values of all columns of a frame."""
-    return [_frame_column(frame, name).cells for name in column_names(frame)]
+    """Return the values of all columns of a frame; missing ones (NaN, NaT, NA) are None."""
+    columns = (_frame_column(frame, name).cells for name in column_names(frame))
+    return [[None if _is_missing(value) else value for value in cells] for cells in columns]
 
 
 def frame_examples(
