@@ -348,7 +348,10 @@ def test_empty_contexts_are_none(tmp_path: Path, context: object) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"answer": "cat"}, r"text in 'input', got nothing \(columns here: answer\)"),
+        (
+            {"answer": "cat"},
+            r"in 'input', got nothing \(columns here: answer\): name its column under \[data\]\.$",
+        ),
         ({"input": None, "answer": "cat"}, "text in 'input', got nothing"),
         ({"input": "", "answer": "cat"}, "text in 'input', got an empty text"),
         ({"input": " \n", "answer": "cat"}, r"text in 'input', got ' \\n'"),

@@ -388,7 +388,7 @@ def test_task_files_must_be_utf8(tmp_path: Path, mark: bytes) -> None:
             "2: answer 'cow' is not one of the 2 labels (cat, dog): correct the row or add the label.",
         ),
         ('{"input": "moo", "answer": "cat", "split": "rest"}', "1: expected 'split' to be one of train, "),
-        (CAT, "1: expected text in 'split', got nothing (columns here: input, answer)."),
+        (CAT, "1: expected text in 'split', got nothing (columns here: input, answer): write split = [0.4,"),
         ("", " expected at least one row, got an empty file."),
     ],
 )

@@ -411,10 +411,10 @@ def read_texts(path: Path, *, columns: Columns = Columns()) -> list[str | TextWi
     return found
 
 
-def _text(row: Row, column: str) -> str:
+def _text(row: Row, column: str, remedy: str = ": name its column under [data]") -> str:
     value = row.values.get(column)
     if not isinstance(value, str) or not value.strip():
-        raise row.expected("text", column)
+        raise row.expected("text", column, "" if column in row.values else remedy)
     return _encodable(value, row)
 
 
@@ -463,7 +463,7 @@ def _answer_text(text: str, row: Row, columns: Columns) -> str:
 
 
 def _split(row: Row, column: str) -> str:
-    value = _text(row, column)
+    value = _text(row, column, ": write split = [0.4, 0.2, 0.4] under [data], or its column as split_column")
     split = _SPLITS.get(value.strip().lower())
     if split is None:
         raise row.error(f"expected {column!r} to be one of {', '.join(_SPLITS)}, got {value!r:.40}.")
