@@ -230,9 +230,9 @@ def test_labels_are_no_source(write_task: WriteTask, fake: Fake, tmp_path: Path)
     data = write_csv(tmp_path / "data.csv", ["meow"])
     task = write_task()
     done(run(task, data, "--out", tmp_path / "out"))
-    assert "name what they were labelled with" in refusal(
-        run(tmp_path / "out", data, "--out", tmp_path / "b")
-    )
+    exported = command("export")(tmp_path / "out", "--out", tmp_path / "b")
+    for refused in (run(tmp_path / "out", data, "--out", tmp_path / "b"), exported):
+        assert "name what they were labelled with" in refusal(refused)
     assert f"name what is in it: {task}" in refusal(run(task.parent, data, "--out", tmp_path / "b"))
 
 

@@ -37,7 +37,7 @@ from calibrant.inference._classifier import Classifier
 from calibrant.inference._models import call_options
 from calibrant.inference.doctor._records import identity, public_description
 from calibrant.logprobs._schema import enum_schema
-from calibrant.runs._directory import unfinished
+from calibrant.runs._directory import MANIFEST, read_manifest, unfinished
 
 _HISTORY: Final = 1000  # confidences that are kept
 _DESCRIBED: Final = (
@@ -213,6 +213,15 @@ def _suggested(predictions: SavedPredictions | None) -> dict[str, Any]:
     return found
 
 
+def _refuse_labels(path: Path) -> None:
+    job = path / "labels.json"  # of a provider's batch
+    if job.exists() or ((path / MANIFEST).exists() and read_manifest(path).get("kind") == "labels"):
+        raise StateError(
+            f"{path}: expected a task file, a bundle or the directory of a run, got labels of rows without answers, "
+            "which have no calibrator and no thresholds: name what they were labelled with."
+        )
+
+
 class _ExportedRun:
     """Contents of a run's directory, checked to belong together."""
 
@@ -221,6 +230,7 @@ class _ExportedRun:
     ) -> None:
         if not path.is_dir():
             raise DataError("no such directory: expected that of a run.", path=path)
+        _refuse_labels(path)
         self._path = path
         self._search, self._metrics = _record(path / "result.json"), _record(path / "metrics.json")
         if (why := unfinished(path)) is not None:

@@ -12,7 +12,7 @@ from calibrant.assembly._bundle import Bundle, read_bundle
 from calibrant.assembly._bundle_export import export
 from calibrant.assembly._bundle_files import MANIFEST as BUNDLE
 from calibrant.core._errors import StateError
-from calibrant.runs._directory import BATCH, MANIFEST, PREDICTIONS, RESULT, read_manifest
+from calibrant.runs._directory import BATCH, MANIFEST, PREDICTIONS, RESULT
 
 _MOST_NAMES = 5  # in a message
 
@@ -32,8 +32,7 @@ def bundle_of(path: Path) -> Iterator[Bundle]:
     Raises
     ------
     StateError
-        The folder holds neither, or what it holds is damaged or unfinished; or labels of rows without answers, which
-        carry no calibrator and no thresholds.
+        The folder holds neither, or what it holds is damaged, unfinished, or labels of rows without answers.
     """
     if (path / BUNDLE).exists():
         yield read_bundle(path)
@@ -44,11 +43,6 @@ def bundle_of(path: Path) -> Iterator[Bundle]:
         remedy = f"name what is in it: {names}" if inside else "check the path"
         raise StateError(
             f"{path}: expected a task file, a bundle or the directory of a run, got a directory with neither: {remedy}."
-        )
-    if (path / MANIFEST).exists() and read_manifest(path).get("kind") == "labels":
-        raise StateError(
-            f"{path}: expected a task file, a bundle or the directory of a run, got labels of rows without answers, "
-            "which have no calibrator and no thresholds: name what they were labelled with."
         )
     with tempfile.TemporaryDirectory(prefix="calibrant-") as folder:
         yield replace(export(path, Path(folder) / "bundle"), path=path)

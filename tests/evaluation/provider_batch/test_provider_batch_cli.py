@@ -134,6 +134,9 @@ def test_collected_jobs_write_labels(server: Any, write_task: WriteTask, tmp_pat
     assert "labels.csv" in done(run("collect", tmp_path / "two")).stdout
     found = (tmp_path / "one" / "labels.csv").read_text()
     assert found == (tmp_path / "two" / "labels.csv").read_text()
+    for name in ("one", "two"):
+        again = command("label")(tmp_path / name, data, "--out", tmp_path / "three")
+        assert "name what they were labelled with" in again.stderr
     rows = [line.split(",") for line in found.splitlines()[1:]]
     assert [(row[0], row[2], row[5]) for row in rows] == [
         ("01", "cat", "ok"),
