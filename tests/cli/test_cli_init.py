@@ -121,6 +121,8 @@ def test_other_files_are_taken(name: str) -> None:
     assert len(Task.from_file("mail/task.toml").test) == 24
     if name.endswith("jsonl"):
         assert "expected text in 'n', got 0" in refusal(run(name, "--label", "n", "--out", "numbers"))
+        Path(name).write_text("\n".join(json.dumps({**row, "desk": len(row["desk"])}) for row in rows))
+        assert "expected labels as text, got other values in 'desk'" in refusal(run(name, "--out", "numbers"))
 
 
 def test_odd_rows_are_warned_of() -> None:
@@ -209,7 +211,7 @@ def test_large_files_keep_few_rows_for_measuring() -> None:
     ("change", "options", "message"),
     [
         (
-            {"desk": lambda _: "x"},
+            {"desk": lambda n: "x" if n % 2 else " "},
             (),
             "expected at least two labels, got 'x' alone in 'desk': add rows of others, or",
         ),

@@ -84,9 +84,12 @@ def test_files_without_answers_are_errors(tmp_path: Path) -> None:
     [("[0.8, 0.2, 0]", (40, 10, 0)), ("[0.0, 0.0, 1.0]", (0, 0, 50)), ("[1, 0, 0]", (50, 0, 0))],
 )
 def test_shares_may_be_zero(tmp_path: Path, shares: str, sizes: tuple[int, int, int]) -> None:
-    """A split with a share of 0 has no rows and no source."""
+    """A split with a share of 0 has no rows and no source; every answer has its share of the others."""
     task = split(tmp_path, animals(40), shares)
     assert tuple(len(getattr(task, name)) for name in SPLITS) == sizes
+    assert [sum(row.answer == "dog" for row in getattr(task, name)) for name in SPLITS] == [
+        n // 5 for n in sizes
+    ]
     assert set(task.sources) == {name for name, size in zip(SPLITS, sizes, strict=True) if size}
 
 
