@@ -21,7 +21,6 @@ from calibrant.assembly._bundle_export import fitted_files
 from calibrant.assembly._bundle_files import folder_texts, write_folder
 from calibrant.assembly._bundle_load import load as open_bundle
 from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.core._completion import Client
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
@@ -417,8 +416,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _open(self, task: Task) -> Classifier:
         if isinstance(self.model, str):
             return Classifier.from_task(task)
-        client = self.model if isinstance(self.model, Client) else open_client(self.model)
-        return Classifier.from_task(task, client=client)
+        return Classifier.from_task(task, client=open_client(self.model))
 
     def _predictor(self) -> BasePredictor:
         """Return the fitted predictor, opened in this process if it is not yet."""
