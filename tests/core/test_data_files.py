@@ -496,10 +496,10 @@ def test_separators_fit_the_first_records(tmp_path: Path, content: str) -> None:
 
 
 def test_broken_utf16_is_an_error(tmp_path: Path) -> None:
-    """UTF-16 that ends within a character raises DataError."""
+    """UTF-16 that ends within a character raises DataError with its line."""
     path = write(tmp_path, "rows.csv", "input,answer\nmeow,cat\n".encode("utf-16")[:-1])
     with pytest.raises(
-        DataError, match=r"rows\.csv:\d: expected text in the encoding 'utf-16', got other bytes"
+        DataError, match=r"rows\.csv:2: expected text in the encoding 'utf-16', got other bytes"
     ):
         list(read_rows(path))
 
