@@ -251,6 +251,11 @@ def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -
     assert found["labels_drifted"]
     assert found["label_distance"] == pytest.approx(0.5)
     assert found["shares"]["cat"] == pytest.approx([0.5, 1.0])
+    fake(lambda text, _: ("cat" if "meow" in text else "dog", 0.99), name="local/smollm2-135m")
+    found = json_of(run(source, same, "--out", tmp_path / "c", "--watch-drift", "--no-cache", "--json"))[
+        "drift"
+    ]
+    assert (found["labels_drifted"], found["confidence_drifted"]) == (False, True)
     fake(lambda *_: "bird", name="local/smollm2-135m")
     lost = run(source, cats, "--out", tmp_path / "lost", "--watch-drift", "--no-cache")
     assert "no drift of the labels against 60 rows" in lost.stdout
