@@ -511,10 +511,13 @@ def test_separators_fit_the_first_records(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize("name", ["a text", "question; with | all\tof them"])
 def test_a_single_column_is_not_cut(tmp_path: Path, name: str) -> None:
     """A column that is expected, alone in the header, is the only one, whatever stands in it."""
-    path = write(tmp_path, "rows.csv", f'{name}\na; b\nc; d, e\tf|g\n"h, ""i"""\n')
+    path = write(tmp_path, "rows.csv", f'{name}\na; b\nc; d, e\tf|g\x1f\n"h, ""i"""\n')
     assert [row.values for row in read_rows(path, column=name)] == [
-        {name: text} for text in ("a; b", "c; d, e\tf|g", 'h, "i"')
+        {name: text} for text in ("a; b", "c; d, e\tf|g\x1f", 'h, "i"')
     ]
+    path = write(tmp_path, "broken.csv", f'{name}\n"a" b\n')
+    with pytest.raises(DataError, match=r"broken\.csv:2: .* here: the end of the line expected after '\"'"):
+        list(read_rows(path, column=name))
     path = write(tmp_path, "more.csv", "a;b,c\n1;2,3\n")
     assert [list(next(read_rows(path, column=name)).values) for name in ("a", "c", "a;b")] == [
         ["a", "b,c"],
