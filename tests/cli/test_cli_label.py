@@ -244,7 +244,10 @@ def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -
     cats = write_csv(tmp_path / "cats.csv", [f"meow {number}" for number in range(60)])
     assert "drift of" not in done(run(source, same, "--out", tmp_path / "a")).stdout
     shown = done(run(source, same, "--out", tmp_path / "a", "--watch-drift")).stdout
-    assert "no drift of the labels against 60 rows: distance 0.000, p = 1; cat 50.0 % after 50.0 %," in shown
+    assert (
+        "no drift of the labels against 60 of the run: distance 0.000, p = 1; cat 50.0 % after 50.0 %,"
+        in shown
+    )
     assert "no drift of the confidence: distance 0.000, p = 1; mean 0.729 after 0.729\n" in shown
     warned = done(run(source, cats, "--out", tmp_path / "b")).stdout
     assert "These rows are unlike" in warned
@@ -253,9 +256,14 @@ def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -
     assert found["labels_drifted"]
     assert found["label_distance"] == pytest.approx(0.5)
     assert found["shares"]["cat"] == pytest.approx([0.5, 1.0])
+    fake(lambda text, _: ("cat" if "meow" in text else "dog", 0.99), name="local/smollm2-135m")
+    found = json_of(run(source, same, "--out", tmp_path / "c", "--watch-drift", "--no-cache", "--json"))[
+        "drift"
+    ]
+    assert (found["labels_drifted"], found["confidence_drifted"]) == (False, True)
     fake(lambda *_: "bird", name="local/smollm2-135m")
     lost = run(source, cats, "--out", tmp_path / "lost", "--watch-drift", "--no-cache")
-    assert "no drift of the labels against 60 rows" in lost.stdout
+    assert "no drift of the labels against 60 of the run" in lost.stdout
     assert "no drift of the confidence: too few rows" in lost.stdout
 
 

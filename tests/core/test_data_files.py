@@ -165,9 +165,9 @@ def test_unclosed_quotes_are_located(tmp_path: Path) -> None:
 
 
 def test_long_rows_are_read(tmp_path: Path) -> None:
-    """A field of 900,000 characters is read."""
+    """A field of 900,000 characters is read, in a row of just as many bytes as are accepted."""
     text = "x" * 900_000
-    (row,) = read_rows(write(tmp_path, "rows.csv", f"input,answer\n{text},y\n"))
+    (row,) = read_rows(write(tmp_path, "rows.csv", f"input,answer\n{text},y\n"), max_row_bytes=len(text) + 3)
     assert row.values == {"input": text, "answer": "y"}
 
 
@@ -516,10 +516,13 @@ def test_separators_fit_the_first_records(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize("name", ["a text", "question; with | all\tof them"])
 def test_a_single_column_is_not_cut(tmp_path: Path, name: str) -> None:
     """A column that is expected, alone in the header, is the only one, whatever stands in it."""
-    path = write(tmp_path, "rows.csv", f'{name}\na; b\nc; d, e\tf|g\n"h, ""i"""\n')
+    path = write(tmp_path, "rows.csv", f'{name}\na; b\nc; d, e\tf|g\x1f\n"h, ""i"""\n')
     assert [row.values for row in read_rows(path, column=name)] == [
-        {name: text} for text in ("a; b", "c; d, e\tf|g", 'h, "i"')
+        {name: text} for text in ("a; b", "c; d, e\tf|g\x1f", 'h, "i"')
     ]
+    path = write(tmp_path, "broken.csv", f'{name}\n"a" b\n')
+    with pytest.raises(DataError, match=r"broken\.csv:2: .* here: the end of the line expected after '\"'"):
+        list(read_rows(path, column=name))
     path = write(tmp_path, "more.csv", "a;b,c\n1;2,3\n")
     assert [list(next(read_rows(path, column=name)).values) for name in ("a", "c", "a;b")] == [
         ["a", "b,c"],
@@ -529,10 +532,10 @@ def test_a_single_column_is_not_cut(tmp_path: Path, name: str) -> None:
 
 
 def test_broken_utf16_is_an_error(tmp_path: Path) -> None:
-    """UTF-16 that ends within a character raises DataError."""
+    """UTF-16 that ends within a character raises DataError with its line."""
     path = write(tmp_path, "rows.csv", "input,answer\nmeow,cat\n".encode("utf-16")[:-1])
     with pytest.raises(
-        DataError, match=r"rows\.csv:\d: expected text in the encoding 'utf-16', got other bytes"
+        DataError, match=r"rows\.csv:2: expected text in the encoding 'utf-16', got other bytes"
     ):
         list(read_rows(path))
 

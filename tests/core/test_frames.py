@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from calibrant import BatchEvaluator, Classifier, Task, optimize
-from calibrant.core import CalibrantError, ConfigurationError, DataError, Limits
+from calibrant.core import CalibrantError, ConfigurationError, DataError, Limits, StateError
 from calibrant.testing import FakeClient
 
 LABELS = ["cat", "dog"]
@@ -154,6 +154,16 @@ def test_results_become_frames_of_pandas(out: bool, tmp_path: Path) -> None:
     assert rows["input"].tolist() == TEXTS
     assert rows["correct"].all()
     assert rows["probability_cat"].tolist() == pytest.approx([0.9, 0.2, 0.9])
+
+
+def test_rows_that_are_gone_are_no_empty_frame(tmp_path: Path) -> None:
+    """A result whose directory was moved raises StateError."""
+    result = BatchEvaluator(classifier()).evaluate(
+        pandas_frame(), text="note", label="label", out=tmp_path / "run"
+    )
+    (tmp_path / "run").rename(tmp_path / "moved")
+    with pytest.raises(StateError, match="expected the run's rows, got none"):
+        result.to_pandas()
 
 
 def test_rows_are_paired_by_position() -> None:

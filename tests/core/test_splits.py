@@ -86,20 +86,32 @@ def test_files_without_answers_are_errors(tmp_path: Path) -> None:
     [("[0.8, 0.2, 0]", (40, 10, 0)), ("[0.0, 0.0, 1.0]", (0, 0, 50)), ("[1, 0, 0]", (50, 0, 0))],
 )
 def test_shares_may_be_zero(tmp_path: Path, shares: str, sizes: tuple[int, int, int]) -> None:
-    """A split with a share of 0 has no rows and no source."""
+    """A split with a share of 0 has no rows and no source; every answer has its share of the others."""
     task = split(tmp_path, animals(40), shares)
     assert tuple(len(getattr(task, name)) for name in SPLITS) == sizes
+    assert [sum(row.answer == "dog" for row in getattr(task, name)) for name in SPLITS] == [
+        n // 5 for n in sizes
+    ]
     assert set(task.sources) == {name for name, size in zip(SPLITS, sizes, strict=True) if size}
 
 
-def test_rare_answers_are_divided_together(tmp_path: Path) -> None:
-    """Answers with a row or two do not all go to one split."""
+@pytest.mark.parametrize(
+    ("shares", "rows_a_label", "sizes"),
+    [
+        ("[0.4, 0.2, 0.4]", 1, [24, 12, 24]),
+        ("[0.8, 0.1, 0.1]", 5, [240, 30, 30]),
+        ("[0.5, 0.25, 0.25]", 2, [60, 30, 30]),
+    ],
+)
+def test_rare_answers_are_divided_together(
+    shares: str, rows_a_label: int, sizes: list[int], tmp_path: Path
+) -> None:
+    """Answers of which a split would get half a row at most do not all go to one split."""
     labels = [f"label {number}" for number in range(60)]
-    (tmp_path / "rows.csv").write_text(
-        "input,answer\n" + "".join(f"text {number},{label}\n" for number, label in enumerate(labels))
-    )
-    task = read(tmp_path, f'name = "n"\nlabels = {labels}\nprompt = "p"\n{DATA}[0.4, 0.2, 0.4]\n')
-    assert [len(getattr(task, name)) for name in SPLITS] == [24, 12, 24]
+    rows = [f"{label} {number},{label}\n" for label in labels for number in range(rows_a_label)]
+    (tmp_path / "rows.csv").write_text("input,answer\n" + "".join(rows))
+    task = read(tmp_path, f'name = "n"\nlabels = {labels}\nprompt = "p"\n{DATA}{shares}\n')
+    assert [len(getattr(task, name)) for name in SPLITS] == pytest.approx(sizes, abs=len(rows) // 100)
 
 
 @pytest.mark.parametrize(

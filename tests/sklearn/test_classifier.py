@@ -19,7 +19,7 @@ import calibrant
 from any_labels import place
 from calibrant.core import ConfigurationError, ProviderError
 from calibrant.sklearn import CalibrantClassifier
-from calibrant.testing import FakeClient, fake_model
+from calibrant.testing import FakeClient, fake_model, fake_response
 
 KNOWN = [f"number {n}" for n in range(40)]
 NEW = [f"number {n}" for n in range(100, 120)]
@@ -75,6 +75,16 @@ def test_fit_repairs_a_biased_model(fake: FakeClient) -> None:
     assert "ham, spam" in fitted.prompt_
     plain = make(head="off").fit(KNOWN, truth(KNOWN))
     assert (plain.n_calls_, plain.head_, set(plain.predict(NEW))) == (0, None, {"ham"})
+
+
+def test_a_model_may_be_a_function() -> None:
+    """A function of the messages is asked as a model is."""
+
+    def answer(messages: Any) -> Any:
+        return fake_response("ham", field="label", probabilities=biased(messages[-1]["content"]))
+
+    fitted = CalibrantClassifier(answer).fit(KNOWN, truth(KNOWN))
+    assert fitted.score(NEW, truth(NEW)) == 1.0
 
 
 @pytest.mark.usefixtures("fake")

@@ -88,7 +88,7 @@ def _cuts(
 ) -> dict[str, tuple[int, int]]:
     """Return the cuts of every answer; answers with too few texts for every split share theirs."""
     counts = np.bincount(owners, minlength=len(names))
-    is_rare = counts * min(share for share in shares if share) < 0.5
+    is_rare = counts * min(share for share in shares if share) <= 0.5
     shared = _cut(hashes[is_rare[owners]], shares)
     return {
         name: shared if is_rare[number] else _cut(hashes[owners == number], shares)

@@ -19,7 +19,7 @@ from calibrant.core._errors import DataError
 from calibrant.core._files import decoding_problem, without_doubles
 
 SEPARATORS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-_NONE: Final = "\x1f"  # cuts nothing
+_NONE: Final = "\ud800"  # cuts nothing, as no decoded text holds it
 
 _LOG = logging.getLogger("calibrant")
 _SAMPLE_BYTES: Final = 65_536
@@ -233,9 +233,8 @@ def _csv_records(
                     yield start, record
                 start = reader.line_num + 1
         except csv.Error as error:
-            msg = (
-                f"broken CSV in the record that starts here: {error}: close its quotes, double those inside."
-            )
+            problem = str(error).replace(f"'{_NONE}'", "the end of the line")
+            msg = f"broken CSV in the record that starts here: {problem}: close its quotes, double those inside."
             raise DataError(msg, path=path, line=start) from error
 
 

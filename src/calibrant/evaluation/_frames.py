@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from calibrant.core._errors import StateError
 from calibrant.core._frames import Frame, column_names, frame_texts, frame_values, pandas_frame, with_answers
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import UnlabelledTexts
@@ -95,6 +96,11 @@ def result_frame(result: EvaluationResult, *, distribution: bool = False) -> pd.
 def _records(result: EvaluationResult) -> list[Mapping[str, Any]]:
     """Return the rows of a result as records of ``predictions.jsonl``."""
     if result.directory is not None:
-        return [json.loads(line) for line in answered_lines(result.directory)]
+        records = [json.loads(line) for line in answered_lines(result.directory)]
+        if result.metrics.rows and not records:
+            raise StateError(
+                f"{result.directory}: expected the run's rows, got none: restore them, or run again."
+            )
+        return records
     pairs = zip(result.examples, result.predictions, strict=True)
     return [row_record(index, example, prediction) for index, (example, prediction) in enumerate(pairs)]

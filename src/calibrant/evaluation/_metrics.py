@@ -238,6 +238,8 @@ class EvaluationResult:
         ------
         ConfigurationError
             pandas is not installed.
+        StateError
+            The run's directory was moved or removed.
         """
         from calibrant.evaluation._frames import result_frame  # noqa: PLC0415 (evaluations do without)
 

@@ -132,8 +132,11 @@ def test_collected_jobs_write_labels(server: Any, write_task: WriteTask, tmp_pat
     done(command("label")(task, data, "--out", tmp_path / "one", "--engine", "batch"))
     done(run("submit", task, "--file", data, "--out", tmp_path / "two"))
     assert "labels.csv" in done(run("collect", tmp_path / "two")).stdout
-    found = (tmp_path / "one" / "labels.csv").read_text()
-    assert found == (tmp_path / "two" / "labels.csv").read_text()
+    found = (tmp_path / "two" / "labels.csv").read_text()
+    assert found == (tmp_path / "one" / "labels.csv").read_text()
+    (tmp_path / "one" / "labels.csv").unlink()
+    done(run("collect", tmp_path / "one"))
+    assert found == (tmp_path / "one" / "labels.csv").read_text()
     for name in ("one", "two"):
         again = command("label")(tmp_path / name, data, "--out", tmp_path / "three")
         assert "name what they were labelled with" in again.stderr
