@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import random
 import shutil
 import subprocess
@@ -155,7 +156,8 @@ def run(folder: Path, *words: str) -> float:
     sys.stdout.flush()
     began = time.perf_counter()
     code = "from calibrant.cli import main; main()"
-    subprocess.run([sys.executable, "-c", code, *words], cwd=folder, check=True)
+    home = {"CALIBRANT_HOME": str(folder / "home")}  # no answer of an earlier run is at hand
+    subprocess.run([sys.executable, "-c", code, *words], cwd=folder, env={**os.environ, **home}, check=True)
     return time.perf_counter() - began
 
 

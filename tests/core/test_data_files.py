@@ -513,6 +513,14 @@ def test_separators_fit_the_first_records(tmp_path: Path, content: str) -> None:
     assert len(next(read_rows(write(tmp_path, "rows.csv", content))).values) == 2
 
 
+@pytest.mark.parametrize("separator", [";", ",", "\t"])
+def test_excel_names_the_separator(tmp_path: Path, separator: str) -> None:
+    """A first line such as ``sep=;`` names the separator and is no header."""
+    content = f"sep={separator}\r\ntext{separator}label\r\na | b{separator}c | d\r\n"
+    (row,) = read_rows(write(tmp_path, "rows.csv", content))
+    assert (row.line, row.values) == (3, {"text": "a | b", "label": "c | d"})
+
+
 @pytest.mark.parametrize("name", ["a text", "question; with | all\tof them"])
 def test_a_single_column_is_not_cut(tmp_path: Path, name: str) -> None:
     """A column that is expected, alone in the header, is the only one, whatever stands in it."""

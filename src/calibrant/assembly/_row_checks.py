@@ -110,8 +110,8 @@ class RowChecks:
             differing = sum(not same for *_, same in similar)
             answers = f", {differing:,} of them with different answers" if differing else ""
             yield (
-                f"{len(similar):,} pairs of nearly equal texts{answers}, such as lines {shown}: they may stand in two "
-                "splits and make results look better."
+                f"{len(similar):,} pair(s) of nearly equal texts{answers}, such as lines {shown}: they may stand in "
+                "two splits and make results look better."
             )
         if self._long:
             lines = ", ".join(map(str, self._long[:_SHOWN]))

@@ -152,8 +152,7 @@ def certificate_line(rule: CertifiedThreshold) -> str:
         )
     return (
         f"Nothing certified: These {rule.n:,} rows are too few to promise {rule.target_accuracy:g} accuracy with "
-        f"probability {1 - rule.delta:g}; about {rule.additional_rows:,} more labelled rows would do, if they are "
-        "like these."
+        f"probability {1 - rule.delta:g}; about {rule.additional_rows:,} more labelled row(s) like these would do."
     )
 
 

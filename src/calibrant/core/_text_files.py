@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ _LOG = logging.getLogger("calibrant")
 _SAMPLE_BYTES: Final = 65_536
 _SAMPLE_RECORDS: Final = 20
 _WINDOWS: Final = "windows-1252"
+_EXCEL_LINE: Final = ["sep=", ""]  # a first line that names the separator for Excel, cut at this separator
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -122,6 +124,8 @@ def read_csv(
     names: list[str] | None = None
     separator = form.separator or found_separator(path, form.encoding, column=column if form.header else None)
     for line, record in _csv_records(path, max_bytes, separator, form.encoding):
+        if line == 1 and record == _EXCEL_LINE:
+            continue
         if names is None:
             names = record if form.header else [str(number) for number in range(1, len(record) + 1)]
             names = named_columns(names, path, line)
@@ -172,7 +176,8 @@ def check_size(size: int, max_bytes: int, path: Path, line: int) -> None:
 def found_separator(path: Path, encoding: str | None = None, *, column: str | None = None) -> str:
     """Return the separator that gives a file's first records the same number of columns.
 
-    Only those count under which the header has the named column, if there are any; it may be the only one.
+    A first line such as ``sep=;``, which Excel writes and reads, decides. Else only those count under which the header
+    has the named column, if there are any; it may be the only one.
 
     Parameters
     ----------
@@ -189,6 +194,8 @@ def found_separator(path: Path, encoding: str | None = None, *, column: str | No
     text = data.decode(codec, "replace")
     if len(data) == _SAMPLE_BYTES:
         text = text[: text.rfind("\n") + 1]  # the last record is cut
+    if (named := re.match(r"sep=(.)\r?\n", text)) and named[1] in SEPARATORS:
+        return named[1]
     order: Iterable[str] = SEPARATORS
     if path.suffix.lower() == ".tsv":
         order = sorted(SEPARATORS, key="\t,;|".index)
