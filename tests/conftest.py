@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -58,13 +59,16 @@ def animal_rows(split: str, count: int = 4) -> list[dict[str, str]]:
 
 
 def pytest_configure() -> None:
-    """Let workers, and the programs they start, do linear algebra in one thread each.
+    """Let workers, and the programs they start, do linear algebra in one thread each, and be interrupted.
 
     With more threads than cores, those that wait for others keep a core busy: a regression of the learned scorer then
-    takes five times the processor time.
+    takes five times the processor time. A shell that starts the tests in the background makes them, and all programs
+    that they start, ignore SIGINT, which tests send.
     """
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
