@@ -14,7 +14,7 @@ import pytest
 from bundle_runs import run
 from calibrant.assembly import Bundle, export
 from calibrant.assembly._bundle import BundleHistory
-from calibrant.assembly._bundle_drift import BundleDrift, DriftWatch
+from calibrant.assembly._bundle_drift import BundleDrift, BundleWatch
 from calibrant.core import Prediction
 
 Drift = Callable[..., BundleDrift]
@@ -37,7 +37,7 @@ def drift(write_task: Callable[..., Path], opened: dict[str, Any], tmp_path: Pat
         labels = [label for label, count in now.items() for _ in range(count)]
         earlier, later = confidences or ([0.5] * sum(then.values()), [0.5] * len(labels))
         history = BundleHistory(rows=sum(then.values()), labels=dict(then), confidence=tuple(earlier))
-        watch = DriftWatch(replace(bundle, history=history))
+        watch = BundleWatch(replace(bundle, history=history))
         found = [Prediction(label=label, confidence=c) for label, c in zip(labels, later, strict=True)]
         decided = [
             decision

@@ -99,7 +99,7 @@ def _word(*, drifted: bool) -> str:
     return "warning: drift" if drifted else "no drift"
 
 
-class DriftWatch:
+class BundleWatch:
     """Decisions of a bundle, comparing labels and confidence with its history on the way.
 
     Parameters

@@ -13,7 +13,7 @@ from calibrant.evaluation._label import LabelFile
 
 if TYPE_CHECKING:
     from calibrant.assembly._bundle import Bundle
-    from calibrant.assembly._bundle_drift import BundleDrift, DriftWatch
+    from calibrant.assembly._bundle_drift import BundleDrift, BundleWatch
     from calibrant.evaluation._data import UnlabelledTexts
 
 
@@ -27,7 +27,7 @@ class DecidedLabels:
         Bundle, task file or directory of a run, as the user named it.
     bundle : Bundle or None
         None of a task file.
-    watch : DriftWatch or None
+    watch : BundleWatch or None
         None without a history.
     file : LabelFile
         Written with the decisions.
@@ -35,7 +35,7 @@ class DecidedLabels:
 
     source: Path
     bundle: Bundle | None
-    watch: DriftWatch | None
+    watch: BundleWatch | None
     file: LabelFile
 
     @classmethod
@@ -58,9 +58,9 @@ class DecidedLabels:
         """
         watch = None
         if bundle is not None and bundle.history.rows:
-            from calibrant.assembly._bundle_drift import DriftWatch
+            from calibrant.assembly._bundle_drift import BundleWatch
 
-            watch = DriftWatch(bundle)
+            watch = BundleWatch(bundle)
         decide = watch or bundle
         file = LabelFile(
             out,
