@@ -17,7 +17,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "calibrant"
-MODULE_LINES = 500  # of any kind
 FUNCTION_LINES = 40  # code lines of the body
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -200,14 +199,6 @@ def riddle_kind(line: str) -> str:
         return "bare"
     verb = (found["verb"] or found["giving"]).lower()
     return "return" if verb == "return" else "other verb"
-
-
-def long_modules(modules: Iterable[Module], limit: int = MODULE_LINES) -> Iterator[Place]:
-    """Yield the modules of more than `limit` lines, of any kind."""
-    for module in modules:
-        count = len(module.source.splitlines())
-        if count > limit:
-            yield module.place(module.name, module.tree, f"{count} lines")
 
 
 def long_functions(modules: Iterable[Module], limit: int = FUNCTION_LINES) -> Iterator[Place]:

@@ -54,11 +54,10 @@ except SystemExit as done:
 print("\\n" + json.dumps(sorted(name for name in sys.modules if name.split(".")[0] == "calibrant")))
 """
 COLUMNS = (
-    *("modules", "code lines", "> 500", "> 40", "names", "no page"),
+    *("modules", "code lines", "> 40", "names", "no page"),
     *("riddles: bare", "return", "other verb"),
 )
 LEGEND = f"""
-> 500: modules of more than {house.MODULE_LINES} lines.
 > 40: functions of more than {house.FUNCTION_LINES} code lines, docstring and parameters left out.
 names: in `__all__` of public modules, once for each package. no page: those that no page, notebook or example has.
 riddles: docstrings that open with a question, such as "What ...", "Return what ..." and "Say what ...".
@@ -133,11 +132,10 @@ def seconds(*command: str) -> float:
 
 
 def sizes(name: str, modules: Sequence[house.Module]) -> tuple[str, ...]:
-    """Return the cells about code: modules, code lines, long modules, long functions."""
+    """Return the cells about code: modules, code lines, long functions."""
     counts = (
         len(modules),
         house.code_lines(modules),
-        len(list(house.long_modules(modules))),
         len(list(house.long_functions(modules))),
     )
     return (name, *(f"{count:,}" for count in counts))
@@ -208,7 +206,6 @@ def listed(
     names = house.public_names(modules)
     every = {f"{package}.{name}": home for (package, name), home in sorted(names.items())}
     return {
-        "long-modules": lambda: list(house.long_modules(modules)),
         "long-functions": lambda: list(house.long_functions(modules)),
         "riddles": lambda: list(house.riddles(modules)),
         "names": lambda: [f"{name}  {home}" for name, home in every.items()],

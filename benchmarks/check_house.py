@@ -1,4 +1,4 @@
-"""Holds the limits of the house: length of modules and functions, first lines of docstrings.
+"""Holds the limits of the house: length of functions, first lines of docstrings.
 
 Every limit has a list of debts in house_debts.toml: what breaks it today. What breaks a limit and is not on its list
 fails, and so does a debt that was paid and is still on it: a limit is only loosened by a line added to that file.
@@ -43,11 +43,6 @@ class Rule:
 
 
 RULES = {
-    "long_modules": Rule(
-        find=house.long_modules,
-        debt=lambda place: place.name,
-        advice=f"expected at most {house.MODULE_LINES} lines in a module: divide it",
-    ),
     "long_functions": Rule(
         find=house.long_functions,
         debt=lambda place: place.name,
