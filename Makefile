@@ -31,7 +31,7 @@ DATA ?= data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= data/recorded
 
-.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label bench-fused
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label bench-fused
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -77,8 +77,12 @@ $(INSTALLED_RAY): $(INSTALLED_DEV)
 	$(PIP) --editable ".[ray]"
 	touch $@
 
+# 150 labelled rows teach, choose and certify; the 400 test rows judge once, after everything is chosen.
 demo: $(INSTALLED)
-	$(VENV)/bin/calibrant optimize examples/reviews/task.toml --max-metric-calls 400 --out runs/demo
+	$(VENV)/bin/calibrant optimize examples/banking/task.toml --max-metric-calls 400 --out runs/demo
+	$(VENV)/bin/calibrant evaluate examples/banking/task.toml --run runs/demo \
+	    --file examples/banking/test.jsonl --out runs/judged
+	@echo "Next: source $(VENV)/bin/activate, then calibrant init YOUR.csv --out mine"
 
 # The offline tier: no network, and the embedded model in three cases only.
 test: $(INSTALLED_DEV)
@@ -158,6 +162,10 @@ data: $(INSTALLED)
 
 bench-extract: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_extract.py
+
+# Asks about labelled rows alone, so that the test rows of the examples stay untouched.
+bench-first-prompt: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_first_prompt.py
 
 bench-first-hour: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_first_hour.py

@@ -263,7 +263,7 @@ def baseline_lines(
     result : evaluation.EvaluationResult
         The evaluation; its ``metrics.json`` gets the comparison.
     task : Task
-        Task with the baselines' training and validation rows.
+        Task with the baselines' rows: of a file, all labelled ones; of a split, training and validation rows.
     file : Path or None
         File of the evaluated rows, if they are not the task's.
     split : str
@@ -272,9 +272,7 @@ def baseline_lines(
     if result.directory is None or not result.metrics.complete or isinstance(task.labels, CompositeLabels):
         return []
     sources = [
-        source
-        for name, source in task.sources.items()
-        if name != "test" and (file is not None or name != split)
+        source for name, source in task.sources.items() if file is not None or name not in {"test", split}
     ]
     if not sources:
         return ["No baselines: the task has no other labelled rows (train, validation) under [data]."]

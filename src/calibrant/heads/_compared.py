@@ -26,8 +26,9 @@ class TextBaseline:
     """Classifier on the words of texts, TF-IDF and logistic regression, without a language model.
 
     Words and pairs of words, and pieces of words of two to four characters, both weighted as scikit-learn's
-    `TfidfVectorizer` does with ``sublinear_tf=True``; `LogisticRegression` with ``C=10``. A label that no row has keeps
-    a small probability.
+    `TfidfVectorizer` does with ``sublinear_tf=True``; `LogisticRegression` with ``C=10``. Labels count alike, whether
+    they have many rows or few, and the name of each label is two more rows of it: the same as a head that reads the
+    text alone. A label that no row has keeps a small probability.
 
     Attributes
     ----------
@@ -67,7 +68,8 @@ class TextBaseline:
             )
         rows = _rows(texts, len(found))
         truth = check_answers(answers, rows.logprobs)
-        self._model = LinearModel(["text"]).fit(rows, truth)
+        # A stranger's best try without a model: on Banking77 the names of the labels alone make up for the model.
+        self._model = LinearModel(["text"]).fit(rows, truth, names=found.labels)
         self.labels_, self._n_rows = found, len(truth)
         return self
 
