@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline, make_union
+from sklearn.pipeline import make_union
 
 from calibrant.core import ConfigurationError, NotFittedError
 from calibrant.heads import TextBaseline
@@ -20,18 +21,22 @@ WORDS = ["red fox", "red hen", "grey wolf", "grey owl", "a red one", "some grey 
 COLOURS = [0, 0, 1, 1, 0, 1]
 
 
-def reference(texts: list[str], answers: Any, asked: list[str], *, n_labels: int) -> Any:
-    """Return scikit-learn's distributions, with one row of equal shares added."""
-    model = make_pipeline(
-        make_union(
-            TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
-            TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True),
-        ),
-        LogisticRegression(C=10, max_iter=2000),
-    ).fit(texts, answers)
-    found = np.zeros((len(asked), n_labels))
-    found[:, model.classes_] = model.predict_proba(asked)
-    return (len(texts) * found + 1.0 / n_labels) / (len(texts) + 1.0)
+def reference(texts: list[str], answers: Any, asked: list[str], *, labels: Sequence[str]) -> Any:
+    """Return scikit-learn's distributions, taught the names of the labels, too, with one row of equal shares added."""
+    taught = [*texts, *labels]
+    targets = np.concatenate([answers, np.arange(len(labels))])
+    rows_of_label = np.bincount(answers, minlength=len(labels))
+    worth = np.repeat([1.0, 2.0], [len(texts), len(labels)])
+    weights = worth / (rows_of_label[targets] + 2.0)  # the same sum for each label
+    weights *= worth.sum() / weights.sum()
+    columns = make_union(
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
+        TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True),
+    )
+    model = LogisticRegression(C=10, max_iter=2000)
+    model.fit(columns.fit_transform(taught), targets, sample_weight=weights)
+    found = model.predict_proba(columns.transform(asked))
+    return (len(texts) * found + 1.0 / len(labels)) / (len(texts) + 1.0)
 
 
 @pytest.mark.parametrize("limit", [0, 2000], ids=["in words", "in the span of the texts"])
@@ -43,8 +48,8 @@ def test_it_is_what_scikit_learn_finds(limit: int, n_labels: int, monkeypatch: p
     answers = rows.answers % n_labels
     found = TextBaseline().fit(rows.texts, answers, labels=LABELS[:n_labels])
     asked = [*fresh.texts, "", "nothing of it", *rows.texts[:5]]
-    expected = reference(rows.texts, answers, asked, n_labels=n_labels)
-    assert np.exp(found.predict_log_proba(asked)) == pytest.approx(expected, abs=1e-3)
+    expected = reference(rows.texts, answers, asked, labels=LABELS[:n_labels])
+    assert np.exp(found.predict_log_proba(asked)) == pytest.approx(expected, abs=2e-3)
     assert found.predict(asked) == [LABELS[place] for place in expected.argmax(axis=1)]
 
 
@@ -55,31 +60,29 @@ def test_many_texts_are_solved_in_words() -> None:
     asked = ["sun 3", "rain", "3"]
     found = TextBaseline().fit(texts, answers, labels=["dry", "wet"])
     assert np.exp(found.predict_log_proba(asked)) == pytest.approx(
-        reference(texts, answers, asked, n_labels=2), abs=1e-3
+        reference(texts, answers, asked, labels=["dry", "wet"]), abs=2e-3
     )
     assert found.predict(asked[:2]) == ["dry", "wet"]
 
 
-def test_a_label_without_rows_keeps_a_small_probability() -> None:
-    """A label without rows has its share of the one row that holds every label equally."""
-    found = np.exp(TextBaseline().fit(WORDS, COLOURS, labels=LABELS).predict_log_proba(["red", "grey"]))
-    assert found[:, 2:] == pytest.approx(1 / 4 / 7)
-    assert found.sum(axis=1) == pytest.approx(1.0)
+def test_a_label_without_rows_answers_to_its_name() -> None:
+    """A label that no row has is predicted for a text like its name."""
+    found = TextBaseline().fit(WORDS, COLOURS, labels=["red", "grey", "blue_sea", "greenWood"])
+    assert found.predict(["the blue sea", "green woods", "red deer"]) == ["blue_sea", "greenWood", "red"]
 
 
-def test_one_label_alone_is_what_it_says() -> None:
-    """If all six rows have one label, its probability is 6.5 of 7."""
-    found = TextBaseline().fit(WORDS, [1] * 6, labels=["a", "b"])
-    assert np.exp(found.predict_log_proba(["red", ""])) == pytest.approx(np.array([[0.5, 6.5]] * 2) / 7)
+def test_labels_count_alike() -> None:
+    """A text without telling words gives a rare label more than its share of the rows."""
+    texts = [f"fox {number}" for number in range(18)] + ["owl 1", "owl 2"]
+    found = TextBaseline().fit(texts, [0] * 18 + [1] * 2, labels=["day", "dew"])
+    assert np.exp(found.predict_log_proba([""]))[0, 1] > 0.2  # 2 of 20 rows
 
 
 @pytest.mark.parametrize("texts", [["..."] * 6, ["   ", "", "\n", "", "", ""], ["same old"] * 6])
-def test_texts_without_words_leave_the_shares_of_the_labels(texts: list[str]) -> None:
-    """Texts without telling words give the shares of the labels."""
+def test_texts_without_words_tell_nothing(texts: list[str]) -> None:
+    """Texts without telling words give the labels about equal probabilities."""
     found = TextBaseline().fit(texts, [0, 0, 0, 0, 1, 1], labels=["a", "b"])
-    assert np.exp(found.predict_log_proba(["same old", ""])) == pytest.approx(
-        np.array([[4.5, 2.5]] * 2) / 7, abs=2e-2
-    )
+    assert np.exp(found.predict_log_proba([""])) == pytest.approx(np.array([[0.5, 0.5]]), abs=0.1)
 
 
 @settings(max_examples=25)
