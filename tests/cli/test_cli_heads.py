@@ -75,6 +75,28 @@ def test_rows_are_evaluated_with_the_head_of_a_run(task: Path, searched: Path, t
     assert (out / "head.json").read_bytes() == (searched / "head.json").read_bytes()
 
 
+def test_an_evaluation_says_what_the_runs_certificate_accepts(
+    task: Path, searched: Path, tmp_path: Path
+) -> None:
+    """--run prints how many of the evaluated rows the run's certificate accepts, and how many of these are right."""
+    rows = tmp_path / "fresh.jsonl"
+    texts = {row["answer"]: row["input"] for row in final_rows(searched)}
+    lines = [{"input": f"{texts[label]} {number}", "answer": label} for number in range(5) for label in LABELS]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = ("evaluate", task, "--run", searched, "--file", rows, "--no-cache", "--out")
+    calibration = searched / "calibration.json"
+    record = json.loads(calibration.read_text())
+    for threshold, expected in ((0.0, "10 (100.0 %) of these rows, accuracy 1.000"), (1.1, "0 (0.0 %)")):
+        certified = {"threshold": threshold, "target_accuracy": 0.9}
+        calibration.write_text(json.dumps({**record, "certified": certified}))
+        printed = done(run(*command, tmp_path / str(threshold))).stdout
+        (line,) = [line for line in printed.splitlines() if line.startswith("accepted at the confidence")]
+        assert "promised 0.9 right" in line
+        assert expected in line
+    calibration.write_text(json.dumps({**record, "certified": None}))
+    assert "accepted at" not in done(run(*command, tmp_path / "none")).stdout
+
+
 def test_a_head_of_another_prompt_or_a_damaged_one_is_refused(task: Path, searched: Path) -> None:
     """A damaged head.json, and a head beside another prompt, are refused."""
     head = searched / "head.json"

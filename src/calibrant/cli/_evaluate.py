@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from calibrant import assembly, calibration, evaluation, inference
 from calibrant.assembly._task_record import record_run
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
-from calibrant.cli._evaluation_table import baseline_lines, print_result, routing_stats
+from calibrant.cli._evaluation_table import acceptance_lines, baseline_lines, print_result, routing_stats
 from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
 from calibrant.cli._prompted import Source, source_of, without_head, write_demonstrations
 from calibrant.cli._tables import say
@@ -82,6 +82,8 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
         except StateError as error:  # the numbers are printed first
             problem = error
     beside = baseline_lines(result, loaded, file=options.file, split=options.split)
+    if options.run is not None:
+        beside = [*acceptance_lines(result, run=options.run), *beside]
     print_result(result, loaded, entry, routing=routing, baselines=beside, as_json=options.as_json)
     if problem is not None:
         say("The run is kept: run the same command again to add it to the history.")

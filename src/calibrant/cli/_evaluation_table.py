@@ -15,6 +15,8 @@ from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import read_json_object
 from calibrant.core._labels import LabelSet
 from calibrant.core._task import Task
+from calibrant.evaluation._calibrate import CALIBRATION
+from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import confidence_remarks
 
 if TYPE_CHECKING:
@@ -286,6 +288,37 @@ def baseline_lines(
     except (ConfigurationError, DataError, StateError) as error:  # the evaluation is complete without them
         return [f"No baselines: {error}"]
     return [*_baseline_table(found, answered=result.metrics.answered), found.verdict]
+
+
+def acceptance_lines(result: evaluation.EvaluationResult, *, run: Path) -> list[str]:
+    """Return a line on the evaluated rows that a run's certificate accepts; none without a certificate.
+
+    Parameters
+    ----------
+    result : evaluation.EvaluationResult
+        The evaluation of other rows under the run's prompt and head.
+    run : Path
+        Directory of the search that certified a threshold.
+    """
+    calibration = run / CALIBRATION
+    if result.directory is None or not result.metrics.complete or not calibration.exists():
+        return []
+    record = read_json_object(calibration, remedy="calibrate the run again")
+    certified = record.get("certified")
+    if certified is None:
+        return []
+    saved = evaluation.load_predictions(result.directory)
+    known = saved.correct >= 0
+    accepted = known & (saved.confidence >= certified["threshold"])
+    n_known, n_accepted = int(known.sum()), int(accepted.sum())
+    n_right = int(saved.correct[accepted].sum())
+    line = (
+        f"accepted at the confidence that {run} certifies ({certified['threshold']:.6g} or more, promised "
+        f"{certified['target_accuracy']:g} right): {_share(n_accepted, n_known)} of these rows"
+    )
+    if n_accepted:
+        line += f", accuracy {with_interval(wilson_interval(n_right, n_accepted))}"
+    return [line]
 
 
 def _baseline_table(found: BaselineComparison, *, answered: int) -> list[str]:
