@@ -27,16 +27,17 @@ from calibrant.evaluation._cache import default_cache
 from calibrant.evaluation._data import settle, settle_as_before
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
+from calibrant.runs._journal import JournalAfterSearch
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Evaluate, PromptedOptions, RunOptions
     from calibrant.core._predictor import Stop
+    from calibrant.core._records import Journal
     from calibrant.core._settings import DemonstrationSettings
     from calibrant.evaluation._data import UnlabelledTexts
     from calibrant.evaluation._history_run import RunScope
     from calibrant.heads._head import Head
     from calibrant.inference._base import BasePredictor
-    from calibrant.store._cache import PredictionCache
 
 _ENGINES: Final = ("local", "ray")
 
@@ -185,16 +186,20 @@ def _run(
     if options.engine == "ray":
         return on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
     limits, about = run_limits(source.task, options), {"task": source.task.name}
-    with opened_cache(options) as cache:
+    with opened_cache(source, options) as cache:
         evaluator = evaluation.BatchEvaluator(classifier, limits=limits, cache=cache)
         return evaluator.evaluate(rows, out=options.out, about=about, on_progress=on_progress, stop=stop)
 
 
-def opened_cache(options: RunOptions) -> contextlib.AbstractContextManager[PredictionCache | None]:
-    """Open the cache that the options name, by default the user's; None with --no-cache."""
+@contextlib.contextmanager
+def opened_cache(source: Source, options: RunOptions) -> Iterator[Journal | None]:
+    """Open the cache that the options name, by default the user's, with the answers of the run; None with --no-cache."""
     if options.no_cache:
-        return contextlib.nullcontext()
-    return evaluation.open_cache(options.cache or default_cache())
+        yield None
+        return
+    saved = source.saved_answers
+    with evaluation.open_cache(options.cache or default_cache()) as cache:
+        yield cache if saved is None else JournalAfterSearch(cache, saved)
 
 
 def on_cluster(

@@ -100,7 +100,7 @@ def _run(  # noqa: PLR0913 (what a run is made of)
         file.prepare()
         with file.kept():
             return on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
-    with opened_cache(options) as cache:
+    with opened_cache(source, options) as cache:
         evaluator = evaluation.BatchEvaluator(
             classifier, limits=run_limits(source.task, options), cache=cache
         )

@@ -46,7 +46,7 @@ from calibrant.runs._directory import (
     rescue_if_lost,
     write_json,
 )
-from calibrant.runs._journal import JsonlStore, PredictionJournal
+from calibrant.runs._journal import JOURNAL, JsonlStore, PredictionJournal
 from calibrant.scoring._strategies import (
     BrierScoring,
     LinearBlendScoring,
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from calibrant.heads._embedding import EmbeddingModel
     from calibrant.inference._models import ModelLike
 
-_JOURNAL: Final = "journal.jsonl"
 _VERSION: Final = "search"  # a key of run.json
 _CURRENT: Final = 2
 _LOG = logging.getLogger("calibrant")
@@ -381,7 +380,7 @@ def _opened_files(
     if not is_part:
         write_json(directory / MANIFEST, manifest)
     with (
-        JsonlStore(directory / _JOURNAL) as journal,
+        JsonlStore(directory / JOURNAL) as journal,
         JsonlStore(directory / "reflections.jsonl") as reflections,
         rescue_if_lost(
             lambda: journal.in_place and reflections.in_place,
@@ -418,5 +417,5 @@ def _rescued(directory: Path, manifest: Mapping[str, Any], stores: Sequence[Json
 
 def _has_rows(path: Path) -> bool:
     """Return True if the run has stored at least one prediction."""
-    journal = path / _JOURNAL
+    journal = path / JOURNAL
     return journal.exists() and journal.stat().st_size > 0
