@@ -193,7 +193,7 @@ def _run(
 
 @contextlib.contextmanager
 def opened_cache(source: Source, options: RunOptions) -> Iterator[Journal | None]:
-    """Open the cache that the options name, by default the user's, with the answers of the run; None with --no-cache."""
+    """Open the cache of the options, by default the user's, with the answers of the run; None with --no-cache."""
     if options.no_cache:
         yield None
         return

@@ -201,7 +201,7 @@ def _prediction_in(line: bytes) -> Prediction | None:
     """Return the prediction in a line of a journal; None if it cannot be read."""
     try:
         return prediction_from_record(json.loads(line)["value"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (StateError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
