@@ -87,7 +87,7 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     if problem is not None:
         say("The run is kept: run the same command again to add it to the history.")
         raise problem
-    exit_as(result.metrics, gates, stop=stop)
+    exit_as(result, gates, stop=stop)
 
 
 def _gate(text: str) -> tuple[str, float]:
@@ -295,12 +295,14 @@ def write_down(source: Source, out: Path, classifier: BasePredictor) -> None:
         write_demonstrations(classifier, out)
 
 
-def exit_as(metrics: evaluation.EvaluationMetrics, gates: Mapping[str, float], *, stop: Stop) -> None:
+def exit_as(result: evaluation.EvaluationResult, gates: Mapping[str, float], *, stop: Stop) -> None:
     """Exit with an error code if the run ended early, failed or missed a gate; print advice."""
+    metrics = result.metrics
     again = "run the same command again"
     if not metrics.complete:
         total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
-        say(f"stopped ({metrics.stopped}): {metrics.rows:,}{total} rows are saved; {again} to go on.")
+        kept = metrics.rows if result.kept_rows is None else result.kept_rows
+        say(f"stopped ({metrics.stopped}): {kept:,}{total} rows are saved; {again} to go on.")
         raise SystemExit(INTERRUPTED if stop.reason == ENDED_BY_SIGNAL else FAILED)
     failed = metrics.rows - metrics.answered
     if failed:

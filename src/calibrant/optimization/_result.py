@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -215,7 +215,7 @@ class OptimizationResult:
     unpriced_calls: int = 0
     in_process: bool = False
     ended: str = ""
-    directory: Path | None = None
+    directory: Path | None = field(default=None, compare=False)
     thresholds: ThresholdSuggestion | None = None
     credit_difference: Interval | None = None
     validated: tuple[ValidatedPrompt, ...] = ()
