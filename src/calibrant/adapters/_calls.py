@@ -136,8 +136,8 @@ class SearchSize:
         )
         raise ConfigurationError(
             f"Expected max_metric_calls (--max-metric-calls) >= {self.floor}, got {max_metric_calls}: one accepted "
-            f"proposal takes two passes over {self.validation_rows} validation rows, two minibatches of {self.minibatch_size}{sample}"
-            f"{others}."
+            f"proposal takes two passes over {self.validation_rows} validation rows, two minibatches of "
+            f"{self.minibatch_size}{sample}{others}."
         )
 
 

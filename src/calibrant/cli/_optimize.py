@@ -135,12 +135,12 @@ def _table(result: optimization.OptimizationResult) -> list[str]:
         scores["final: best prompt"] = result.best_prompt
     has_credit = any(score.credit is not None for score in scores.values())
     head = _HEAD_WITH_CREDIT if has_credit else _HEAD
-    rows: list[tuple[str, ...]] = [(f"{result.seed_prompt.rows:,} test rows", *head)]
+    rows: list[tuple[str, ...]] = [("", *head)]
     rows += [(name, *_cells(score, has_credit=has_credit)) for name, score in scores.items()]
     for baseline in () if final is None else final.baselines:
         labels = str(baseline.answered_labels)
         rows.append((baseline.name, with_interval(baseline.accuracy), number(baseline.macro_f1), labels, ""))
-    return [f"{result.task}: {result.model}", *aligned(rows)]
+    return [f"{result.task}: {result.seed_prompt.rows:,} test rows, {result.model}", *aligned(rows)]
 
 
 def _cells(score: PromptScore, *, has_credit: bool) -> tuple[str, ...]:

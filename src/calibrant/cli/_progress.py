@@ -124,7 +124,8 @@ class ProgressDisplay(_Display):
             return
         parts = []
         if progress.phase == "search" and progress.proposals:
-            parts.append(f"{progress.proposals:,} prompts proposed, {progress.accepted:,} promising")
+            many = "" if progress.proposals == 1 else "s"
+            parts.append(f"{progress.proposals:,} prompt{many} proposed, {progress.accepted:,} promising")
         if progress.cost is not None:
             parts.append(dollars(progress.cost))
         left, is_waiting = progress.eta_seconds, bool(progress.rate_limits)

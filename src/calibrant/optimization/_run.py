@@ -203,8 +203,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     with ExitStack() as stack:
         predictor, embedding = _open(task, model, stack, limits), _open_embedding(task)
         tracker = ProgressTracker(progress, total=max_metric_calls, test_rows=2 * len(task.test))
-        tracker.begin(in_process=predictor.in_process)
         if isinstance(model, Predictor):  # whose description is part of the fingerprint
+            tracker.begin(in_process=predictor.in_process)
             settle(predictor, task.validation, rows=max_metric_calls, stop=stop)
         fingerprint = search_fingerprint(task, model, plan)
         directory = _chosen_directory(out, fingerprint)
