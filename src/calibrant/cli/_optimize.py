@@ -196,7 +196,7 @@ def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
 
 
 def _cost(result: optimization.OptimizationResult) -> str:
-    """Return what a search has cost, in words where no price is known."""
+    """Return the cost of a search, in words where no price is known."""
     if result.in_process:
         return "none, the model runs here"
     if result.cost is None:

@@ -141,7 +141,7 @@ class ProgressDisplay(_Display):
 
 
 def _announcements(progress: Progress) -> dict[str, str]:
-    """Return what is known beforehand of rows, time and cost of a search, by topic."""
+    """Return sentences about rows, time and cost of a search, by topic, as far as they are known."""
     found = {}
     if progress.search_rows:
         free = "; the model runs here, at no cost" if progress.in_process else ""

@@ -123,7 +123,7 @@ class ProgressTracker:
         self._since = time.perf_counter()
 
     def begin(self, *, in_process: bool, directory: Path | None = None) -> None:
-        """Report what a search may ask, before it asks anything, and the directory of its run."""
+        """Report the most rows of a search, before it asks anything, and the directory of its run."""
         with self._lock:
             self._since = time.perf_counter()
             self._update(in_process=in_process, directory=directory)

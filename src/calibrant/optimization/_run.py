@@ -6,9 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -39,7 +38,13 @@ from calibrant.optimization._plan import (
 )
 from calibrant.optimization._progress import ProgressListener, ProgressTracker
 from calibrant.optimization._prompt_parts import check_given_prompts
-from calibrant.optimization._reflection import Confusions, ReflectingAdapter, check_names, open_reflection
+from calibrant.optimization._reflection import (
+    Confusions,
+    ReflectingAdapter,
+    Reflection,
+    check_names,
+    open_reflection,
+)
 from calibrant.optimization._result import OptimizationResult
 from calibrant.optimization._search import Search, race_reserve
 from calibrant.optimization._stages import HeadStage, TestStage
@@ -216,23 +221,14 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         predictor.use_journal(PredictionJournal(journal))
         if not isinstance(model, Predictor):
             settle(predictor, task.validation, rows=max_metric_calls, stop=stop)
-        reflection = stack.enter_context(
-            open_reflection(
-                plan.reflection_model,
-                reflections,
-                options=reflection_options,
-                stop=stop,
-                charge=partial(_charge, predictor),
-            )
-        )
+        reflection = stack.enter_context(_reflection(plan, reflections, reflection_options, stop, predictor))
         seen = ValidationLog(task.validation)
         adapter = _adapter(predictor, scoring, task, plan, tracker, seen)
         adapter.stop = stop
         stage = SearchStage(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
         for_race, for_head = _reserved_calls(task, plan, max_metric_calls, teaches=teaches)
-        search = Search(
-            **vars(stage), directory=directory, max_metric_calls=max_metric_calls - for_head, seen=seen
-        )
+        most = max_metric_calls - for_head
+        search = Search(**vars(stage), directory=directory, max_metric_calls=most, seen=seen)
         budget = max_metric_calls if teaches else 0
         heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
         found, head = heads.run(search.run(for_race=for_race))
@@ -343,10 +339,20 @@ def _within(limits: Limits, stop: Stop, *, journal: JsonlStore, directory: Path 
             timer.cancel()
 
 
-def _charge(predictor: Predictor, usage: Usage) -> None:
-    """Count what a reflection model has used towards the budgets of the search."""
-    if isinstance(predictor, BasePredictor):
-        predictor.meter.charge(usage, rows=0)
+def _reflection(
+    plan: SearchPlan,
+    answers: JsonlStore,
+    options: Mapping[str, Any] | None,
+    stop: Stop,
+    predictor: Predictor,
+) -> AbstractContextManager[Reflection | None]:
+    """Return the context of the plan's reflection model, whose price counts towards the predictor's budgets."""
+
+    def charge(usage: Usage) -> None:
+        if isinstance(predictor, BasePredictor):
+            predictor.meter.charge(usage, rows=0)
+
+    return open_reflection(plan.reflection_model, answers, options=options, stop=stop, charge=charge)
 
 
 def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack, limits: Limits) -> Predictor:
