@@ -129,7 +129,7 @@ def test_a_budget_for_nothing_is_refused() -> None:
     rows: Any = [{"input": example.input, "answer": example.answer} for example in examples("row", 20)]
     adapter = ConfidenceAdapter(client, "category", enum_schema(LabelSet(LABELS), "category"))
     adapter.budget(46, valset=rows)
-    with pytest.raises(ConfigurationError, match="max_metric_calls >= 46, got 45"):
+    with pytest.raises(ConfigurationError, match=r"max-metric-calls\) >= 46, got 45"):
         adapter.budget(45, valset=rows)
     assert client.requests == []
 

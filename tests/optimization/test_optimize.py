@@ -490,5 +490,5 @@ def test_directory_with_other_files_is_refused(tmp_path: Path) -> None:
 
 def test_too_small_a_budget_is_refused_with_the_floor() -> None:
     """A budget below two validation passes and two minibatches raises ConfigurationError."""
-    with pytest.raises(ConfigurationError, match=r"max_metric_calls >= 26, got 25"):
+    with pytest.raises(ConfigurationError, match=r"max-metric-calls\) >= 26, got 25"):
         search(max_metric_calls=25)
