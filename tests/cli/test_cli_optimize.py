@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
 from calibrant import optimization
 from calibrant.cli import _progress as progress_module
+from calibrant.core import CompletionRequest
 from calibrant.metrics._classification import AnsweredLabels
 from calibrant.optimization import OptimizationResult, Progress
 from calibrant.optimization._choice import ValidatedPrompt
@@ -47,6 +51,23 @@ Fake = Callable[[Callable[[str, str], Answer]], FakeClient]
 BUDGET = ("--max-metric-calls", 30, "--minibatch-size", 4)
 
 
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Change to a folder of the test's own, where searches without --out leave their directories."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def table(stdout: str) -> list[list[str]]:
+    """Return the cells of the table that a search prints, row by row."""
+    lines = stdout.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.strip().startswith("accuracy"))
+    rows = itertools.takewhile(lambda line: "  " in line, lines[head + 1 :])
+    return [re.split(r"\s{2,}", row) for row in rows]
+
+
 # --- what it does -------------------------------------------------------------------------------
 
 
@@ -56,37 +77,153 @@ def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fa
     out = tmp_path / "run"
     result = done(run(write_task(), "--out", out, *BUDGET))
     assert "animals: 4 test rows, fake" in result.stdout
-    cells = [line.split("│")[1:3] for line in result.stdout.splitlines() if "│" in line]
-    assert [[cell.strip() for cell in row] for row in cells] == [
-        ["seed", "0.500"],
-        ["seed, no prior", "0.500"],
-        ["best", "1.000"],
-        ["best + head", "1.000"],
-        ["majority", "0.500"],
-        ["TF-IDF", "1.000"],
+    assert [row[:2] for row in table(result.stdout)] == [
+        ["seed prompt", "0.500 (0.150 to 0.850)"],
+        ["best prompt, no head", "1.000 (0.510 to 1.000)"],
+        ["final: prompt + head", "1.000 (0.510 to 1.000)"],
+        ["majority", "0.500 (0.150 to 0.850)"],
+        ["TF-IDF", "1.000 (0.510 to 1.000)"],
     ]
-    assert "Best minus seed: +0.500 accuracy, 95 % interval" in result.stdout
+    assert "the best prompt with its head and the seed prompt alone: +0.500 accuracy (" in result.stdout
     assert "Which answers to accept is not known: about 20 test rows with a confidence" in result.stdout
-    assert f"Files: {out}/result.json, best_prompt.txt, predictions.jsonl, report.html" in result.stdout
+    assert f"Files in {out}: result.json, best_prompt.txt, predictions.jsonl, report.html" in result.stdout
     assert {path.name for path in out.iterdir()} >= FILES
     assert (out / "best_prompt.txt").read_text() != SEED
     assert json.loads((out / "result.json").read_text())["task"] == "animals"
     assert "<h1>animals: fake</h1>" in (out / "report.html").read_text()
-    assert result.stderr.startswith("search: ")
+    assert result.stderr.startswith(
+        f"At most 30 rows to search and 8 to test.\nEverything is kept in {out}: the same command goes on from there.\n"
+        "search: "
+    )
+    assert re.search(
+        r"\nBy the first answers, that takes at most [\d mins]+; no price is known\.\n", result.stderr
+    )
     assert "test: " in result.stderr
     assert client.closed
 
 
 def test_json_is_the_result_and_nothing_else(write_task: WriteTask, fake: Fake) -> None:
-    """With --json the result is printed, and no file is written without --out."""
+    """With --json the result is printed, with the directory of the run."""
     fake(learns)
-    task = write_task()
-    before = sorted(task.parent.iterdir())
-    result = done(run(task, "--json", *BUDGET))
+    result = done(run(write_task(), "--json", *BUDGET))
     record = json.loads(result.stdout)
     assert record["best_prompt"]["accuracy"]["estimate"] == 1.0
     assert record["seed_prompt"]["accuracy"]["estimate"] == 0.5
-    assert sorted(task.parent.iterdir()) == before
+    assert record["directory"] == "runs/animals"
+    assert "directory" not in json.loads(Path("runs/animals/result.json").read_text())
+
+
+def test_a_search_without_out_is_kept_under_its_name(write_task: WriteTask, fake: Fake) -> None:
+    """Without --out a run is named after its task; the same command goes on, another search gets a number."""
+    client = fake(learns)
+    task = write_task()
+    first = done(run(task, *BUDGET))
+    assert "Everything is kept in runs/animals: the same command goes on from there." in first.stderr
+    assert "Files in runs/animals: result.json" in first.stdout
+    asked = len(client.requests)
+    done(run(task, *BUDGET))
+    assert len(client.requests) == asked
+    other = done(run(task, *BUDGET, "--seed", 1))
+    assert "Files in runs/animals-2: result.json" in other.stdout
+    Path("runs/animals-3").mkdir()
+    Path("runs/animals-3/mine.txt").write_text("mine")
+    done(command("evaluate")(task, "--out", "runs/animals-4"))
+    more = done(run(task, *BUDGET, "--seed", 2))
+    assert "Files in runs/animals-5: result.json" in more.stdout
+    assert done(run(task, *BUDGET, "--seed", 1)).stdout.count("runs/animals-2") == 1
+
+
+def test_names_of_tasks_become_names_of_directories(write_task: WriteTask, fake: Fake) -> None:
+    """A task's name with other characters than letters and digits makes a directory below runs/."""
+    fake(learns)
+    toml = write_task().read_text().replace('name = "animals"', 'name = "../a b: c"')
+    result = done(run(write_task(toml=toml), *BUDGET))
+    assert "Files in runs/a-b-c: result.json" in result.stdout
+
+
+def test_tables_fit_80_columns(write_task: WriteTask, fake: Fake) -> None:
+    """No line of the table is wider than 80 columns, however many labels there are."""
+    fake(learns)
+    stdout = done(run(write_task(), *BUDGET)).stdout
+    lines = stdout.splitlines()
+    assert max(map(len, lines[: len(table(stdout)) + 2])) <= 78
+    assert "score" not in lines[1]
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+class Priced(FakeClient):
+    """Model of which every call costs a cent."""
+
+    async def complete(self, request: CompletionRequest) -> object:
+        response = await super().complete(request)
+        return {**cast("dict[str, Any]", response), "_hidden_params": {"response_cost": 0.01}}
+
+
+def test_a_budget_ends_a_search_which_then_goes_on(
+    write_task: WriteTask, use_model: Callable[..., Any]
+) -> None:
+    """--max-cost ends a search with exit code 1 and keeps its answers; the same command goes on from there."""
+    client = use_model(Priced(["cat", "dog"], learns))
+    task = write_task()
+    stopped = run(task, *BUDGET, "--max-cost", 0.05)
+    assert (stopped.exit_code, stopped.stdout) == (1, "")
+    last = stopped.stderr.splitlines()[-1]
+    assert re.fullmatch(
+        r"stopped: The budget max_cost of 0\.05 US dollars is used up; \d+ answers are kept in runs/animals: run the "
+        r"same command again to go on\.",
+        last,
+    )
+    asked = len(client.requests)
+    assert 5 <= asked < 12
+    whole = done(run(task, *BUDGET))
+    assert "cost: $" in whole.stdout
+    texts = [(one.messages[0]["content"], one.messages[-1]["content"]) for one in client.requests]
+    assert len(set(texts)) == len(texts) > asked
+
+
+def test_a_budget_without_a_price_ends_at_once(write_task: WriteTask, fake: Fake) -> None:
+    """--max-cost ends after the first row where no price is known, and says what to set."""
+    client = fake(learns)
+    stopped = run(write_task(), *BUDGET, "--max-cost", 1)
+    assert stopped.exit_code == 1
+    assert "No price is known for this model, so max_cost cannot be kept" in stopped.stderr
+    assert len(client.requests) <= 2
+
+
+def test_a_deadline_ends_a_search_which_then_goes_on(
+    write_task: WriteTask, use_model: Callable[..., Any]
+) -> None:
+    """--deadline gives up the rows under way, and keeps the answers before."""
+
+    class Hanging(FakeClient):
+        hangs = True
+
+        async def complete(self, request: CompletionRequest) -> object:
+            if self.hangs and len(self.requests) >= 6:
+                await asyncio.Event().wait()
+            return await super().complete(request)
+
+    client = use_model(Hanging(["cat", "dog"], learns))
+    task = write_task()
+    stopped = run(task, *BUDGET, "--deadline", 0.5)
+    assert stopped.exit_code == 1
+    assert "stopped: The deadline of 0.5 seconds has passed; " in stopped.stderr
+    client.hangs = False
+    done(run(task, *BUDGET))
+
+
+def test_cost_is_in_words_where_no_price_is_known(
+    write_task: WriteTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that runs in this process costs nothing, and no price is no zero."""
+    assert "cost: no price is known." in shown(monkeypatch, write_task, result_of(cost=None))
+    assert "cost: $0.0123, and 3 calls without a known price." in shown(
+        monkeypatch, write_task, result_of(unpriced_calls=3)
+    )
+    here = result_of(cost=None, in_process=True)
+    assert "cost: none, the model runs here." in shown(monkeypatch, write_task, here)
 
 
 def test_it_says_so_when_nothing_was_better(write_task: WriteTask, fake: Fake) -> None:
@@ -94,7 +231,8 @@ def test_it_says_so_when_nothing_was_better(write_task: WriteTask, fake: Fake) -
     fake(never_learns)
     result = done(run(write_task(), *BUDGET))
     assert "on the validation rows: the seed prompt is kept." in result.stdout
-    assert "Best minus seed" not in result.stdout
+    assert "With so few validation rows, a gain below 0.33 accuracy will often be missed." in result.stdout
+    assert "best prompt" not in result.stdout
 
 
 def test_leaking_rows_warn(write_task: WriteTask, fake: Fake, caplog: pytest.LogCaptureFixture) -> None:
@@ -141,7 +279,7 @@ def test_bad_input_leaves_nothing(write_task: WriteTask, fake: Fake, tmp_path: P
     [
         (
             ("--max-metric-calls", 5, "--minibatch-size", 12),
-            "Expected max_metric_calls >= 32, got 5: one accepted proposal takes two",
+            "Expected max_metric_calls (--max-metric-calls) >= 32, got 5: one accepted proposal takes two",
         ),
         (("--proposer", "magic"), "Expected proposer 'exemplar', 'reflection' or a callable, got 'magic'."),
         (("--proposer", "reflection"), "Expected a reflection model for proposer='reflection'"),
@@ -170,20 +308,19 @@ def test_a_file_for_out_is_kept(write_task: WriteTask, fake: Fake, tmp_path: Pat
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.txt"]
 
 
-@pytest.mark.parametrize(
-    ("out", "message"), [(True, "interrupted: run the same command again to go on."), (False, "interrupted.")]
-)
+@pytest.mark.parametrize("out", [True, False])
 def test_ctrl_c_says_what_is_kept(
-    write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, out: bool, message: str
+    write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, out: bool
 ) -> None:
-    """Ctrl-C exits with 130, and the message says whether anything is kept."""
+    """Ctrl-C exits with 130, and the message says that the same command goes on."""
 
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(optimization, "optimize", interrupt)
     result = run(write_task(), *(("--out", tmp_path / "run") if out else ()))
-    assert (result.exit_code, result.stderr) == (130, message + "\n")
+    said = "interrupted: run the same command again to go on.\n"
+    assert (result.exit_code, result.stderr) == (130, said)
 
 
 # --- the table ----------------------------------------------------------------------------------
@@ -235,16 +372,17 @@ def shown(monkeypatch: pytest.MonkeyPatch, write_task: WriteTask, result: Optimi
 def test_what_is_not_known_is_not_invented(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing numbers are dashes; failures, calls and cost are stated."""
     text = shown(monkeypatch, write_task, result_of())
-    rows = [line.split("│")[2:8] for line in text.splitlines() if "seed " in line and "│" in line]
-    assert [[cell.strip() for cell in row] for row in rows] == [["-", "-", "-", "-", "-", "0.500"]]
+    assert table(text) == [["seed prompt", "-", "-", "-", "-"]]
     assert "3 test answers failed with a transport error and count neither way." in text
     assert "4 of 10 completions of the search came without usable log-probabilities" in text
-    assert "12 calls in the search, 0 of 2 proposals accepted, 5 s, $0.0123." in text
-    assert "Files:" not in text
+    assert (
+        "12 rows asked in the search, 2 prompts proposed and 0 of them promising, 5 s; cost: $0.0123." in text
+    )
+    assert "Files" not in text
 
 
 def test_a_collapsed_prompt_is_shown_as_such(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collapsed prompt shows its macro F1 and labels, and a warning below the table."""
+    """A collapsed prompt shows its macro F1 and labels, and a warning about what the user gets below the table."""
     few = AnsweredLabels(answered=2, total=8, present=8, found=2, share=0.25)
     score = replace(result_of().seed_prompt, macro_f1=0.07, answered_labels=few)
     validated = ValidatedPrompt(
@@ -254,13 +392,9 @@ def test_a_collapsed_prompt_is_shown_as_such(write_task: WriteTask, monkeypatch:
         seed_prompt=score, best_prompt=score, validated=(validated, validated), chosen=1, accepted=1
     )
     text = shown(monkeypatch, write_task, found)
-    rows = [line.split("│")[4:6] for line in text.splitlines() if "best " in line and "│" in line]
-    assert [[cell.strip() for cell in row] for row in rows] == [["0.070", "2 of 8"]]
-    for name in ("seed", "best"):
-        assert (
-            f"warning: {name} prompt: Collapsed: of the 8 labels that occur in these rows only 2 were ever answered."
-        ) in text
-    assert "Accepted proposals scored more than the prompt they were made from on a minibatch" in text
+    assert table(text)[-1] == ["final: best prompt", "-", "0.070", "2 of 8", "-"]
+    warning = "warning: Collapsed: of the 8 labels that occur in these rows only 2 were ever answered."
+    assert text.count(warning) == 1
 
 
 def test_low_label_mass_is_reported(write_task: WriteTask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,11 +423,10 @@ def test_plain_progress_is_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest
             now[0] += 1
         display(Progress(phase="test", calls=1, total=4, proposals=3, accepted=1))
         display(Progress(phase="test", calls=4, total=4, proposals=3, accepted=1))
-    note = "best score 0.500, 0 of 0 proposals accepted, $0.2500"
     assert capsys.readouterr().err.splitlines() == [
-        *(f"search: {calls}/20 calls, {note}" for calls in (1, 11, 21)),
-        "test: 1/4 calls, 1 of 3 proposals accepted",
-        "test: 4/4 calls, 1 of 3 proposals accepted",
+        *(f"search: {calls}/20 rows, $0.2500" for calls in (1, 11, 21)),
+        "test: 1/4 rows",
+        "test: 4/4 rows",
     ]
 
 
@@ -311,5 +444,28 @@ def test_each_phase_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         display(Progress(calls=22, total=20, best_score=0.5))
         display(Progress(phase="test", calls=3, total=4, best_score=0.5))
     text = capsys.readouterr().err
-    for said in ("22/22", "3/4", "best score 0.500"):
+    for said in ("22/22", "3/4"):
         assert said in text
+
+
+def test_a_search_shows_what_is_left_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At 80 columns nothing of a bar is cut off: rows, elapsed time, the time left, and the note below."""
+    monkeypatch.setattr(progress_module, "Console", partial(Console, force_terminal=True, width=80))
+    known = Progress(total=600, search_rows=600, test_rows=800, directory=Path("runs/animals"))
+    with progress_module.ProgressDisplay() as display:
+        display(known)
+        asked = replace(known, calls=100, proposals=12, accepted=3, cost=1.0)
+        display(replace(asked, session_rows=100, session_cost=1.0, seconds=10.0))
+    with progress_module.ProgressDisplay() as display:
+        display(replace(asked, phase="test", calls=700, total=800, session_rows=1000, seconds=100.0))
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err).replace("\r", "\n").splitlines()
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "At most 600 rows to search and 800 to test." in text
+    assert "By the first answers, that takes at most 2 min 10 s and $13.0000." in text
+    assert re.search(r"100/600 rows 0:00:\d\d at most 2 min 10 s left\s", text)
+    assert "  12 prompts proposed, 3 promising, $1.0000" in text
+    assert re.search(r"700/800 rows 0:00:\d\d 10 s left\s", text)
+    assert "…" not in text

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from calibrant.cli._tables import aligned, dollars
+from calibrant.cli._tables import aligned, dollars, print_output
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,18 @@ def test_a_table_wraps_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> 
     narrow = aligned(rows)
     assert max(map(len, narrow)) <= 40
     assert sum(line.count("long") for line in narrow) == 20
+
+
+def test_sentences_break_between_words_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line wider than the terminal is broken between words, and is left as it is elsewhere."""
+    line = "The test rows show no difference: 0.0 / 58 rows, and a long-hyphened-word at the end."
+    print_output({}, [line, "short"], as_json=False)
+    assert capsys.readouterr().out == f"{line}\nshort\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    print_output({}, [line, "short"], as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert " ".join(lines) == f"{line} short"

@@ -22,18 +22,22 @@ def record(lower: float, upper: float, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("interval", "words"),
     [
-        ((0.02, 0.3), "The test rows bear this out"),
-        ((-0.1, 0.3), "The test rows show no difference"),
-        ((-0.3, -0.02), "No improvement: on the test rows the chosen prompt is worse than the seed prompt"),
+        ((0.02, 0.3), "The best prompt is better than the seed prompt alone on the test rows."),
+        ((-0.1, 0.3), "The test rows show no difference between the best prompt and the seed prompt alone."),
+        (
+            (-0.3, -0.02),
+            "No improvement: on the test rows the best prompt is worse than the seed prompt alone.",
+        ),
     ],
 )
 def test_choice_and_test_are_two_sentences(interval: tuple[float, float], words: str) -> None:
     """The sentence on the choice is the same for all results on the test rows."""
-    chosen, tested = search_verdict(record(*interval))
+    tested, chosen = search_verdict(record(*interval))
     assert chosen == (
-        "Chosen on the validation rows: score 0.100 -> 0.300, accuracy 0.200 -> 0.400, macro F1 0.140 -> 0.350."
+        "The best prompt was chosen on the validation rows, without its head: score 0.100 -> 0.300, accuracy 0.200 -> "
+        "0.400, macro F1 0.140 -> 0.350."
     )
-    assert tested.startswith(words)
+    assert tested == words
 
 
 def test_task_prompts_are_compared() -> None:
@@ -41,27 +45,25 @@ def test_task_prompts_are_compared() -> None:
     seed = {**SEED, "log_loss": 0.7, "screened_loss": 0.65, "accuracy": 0.5, "macro_f1": 0.4, "rows": 36}
     other = {**BETTER, "log_loss": 0.6, "screened_loss": 0.6, "accuracy": 0.75, "macro_f1": 0.7, "rows": 16}
     given = [seed, {**other, "origin": "other prompt 1"}, other]
-    told = (
-        "Log loss of the task's prompts on the validation rows that all were asked about: seed prompt 0.650, "
-        "other prompt 1 0.600."
-    )
+    order = "other prompt 1, seed prompt"
+    told = f"The task's own prompts, from the best to the worst on the same validation rows: {order}."
     chosen = search_verdict(record(0.1, 0.2, validated=given, chosen=1))
-    assert chosen[0].startswith("Chosen on 16 validation rows, other prompt 1: log loss 0.700 -> 0.600")
-    assert chosen[1] == told
+    assert chosen[1] == (
+        "The best prompt (other prompt 1) was chosen on 16 validation rows, without its head: accuracy 0.500 -> 0.750, "
+        "macro F1 0.400 -> 0.700."
+    )
+    assert chosen[2] == told
     assert told in search_verdict(record(0.1, 0.2, validated=given, chosen=0))
     assert told in search_verdict(record(0.1, 0.2, validated=given, chosen=2))
     scored = [SEED, {**BETTER, "origin": "other prompt 1"}]
-    assert search_verdict(record(0.1, 0.2, validated=scored, chosen=1))[1] == (
-        "Score of the task's prompts on the validation rows that all were asked about: seed prompt 0.100, other prompt "
-        "1 0.300."
-    )
+    assert search_verdict(record(0.1, 0.2, validated=scored, chosen=1))[2] == told
 
 
 def test_a_kept_seed_prompt_is_explained() -> None:
     """A kept seed prompt is explained if another prompt had a higher score without a higher macro F1."""
-    kept, other = search_verdict(record(0.0, 0.0, validated=[SEED, SURER], chosen=0, improved=False))
+    (kept,) = search_verdict(record(0.0, 0.0, validated=[SEED, SURER], chosen=0, improved=False))
     assert "in score, accuracy and macro F1 at once: the seed prompt is kept." in kept
-    assert other == (
+    assert kept.endswith(
         "The best of 1 other by score: score 0.100 -> 0.500, accuracy 0.200 -> 0.200, macro F1 0.140 -> 0.070."
     )
 
@@ -75,7 +77,7 @@ def test_searches_without_validation_keep_the_seed() -> None:
 def test_credit_replaces_accuracy() -> None:
     """Credit replaces accuracy where an answer can be partly right."""
     validated = [{**SEED, "credit": 0.5}, {**BETTER, "credit": 0.75}]
-    chosen, *_ = search_verdict(record(0.0, 0.1, validated=validated, chosen=1))
+    _, chosen = search_verdict(record(0.0, 0.1, validated=validated, chosen=1))
     assert "credit 0.500 -> 0.750" in chosen
     assert "accuracy" not in chosen
 
@@ -93,17 +95,36 @@ def test_earlier_results_are_read() -> None:
 @pytest.mark.parametrize(
     ("interval", "words"),
     [
-        ((0.02, 0.3), "On the test rows the chosen prompt with its head is better"),
-        ((-0.1, 0.3), "The test rows show no difference between the chosen prompt with its head"),
-        ((-0.3, -0.02), "No improvement: on the test rows the chosen prompt with its head is worse"),
+        ((0.02, 0.3), "The {} prompt with its head is better than the seed prompt alone on the test rows"),
+        (
+            (-0.1, 0.3),
+            "The test rows show no difference between the {} prompt with its head and the seed prompt",
+        ),
+        (
+            (-0.3, -0.02),
+            "No improvement: on the test rows the {} prompt with its head is worse than the seed prompt",
+        ),
     ],
 )
 def test_heads_are_judged_with_their_prompt(interval: tuple[float, float], words: str) -> None:
-    """The prompt with its head is compared with the seed prompt."""
+    """What the user gets, a prompt with its head, is compared with the seed prompt, whichever prompt was chosen."""
     losses = {"raced_log_loss": 0.7, "other_log_loss": 0.4}
     heads = {"raced": 0, "rows": 60, **losses, "raced_accuracy": 0.7, "other_accuracy": 0.8}
-    against = {"interval": dict(zip(("lower", "upper"), interval, strict=True))}
-    chosen, raced, tested = search_verdict(record(-0.5, -0.4, by_head=heads, final={"against_seed": against}))
-    assert chosen.startswith("Chosen for its head, on 60 validation rows: held-out log loss 0.700 -> 0.400")
-    assert raced.endswith("kept the seed prompt.")
-    assert tested.startswith(words)
+    ends = dict(zip(("lower", "upper"), interval, strict=True))
+    final = {"against_seed": {"interval": ends, "difference": 0.125, "n": 40}}
+    tested, chosen = search_verdict(record(-0.5, -0.4, by_head=heads, final=final))
+    assert chosen == (
+        "The best prompt was chosen for its head: on 60 validation rows accuracy 0.800, and 0.700 with the other of "
+        "the last two."
+    )
+    assert says(tested, words.replace("{}", "best"), interval)
+    kept = record(-0.5, -0.4, final=final, chosen=0, improved=False)
+    assert says(search_verdict(kept)[0], words.replace("{}", "seed"), interval)
+
+
+def says(tested: str, words: str, interval: tuple[float, float]) -> bool:
+    """Return True if a sentence begins with these words and ends with the figures."""
+    ends = f"{interval[0]:+.3f} to {interval[1]:+.3f}"
+    return tested.lower().startswith(words.lower()) and tested.endswith(
+        f": +0.125 accuracy ({ends}, 95 %), 40 rows."
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import threading
@@ -14,6 +15,7 @@ import pytest
 
 from calibrant.core import (
     CalibrantError,
+    CompletionRequest,
     ConfigurationError,
     DataError,
     DataSource,
@@ -568,6 +570,38 @@ def test_progress_tells_of_rows_rate_errors_and_the_rest() -> None:
     assert (last.rows, last.rows_expected, last.remaining) == (10, 10, 0)
     assert last.errors == {"HTTP 503, try later.": 1}
     assert last.accuracy_answered == wilson_interval(8, 9)
+
+
+def test_rows_behind_a_slow_one_count_and_are_kept(tmp_path: Path) -> None:
+    """Progress counts answered rows in whatever order they come, and an interrupted run keeps all of them."""
+
+    class SlowFirst(FakeClient):
+        waits = True
+
+        async def complete(self, request: CompletionRequest) -> object:
+            if self.waits and request.messages[-1]["content"] == examples[0].input:
+                await asyncio.Event().wait()
+            return await super().complete(request)
+
+    examples, stop, seen = rows(12), Stop(), []
+    client = SlowFirst(LABELS, knows)
+
+    def listen(progress: EvaluationProgress) -> None:
+        seen.append(progress)
+        if progress.rows == 11:
+            stop.request("enough", at_once=True)
+
+    run = tmp_path / "run"
+    evaluator = BatchEvaluator(classifier(client), concurrency=3)
+    found = evaluator.evaluate(examples, out=run, on_progress=listen, stop=stop)
+    assert (found.metrics.rows, found.kept_rows) == (0, 11)
+    assert seen[-1].remaining == 1
+    assert seen[-1].eta_seconds is not None
+    client.waits = False
+    again = evaluator.evaluate(examples, out=run)
+    assert prediction_rows(run)[0]["correct"]
+    assert seen[-1].accuracy_answered == wilson_interval(again.metrics.correct - 1, 11)
+    assert (again.metrics.rows, again.metrics.complete, len(client.requests)) == (12, True, 12)
 
 
 # --- how long it will take ------------------------------------------------------------------------

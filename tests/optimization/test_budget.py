@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import gepa
 import pytest
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.core import ConfigurationError, Example, LabelSet, ProviderError, Task
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    Example,
+    LabelSet,
+    LimitReachedError,
+    Limits,
+    ProviderError,
+    Task,
+)
 from calibrant.core._settings import ScoringSettings
 from calibrant.logprobs._schema import enum_schema
 from calibrant.optimization import optimize
-from calibrant.testing import FakeClient
+from calibrant.testing import FakeClient, fake_model
 from small_tasks import LABELS, searched, task_of
 
 
@@ -118,6 +129,70 @@ def test_a_budget_for_nothing_is_refused() -> None:
     rows: Any = [{"input": example.input, "answer": example.answer} for example in examples("row", 20)]
     adapter = ConfidenceAdapter(client, "category", enum_schema(LabelSet(LABELS), "category"))
     adapter.budget(46, valset=rows)
-    with pytest.raises(ConfigurationError, match="max_metric_calls >= 46, got 45"):
+    with pytest.raises(ConfigurationError, match=r"max-metric-calls\) >= 46, got 45"):
         adapter.budget(45, valset=rows)
     assert client.requests == []
+
+
+# --- proposals that repeat others ---------------------------------------------------------------
+
+
+def test_a_reflection_model_that_repeats_itself_ends_the_search() -> None:
+    """Five proposals in a row that were there before end a search, in a sentence; none is taken twice."""
+    asked: list[str] = []
+
+    def reflect(prompt: str) -> str:
+        asked.append(prompt)
+        return "```\nSay the sound first.\n```"
+
+    result = optimize(
+        task(40, 30), model=FakeClient(LABELS, learner), reflection_model=reflect, max_metric_calls=400
+    )
+    assert len(asked) == 6
+    assert result.ended == (
+        "The search ended early: the reflection model proposed nothing new 5 times in a row, only texts that had been "
+        "tried before."
+    )
+    prompts = [one.candidate["system_prompt"] for one in result.validated]
+    assert len(prompts) == len(set(prompts))
+    assert result.cost is None
+    assert result.unpriced_calls > result.metric_calls
+
+
+def test_a_search_with_new_proposals_does_not_end_early() -> None:
+    """A reflection model that has new ideas is asked until the budget is used up."""
+    ideas = itertools.count()
+
+    def reflect(_: str) -> str:
+        return f"```\nIdea {next(ideas)}.\n```"
+
+    result = optimize(
+        task(40, 30), model=FakeClient(LABELS, learner), reflection_model=reflect, max_metric_calls=800
+    )
+    assert result.ended == ""
+    assert next(ideas) > 6
+
+
+def test_the_price_of_reflection_counts_towards_the_budget(tmp_path: Path) -> None:
+    """Limits count what a reflection model costs; its price is part of the result's cost."""
+
+    class Expensive(FakeClient):
+        async def complete(self, request: CompletionRequest) -> object:
+            response = await super().complete(request)
+            return {**cast("dict[str, Any]", response), "_hidden_params": {"response_cost": 0.75}}
+
+    writer = Expensive(LABELS, lambda _: ("cat", 0.9))
+    model = FakeClient(LABELS, learner)
+    with fake_model("fake/writer", writer), pytest.raises(LimitReachedError) as caught:
+        optimize(
+            task(40, 30),
+            model=model,
+            reflection_model="fake/writer",
+            max_metric_calls=150,
+            out=tmp_path / "run",
+            limits=Limits(max_cost=1.0),
+        )
+    assert f"answers are kept in {tmp_path / 'run'}: run the same command again to go on." in str(
+        caught.value
+    )
+    assert len(writer.requests) <= 2

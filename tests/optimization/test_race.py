@@ -230,7 +230,7 @@ def test_a_fruitless_search_states_its_detectable_gain() -> None:
         return {"cat": chance, "dog": 1.0 - chance}
 
     result = optimize(task(), model=FakeClient(LABELS, ignorant), max_metric_calls=400)
-    assert (result.chosen, result.improved) == (0, False)
+    assert result.chosen == 0
     assert result.detectable_gain == pytest.approx(1.52 * (0.25 / 64) ** 0.5)
 
 
@@ -310,4 +310,4 @@ def test_instructions_with_training_texts_are_not_accepted() -> None:
             proposer=lambda *_, text=written: {"system_prompt": text},
             max_metric_calls=300,
         )
-        assert result.improved is accepted
+        assert (result.chosen != 0) is accepted

@@ -135,9 +135,9 @@ class SearchSize:
             f", and each of {self.other_prompts} other prompt(s) one pass more" if self.other_prompts else ""
         )
         raise ConfigurationError(
-            f"Expected max_metric_calls >= {self.floor}, got {max_metric_calls}: one accepted proposal takes two "
-            f"passes over {self.validation_rows} validation rows, two minibatches of {self.minibatch_size}{sample}"
-            f"{others}."
+            f"Expected max_metric_calls (--max-metric-calls) >= {self.floor}, got {max_metric_calls}: one accepted "
+            f"proposal takes two passes over {self.validation_rows} validation rows, two minibatches of "
+            f"{self.minibatch_size}{sample}{others}."
         )
 
 

@@ -31,7 +31,7 @@ from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
-from calibrant.core._predictor import Predictor, Query
+from calibrant.core._predictor import Predictor, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.inference import RetryPolicy
 from calibrant.inference._classifier import Classifier, as_classifier
@@ -252,6 +252,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         rows = [checked_row(row, self.labels) for row in threshold_rows]
         self._thresholds = None if thresholds is None else ThresholdFinder(thresholds, rows, self.labels)
         self._failures = FailureMonitor()
+        self.stop: Stop | None = None
         self._observers = [one for one in (proposer, observer) if isinstance(one, EvaluationObserver)]
         prepare = getattr(proposer, "prepare", None)
         if prepare is not None:
@@ -415,7 +416,7 @@ class ConfidenceAdapter(ConfidenceGrader):
             if self._on_prediction is not None and is_new[index]:
                 self._on_prediction(prediction)
 
-        predictions = ask(self.predictor, queries, on_prediction=report)
+        predictions = ask(self.predictor, queries, on_prediction=report, stop=self.stop)
         self.check_failures(self._counter.count(queries, predictions, is_new))
         return predictions
 

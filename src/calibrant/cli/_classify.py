@@ -31,6 +31,7 @@ def classify(options: Classify) -> None:
     with source_of(options.task, options) as source:
         texts = all_texts(options.text or (), options.file, source.task)
         with contextlib.closing(source.open()) as classifier:
+            classifier.use_journal(source.saved_answers)
             print_predictions(classifier, texts, as_json=options.as_json, bundle=source.bundle)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 import typer
 
@@ -83,7 +83,7 @@ class Optimize:
     proposer
         exemplar (needs no second model) or reflection; chosen by --reflection-model.
     max_metric_calls
-        Rows the search may ask, at most; the test rows are apart.
+        Rows the search may ask about, at most; the test rows are apart.
     minibatch_size
         Training rows a proposal is tried on first.
     seed
@@ -92,9 +92,15 @@ class Optimize:
         batch divides out every prompt's preference for labels; off does not.
     thresholds
         auto takes confidence thresholds from 80 training rows.
+    max_cost
+        Budget in US dollars, reflection and test rows included; starts anew when a run goes on.
+    deadline
+        Seconds the command may take.
     out
-        Run directory; an interrupted run in it is resumed.
+        Run directory; an interrupted run in it is resumed. By default runs/ and the task's name.
     """
+
+    is_resumable: ClassVar[bool] = True
 
     task: Path = field(kw_only=False)
     model: str | None = None
@@ -106,6 +112,8 @@ class Optimize:
     seed: int = 0
     prior_correction: str | None = None
     thresholds: str | None = None
+    max_cost: float | None = None
+    deadline: float | None = None
     out: Path | None = None
     as_json: bool = False
 

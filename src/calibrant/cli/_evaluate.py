@@ -27,16 +27,17 @@ from calibrant.evaluation._cache import default_cache
 from calibrant.evaluation._data import settle, settle_as_before
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
+from calibrant.runs._journal import JournalAfterSearch
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Evaluate, PromptedOptions, RunOptions
     from calibrant.core._predictor import Stop
+    from calibrant.core._records import Journal
     from calibrant.core._settings import DemonstrationSettings
     from calibrant.evaluation._data import UnlabelledTexts
     from calibrant.evaluation._history_run import RunScope
     from calibrant.heads._head import Head
     from calibrant.inference._base import BasePredictor
-    from calibrant.store._cache import PredictionCache
 
 _ENGINES: Final = ("local", "ray")
 
@@ -88,7 +89,7 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     if problem is not None:
         say("The run is kept: run the same command again to add it to the history.")
         raise problem
-    exit_as(result.metrics, gates, stop=stop)
+    exit_as(result, gates, stop=stop)
 
 
 def _gate(text: str) -> tuple[str, float]:
@@ -187,16 +188,20 @@ def _run(
     if options.engine == "ray":
         return on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
     limits, about = run_limits(source.task, options), {"task": source.task.name}
-    with opened_cache(options) as cache:
+    with opened_cache(source, options) as cache:
         evaluator = evaluation.BatchEvaluator(classifier, limits=limits, cache=cache)
         return evaluator.evaluate(rows, out=options.out, about=about, on_progress=on_progress, stop=stop)
 
 
-def opened_cache(options: RunOptions) -> contextlib.AbstractContextManager[PredictionCache | None]:
-    """Open the cache that the options name, by default the user's; None with --no-cache."""
+@contextlib.contextmanager
+def opened_cache(source: Source, options: RunOptions) -> Iterator[Journal | None]:
+    """Open the cache of the options, by default the user's, with the answers of the run; None with --no-cache."""
     if options.no_cache:
-        return contextlib.nullcontext()
-    return evaluation.open_cache(options.cache or default_cache())
+        yield None
+        return
+    saved = source.saved_answers
+    with evaluation.open_cache(options.cache or default_cache()) as cache:
+        yield cache if saved is None else JournalAfterSearch(cache, saved)
 
 
 def on_cluster(
@@ -292,12 +297,14 @@ def write_down(source: Source, out: Path, classifier: BasePredictor) -> None:
         write_demonstrations(classifier, out)
 
 
-def exit_as(metrics: evaluation.EvaluationMetrics, gates: Mapping[str, float], *, stop: Stop) -> None:
+def exit_as(result: evaluation.EvaluationResult, gates: Mapping[str, float], *, stop: Stop) -> None:
     """Exit with an error code if the run ended early, failed or missed a gate; print advice."""
+    metrics = result.metrics
     again = "run the same command again"
     if not metrics.complete:
         total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
-        say(f"stopped ({metrics.stopped}): {metrics.rows:,}{total} rows are saved; {again} to go on.")
+        kept = metrics.rows if result.kept_rows is None else result.kept_rows
+        say(f"stopped ({metrics.stopped}): {kept:,}{total} rows are saved; {again} to go on.")
         raise SystemExit(INTERRUPTED if stop.reason == ENDED_BY_SIGNAL else FAILED)
     failed = metrics.rows - metrics.answered
     if failed:

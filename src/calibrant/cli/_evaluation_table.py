@@ -287,7 +287,10 @@ def baseline_lines(
         found = add_baselines(result.directory, labelled, labels=labels)
     except (ConfigurationError, DataError, StateError) as error:  # the evaluation is complete without them
         return [f"No baselines: {error}"]
-    return [*_baseline_table(found, answered=result.metrics.answered), found.verdict]
+    if not found.scores:
+        return [found.verdict]
+    learned = f"The baselines learned from {found.labelled_rows:,} other labelled rows."
+    return [*_baseline_table(found, answered=result.metrics.answered), f"{found.verdict} {learned}"]
 
 
 def acceptance_lines(result: evaluation.EvaluationResult, *, run: Path) -> list[str]:
@@ -322,19 +325,15 @@ def acceptance_lines(result: evaluation.EvaluationResult, *, run: Path) -> list[
 
 
 def _baseline_table(found: BaselineComparison, *, answered: int) -> list[str]:
-    """Return a table of the model and the baselines; empty without a comparison."""
-    if not found.scores:
-        return []
+    """Return a table of the model and the baselines."""
     rows = f"{found.rows:,}" if found.rows == answered else f"{found.rows:,} of {answered:,}"
-    head = (f"on {rows} answered rows", "accuracy", "macro F1", "labels answered", "learned from")
-    rows_of_baselines = f"{found.labelled_rows:,} labelled rows"
+    head = (f"on {rows} answered rows", "accuracy", "macro F1", "labels")
     scores = [
         (
             score.name,
             with_interval(score.accuracy),
             number(score.macro_f1),
             str(score.answered_labels),
-            "" if score.name == "model" else rows_of_baselines,
         )
         for score in found.scores
     ]

@@ -81,7 +81,7 @@ def label(options: Label) -> None:
                 result = _run(source, options, classifier, rows, labels.file, on_progress=display, stop=stop)
             write_down(source, options.out, classifier)
         _print_result(result, labels, options)
-        exit_as(result.metrics, {}, stop=stop)
+        exit_as(result, {}, stop=stop)
 
 
 def _run(  # noqa: PLR0913 (what a run is made of)
@@ -100,7 +100,7 @@ def _run(  # noqa: PLR0913 (what a run is made of)
         file.prepare()
         with file.kept():
             return on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
-    with opened_cache(options) as cache:
+    with opened_cache(source, options) as cache:
         evaluator = evaluation.BatchEvaluator(
             classifier, limits=run_limits(source.task, options), cache=cache
         )

@@ -3,68 +3,68 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from calibrant import assembly, optimization, reports
 from calibrant.assembly._task_record import record_run
 from calibrant.calibration._certify import CertifiedThreshold
+from calibrant.cli._errors import FAILED
 from calibrant.cli._evaluation_table import routing_stats
 from calibrant.cli._finished import certificate_line
 from calibrant.cli._options import parse_option
 from calibrant.cli._progress import ProgressDisplay
-from calibrant.cli._tables import dollars, number, print_output, with_interval
-from calibrant.core._errors import ConfigurationError
+from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval
+from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._files import read_json_object
-from calibrant.core._prediction import Interval
-from calibrant.core._search_verdicts import WHAT_ACCEPTED_MEANS, search_verdict
+from calibrant.core._limits import Limits
+from calibrant.core._search_verdicts import search_verdict
 from calibrant.core._task import Task
 from calibrant.evaluation._calibrate import CALIBRATION
 from calibrant.metrics._remarks import confidence_remarks
+from calibrant.runs._directory import NumberedDirectory
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Optimize
     from calibrant.cli._evaluation_table import RoutingStats
     from calibrant.inference._base import BasePredictor
-    from calibrant.optimization._result import FinalScore, PromptScore
+    from calibrant.optimization._result import PromptScore
 
 _LOG = logging.getLogger("calibrant")
 
-_WIDTH: Final = 120  # of a table that goes to a file, in characters
-_COLUMNS: Final = (
-    "accuracy",
-    "95 % interval",
-    "macro F1",
-    "labels answered",
-    "mean probability",
-    "validation score",
-)
+_RUNS: Final = Path("runs")
+_NOT_IN_NAMES: Final = re.compile(r"[^\w.-]+")
+_HEAD: Final = ("accuracy", "macro F1", "labels", "confidence")
+_HEAD_WITH_CREDIT: Final = ("accuracy", "macro F1", "labels", "credit")
 
 
 def optimize(options: Optimize) -> None:
-    """Run the search and print its results."""
+    """Run the search and print its results; exit with 1 where a limit ended it."""
     loaded = Task.from_file(options.task)
-    result, routing = _search(loaded, options)
+    try:
+        result, routing = _search(loaded, options)
+    except LimitReachedError as error:
+        say(f"stopped: {error}")
+        raise SystemExit(FAILED) from None
+    if result.directory is not None:
+        record_run(result.directory, [(loaded, options.model)], prompt_for_all=True)
+        reports.write_report(result.directory)
+    record = {**result.to_record(), "directory": str(result.directory)}
+    record |= {} if routing is None else {"routing": routing.to_record()}
+    lines = [*_table(result), *([] if routing is None else routing.lines())]
+    lines += [*_remarks(result), *_summary(result)]
+    print_output(record, lines, as_json=options.as_json)
+
+
+def _directory(task: Task, options: Optimize) -> Path | NumberedDirectory:
+    """Return the directory of the run: the named one, or one that is named after the task."""
     if options.out is not None:
-        record_run(options.out, [(loaded, options.model)], prompt_for_all=True)
-        reports.write_report(options.out)
-    if options.as_json:
-        stats = {} if routing is None else {"routing": routing.to_record()}
-        print_output({**result.to_record(), **stats}, [], as_json=True)
-        return
-    console = Console(soft_wrap=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
-    console.print(_table(result))
-    lines = [] if routing is None else routing.lines()
-    for line in [*lines, *_remarks(result), *_summary(result, options.out)]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        return options.out
+    name = _NOT_IN_NAMES.sub("-", task.name).strip("-.")
+    return NumberedDirectory(_RUNS / (name or "task"))
 
 
 def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationResult, RoutingStats | None]:
@@ -83,8 +83,9 @@ def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationRes
             seed=options.seed,
             prior_correction=cast("Any", options.prior_correction),
             thresholds=cast("Any", options.thresholds),
-            out=options.out,
+            out=_directory(task, options),
             progress=display,
+            limits=Limits(max_cost=options.max_cost, run_seconds=options.deadline),
         )
         if model is None or isinstance(model, str):
             return result, None
@@ -122,63 +123,48 @@ def _search_model(task: Task, model: str | None) -> Iterator[str | BasePredictor
         yield classifier
 
 
-def _table(result: optimization.OptimizationResult) -> Table:
-    title = f"{result.task}: {result.seed_prompt.rows} test rows, {result.model}"
-    # As Text: names may hold brackets, which are markup in plain strings.
-    table = Table("prompt", title=Text(title), pad_edge=False)
-    scores = {"seed": result.seed_prompt}
+def _table(result: optimization.OptimizationResult) -> list[str]:
+    """Return a table of the seed prompt, of what the user gets, and of baselines, at most 80 columns wide."""
     final = result.final
-    if final is not None and final.without_prior is not None:
-        scores["seed, no prior"] = final.without_prior
-    scores["best"] = result.best_prompt
-    partial = any(score.credit is not None for score in scores.values())
-    for name in (*_COLUMNS, *(["credit"] if partial else [])):
-        table.add_column(name, justify="right")
+    scores = {"seed prompt": result.seed_prompt}
     if final is not None:
-        scores["best + head"] = final.score
-    for name, score in scores.items():
-        table.add_row(name, *_cells(score), *([with_interval(score.credit)] if partial else []))
+        if result.chosen:
+            scores["best prompt, no head"] = result.best_prompt
+        scores["final: prompt + head"] = final.score
+    elif result.chosen:
+        scores["final: best prompt"] = result.best_prompt
+    has_credit = any(score.credit is not None for score in scores.values())
+    head = _HEAD_WITH_CREDIT if has_credit else _HEAD
+    rows: list[tuple[str, ...]] = [("", *head)]
+    rows += [(name, *_cells(score, has_credit=has_credit)) for name, score in scores.items()]
     for baseline in () if final is None else final.baselines:
         labels = str(baseline.answered_labels)
-        table.add_row(baseline.name, *_accuracy(baseline.accuracy), number(baseline.macro_f1), labels)
-    return table
+        rows.append((baseline.name, with_interval(baseline.accuracy), number(baseline.macro_f1), labels, ""))
+    return [f"{result.task}: {result.seed_prompt.rows:,} test rows, {result.model}", *aligned(rows)]
 
 
-def _cells(score: PromptScore) -> tuple[str, ...]:
+def _cells(score: PromptScore, *, has_credit: bool) -> tuple[str, ...]:
+    credit = None if score.credit is None else score.credit.estimate
     return (
-        *_accuracy(score.accuracy),
+        with_interval(score.accuracy),
         number(score.macro_f1),
         "-" if score.answered_labels is None else str(score.answered_labels),
-        number(score.mean_probability),
-        number(score.validation_score),
-    )
-
-
-def _accuracy(found: Interval | None) -> tuple[str, str]:
-    return (
-        ("-", "-") if found is None else (number(found.estimate), f"{found.lower:.3f} to {found.upper:.3f}")
+        number(credit if has_credit else score.mean_probability),
     )
 
 
 def _remarks(result: optimization.OptimizationResult) -> Iterator[str]:
-    """Yield lines with verdicts on the prompts, differences between them and warnings."""
-    if result.final is not None:
-        yield from _final(result.final)
+    """Yield lines with verdicts on the final classifier and the prompts, and warnings."""
+    final = result.final
     yield from search_verdict(result.to_record())
-    comparison, credit = result.comparison, result.credit_difference
-    if result.chosen and comparison is not None:
-        yield (
-            f"Best minus seed: {comparison.difference:+.3f} accuracy, 95 % interval "
-            f"{_signed(comparison.interval)}, exact McNemar p = {comparison.p_value:.3g}, {comparison.n} paired rows."
-        )
-        if credit is not None:
-            yield f"Credit, best minus seed: {credit.estimate:+.3f}, 95 % interval {_signed(credit)}."
-    scores = _scores(result)
-    for name, score in scores.items():
-        if score.answered_labels is not None and score.answered_labels.collapsed:
-            yield f"warning: {name} prompt: {score.answered_labels.warning}"
-    if result.final is None or result.final.head["rung"] == "as scored":
-        best = scores.get("best", result.seed_prompt)
+    if final is not None:
+        yield final.verdict
+        yield f"Head ({final.head['rung']}), from {final.head['n_rows']} labelled rows: {final.head['reason']}"
+    answered_labels = (result.best_prompt if final is None else final.score).answered_labels
+    if answered_labels is not None and answered_labels.collapsed:
+        yield f"warning: {answered_labels.warning}"
+    if final is None or final.head["rung"] == "as scored":
+        best = result.best_prompt
         yield from confidence_remarks(
             None,
             rows=best.rows - best.outcomes.get("error", 0),
@@ -186,29 +172,10 @@ def _remarks(result: optimization.OptimizationResult) -> Iterator[str]:
         )
 
 
-def _scores(result: optimization.OptimizationResult) -> dict[str, PromptScore]:
-    """Return the scores of the first prompt, and of the best prompt if it differs."""
-    return {"seed": result.seed_prompt} | ({"best": result.best_prompt} if result.chosen else {})
-
-
-def _final(final: FinalScore) -> Iterator[str]:
-    if final.against_seed is not None:
-        yield (
-            f"Best prompt with its head minus seed prompt: {final.against_seed.difference:+.3f} accuracy, 95 % "
-            f"interval {_signed(final.against_seed.interval)}, {final.against_seed.n} paired rows."
-        )
-    yield final.verdict
-    head = final.head
-    yield f"Head ({head['rung']}), from {head['n_rows']} labelled rows: {head['reason']}"
-
-
-def _signed(interval: Interval) -> str:
-    return f"{interval.lower:+.3f} to {interval.upper:+.3f}"
-
-
-def _summary(result: optimization.OptimizationResult, out: Path | None) -> Iterator[str]:
+def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
     """Yield lines on the failures, the cost and the files of the search."""
-    errors = sum(score.outcomes.get("error", 0) for score in _scores(result).values())
+    scores = [result.seed_prompt, *([result.best_prompt] if result.chosen else [])]
+    errors = sum(score.outcomes.get("error", 0) for score in scores)
     if errors:
         yield f"{errors} test answers failed with a transport error and count neither way."
     if result.completions_without_logprobs:
@@ -216,16 +183,27 @@ def _summary(result: optimization.OptimizationResult, out: Path | None) -> Itera
             f"{result.completions_without_logprobs} of {result.completions} completions of the search came without "
             "usable log-probabilities and were scored by correctness alone."
         )
-    cost = "" if result.cost is None else f", {dollars(result.cost)}"
+    if result.ended:
+        yield result.ended
+    many = "" if result.proposals == 1 else "s"
     yield (
-        f"{result.metric_calls} calls in the search, {result.accepted} of {result.proposals} proposals accepted, "
-        f"{result.seconds:.0f} s{cost}."
+        f"{result.metric_calls:,} rows asked in the search, {result.proposals} prompt{many} proposed and "
+        f"{result.accepted} of them promising, {result.seconds:.0f} s; cost: {_cost(result)}."
     )
-    if result.accepted:
-        yield WHAT_ACCEPTED_MEANS
-    if out is not None:
-        yield _acceptance(out / CALIBRATION)
-        yield f"Files: {out}/result.json, best_prompt.txt, predictions.jsonl, report.html"
+    if result.directory is not None:
+        yield _acceptance(result.directory / CALIBRATION)
+        yield f"Files in {result.directory}: result.json, best_prompt.txt, predictions.jsonl, report.html"
+
+
+def _cost(result: optimization.OptimizationResult) -> str:
+    """Return the cost of a search, in words where no price is known."""
+    if result.in_process:
+        return "none, the model runs here"
+    if result.cost is None:
+        return "no price is known"
+    if not result.unpriced_calls:
+        return dollars(result.cost)
+    return f"{dollars(result.cost)}, and {result.unpriced_calls:,} calls without a known price"
 
 
 def _acceptance(path: Path) -> str:

@@ -66,7 +66,8 @@ def command(group: typer.Typer, work: str, name: str | None = None) -> Callable[
         kind = dataclass(frozen=True, kw_only=True)(declared)
 
         def run(**given: Any) -> None:  # noqa: ANN401
-            with exits_on_error(is_resumable=given.get("out") is not None):
+            is_resumable = given.get("out") is not None or getattr(kind, "is_resumable", False)
+            with exits_on_error(is_resumable=is_resumable):
                 pkgutil.resolve_name(work)(kind(**given))
 
         texts = _texts(kind)

@@ -138,7 +138,7 @@ def run(options: PlanRun) -> None:
     record_run(out, members, plan=found.to_record())
     baselines = baseline_lines(result, task, file=file, split=options.split)
     print_result(result, task, baselines=baselines, as_json=as_json)
-    exit_as(result.metrics, {}, stop=stop)
+    exit_as(result, {}, stop=stop)
 
 
 def _members(

@@ -10,11 +10,14 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
+from rich.text import Text
 
-from calibrant.cli._tables import dollars, number, say, with_interval
+from calibrant.cli._tables import dollars, say, with_interval
 from calibrant.core._predictor import Stop
 
 if TYPE_CHECKING:
@@ -27,22 +30,35 @@ _FINISHING: Final = "interrupted: finishing the rows under way; press Ctrl-C aga
 _GIVING_UP: Final = "interrupted: the rows under way are given up; what was answered is kept."
 _SECONDS_BETWEEN_LINES: Final = 10.0
 _KINDS_SHOWN: Final = 3
+_BAR_WIDTH: Final = 20  # with rows in millions and the time left, a line of 80 columns is full
+_INDENT: Final = 2
+
+
+class _BarWithNotes(Bar):
+    """Progress bars, each with its note on lines of their own: beside the bar, 80 columns would cut it off."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        """Yield the bar of each task, and its note."""
+        for task in self.tasks:
+            yield self.make_tasks_table([task])
+            if task.fields["note"]:
+                yield Padding(Text(task.fields["note"]), (0, 0, 0, _INDENT))
 
 
 class _Display:
     """Progress display on standard error."""
 
-    unit: ClassVar[str]
+    unit: ClassVar[str] = "rows"
 
     def __init__(self) -> None:
         console = Console(stderr=True)
-        self._bar = Bar(
+        self._bar = _BarWithNotes(
             TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
+            BarColumn(bar_width=_BAR_WIDTH),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn(self.unit),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[left]}", markup=False),
             console=console,
             disable=not console.is_terminal,
         )
@@ -61,18 +77,28 @@ class _Display:
             say(self._last)
 
     def _show(
-        self, phase: str, done: int, total: int | None, note: str, rate_limits: Mapping[str, float]
+        self,
+        phase: str,
+        done: int,
+        total: int | None,
+        *,
+        note: str,
+        left: str,
+        rate_limits: Mapping[str, float],
     ) -> None:
         """Update the bar; without a terminal, print a line when a phase or a wait begins, or when due."""
         wait = _wait(rate_limits)
         is_new = phase not in self._tasks
         if is_new:
-            self._tasks[phase] = self._bar.add_task(phase, total=total, note="")
+            for finished in self._tasks.values():
+                self._bar.stop_task(finished)
+                self._bar.update(finished, left="")
+            self._tasks[phase] = self._bar.add_task(phase, total=total, note="", left="")
         most = None if total is None else max(total, done)
-        # The bar has room for one of both.
-        self._bar.update(self._tasks[phase], completed=done, total=most, note=wait or note)
         notes = ", ".join(filter(None, (wait, note)))
-        self._last = f"{phase}: {done}/{'?' if total is None else total} {self.unit}, {notes}"
+        self._bar.update(self._tasks[phase], completed=done, total=most, note=notes, left=left)
+        rows = f"{done}/{'?' if total is None else total} {self.unit}"
+        self._last = f"{phase}: {', '.join(filter(None, (rows, notes, left)))}"
         now = time.monotonic()
         is_due = is_new or (wait and not self._waits) or now >= self._next_line
         if self._bar.disable and is_due and self._last != self._printed:
@@ -82,24 +108,67 @@ class _Display:
 
 
 class ProgressDisplay(_Display):
-    """Display of a prompt search's `Progress`."""
+    """Display of a prompt search's `Progress`, which says beforehand what the search may ask."""
 
-    unit = "calls"
+    def __init__(self) -> None:
+        super().__init__()
+        self._announced: set[str] = set()
 
     def __call__(self, progress: Progress) -> None:
         """Show the latest progress."""
-        parts = [f"{progress.accepted} of {progress.proposals} proposals accepted"]
-        if progress.best_score is not None:
-            parts.insert(0, f"best score {number(progress.best_score)}")
+        for topic, sentence in _announcements(progress).items():
+            if topic not in self._announced:
+                self._announced.add(topic)
+                say(sentence)
+        if not progress.calls and progress.phase == "search":
+            return
+        parts = []
+        if progress.phase == "search" and progress.proposals:
+            many = "" if progress.proposals == 1 else "s"
+            parts.append(f"{progress.proposals:,} prompt{many} proposed, {progress.accepted:,} promising")
         if progress.cost is not None:
             parts.append(dollars(progress.cost))
-        self._show(progress.phase, progress.calls, progress.total, ", ".join(parts), progress.rate_limits)
+        left, is_waiting = progress.eta_seconds, bool(progress.rate_limits)
+        most = "at most " if progress.phase == "search" else ""
+        self._show(
+            progress.phase,
+            progress.calls,
+            progress.total,
+            note=", ".join(parts),
+            left="" if left is None or is_waiting else f"{most}{_duration(left)} left",
+            rate_limits=progress.rate_limits,
+        )
+
+
+def _announcements(progress: Progress) -> dict[str, str]:
+    """Return sentences about rows, time and cost of a search, by topic, as far as they are known."""
+    found = {}
+    if progress.search_rows:
+        free = "; the model runs here, at no cost" if progress.in_process else ""
+        found["rows"] = (
+            f"At most {progress.search_rows:,} rows to search and {progress.test_rows:,} to test{free}."
+        )
+    if progress.directory is not None:
+        found["directory"] = (
+            f"Everything is kept in {progress.directory}: the same command goes on from there."
+        )
+    seconds = progress.eta_seconds
+    if seconds is not None:
+        found["time"] = f"By the first answers, that takes at most {_duration(seconds)}{_price(progress)}."
+    return found
+
+
+def _price(progress: Progress) -> str:
+    """Return the end of a sentence: what the rows to come cost, as far as the first answers show it."""
+    if progress.in_process:
+        return ""
+    if progress.eta_cost is None:
+        return "; no price is known"
+    return f" and {dollars(progress.eta_cost)}"
 
 
 class EvaluationDisplay(_Display):
     """Display of an evaluation's `EvaluationProgress`."""
-
-    unit = "rows"
 
     def __init__(self, phase: str = "evaluate") -> None:
         super().__init__()
@@ -116,9 +185,17 @@ class EvaluationDisplay(_Display):
             parts.append(f"{sum(progress.errors.values())} failed ({named})")
         if progress.cost is not None:
             parts.append(dollars(progress.cost))
+        left = ""
         if progress.eta_seconds and not progress.rate_limits:  # the estimate leaves out waits for rate limits
-            parts.append(f"{_duration(progress.eta_seconds)} left")
-        self._show(self._phase, progress.rows, progress.rows_expected, ", ".join(parts), progress.rate_limits)
+            left = f"{_duration(progress.eta_seconds)} left"
+        self._show(
+            self._phase,
+            progress.rows,
+            progress.rows_expected,
+            note=", ".join(parts),
+            left=left,
+            rate_limits=progress.rate_limits,
+        )
 
 
 def _wait(rate_limits: Mapping[str, float]) -> str:

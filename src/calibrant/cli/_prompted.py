@@ -15,6 +15,7 @@ from calibrant.core._files import decoding_problem, write_atomically
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
+from calibrant.runs._journal import JOURNAL, SavedAnswers
 
 if TYPE_CHECKING:
     from calibrant.assembly._bundle import Bundle
@@ -47,6 +48,14 @@ class Source:
         if self.bundle is None:
             return open_prompted(self.task, self.options, limits=limits)
         return assembly.load(self.bundle, model=self.options.model, limits=limits)
+
+    @property
+    def saved_answers(self) -> SavedAnswers | None:
+        """Answers that the run has paid for; None without the run of a search."""
+        run = self.options.run if self.bundle is None else self.bundle.path
+        if run is None or not (run / JOURNAL).is_file():
+            return None
+        return SavedAnswers(run / JOURNAL)
 
 
 @contextmanager

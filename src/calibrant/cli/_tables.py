@@ -6,7 +6,8 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,22 @@ _UNLIMITED = 100_000  # characters of a line that goes to a file
 
 def print_output(record: Mapping[str, Any] | Sequence[Any], lines: Iterable[str], *, as_json: bool) -> None:
     """Print a record as JSON on one line, or else lines of text, and flush."""
-    text = json.dumps(record, ensure_ascii=False) if as_json else "\n".join(lines)
+    text = json.dumps(record, ensure_ascii=False) if as_json else "\n".join(_fitted(lines))
     sys.stdout.write(text + "\n" if text else "")
     sys.stdout.flush()
+
+
+def _fitted(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines that fit a terminal: it would break them inside words."""
+    if not sys.stdout.isatty():
+        yield from lines
+        return
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        if len(line) <= width:
+            yield line
+        else:
+            yield from textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
 
 
 def say(line: str) -> None:

@@ -26,7 +26,7 @@ def changed_prompt(record: _Record) -> bool:
 
 
 def search_verdict(record: _Record) -> list[str]:
-    """Return sentences about the prompt chosen on validation rows and its result on test rows.
+    """Return sentences about what a search has found: what the user gets, then how its prompt was chosen.
 
     Parameters
     ----------
@@ -34,49 +34,69 @@ def search_verdict(record: _Record) -> list[str]:
         ``result.json``.
     """
     validated = record.get("validated") or []
-    heads = record.get("by_head")
-    if heads is not None and record["chosen"] != heads["raced"]:
-        return [*_decided_by_head(record, heads), *_given_prompts(validated), *_tested_with_head(record)]
-    same = [] if heads is None else [_not_by_head(heads)]
+    if changed_prompt(record) and not validated:  # by an earlier version
+        return _tested(record)
     if not changed_prompt(record):
         if validated and record.get("proposals") == 0 and validated[0]["accuracy"] == 1.0:
-            return [
-                "No other prompt was tried: the seed prompt made no error on the rows that it was asked about."
-            ]
-        return [*_kept_seed(validated), *same, *_given_prompts(validated), *_detectable_gain(record)]
-    if not validated:  # by an earlier version
-        return _test_warning(record)
-    seed, best = validated[0], validated[record["chosen"]]
-    rows = best.get("rows") or "the"
-    name = f", {best['origin']}" if best.get("origin") else ""
-    chosen = f"Chosen on {rows} validation rows{name}: {_steps(seed, best)}."
-    return [chosen, *same, *_given_prompts(validated), *_test_warning(record)]
+            untried = "No other prompt was tried: the seed prompt made no error on the rows that it was asked about."
+            return [*_tested(record), untried]
+        chosen = _kept_seed(record, validated)
+    else:
+        chosen = [_chosen(record, validated)]
+    return [*_tested(record), *chosen, *_given_prompts(validated), *_detectable_gain(record)]
 
 
-def _decided_by_head(record: _Record, heads: _Record) -> list[str]:
-    """Return sentences for a search in which the heads changed the choice of the prompt."""
-    best = record["validated"][record["chosen"]]
-    name = f", {best['origin']}," if best.get("origin") else ""
-    kept = "The seed prompt is kept" if record["chosen"] == 0 else f"Chosen{name}"
-    raced = "kept the seed prompt" if heads["raced"] == 0 else "took another prompt"
-    chosen = (
-        f"{kept} for its head, on {heads['rows']} validation rows: held-out log loss "
-        f"{_number(heads['raced_log_loss'])} -> {_number(heads['other_log_loss'])}, accuracy "
-        f"{_number(heads['raced_accuracy'])} -> {_number(heads['other_accuracy'])}, against the winner of the race "
-        "with a head of its own."
-    )
-    return [chosen, f"The race, which compares prompts without heads, {raced}."]
-
-
-def _tested_with_head(record: _Record) -> list[str]:
-    """Return a sentence that compares the best prompt with its head to the seed prompt on test rows."""
-    found = (record.get("final") or {}).get("against_seed")
-    chosen, seed = "the chosen prompt with its head", "the seed prompt as it was scored"
+def _tested(record: _Record) -> list[str]:
+    """Return a sentence that compares what the user gets with the seed prompt alone, on the test rows."""
+    final = record.get("final")
+    if final is not None:
+        own = "The best prompt" if changed_prompt(record) else "The seed prompt"
+        found, credit, name = final.get("against_seed"), None, f"{own} with its head"
+    elif changed_prompt(record):
+        found, credit, name = record.get("comparison"), record.get("credit_difference"), "The best prompt"
+    else:
+        return []
+    intervals = [interval for interval in ((found or {}).get("interval"), credit) if interval]
+    figures = "" if found is None else _difference(found)
+    seed = "the seed prompt alone"
     return _on_test_rows(
-        [found["interval"]] if changed_prompt(record) and found is not None else [],
-        worse=f"No improvement: on the test rows {chosen} is worse than {seed}.",
-        better=f"On the test rows {chosen} is better than {seed}.",
-        same=f"The test rows show no difference between {chosen} and {seed}.",
+        intervals,
+        worse=f"No improvement: on the test rows {_lower(name)} is worse than {seed}{figures}.",
+        better=f"{name} is better than {seed} on the test rows{figures}.",
+        same=f"The test rows show no difference between {_lower(name)} and {seed}{figures}.",
+    )
+
+
+def _difference(found: _Record) -> str:
+    """Return the end of a sentence: a difference in accuracy with its interval."""
+    if "difference" not in found:  # by an earlier version
+        return ""
+    ends = found["interval"]
+    interval = f"{ends['lower']:+.3f} to {ends['upper']:+.3f}"
+    return f": {found['difference']:+.3f} accuracy ({interval}, 95 %), {found['n']:,} rows"
+
+
+def _lower(name: str) -> str:
+    return name[0].lower() + name[1:]
+
+
+def _chosen(record: _Record, validated: list[_Record]) -> str:
+    """Return a sentence on how the best prompt was chosen."""
+    heads = record.get("by_head")
+    best = validated[record["chosen"]]
+    name = f"({best['origin']}) " if best.get("origin") else ""
+    if heads is not None and record["chosen"] != heads["raced"]:
+        return f"The best prompt {name}was chosen for its head{_by_head(heads)}."
+    rows = f"{best['rows']:,}" if best.get("rows") else "the"
+    steps = _steps(validated[0], best)
+    return f"The best prompt {name}was chosen on {rows} validation rows, without its head: {steps}."
+
+
+def _by_head(heads: _Record) -> str:
+    """Return the end of a sentence: the accuracies of the last two prompts, each with its head."""
+    other, raced = (_number(heads[f"{name}_accuracy"]) for name in ("other", "raced"))
+    return (
+        f": on {heads['rows']:,} validation rows accuracy {other}, and {raced} with the other of the last two"
     )
 
 
@@ -89,66 +109,46 @@ def _on_test_rows(intervals: list[_Record], *, worse: str, better: str, same: st
     return [same] if intervals else []
 
 
-def _not_by_head(heads: _Record) -> str:
-    return (
-        f"With heads the choice stays the same, on {heads['rows']} validation rows: held-out log loss "
-        f"{_number(heads['raced_log_loss'])}, runner-up {_number(heads['other_log_loss'])}; accuracy "
-        f"{_number(heads['raced_accuracy'])}, runner-up {_number(heads['other_accuracy'])}."
-    )
-
-
-def _kept_seed(validated: list[_Record]) -> list[str]:
+def _kept_seed(record: _Record, validated: list[_Record]) -> list[str]:
+    """Return sentences on why the seed prompt is the best one."""
+    heads = record.get("by_head")
+    if heads is not None and heads["raced"] != 0:
+        return [f"The seed prompt is kept for its head{_by_head(heads)}."]
     if len(validated) < 2:
         return ["No prompt was better than the seed prompt on the validation rows: the seed prompt is kept."]
     seed, *others = validated
+    many = "s" if len(others) > 1 else ""
     if seed.get("rows") is not None:
         asked = sorted({int(one["rows"]) for one in others})
         rows = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
-        verb = "s were" if len(others) > 1 else " was"
-        return [
-            "No prompt was clearly better than the seed prompt on the validation rows: the seed prompt is kept.",
-            f"{len(others)} other{verb} asked about {rows} of them.",
-        ]
+        tried = f"{len(others)} other{many} tried, on {rows} of them."
+        return [f"No prompt was clearly better on the validation rows: the seed prompt is kept. {tried}"]
     best = max(others, key=lambda one: float(one["score"]))
     kept = (
-        f"No prompt was better than the seed prompt on the validation rows in score, {_measure(seed)} and macro F1 at "
-        "once: the seed prompt is kept."
+        f"No prompt was better on the validation rows in score, {_measure(seed)} and macro F1 at once: the seed prompt "
+        "is kept."
     )
-    many = "s" if len(others) > 1 else ""
-    return [kept, f"The best of {len(others)} other{many} by score: {_steps(seed, best)}."]
+    return [f"{kept} The best of {len(others)} other{many} by score: {_steps(seed, best)}."]
 
 
 def _given_prompts(validated: list[_Record]) -> list[str]:
-    """Return a sentence that compares the prompts of the task file on the validation rows."""
+    """Return a sentence that ranks the prompts of the task file on the validation rows."""
     given = [one for one in validated if one.get("origin")]
     if not given:
         return []
-    key, name = (
-        ("score", "Score") if validated[0].get("screened_loss") is None else ("screened_loss", "Log loss")
-    )
-    found = [f"{one.get('origin') or 'seed prompt'} {_number(one[key])}" for one in (validated[0], *given)]
-    return [
-        f"{name} of the task's prompts on the validation rows that all were asked about: {', '.join(found)}."
-    ]
+    by_loss = validated[0].get("screened_loss") is not None
+    prompts = [validated[0], *given]
+    prompts.sort(key=lambda one: float(one["screened_loss"] if by_loss else -one["score"]))
+    names = ", ".join(one.get("origin") or "seed prompt" for one in prompts)
+    return [f"The task's own prompts, from the best to the worst on the same validation rows: {names}."]
 
 
 def _detectable_gain(record: _Record) -> list[str]:
-    """Return a sentence about the smallest gain that the validation rows can show."""
+    """Return a sentence about the smallest gain that the validation rows can show; empty if a prompt was found."""
     gain = record.get("detectable_gain")
-    found = "Asked about all of these rows, a prompt that is better by {:.2f} accuracy is found four times of five; "
-    return [] if gain is None else [found.format(gain) + "smaller differences need more rows."]
-
-
-def _test_warning(record: _Record) -> list[str]:
-    """Return a sentence on whether the test rows confirm the choice, contradict it or show nothing."""
-    found = [(record.get("comparison") or {}).get("interval"), record.get("credit_difference")]
-    return _on_test_rows(
-        [interval for interval in found if interval],
-        worse="No improvement: on the test rows the chosen prompt is worse than the seed prompt, as the interval of "
-        "the difference lies below 0.",
-        better="The test rows bear this out: the interval of the difference lies above 0.",
-        same="The test rows show no difference: its interval holds 0.",
-    )
+    if gain is None or changed_prompt(record):
+        return []
+    return [f"With so few validation rows, a gain below {gain:.2f} accuracy will often be missed."]
 
 
 def _measure(seed: _Record) -> str:
@@ -156,8 +156,9 @@ def _measure(seed: _Record) -> str:
 
 
 def _steps(seed: _Record, other: _Record) -> str:
-    first = ("score", "score") if seed.get("log_loss") is None else ("log_loss", "log loss")
-    names = [first, (_measure(seed), _measure(seed)), ("macro_f1", "macro F1")]
+    """Return the figures of two prompts; their score only where the task names one."""
+    names = [] if seed.get("log_loss") is not None else [("score", "score")]
+    names += [(_measure(seed), _measure(seed)), ("macro_f1", "macro F1")]
     return ", ".join(f"{name} {_number(seed[key])} -> {_number(other[key])}" for key, name in names)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -371,7 +370,7 @@ class _EvaluationRun:
         self._file: PredictionsFile | None = None
         self._predictions: list[Prediction] = []
         self._answered: list[Example] = []
-        self._under_way: deque[tuple[int, Example]] = deque()
+        self._under_way: dict[int, tuple[int, Example]] = {}  # by the number of the query
         self._rows_called = self._calls_of_rows = 0
 
     def write_to(self, directory: RunDirectory, about: Mapping[str, Any]) -> None:
@@ -400,7 +399,9 @@ class _EvaluationRun:
     async def _answer(self) -> str:
         ticker = asyncio.create_task(self._tick())
         try:
-            return await self.predictor.feed(self._queries(), self._deliver, stop=self._stop)
+            return await self.predictor.feed(
+                self._queries(), self._deliver, on_prediction=self._note, stop=self._stop
+            )
         finally:
             ticker.cancel()
             await asyncio.gather(ticker, return_exceptions=True)
@@ -409,17 +410,24 @@ class _EvaluationRun:
         return checked(self._examples, self.predictor.labels)
 
     def _queries(self) -> Iterator[Query]:
-        file = self._file
+        file, number = self._file, 0
         for index, example in enumerate(self._rows()):
             if file is None or not file.is_finished(index):
-                self._under_way.append((index, example))
+                self._under_way[number] = (index, example)
+                number += 1
                 yield query_about(self.predictor, example)
 
-    def _deliver(self, _number: int, prediction: Prediction) -> None:
-        index, example = self._under_way.popleft()
-        self.account.answered += 1
+    def _note(self, number: int, prediction: Prediction) -> None:
+        """Count a row as answered, be it behind one that is not."""
+        _, example = self._under_way[number]
+        self.account.ahead[number] = (example, prediction)
         self._rows_called += prediction.attempts > 0
         self._calls_of_rows += prediction.attempts
+
+    def _deliver(self, number: int, prediction: Prediction) -> None:
+        index, example = self._under_way.pop(number)
+        del self.account.ahead[number]
+        self.account.answered += 1
         if self._file is not None:
             self._file.add(index, example, prediction)
         else:

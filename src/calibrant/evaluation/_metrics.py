@@ -196,6 +196,9 @@ class EvaluationResult:
         The numbers.
     directory : Path or None
         The directory of the files.
+    kept_rows : int or None
+        Rows that the same call would not ask again: those of `metrics`, and those answered behind a row that is
+        missing, which the cache keeps. None where that is not known.
     written : WrittenLabels or None
         The file of labels that `BatchEvaluator.label` wrote.
     examples : tuple of Example
@@ -219,6 +222,7 @@ class EvaluationResult:
     predictions: tuple[Prediction, ...]
     metrics: EvaluationMetrics
     directory: Path | None = None
+    kept_rows: int | None = None
     written: WrittenLabels | None = None
     examples: tuple[Example, ...] = field(default=(), repr=False)
     frame: Any = field(default=None, repr=False, compare=False)
@@ -253,7 +257,7 @@ class EvaluationProgress:
     Attributes
     ----------
     rows : int
-        Rows that have a prediction, those of earlier sessions included.
+        Rows that have a prediction, in whatever order they were answered, those of earlier sessions included.
     rows_expected : int or None
         Rows of the input, where their number is known.
     session_rows : int

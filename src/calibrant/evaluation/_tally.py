@@ -7,8 +7,9 @@ import re
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ from calibrant.core._composite import CompositeLabels
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._records import has_low_label_mass
+from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.evaluation._metrics import (
     EvaluationMetrics,
@@ -249,7 +251,9 @@ class RunAccount:
     remaining : int or None
         Rows without one when this session began.
     answered : int
-        Rows that this session answered.
+        Rows that this session answered, up to the first one without an answer.
+    ahead : dict of int to (Example, Prediction)
+        Rows that were answered behind that one, by number: they are kept in the run's cache alone.
     stopped : str
         Reason for an early end; empty otherwise.
     started : float
@@ -264,24 +268,26 @@ class RunAccount:
         self.tally = Tally(labels)
         self.remaining = expected
         self.answered = 0
+        self.ahead: dict[int, tuple[Example, Prediction]] = {}
         self.stopped = ""
         self.started = time.perf_counter()
 
     def report(self, **calls: Any) -> None:  # noqa: ANN401  (fields of different types)
         """Report progress to the listener; `calls` holds the fields on calls and rate limits."""
-        tally = self.tally
         if self._on_progress is None:
             return
+        tally, ahead = self.tally, _AheadCounts.of(self.ahead.values())
+        answered = self.answered + ahead.rows
         self._on_progress(
             EvaluationProgress(
-                rows=tally.rows,
+                rows=tally.rows + ahead.rows,
                 rows_expected=self.expected,
-                session_rows=self.answered,
-                remaining=None if self.remaining is None else self.remaining - self.answered,
+                session_rows=answered,
+                remaining=None if self.remaining is None else self.remaining - answered,
                 seconds=time.perf_counter() - self.started,
-                accuracy_answered=tally.accuracy_answered,
-                errors=dict(tally.errors),
-                cost=tally.cost if tally.priced else None,
+                accuracy_answered=ahead.accuracy(tally),
+                errors=dict(tally.errors + ahead.errors),
+                cost=tally.cost + ahead.cost if tally.priced + ahead.priced else None,
                 **calls,
             )
         )
@@ -316,7 +322,47 @@ class RunAccount:
         if directory is not None and (self.answered or not directory.metrics.exists()):
             write_json(directory.metrics, {**metrics.to_record(), **about})
         path = None if directory is None else directory.path
-        return EvaluationResult(predictions=tuple(predictions), metrics=metrics, directory=path)
+        ahead = _AheadCounts.of(self.ahead.values())
+        kept = metrics.answered + ahead.rows - ahead.errors.total()
+        return EvaluationResult(
+            predictions=tuple(predictions), metrics=metrics, directory=path, kept_rows=kept
+        )
+
+
+@dataclass(kw_only=True)
+class _AheadCounts:
+    """Counts of rows that were answered behind one that was not, and are in no tally yet."""
+
+    rows: int = 0
+    labelled: int = 0
+    correct: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    cost: float = 0.0
+    priced: int = 0
+
+    @classmethod
+    def of(cls, answered: Iterable[tuple[Example, Prediction]]) -> _AheadCounts:
+        """Return the counts of rows with their predictions."""
+        found = cls()
+        for example, prediction in answered:
+            found.rows += 1
+            cost = prediction.usage.cost
+            if cost is not None and prediction.attempts:
+                found.cost += cost
+                found.priced += 1
+            if prediction.outcome is Outcome.ERROR:
+                found.errors[error_kind(prediction.reason)] += 1
+            elif example.answer:
+                found.labelled += 1
+                found.correct += prediction.label == example.answer
+        return found
+
+    def accuracy(self, tally: Tally) -> Interval | None:
+        """Return the share of right rows among those answered here and in a tally; None if no true label is known."""
+        if not (tally.labelled or self.labelled):
+            return None
+        answered = tally.answered + self.labelled
+        return wilson_interval(tally.correct + self.correct, answered) if answered else None
 
 
 def error_kind(reason: str) -> str:

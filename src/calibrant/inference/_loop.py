@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._prediction import Prediction
-from calibrant.core._predictor import OnPrediction, Predictor, Query
+from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
 
 SECONDS_TO_STOP = 5.0
 _THREAD = "calibrant-loop"
@@ -30,11 +30,15 @@ _left_behind: list[tuple[asyncio.AbstractEventLoop, threading.Thread]] = []
 
 
 def ask(
-    predictor: Predictor, queries: Sequence[Query], *, on_prediction: OnPrediction | None = None
+    predictor: Predictor,
+    queries: Sequence[Query],
+    *,
+    on_prediction: OnPrediction | None = None,
+    stop: Stop | None = None,
 ) -> list[Prediction]:
-    """Answer queries and return their predictions, in order; see `ask_async`."""
+    """Answer queries and return their predictions, in order; `stop` ends it early. See `ask_async`."""
     found: list[Prediction] = []
-    feed = predictor.feed(queries, lambda _, row: found.append(row), on_prediction=on_prediction)
+    feed = predictor.feed(queries, lambda _, row: found.append(row), on_prediction=on_prediction, stop=stop)
     return _complete(found, run_sync(feed))
 
 

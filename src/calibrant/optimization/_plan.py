@@ -140,7 +140,8 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
         proposer = "exemplar" if reflection_model is None else "reflection"
     if proposer == "reflection" and reflection_model is None:
         raise ConfigurationError(
-            "Expected a reflection model for proposer='reflection': pass reflection_model, or use 'exemplar'."
+            "Expected a reflection model for proposer='reflection': pass reflection_model (--reflection-model), or use "
+            "'exemplar'."
         )
     wished = _wished_thresholds(task, thresholds)
     races = may_race and _races(task, wished)

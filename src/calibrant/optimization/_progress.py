@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from calibrant.inference._limits import rate_limit_waits
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 
 PERFECT = 1.0 - 1e-12
+
+_ENOUGH_ROWS: Final = 10  # for an estimate of the time that is left
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +34,24 @@ class Progress:
     calls, total : int
         Rows classified in this phase, and at most; a search ends before a proposal that could
         exceed its budget.
+    search_rows, test_rows : int
+        Rows that the search and the test may ask at most, in both phases together.
     best_score : float or None
         Best mean validation score so far, in [0, 1].
     proposals, accepted : int
         Prompts proposed and tried on a minibatch, and those that went on to validation.
     cost : float or None
         US dollars so far; None where no price is known.
+    in_process : bool
+        True if the model runs in this process, where rows cost nothing.
+    directory : Path or None
+        Directory of the run, once it is known.
+    session_rows : int
+        Rows that this session has paid for, in both phases: an earlier one may have left some.
+    session_cost : float or None
+        US dollars of these rows; None where no price is known.
+    seconds : float
+        Seconds in which they were answered.
     rate_limits : mapping of str to float
         Seconds until calls may begin again, by the model whose rate limit is waited for; empty where none is.
 
@@ -57,11 +73,38 @@ class Progress:
     phase: Literal["search", "test"] = "search"
     calls: int = 0
     total: int = 0
+    search_rows: int = 0
+    test_rows: int = 0
     best_score: float | None = None
     proposals: int = 0
     accepted: int = 0
     cost: float | None = None
+    in_process: bool = False
+    directory: Path | None = None
+    session_rows: int = 0
+    session_cost: float | None = None
+    seconds: float = 0.0
     rate_limits: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def rows_left(self) -> int:
+        """Rows that may still be asked, at most, those of the test included."""
+        to_test = self.test_rows if self.phase == "search" else 0
+        return max(0, self.total - self.calls) + to_test
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Estimated seconds until the last row, at most; None before ten rows are answered."""
+        if self.session_rows < _ENOUGH_ROWS or self.seconds <= 0:
+            return None
+        return self.rows_left * self.seconds / self.session_rows
+
+    @property
+    def eta_cost(self) -> float | None:
+        """Estimated US dollars of the rows to come, at most; None where no price is known."""
+        if self.session_cost is None or not self.session_rows:
+            return None
+        return self.rows_left * self.session_cost / self.session_rows
 
 
 ProgressListener: TypeAlias = Callable[[Progress], None]
@@ -71,11 +114,19 @@ ProgressListener: TypeAlias = Callable[[Progress], None]
 class ProgressTracker:
     """Tracker that turns predictions and GEPA's events into `Progress`."""
 
-    def __init__(self, listener: ProgressListener | None, *, total: int) -> None:
-        self.now = Progress(total=total)
+    def __init__(self, listener: ProgressListener | None, *, total: int, test_rows: int = 0) -> None:
+        self.now = Progress(total=total, search_rows=total, test_rows=test_rows)
+        self.unpriced_calls = 0
         self._listener = listener
         self._gates: tuple[CallMeter, ...] = ()
         self._lock = threading.Lock()
+        self._since = time.perf_counter()
+
+    def begin(self, *, in_process: bool, directory: Path | None = None) -> None:
+        """Report the most rows of a search, before it asks anything, and the directory of its run."""
+        with self._lock:
+            self._since = time.perf_counter()
+            self._update(in_process=in_process, directory=directory)
 
     def watch(self, gates: Sequence[CallMeter]) -> None:
         """Report to the listener when calls at these meters wait for a rate limit."""
@@ -103,10 +154,26 @@ class ProgressTracker:
 
     def on_prediction(self, prediction: Prediction) -> None:
         """Count one prediction and add its cost."""
+        usage = prediction.usage
+        tokens = usage.prompt_tokens + usage.completion_tokens
         with self._lock:
-            cost = prediction.usage.cost
-            total_cost = self.now.cost if cost is None else (self.now.cost or 0.0) + cost
-            self._update(calls=self.now.calls + 1, cost=total_cost)
+            self.unpriced_calls += usage.cost is None and tokens > 0
+            self._update(
+                calls=self.now.calls + 1, cost=_sum(self.now.cost, usage.cost), **self._paid(prediction)
+            )
+
+    def _paid(self, prediction: Prediction) -> dict[str, object]:
+        """Return the changed counts of this session; a row of an earlier one is no part of it."""
+        now = time.perf_counter()
+        if prediction.attempts == 0:
+            if not self.now.session_rows:
+                self._since = now  # the rows of an earlier session took no time
+            return {}
+        return {
+            "session_rows": self.now.session_rows + 1,
+            "session_cost": _sum(self.now.session_cost, prediction.usage.cost),
+            "seconds": now - self._since,
+        }
 
     def on_valset_evaluated(self, event: ValsetEvaluatedEvent) -> None:
         """Handle GEPA's event that a prompt was validated."""
@@ -126,3 +193,8 @@ class ProgressTracker:
         """Handle GEPA's event that a proposal was rejected."""
         with self._lock:
             self._update(proposals=self.now.proposals + 1)
+
+
+def _sum(total: float | None, cost: float | None) -> float | None:
+    """Return the sum of a cost and the cost so far; None while neither is known."""
+    return total if cost is None else (total or 0.0) + cost

@@ -182,8 +182,20 @@ class ShownTexts:
         return re.search(before + re.escape(text) + after, self._rest) is not None
 
 
-class NoCopies:
-    """Acceptance criterion for GEPA that rejects training texts copied outside demonstrations.
+class NewAndBetter:
+    """Acceptance criterion for GEPA: a candidate that is not there yet and scores above its parent on the minibatch."""
+
+    def should_accept(self, proposal: CandidateProposal, state: GEPAState) -> bool:
+        """Return True if the proposal is new and its score on the minibatch is higher than its parent's."""
+        if proposal.candidate in state.program_candidates:
+            return False
+        before, after = proposal.subsample_scores_before or [], proposal.subsample_scores_after or []
+        is_better: bool = sum(after) > sum(before)
+        return is_better
+
+
+class NoCopies(NewAndBetter):
+    """Acceptance criterion for GEPA that also rejects training texts copied outside demonstrations.
 
     A model that writes prompts sees training rows, and may repeat them as if they were rules.
 
@@ -204,9 +216,9 @@ class NoCopies:
         ]
         self._held_out = {_plain(one.input) for one in (*task.validation, *task.test)}
 
-    def should_accept(self, proposal: CandidateProposal, state: GEPAState) -> bool:  # noqa: ARG002 (GEPA's signature)
-        """Return True if a proposal scores above its parent on the minibatch and copies no texts."""
-        if sum(proposal.subsample_scores_after or []) <= sum(proposal.subsample_scores_before or []):
+    def should_accept(self, proposal: CandidateProposal, state: GEPAState) -> bool:
+        """Return True if a proposal is new, scores above its parent on the minibatch, and copies no texts."""
+        if not super().should_accept(proposal, state):
             return False
         task = self._task
         written = PromptFormat(task.labels, field=task.field).parse(proposal.candidate[COMPONENT])

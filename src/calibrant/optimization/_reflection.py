@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.adapters._gepa import ConfidenceAdapter
-from calibrant.core._completion import CompletionRequest
-from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._prediction import Outcome, Prediction
-from calibrant.inference._limits import is_in_process
+from calibrant.core._completion import Completion, CompletionRequest
+from calibrant.core._errors import ConfigurationError, LimitReachedError, ProviderError
+from calibrant.core._prediction import Outcome, Prediction, Usage
+from calibrant.core._predictor import Stop
+from calibrant.inference._limits import Gate, is_in_process
 from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import call_options, open_client
@@ -148,7 +150,13 @@ class Reflection(Guard):
     store : JsonlStore
         Finished answers.
     cost : callable, optional
-        Returns the US dollars spent so far; by default the model's attribute ``total_cost``, or 0.
+        Returns the US dollars spent so far, or None where no price is known; by default the model's attribute
+        ``total_cost``, or None.
+
+    Attributes
+    ----------
+    calls : int
+        Answers that this session has asked for.
     """
 
     def __init__(
@@ -157,18 +165,20 @@ class Reflection(Guard):
         *,
         name: str,
         store: JsonlStore,
-        cost: Callable[[], float] | None = None,
+        cost: Callable[[], float | None] | None = None,
     ) -> None:
         hint = "Check its name and key, or use proposer='exemplar', which needs none."
         super().__init__(model, name=f"reflection model {name}", hint=hint)
-        self._cost = cost or (lambda: getattr(model, "total_cost", 0.0))
+        self._cost = cost or (lambda: getattr(model, "total_cost", None))
         self._key = name
         self._store = store
+        self.calls = 0
 
     @property
-    def total_cost(self) -> float:
-        """US dollars spent so far, if the model reports costs."""
-        return float(self._cost())
+    def total_cost(self) -> float | None:
+        """US dollars spent so far; None where no price is known."""
+        cost = self._cost()
+        return None if cost is None else float(cost)
 
     def __call__(self, prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
         """Return the model's answer to `prompt`."""
@@ -176,13 +186,19 @@ class Reflection(Guard):
         stored = self._store.get(key)
         if stored is None:
             stored = super().__call__(prompt)
+            self.calls += 1
             self._store.put(key, stored)
         return str(stored)
 
 
 @contextlib.contextmanager
 def open_reflection(
-    model: str | Callable[[str], str] | None, store: JsonlStore, *, options: Mapping[str, Any] | None = None
+    model: str | Callable[[str], str] | None,
+    store: JsonlStore,
+    *,
+    options: Mapping[str, Any] | None = None,
+    stop: Stop,
+    charge: Callable[[Usage], None],
 ) -> Iterator[Reflection | None]:
     """Open a reflection model, from a name (tested with one small call) or from a function.
 
@@ -196,6 +212,10 @@ def open_reflection(
         Where finished answers are kept.
     options : mapping, optional
         Options of a model given by its name.
+    stop : Stop
+        Gives up a call under way, where it is requested to end at once.
+    charge : callable
+        Called with what each call of a model given by its name has used.
 
     Raises
     ------
@@ -215,7 +235,8 @@ def open_reflection(
     def write(prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
         messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
         request = CompletionRequest(messages=messages, top_logprobs=0, options=sent)
-        completion, _ = run_sync(calls.complete(client, request))
+        completion = run_sync(_unless_stopped(calls.complete(client, request), stop))
+        charge(completion.usage)
         if not completion.text.strip():
             raise ProviderError(
                 f"Expected text, got {completion.refusal or 'an empty answer'!r}.", provider=client.name
@@ -224,9 +245,38 @@ def open_reflection(
 
     try:
         write(_SMALL_PROMPT)
-        yield Reflection(write, name=model, store=store, cost=lambda: calls.gate.cost)
+        yield Reflection(write, name=model, store=store, cost=lambda: _known_cost(calls.gate))
     finally:
         client.close()
+
+
+async def _unless_stopped(call: Awaitable[tuple[Completion, int]], stop: Stop) -> Completion:
+    """Return the completion of a call, which is cancelled where the search has to end at once.
+
+    Raises
+    ------
+    LimitReachedError
+        It was cancelled.
+    """
+    task, loop = asyncio.ensure_future(call), asyncio.get_running_loop()
+
+    def give_up() -> None:
+        if stop.at_once:
+            loop.call_soon_threadsafe(task.cancel)
+
+    try:
+        with stop.calling(give_up):
+            completion, _ = await task
+    except asyncio.CancelledError:
+        if stop.at_once:
+            raise LimitReachedError(f"{stop.reason}.") from None
+        raise
+    return completion
+
+
+def _known_cost(gate: Gate) -> float | None:
+    """Return the US dollars that were charged; None where no call had a price."""
+    return None if gate.unpriced and not gate.cost else gate.cost
 
 
 def check_names(*functions: object) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -39,6 +40,9 @@ _OPTIONAL: Final = frozenset(
     {"by_head", "credit", "credit_difference", "detectable_gain", "final"}
     | {"log_loss", "origin", "rows", "screened_loss", "without_prior"}
 )
+
+
+_NOT_WRITTEN: Final = frozenset({"directory"})  # a folder may be moved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +137,9 @@ class OptimizationResult:
     best_candidate : mapping of str to str
         All component texts of the best prompt.
     improved : bool
-        True if the validation rows chose another prompt than the seed prompt, and the test rows do not show that it
-        is worse: no interval of the difference lies below 0. Where the heads decided, it is the prompt with its head
-        that is compared with the seed prompt, as `FinalScore.against_seed`. The choice itself never looks at test rows.
+        True if the test rows show that the final classifier is better than the seed prompt alone: the interval of the
+        difference lies above 0. The final classifier is the best prompt with its head (`FinalScore.against_seed`), and
+        the best prompt (`comparison`, `credit_difference`) where there is no head. No choice looks at test rows.
     comparison : PairedComparison or None
         Best minus seed on the test rows both were scored on.
     credit_difference : Interval or None
@@ -149,8 +153,16 @@ class OptimizationResult:
         Rows of the search that ended in a legal label, and those of them whose confidence is unknown.
     cost : float or None
         US dollars of the whole run, earlier sessions and reflection included; None where no price is known.
+    unpriced_calls : int
+        Calls whose price is not known: `cost` lacks them.
+    in_process : bool
+        True if all models run in this process, where calls cost nothing.
     seconds : float
         Wall time of this session, in seconds.
+    ended : str
+        Why the search ended before its budget was used up, in a sentence; empty where it did not.
+    directory : Path or None
+        Directory of the run; not part of ``result.json``.
     thresholds : ThresholdSuggestion or None
         The confidence thresholds the search found for itself; None where it was given them.
     validated : tuple of ValidatedPrompt
@@ -200,6 +212,10 @@ class OptimizationResult:
     completions_without_logprobs: int
     cost: float | None
     seconds: float
+    unpriced_calls: int = 0
+    in_process: bool = False
+    ended: str = ""
+    directory: Path | None = field(default=None, compare=False)
     thresholds: ThresholdSuggestion | None = None
     credit_difference: Interval | None = None
     validated: tuple[ValidatedPrompt, ...] = ()
@@ -241,7 +257,8 @@ def _to_record(value: Any) -> Any:  # noqa: ANN401  (JSON values)
     if isinstance(value, AnsweredLabels | BaselineScore):
         return value.to_record()
     if is_dataclass(value):
-        items = [(entry.name, getattr(value, entry.name)) for entry in fields(value)]
+        names = [entry.name for entry in fields(value) if entry.name not in _NOT_WRITTEN]
+        items = [(name, getattr(value, name)) for name in names]
         return {name: _to_record(one) for name, one in items if one is not None or name not in _OPTIONAL}
     if isinstance(value, Mapping):
         return dict(value)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -14,12 +15,15 @@ from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._learned import Thresholds
 from calibrant.adapters._rows import example_row
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
+from calibrant.core._errors import CalibrantError, ConfigurationError, LimitReachedError, StateError
 from calibrant.core._files import make_rescue_folder
-from calibrant.core._predictor import Predictor
+from calibrant.core._limits import Limits
+from calibrant.core._prediction import Usage
+from calibrant.core._predictor import Predictor, Stop
 from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
 from calibrant.evaluation._data import settle
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._embeddings import open_embedding_model
@@ -34,19 +38,26 @@ from calibrant.optimization._plan import (
 )
 from calibrant.optimization._progress import ProgressListener, ProgressTracker
 from calibrant.optimization._prompt_parts import check_given_prompts
-from calibrant.optimization._reflection import Confusions, ReflectingAdapter, check_names, open_reflection
+from calibrant.optimization._reflection import (
+    Confusions,
+    ReflectingAdapter,
+    Reflection,
+    check_names,
+    open_reflection,
+)
 from calibrant.optimization._result import OptimizationResult
 from calibrant.optimization._search import Search, race_reserve
 from calibrant.optimization._stages import HeadStage, TestStage
 from calibrant.runs._directory import (
     MANIFEST,
+    NumberedDirectory,
     check_manifest,
     make_folder,
     read_manifest,
     rescue_if_lost,
     write_json,
 )
-from calibrant.runs._journal import JsonlStore, PredictionJournal
+from calibrant.runs._journal import JOURNAL, JsonlStore, PredictionJournal
 from calibrant.scoring._strategies import (
     BrierScoring,
     LinearBlendScoring,
@@ -62,7 +73,6 @@ if TYPE_CHECKING:
     from calibrant.heads._embedding import EmbeddingModel
     from calibrant.inference._models import ModelLike
 
-_JOURNAL: Final = "journal.jsonl"
 _VERSION: Final = "search"  # a key of run.json
 _CURRENT: Final = 2
 _LOG = logging.getLogger("calibrant")
@@ -83,10 +93,11 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     max_metric_calls: int = 600,
     minibatch_size: int | None = None,
     seed: int = 0,
-    out: str | Path | None = None,
+    out: str | Path | NumberedDirectory | None = None,
     progress: ProgressListener | None = None,
     prior_correction: Literal["batch", "off"] | None = None,
     thresholds: Thresholds | None = None,
+    limits: Limits | None = None,
 ) -> OptimizationResult:
     """Search for a better prompt with GEPA and report on rows the search never saw.
 
@@ -121,7 +132,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         Seed of every choice of the search.
     out : path, optional
         Run directory. When it holds an interrupted run of the same task, model and seed,
-        the search is repeated from its journal, at no cost, and goes on where it stopped.
+        the search is repeated from its journal, at no cost, and goes on where it stopped. By default nothing is
+        written: the result and its head are all that is left, and an interrupted search is lost.
     progress : callable, optional
         Called with a `Progress` whenever something changed.
     prior_correction : {"batch", "off"}, optional
@@ -131,6 +143,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     thresholds : {"auto"}, optional
         Take the confidence thresholds of scores and feedback from 80 training rows under the first
         prompt, which count as metric calls. By default what the task says under ``[scoring]``.
+    limits : Limits, optional
+        Rates, budgets and a deadline of the whole search, test rows included. What a reflection model costs counts
+        towards the budgets. They start anew when a run goes on.
 
     Notes
     -----
@@ -159,6 +174,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         `out` was moved or removed during the search; the message says where its answers are kept.
     ProviderError
         A model cannot be reached, or too many rows failed.
+    LimitReachedError
+        A budget or the deadline was reached; with `out`, the same call goes on from there.
 
     Examples
     --------
@@ -181,41 +198,42 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     if out is not None:
         check_names(model, reflection_model, proposer)
     task = _opened_task(task, text=text, label=label, labels=labels, prompt=prompt)
-    directory = None if out is None else Path(out)
-    current = directory is None or is_current(directory)
+    current = not isinstance(out, str | Path) or is_current(Path(out))
     may_race = current and (isinstance(model, Classifier) or not isinstance(model, Predictor))
     choices = (reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
     plan = make_plan(task, *choices, may_race=may_race)
     _check_plan(task, plan, max_metric_calls)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
+    limits, stop = limits or Limits(), Stop()
     with ExitStack() as stack:
-        predictor, embedding = _open(task, model, stack), _open_embedding(task)
+        predictor, embedding = _open(task, model, stack, limits), _open_embedding(task)
+        tracker = ProgressTracker(progress, total=max_metric_calls, test_rows=2 * len(task.test))
         if isinstance(model, Predictor):  # whose description is part of the fingerprint
-            settle(predictor, task.validation, rows=max_metric_calls)
-        files = _opened_files(directory, search_fingerprint(task, model, plan))
-        journal, reflections = stack.enter_context(files)
+            tracker.begin(in_process=predictor.in_process)
+            settle(predictor, task.validation, rows=max_metric_calls, stop=stop)
+        fingerprint = search_fingerprint(task, model, plan)
+        directory = _chosen_directory(out, fingerprint)
+        journal, reflections = _opened_run(directory, fingerprint, stack, limits=limits, stop=stop)
+        tracker.begin(in_process=predictor.in_process, directory=directory)
         teaches = False
         if current and isinstance(predictor, Classifier) and task.head.fit == "auto":
             teaches, predictor = True, predictor.with_features()
         predictor.use_journal(PredictionJournal(journal))
         if not isinstance(model, Predictor):
-            settle(predictor, task.validation, rows=max_metric_calls)
-        tracker = ProgressTracker(progress, total=max_metric_calls)
-        reflection = stack.enter_context(
-            open_reflection(plan.reflection_model, reflections, options=reflection_options)
-        )
+            settle(predictor, task.validation, rows=max_metric_calls, stop=stop)
+        reflection = stack.enter_context(_reflection(plan, reflections, reflection_options, stop, predictor))
         seen = ValidationLog(task.validation)
         adapter = _adapter(predictor, scoring, task, plan, tracker, seen)
-        tracker.watch(adapter.predictor.gates)
+        adapter.stop = stop
         stage = SearchStage(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
         for_race, for_head = _reserved_calls(task, plan, max_metric_calls, teaches=teaches)
-        search = Search(
-            **vars(stage), directory=directory, max_metric_calls=max_metric_calls - for_head, seen=seen
-        )
+        most = max_metric_calls - for_head
+        search = Search(**vars(stage), directory=directory, max_metric_calls=most, seen=seen)
         budget = max_metric_calls if teaches else 0
         heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
         found, head = heads.run(search.run(for_race=for_race))
-        return TestStage(**vars(stage), directory=directory, found=found, head=head).run(started=started)
+        test = TestStage(**vars(stage), directory=directory, found=found, head=head, ended=search.ended)
+        return test.run(started=started)
 
 
 def _opened_task(
@@ -269,18 +287,92 @@ def _reserved_calls(task: Task, plan: SearchPlan, max_metric_calls: int, *, teac
     return for_race, min(len(task.train), spare // 2, (spare - for_race) // (2 if for_race else 1))
 
 
-def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack) -> Predictor:
+def _chosen_directory(
+    out: str | Path | NumberedDirectory | None, fingerprint: Mapping[str, Any]
+) -> Path | None:
+    """Return the directory of a run, or None for a run that is not kept."""
+    if isinstance(out, NumberedDirectory):
+        return out.chosen(fingerprint, has_rows=_has_rows)
+    return None if out is None else Path(out)
+
+
+def _opened_run(
+    directory: Path | None,
+    fingerprint: dict[str, Any],
+    stack: ExitStack,
+    *,
+    limits: Limits,
+    stop: Stop,
+) -> tuple[JsonlStore, JsonlStore]:
+    """Open the journals of a run, and start its deadline; `stack` ends both."""
+    journal, reflections = stack.enter_context(_opened_files(directory, fingerprint))
+    stack.enter_context(_within(limits, stop, journal=journal, directory=directory))
+    return journal, reflections
+
+
+@contextmanager
+def _within(limits: Limits, stop: Stop, *, journal: JsonlStore, directory: Path | None) -> Iterator[None]:
+    """End the block when the deadline of `limits` passes; say what is kept where it or a budget ended the search.
+
+    Raises
+    ------
+    LimitReachedError
+        A limit was reached.
+    """
+    seconds = limits.run_seconds
+    timer = None
+    if seconds is not None:
+        reason = f"The deadline of {seconds:g} seconds has passed"
+        timer = threading.Timer(seconds, stop.request, args=(reason,), kwargs={"at_once": True})
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    except LimitReachedError as error:
+        answers = f"{len(journal):,} answers"
+        kept = f"{answers} are lost, as there is no run directory (out)"
+        if directory is not None:
+            kept = f"{answers} are kept in {directory}: run the same command again to go on"
+        raise LimitReachedError(f"{stop.reason or error}; {kept}.") from None
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _reflection(
+    plan: SearchPlan,
+    answers: JsonlStore,
+    options: Mapping[str, Any] | None,
+    stop: Stop,
+    predictor: Predictor,
+) -> AbstractContextManager[Reflection | None]:
+    """Return the context of the plan's reflection model, whose price counts towards the predictor's budgets."""
+
+    def charge(usage: Usage) -> None:
+        if isinstance(predictor, BasePredictor):
+            predictor.meter.charge(usage, rows=0)
+
+    return open_reflection(plan.reflection_model, answers, options=options, stop=stop, charge=charge)
+
+
+def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack, limits: Limits) -> Predictor:
     """Open the predictor of a search, or return a copy of the given one for the journal of the run."""
+    # The deadline is that of the whole search, not of each of its steps.
+    limits = replace(limits, run_seconds=None)
     if isinstance(model, Predictor):
         if model.labels != task.labels:
             raise ConfigurationError(
                 f"Expected a classifier over the labels of task {task.name!r}, got one over others: open it from the "
                 "task."
             )
-        return model.with_limits(model.limits)
+        own_limits = model.limits
+        most = limits.concurrency or own_limits.concurrency
+        return model.with_limits(own_limits if limits == Limits() else replace(limits, concurrency=most))
     # Its prompts are not the one that the task's head belongs to, and candidates say what they show.
     own = replace(task, head=task.head.model_copy(update={"file": None}), demonstrations=None)
-    classifier = Classifier.from_task(own, model=model)
+    if limits.concurrency is None and model is None:
+        limits = replace(limits, concurrency=task.model.concurrency)
+    classifier = Classifier.from_task(own, model=model, limits=limits)
     stack.callback(classifier.close)
     return classifier
 
@@ -322,6 +414,7 @@ def _adapter(
     )
     if isinstance(adapter, ReflectingAdapter):
         adapter.confusions = confusions
+    tracker.watch(adapter.predictor.gates)
     return adapter
 
 
@@ -381,7 +474,7 @@ def _opened_files(
     if not is_part:
         write_json(directory / MANIFEST, manifest)
     with (
-        JsonlStore(directory / _JOURNAL) as journal,
+        JsonlStore(directory / JOURNAL) as journal,
         JsonlStore(directory / "reflections.jsonl") as reflections,
         rescue_if_lost(
             lambda: journal.in_place and reflections.in_place,
@@ -418,5 +511,5 @@ def _rescued(directory: Path, manifest: Mapping[str, Any], stores: Sequence[Json
 
 def _has_rows(path: Path) -> bool:
     """Return True if the run has stored at least one prediction."""
-    journal = path / _JOURNAL
+    journal = path / JOURNAL
     return journal.exists() and journal.stat().st_size > 0

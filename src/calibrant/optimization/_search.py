@@ -33,10 +33,11 @@ from calibrant.optimization._choice import (
     standing,
 )
 from calibrant.optimization._plan import SearchPlan, SearchStage, queries_of
-from calibrant.optimization._prompt_parts import COMPONENT, NoCopies, given_prompts
+from calibrant.optimization._prompt_parts import COMPONENT, NewAndBetter, NoCopies, given_prompts
 from calibrant.optimization._reflection import Guard
 
 if TYPE_CHECKING:
+    from gepa.core.callbacks import ProposalEndEvent
     from gepa.core.result import GEPAResult
     from gepa.core.state import GEPAState
     from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
@@ -48,6 +49,9 @@ ENTRANTS: Final = 3
 """Prompts that enter the race beside the seed prompt, at most."""
 
 _HOPELESS: Final = -1.0  # standard errors on the screened rows, below which a prompt does not enter
+
+_MOST_REPEATS: Final = 5
+"""Proposals in a row that a search has seen before, after which no new one can be expected."""
 
 _UNASKED: Final = Prediction(label=None, outcome=Outcome.ERROR, reason="the budget is used up")
 
@@ -69,6 +73,11 @@ class Search(SearchStage):
         Upper bound of the calls.
     seen : ValidationLog
         Observer of the adapter: predictions on validation rows, where there is no race.
+
+    Attributes
+    ----------
+    ended : str
+        Sentence on why the search ended before its budget was used up; empty where it did not.
     """
 
     directory: Path | None
@@ -76,6 +85,7 @@ class Search(SearchStage):
     seen: ValidationLog
     _predictions_by_query: dict[Query, Prediction] = field(default_factory=dict, init=False)
     _is_perfect: bool = field(default=False, init=False)
+    ended: str = field(default="", init=False)
 
     @cached_property
     def _seed(self) -> dict[str, str]:
@@ -136,6 +146,7 @@ class Search(SearchStage):
             self.adapter.propose_new_texts = guard
         valset = [example_row(example) for example in self._screened]
         budget = self.adapter.budget(max_metric_calls, valset=valset, minibatch_size=self.plan.minibatch_size)
+        repeats = self._repeat_watch()
         found = gepa.optimize(
             seed_candidate=self._seed,
             trainset=[example_row(example) for example in self.task.train],
@@ -151,16 +162,26 @@ class Search(SearchStage):
                 _once(lambda state: self._add_given_prompts(state, valset, max_metric_calls)),
                 budget,
                 *([] if guard is None else [guard.should_stop]),
+                repeats.should_stop,
             ],
-            acceptance_criterion=NoCopies(self.task) if self.plan.races else "strict_improvement",
-            callbacks=[self.tracker],
+            acceptance_criterion=NoCopies(self.task) if self.plan.races else NewAndBetter(),
+            callbacks=[self.tracker, repeats],
             logger=_FileLogger(self.directory),
             track_best_outputs=False,
             seed=self.plan.seed,
         )
         if guard is not None and guard.error is not None:
             raise guard.error
+        self.ended = repeats.sentence
         return found
+
+    def _repeat_watch(self) -> RepeatWatch:
+        """Return the watch for proposals that repeat texts of earlier candidates."""
+        given = [{**self._seed, COMPONENT: prompt} for prompt in given_prompts(self.task).values()]
+        # The exemplar proposer costs nothing, and has other ideas on other rows.
+        most = None if self.plan.name == "exemplar" else _MOST_REPEATS
+        writer = "the reflection model" if self.reflection is not None else "the proposer"
+        return RepeatWatch([self._seed, *given], writer=writer, most=most)
 
     def _add_given_prompts(
         self, state: GEPAState[object, int], valset: list[ConfidenceDataInst], max_metric_calls: int
@@ -282,6 +303,48 @@ class Search(SearchStage):
 
     def _affordable(self, queries: Sequence[Query]) -> list[bool]:
         return self.adapter.affordable(queries, self.max_metric_calls - self.adapter.metric_calls)
+
+
+class RepeatWatch:
+    """Callback for GEPA that ends a search whose proposer writes nothing new.
+
+    Repeated proposals ask no new row, so the budget of rows alone would go on paying for them.
+
+    Parameters
+    ----------
+    candidates : sequence of mapping
+        Candidates that are there before the first proposal.
+    writer : str
+        Who writes the proposals, for the sentence.
+    most : int or None
+        Repeated proposals in a row that end the search; None never ends it.
+    """
+
+    def __init__(self, candidates: Sequence[Mapping[str, str]], *, writer: str, most: int | None) -> None:
+        self._known = {(name, text.strip()) for one in candidates for name, text in one.items()}
+        self._writer = writer
+        self._most = most
+        self._repeats = 0
+
+    def on_proposal_end(self, event: ProposalEndEvent) -> None:
+        """Count a proposal of which every text was there before."""
+        texts = {(name, text.strip()) for name, text in event["new_instructions"].items()}
+        self._repeats = self._repeats + 1 if texts <= self._known else 0
+        self._known |= texts
+
+    def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
+        """Return True if too many proposals in a row were repeated ones."""
+        return self._most is not None and self._repeats >= self._most
+
+    @property
+    def sentence(self) -> str:
+        """Sentence on the early end of the search; empty where it did not end early."""
+        if not self.should_stop(None):
+            return ""
+        return (
+            f"The search ended early: {self._writer} proposed nothing new {self._repeats} times in a row, only texts "
+            "that had been tried before."
+        )
 
 
 class _FileLogger:

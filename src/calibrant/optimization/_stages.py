@@ -17,7 +17,7 @@ from calibrant.core._errors import DataError, ProviderError
 from calibrant.core._files import write_atomically
 from calibrant.core._label_records import described_labels
 from calibrant.core._labels import normalise_label
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._predictor import Predictor
 from calibrant.core._records import prediction_to_record
 from calibrant.core._rows import Example
@@ -30,6 +30,7 @@ from calibrant.heads._head import Head
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head, head_of
 from calibrant.inference._loop import ask
+from calibrant.metrics._paired import PairedComparison
 from calibrant.optimization._choice import (
     BETTER,
     FIRST,
@@ -42,7 +43,13 @@ from calibrant.optimization._choice import (
 from calibrant.optimization._plan import SCREENED, SearchStage, queries_of
 from calibrant.optimization._progress import PERFECT
 from calibrant.optimization._prompt_parts import COMPONENT, ShownTexts
-from calibrant.optimization._result import OptimizationResult, compare, final_score, score_prompt
+from calibrant.optimization._result import (
+    FinalScore,
+    OptimizationResult,
+    compare,
+    final_score,
+    score_prompt,
+)
 
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
 
@@ -175,11 +182,14 @@ class TestStage(SearchStage):
         The choice of the best prompt.
     head : Head or None
         The head learned under it.
+    ended : str
+        Why the search ended before its budget was used up; may be empty.
     """
 
     directory: Path | None
     found: Choice
     head: Head | None
+    ended: str
 
     def run(self, *, started: float) -> OptimizationResult:
         """Score the test rows; return the result, and write it to the run directory if there is one."""
@@ -227,6 +237,7 @@ class TestStage(SearchStage):
             self.adapter.predictor,
             queries_of(candidate, self.task.test),
             on_prediction=lambda _, prediction: self.tracker.on_prediction(prediction),
+            stop=self.adapter.stop,
         )
         self.adapter.check_failures(predictions)
         if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
@@ -291,12 +302,12 @@ class TestStage(SearchStage):
         made_seed, made_best = predictions["seed"], predictions["best"]
         comparison, credit = compare(rows, made_seed, made_best, labels=labels)
         final = None if self.head is None else final_score(self.task, self.head, found, predictions)
-        # Where the heads decided, the prompt with its head is what was chosen.
-        tested = comparison if final is None or not found.decided_by_head else final.against_seed
-        intervals = [None if tested is None else tested.interval, credit]
-        is_worse = any(interval is not None and interval.upper < 0.0 for interval in intervals)
-        costs = [self.tracker.now.cost, None if self.reflection is None else self.reflection.total_cost]
+        reflection, now = self.reflection, self.tracker.now
+        costs = [now.cost, None if reflection is None else reflection.total_cost]
         known = [cost for cost in costs if cost is not None]
+        unpriced = 0 if now.in_process else self.tracker.unpriced_calls
+        if reflection is not None and reflection.total_cost is None:
+            unpriced += reflection.calls
         return OptimizationResult(
             task=self.task.name,
             model=self.adapter.predictor.name,
@@ -305,14 +316,18 @@ class TestStage(SearchStage):
             seed_prompt=score_prompt(found.seed, rows, made_seed, labels=labels),
             best_prompt=score_prompt(found.best, rows, made_best, labels=labels),
             best_candidate=found.best.candidate,
-            improved=found.chosen != 0 and not is_worse,
+            improved=_is_better(final, comparison, credit),
             comparison=comparison,
             metric_calls=self.adapter.metric_calls,
-            proposals=self.tracker.now.proposals,
-            accepted=self.tracker.now.accepted,
+            proposals=now.proposals,
+            accepted=now.accepted,
             completions=self.adapter.completions,
             completions_without_logprobs=self.adapter.completions_without_logprobs,
             cost=sum(known) if known else None,
+            unpriced_calls=unpriced,
+            in_process=now.in_process and reflection is None,
+            ended=self.ended,
+            directory=self.directory,
             seconds=seconds,
             thresholds=self.adapter.suggested_thresholds,
             credit_difference=credit,
@@ -322,3 +337,18 @@ class TestStage(SearchStage):
             detectable_gain=self.plan.detectable_gain,
             final=final,
         )
+
+
+def _is_better(
+    final: FinalScore | None, comparison: PairedComparison | None, credit: Interval | None
+) -> bool:
+    """Return True if the test rows show that what the user gets is better than the seed prompt alone.
+
+    That is the best prompt with its head, where there is one.
+    """
+    if final is not None:
+        comparison, credit = final.against_seed, None
+    intervals = [None if comparison is None else comparison.interval, credit]
+    known = [interval for interval in intervals if interval is not None]
+    is_worse = any(interval.upper < 0.0 for interval in known)
+    return not is_worse and any(interval.lower > 0.0 for interval in known)

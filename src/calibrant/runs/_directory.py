@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -31,6 +32,47 @@ RESULT: Final = "result.json"
 
 BATCH: Final = "batch.json"
 """State of a job at a provider's batch interface."""
+
+
+@dataclass(frozen=True)
+class NumberedDirectory:
+    """Directory that a run looks for itself: with a number behind its name where that holds another run.
+
+    Attributes
+    ----------
+    path : Path
+        The directory without a number.
+    """
+
+    path: Path
+
+    def chosen(self, fingerprint: Mapping[str, Any], *, has_rows: Callable[[Path], bool]) -> Path:
+        """Return the first directory that holds this run, or nothing yet.
+
+        Parameters
+        ----------
+        fingerprint : mapping
+            All that the rows depend on, as JSON values.
+        has_rows : callable
+            Returns True if a directory holds a row that was paid for.
+        """
+        for number in count(1):
+            path = self.path if number == 1 else self.path.with_name(f"{self.path.name}-{number}")
+            if not path.exists() or (path.is_dir() and _may_hold(path, fingerprint, has_rows=has_rows(path))):
+                return path
+        raise AssertionError
+
+
+def _may_hold(path: Path, fingerprint: Mapping[str, Any], *, has_rows: bool) -> bool:
+    """Return True if a directory is empty, or holds this run, or a failed start without any row."""
+    if not (path / MANIFEST).exists():
+        return all(entry.name.startswith(".") for entry in path.iterdir())
+    try:
+        stored = read_manifest(path)
+    except StateError:
+        return False
+    is_same = all(stored.get(name) == value for name, value in fingerprint.items())
+    return is_same or not (has_rows or (path / PREDICTIONS).exists())
 
 
 @dataclass(frozen=True, kw_only=True)

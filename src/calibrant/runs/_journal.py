@@ -7,13 +7,18 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Final, Self
 
 from calibrant.core._errors import StateError
 from calibrant.core._files import is_in_place, write_atomically
 from calibrant.core._prediction import Prediction
-from calibrant.core._records import prediction_from_record, prediction_to_record
+from calibrant.core._records import Journal, prediction_from_record, prediction_to_record
 from calibrant.runs._directory import hold_lock
+
+JOURNAL: Final = "journal.jsonl"
+"""File with every answer that a search has paid for."""
+
+_KEY_PART: Final = 3  # of a line, divided at its quotes
 
 
 class JsonlStore:
@@ -120,6 +125,84 @@ class PredictionJournal:
     def put(self, key: str, prediction: Prediction) -> None:
         """Store `prediction` under `key`."""
         self._store.put(key, prediction_to_record(prediction))
+
+
+class SavedAnswers:
+    """A `calibrant.core.Journal` that only reads: the answers that a search has paid for.
+
+    Lines are decoded when they are looked up, as a search with text features leaves megabytes. A line that cannot be
+    read counts as missing: its row is asked again.
+
+    Parameters
+    ----------
+    path : Path
+        ``journal.jsonl`` in the directory of the search, which may still be running.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: dict[bytes, bytes] | None = None
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
+        """Return the stored predictions by key; missing keys are left out."""
+        if self._lines is None:
+            self._lines = _lines_by_key(self._path)
+        found = {}
+        for key in keys:
+            line = self._lines.get(key.encode())
+            prediction = None if line is None else _prediction_in(line)
+            if prediction is not None:
+                found[key] = prediction
+        return found
+
+    def put(self, key: str, prediction: Prediction) -> None:
+        """Do nothing: the file belongs to the search."""
+
+
+class JournalAfterSearch:
+    """A `calibrant.core.Journal` that looks into the answers of a search before its own.
+
+    Parameters
+    ----------
+    journal : Journal
+        Where new answers are kept.
+    saved : SavedAnswers
+        Answers of the search.
+    """
+
+    def __init__(self, journal: Journal, saved: SavedAnswers) -> None:
+        self._journal = journal
+        self._saved = saved
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
+        """Return the stored predictions by key; missing keys are left out."""
+        found = self._saved.get_many(keys)
+        missing = [key for key in keys if key not in found]
+        return {**found, **self._journal.get_many(missing)}
+
+    def put(self, key: str, prediction: Prediction) -> None:
+        """Store `prediction` under `key` among the new answers."""
+        self._journal.put(key, prediction)
+
+
+def _lines_by_key(path: Path) -> dict[bytes, bytes]:
+    """Return the complete lines of a journal, by the key at the beginning of each."""
+    data = path.read_bytes()
+    complete = data.rfind(b"\n") + 1  # the last line may be one that is being written
+    found = {}
+    for line in data[:complete].split(b"\n"):
+        parts = line.split(b'"', 4)  # {"key": "...", as `_line` writes it
+        if len(parts) > _KEY_PART:
+            found[parts[_KEY_PART]] = line
+    return found
+
+
+def _prediction_in(line: bytes) -> Prediction | None:
+    """Return the prediction in a line of a journal; None if it cannot be read."""
+    try:
+        return prediction_from_record(json.loads(line)["value"])
+    except (StateError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _line(key: str, value: object) -> str:
