@@ -13,20 +13,21 @@ from calibrant.clients._retry import RetryPolicy
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint, asked_text
-from calibrant.core._labels import LabelSet
+from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor
 from calibrant.core._records import Journal
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import Task
+from calibrant.inference._answer_forms import FormFinding
 from calibrant.inference._feed import Runner
-from calibrant.inference._limits import Gate, default_concurrency
+from calibrant.inference._limits import Gate, default_concurrency, is_in_process
 from calibrant.inference._methods import ModelCalls, Scoring, Tolerance, choose_method
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._predictor import ModelPredictor, PromptedModel
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference.doctor._records import identity, known_scoring, refuse_misleading
+from calibrant.inference.doctor._records import form_finding, identity, known_scoring, refuse_misleading
 from calibrant.logprobs._schema import enum_schema
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ class Classifier(ModelPredictor):
             answer_field=answer_field or field,
             space=LogprobSpace(client.space if space is None else space),
             keep_tokens=keep_tokens,
+            form=_form(model, client, self.labels, options),
         )
         calls = ModelCalls(policy=retry or RetryPolicy(), gate=_gate(client, limits))
         response_format = response_format or enum_schema(self.labels, field)
@@ -466,6 +468,15 @@ def _task_arguments(
         "tolerance": own.tolerance,
         "samples": own.samples,
     }
+
+
+def _form(
+    model: ModelLike, client: Client, labels: LabelSet, options: Mapping[str, Any] | None
+) -> FormFinding:
+    """Return what is known of the form of answer that a model follows; a schema where there is no other."""
+    if is_in_process(client) or isinstance(labels, OpenLabels):
+        return FormFinding()
+    return form_finding(model, options)
 
 
 def _gate(client: Client, limits: Limits) -> Gate:

@@ -303,7 +303,7 @@ class ModelPredictor(BasePredictor):
         ((prepared, problem),) = self._model.prepare([query])
         if problem:
             raise ConfigurationError(problem)
-        return self._model.request(prepared)
+        return self.method.reader.shaped(self._model.request(prepared))
 
     async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:
         """Return the model's answer to a request that is no classification, such as a check of an answer.
