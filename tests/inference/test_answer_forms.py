@@ -44,10 +44,17 @@ def opened(server: StubbornServer, **changes: Any) -> Classifier:
 
 
 @pytest.mark.parametrize("how", ["refused", "ignored"])
-@pytest.mark.parametrize(("formats", "form"), [(["json_schema"], "json_object"), (["json_schema", "json_object"], "text")])
+@pytest.mark.parametrize(
+    ("formats", "form"), [(["json_schema"], "json_object"), (["json_schema", "json_object"], "text")]
+)
 @pytest.mark.parametrize("has_logprobs", [True, False])
 def test_servers_without_schemas(
-    serve: Serve, how: str, formats: list[str], form: str, has_logprobs: bool, caplog: pytest.LogCaptureFixture
+    serve: Serve,
+    how: str,
+    formats: list[str],
+    form: str,
+    has_logprobs: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The form that works is found out once, with the first row, and said once."""
     server = serve(**{how: formats}, has_logprobs=has_logprobs)

@@ -7,12 +7,13 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.cli._errors import FAILED, discard_output
 from calibrant.cli._prompted import source_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example, TextWithContext, read_texts
 from calibrant.core._task import Task
 from calibrant.runs._records import row_record
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from calibrant.assembly._decision import Decision
     from calibrant.cli._commands import Classify
     from calibrant.inference._base import BasePredictor
+
+_NEARLY_ALL: Final = 0.9
+_WRITTEN: Final = 120
 
 
 def classify(options: Classify) -> None:
@@ -61,7 +65,7 @@ def print_predictions(
 ) -> None:
     """Classify texts and print one line each, in input order.
 
-    Exits with 1 where no text was answered.
+    Exits with 1 if nine in ten texts got no answer, or one that cannot be read.
 
     Parameters
     ----------
@@ -97,7 +101,8 @@ def print_predictions(
     except BrokenPipeError:  # the reader is gone, as `head` goes: no further text need be paid for
         discard_output()
         return
-    if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
+    useless = [one for one in predictions if one.outcome in {Outcome.ERROR, Outcome.UNPARSED}]
+    if useless and len(useless) >= _NEARLY_ALL * len(predictions):
         raise SystemExit(FAILED)
 
 
@@ -109,7 +114,9 @@ def _line(
         return json.dumps({**_record(text, prediction), **more}, ensure_ascii=False)
     shown = f"{_answering_model(prediction)}\t{_shorten(text)}" if with_model else _shorten(text)
     if prediction.outcome is not Outcome.OK:
-        return f"{prediction.outcome.value}\t-\t{shown}\t({' '.join(prediction.reason.split())})"
+        written = escaped_line(prediction.text, limit=_WRITTEN)
+        wrote = f"; it wrote: {written}" if prediction.outcome is Outcome.UNPARSED and written else ""
+        return f"{prediction.outcome.value}\t-\t{shown}\t({' '.join(prediction.reason.split())}{wrote})"
     sure = prediction.confidence if decision is None else decision.final_confidence
     confidence = "-" if sure is None else f"{sure:.3f}"
     line = f"{prediction.label}\t{confidence}\t{shown}"

@@ -15,10 +15,13 @@ from rich.text import Text
 from calibrant import assembly, optimization, reports
 from calibrant.assembly._task_record import record_run
 from calibrant.calibration._certify import CertifiedThreshold
+from calibrant.cli._errors import FAILED
+from calibrant.cli._evaluate import is_refused, unreadable_text
 from calibrant.cli._evaluation_table import routing_stats
 from calibrant.cli._finished import certificate_line
 from calibrant.cli._options import parse_option
 from calibrant.cli._progress import ProgressDisplay
+from calibrant.cli._prompted import asked_task
 from calibrant.cli._tables import dollars, number, print_output, with_interval
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import read_json_object
@@ -49,29 +52,35 @@ _COLUMNS: Final = (
 
 def optimize(options: Optimize) -> None:
     """Run the search and print its results."""
-    loaded = Task.from_file(options.task)
+    loaded = asked_task(Task.from_file(options.task), options)
     result, routing = _search(loaded, options)
     if options.out is not None:
-        record_run(options.out, [(loaded, options.model)], prompt_for_all=True)
+        record_run(options.out, [(loaded, None)], prompt_for_all=True)
         reports.write_report(options.out)
     if options.as_json:
         stats = {} if routing is None else {"routing": routing.to_record()}
         print_output({**result.to_record(), **stats}, [], as_json=True)
-        return
+    else:
+        _print(result, routing, options.out)
+    if all(score.has_hardly_any_label for score in _scores(result).values()):
+        raise SystemExit(FAILED)
+
+
+def _print(result: optimization.OptimizationResult, routing: RoutingStats | None, out: Path | None) -> None:
     console = Console(soft_wrap=False)
     if not console.is_terminal:
         console.width = max(console.width, _WIDTH)
     console.print(_table(result))
     lines = [] if routing is None else routing.lines()
-    for line in [*lines, *_remarks(result), *_summary(result, options.out)]:
+    for line in [*lines, *_remarks(result), *_summary(result, out)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationResult, RoutingStats | None]:
     """Return the result of the search, and the calls to each provider if there are several."""
-    if options.model is None and options.prior_correction == "batch":
+    if options.prior_correction == "batch":
         _refuse_prior(task)
-    with _search_model(task, options.model) as model, ProgressDisplay() as display:
+    with _search_model(task) as model, ProgressDisplay() as display:
         result = optimization.optimize(
             task,
             model=model,
@@ -86,7 +95,7 @@ def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationRes
             out=options.out,
             progress=display,
         )
-        if model is None or isinstance(model, str):
+        if model is None:
             return result, None
         return result, routing_stats(task, model)
 
@@ -104,16 +113,16 @@ def _refuse_prior(task: Task) -> None:
 
 
 @contextmanager
-def _search_model(task: Task, model: str | None) -> Iterator[str | BasePredictor | None]:
-    """Yield the classifier of a task with a cascade or routing; for other tasks, `model`."""
+def _search_model(task: Task) -> Iterator[BasePredictor | None]:
+    """Yield the classifier of a task with a cascade or routing; None for other tasks."""
     if not task.sections:
-        yield model
+        yield None
         return
-    with assembly.open_classifier(task, model=model) as classifier:
+    with assembly.open_classifier(task) as classifier:
         cascade = assembly.cascade_settings(task)
         members = () if cascade is None else cascade.models
         prompts = [entry.prompt for entry in members if entry.prompt is not None]
-        if model is None and prompts:
+        if prompts:
             _LOG.warning(
                 "The search asks every model of the cascade under the same prompt: %d prompt(s) of [[cascade.models]] "
                 "are not used.",
@@ -208,9 +217,17 @@ def _signed(interval: Interval) -> str:
 
 def _summary(result: optimization.OptimizationResult, out: Path | None) -> Iterator[str]:
     """Yield lines on the failures, the cost and the files of the search."""
-    errors = sum(score.outcomes.get("error", 0) for score in _scores(result).values())
+    scores = list(_scores(result).values())
+    errors = sum(score.outcomes.get("error", 0) for score in scores)
+    failures = [failure for score in scores for failure in score.failures]
     if errors:
-        yield f"{errors} test answers failed with a transport error and count neither way."
+        refused = next(filter(is_refused, failures), None)
+        why = "with a transport error" if refused is None else f"as the server refused them ({refused})"
+        yield f"{errors} test answers failed {why} and count neither way."
+    unreadable = sum(score.outcomes.get("unparsed", 0) for score in scores)
+    if unreadable:
+        written = dict.fromkeys(text for score in scores for text in score.unreadable_answers)
+        yield unreadable_text(unreadable, list(written)[:3])
     if result.completions_without_logprobs:
         yield (
             f"{result.completions_without_logprobs} of {result.completions} completions of the search came without "

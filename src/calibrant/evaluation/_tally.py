@@ -17,6 +17,7 @@ from calibrant.core._composite import CompositeLabels
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._records import has_low_label_mass
+from calibrant.core._reported import escaped_line
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.evaluation._metrics import (
     EvaluationMetrics,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from calibrant.metrics._structure import StructureMetrics
 
 _KINDS: Final = 20
+_EXAMPLES: Final = 3
+_EXAMPLE_LENGTH: Final = 120
 _LOG = logging.getLogger("calibrant")
 _OTHER: Final = "other"
 _KIND_LENGTH: Final = 80
@@ -79,6 +82,7 @@ class Tally:
         self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
         self.errors: Counter[str] = Counter()
         self.models: Counter[str] = Counter()
+        self.unreadable: dict[str, None] = {}  # what was written instead of a label; ordered, each text once
         self.low_label_mass = 0
         self.calls = 0
         self.from_cache = 0
@@ -125,6 +129,8 @@ class Tally:
             kind = error_kind(row["reason"])
             self.errors[kind if kind in self.errors or len(self.errors) < _KINDS else _OTHER] += 1
             return
+        if len(self.unreadable) < _EXAMPLES and (text := row.get("text")):
+            self.unreadable[escaped_line(text, limit=_EXAMPLE_LENGTH)] = None
         if answer is None:
             self.without_text += row["reason"] == NO_TEXT
             self._count_label(label)
@@ -224,6 +230,7 @@ class Tally:
             structure=self._structure(),
             rows_without_text=self.without_text,
             labels=dict(self.given.most_common()),
+            unreadable_answers=tuple(self.unreadable),
             mean_confidence=float(confidence.mean()) if self.given and len(confidence) else None,
         )
 

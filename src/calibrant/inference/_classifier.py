@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.clients._retry import RetryPolicy
-from calibrant.core._completion import Client
+from calibrant.core._completion import STAND_INS, Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet, OpenLabels
@@ -27,6 +27,7 @@ from calibrant.inference._methods import ModelCalls, Scoring, Tolerance, choose_
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._predictor import ModelPredictor, PromptedModel
 from calibrant.inference._reader import AnswerReader
+from calibrant.inference._replaced import replaced_model
 from calibrant.inference.doctor._records import form_finding, identity, known_scoring, refuse_misleading
 from calibrant.logprobs._schema import enum_schema
 
@@ -202,8 +203,9 @@ class Classifier(ModelPredictor):
         task : Task
             The task.
         model : str, Client or callable, optional
-            Used instead of the task's own model; the task's options then do not apply, except for scoring by stated
-            confidence or agreement, which every model allows.
+            Used instead of the task's own model. A name with the same provider keeps the task's address, options and
+            scoring; otherwise they do not apply, except for scoring by stated confidence or agreement, which every
+            model allows.
         client : Client, optional
             Stands for the task's own model, whose options apply; closed with the classifier.
         journal : Journal, optional
@@ -436,11 +438,13 @@ def _task_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of a task's classifier; raise if the task has several models and none is given."""
     own = task.model
-    if model is not None:
+    if isinstance(model, str) and model not in STAND_INS:
+        own = replaced_model(own, model)
+    elif model is not None:
         if own.api_base is not None:
             _LOG.warning(
-                "%s is asked instead of %s: the task's api_base and options belong to the latter and are not used.",
-                model if isinstance(model, str) else "Another model",
+                "Another model is asked instead of %s: the task's api_base and options belong to the latter and are "
+                "not used.",
                 own.name,
             )
         # Which every model allows; nothing else of the task's model applies.
