@@ -11,6 +11,7 @@ from aiohttp import web
 
 from loopback import LoopbackServer
 
+_TOPICS = {"pasta": "Food", "rain": "Weather", "cats": "Animals", "guitar": "Music", "Japan": "Tokyo"}
 CHAT = "Well, it is hard to say what this is about."
 
 
@@ -20,7 +21,7 @@ def plain(label: str) -> str:
 
 
 class StubbornServer(LoopbackServer):
-    """A server whose answer is "cat" for texts with "meow", and else "dog".
+    """A server whose answer is "cat" for texts with "meow", and else "dog"; it knows the questions of the doctor.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ class StubbornServer(LoopbackServer):
         kind = _format(body)
         if kind in self.refused:
             return web.json_response({"error": {"message": self.message}}, status=400)
-        label = "cat" if "meow" in body["messages"][-1]["content"] else "dog"
+        label = _label(body)
         pieces = self._pieces(label, kind, body)
         message = {"role": "assistant", "content": "".join(text for text, _ in pieces)}
         choice: dict[str, Any] = {"index": 0, "finish_reason": "stop", "message": message}
@@ -85,13 +86,21 @@ class StubbornServer(LoopbackServer):
         """Return the tokens of an answer, each with its alternative or an empty text."""
         if kind in self.ignored:
             return [(CHAT, "")]
-        other = "dog" if label == "cat" else "cat"
+        other = {"cat": "dog", "Food": "Music"}.get(label, "cat" if label == "dog" else "Food")
         if kind == "text":
             before, _, behind = self.says(label).partition(label)
             return [piece for piece in ((before, ""), (label, other), (behind, "")) if piece[0]]
-        field = "label"
+        field = "topic" if label in _TOPICS.values() else "label"
         confidence = ', "confidence": 90' if "confidence" in body["messages"][0]["content"] else ""
         return [(f'{{"{field}": "', ""), (label, other), (f'"{confidence}}}', "")]
+
+
+def _label(body: dict[str, Any]) -> str:
+    """Return the animal that a text names, or its topic in an examination."""
+    text = body["messages"][-1]["content"]
+    if '"topic"' in body["messages"][0]["content"]:
+        return next((topic for word, topic in _TOPICS.items() if word in text), "Tokyo")
+    return "cat" if "meow" in text else "dog"
 
 
 def _format(body: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _NEARLY_ALL: Final = 0.9
 _WRITTEN: Final = 120
+_QUOTED: Final = 40  # characters of an answer that a reason may quote
 
 
 def classify(options: Classify) -> None:
@@ -115,8 +116,10 @@ def _line(
     shown = f"{_answering_model(prediction)}\t{_shorten(text)}" if with_model else _shorten(text)
     if prediction.outcome is not Outcome.OK:
         written = escaped_line(prediction.text, limit=_WRITTEN)
-        wrote = f"; it wrote: {written}" if prediction.outcome is Outcome.UNPARSED and written else ""
-        return f"{prediction.outcome.value}\t-\t{shown}\t({' '.join(prediction.reason.split())}{wrote})"
+        reason = " ".join(prediction.reason.split())
+        is_new = prediction.outcome is Outcome.UNPARSED and written[:_QUOTED] not in reason
+        wrote = f"; it wrote: {written}" if is_new else ""
+        return f"{prediction.outcome.value}\t-\t{shown}\t({reason}{wrote})"
     sure = prediction.confidence if decision is None else decision.final_confidence
     confidence = "-" if sure is None else f"{sure:.3f}"
     line = f"{prediction.label}\t{confidence}\t{shown}"

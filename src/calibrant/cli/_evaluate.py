@@ -342,4 +342,4 @@ def unreadable_text(count: int, examples: Sequence[str]) -> str:
     head = f"{count:,} answers could not be read as a label"
     if not examples:
         return f"{head}; predictions.jsonl says why."
-    return "\n".join([f"{head}. The model wrote, for example:", *(f"  {one}" for one in examples)])
+    return "\n".join([f"{head}. Instead the model wrote, for example:", *(f"  {one}" for one in examples)])

@@ -87,6 +87,8 @@ class TriedForm:
 
     Attributes
     ----------
+    form : AnswerForm
+        The form.
     first : FirstResponse
         The request and what came.
     is_conclusive : bool
@@ -97,6 +99,7 @@ class TriedForm:
         Tokens and cost of the answer.
     """
 
+    form: AnswerForm
     first: FirstResponse
     is_conclusive: bool
     is_label: bool = False

@@ -249,26 +249,23 @@ class Method(ABC):
 
     async def _find_form(self, request: CompletionRequest) -> None:
         """Ask in one form after the other, until an answer can be read."""
-        finding = self.reader.form
-        attempts, usage = 0, Usage()
-        # The first form that was not refused, or else the schema: taken if no answer can be read.
-        best: tuple[AnswerForm, FirstResponse] | None = None
+        tries: list[TriedForm] = []
         for form in AnswerForm:
-            tried = await self._try_form(request, form)
-            attempts += tried.first.attempts
-            first = replace(tried.first, attempts=attempts, usage=usage)
-            if tried.is_label:
-                finding.first = first
-                finding.found(form)
-                return
-            if best is None or (best[1].is_failure and not first.is_failure):
-                best = form, first
-            if tried.is_conclusive:
+            tries.append(await self._try_form(request, form))
+            if tries[-1].is_conclusive:
                 break
-            usage += tried.usage
-            self.calls.gate.charge(tried.usage, rows=0)
-        if best is not None:
-            finding.form, finding.first = best
+        # If no answer can be read, the first form that was not refused, or else the schema.
+        answered = [one for one in tries if not one.first.is_failure]
+        chosen = tries[-1] if tries[-1].is_label else next(iter(answered), tries[0])
+        vain = sum((one.usage for one in tries if one is not chosen), Usage())
+        self.calls.gate.charge(vain, rows=0)
+        attempts = sum(one.first.attempts for one in tries)
+        finding = self.reader.form
+        finding.first = replace(chosen.first, attempts=attempts, usage=vain)
+        if chosen.is_label:
+            finding.found(chosen.form)
+        else:
+            finding.form = chosen.form
 
     async def _try_form(self, request: CompletionRequest, form: AnswerForm) -> TriedForm:
         """Ask once in a form; raise a ProviderError that every call would meet."""
@@ -283,12 +280,13 @@ class Method(ABC):
             if error.systemic and not refuses_form(error):
                 raise
             first = FirstResponse(request=asked, response=error, attempts=error.attempts)
-            return TriedForm(first=first, is_conclusive=not refuses_form(error))
+            return TriedForm(form=form, first=first, is_conclusive=not refuses_form(error))
         except (SystemExit, KeyboardInterrupt) as error:  # either would end the event loop
             raise CalibrantError(f"{self.client.name}: the model raised {error!r}.") from error
         prediction = self.reader.in_form(form).read(response)
         is_unreadable = prediction.outcome is Outcome.UNPARSED and not is_begun_json(response)
         return TriedForm(
+            form=form,
             first=FirstResponse(request=asked, response=response, attempts=attempts),
             is_conclusive=not is_unreadable,
             is_label=prediction.outcome is Outcome.OK,

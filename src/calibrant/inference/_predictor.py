@@ -14,6 +14,7 @@ from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import OnPrediction, Query, Stop
 from calibrant.core._records import Journal
+from calibrant.inference._answer_forms import AnswerForm
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._feed import Feed, QueryKeys
 from calibrant.inference._limits import Gate, is_in_process
@@ -94,6 +95,11 @@ class PromptedModel:
         """Ask the model as it was asked before; see `Method.settle_as`."""
         self._keys.clear()
         self.method.settle_as(scoring)
+
+    def settle_form(self, form: AnswerForm) -> None:
+        """Ask for answers in a form, without finding out."""
+        self._keys.clear()
+        self.method.reader.form.form = form
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return queries with rendered demonstrations, each with an error text or an empty one."""
@@ -207,6 +213,10 @@ class ModelPredictor(BasePredictor):
     def settle_as(self, scoring: str) -> None:
         """Ask the model as it was asked before, by ``decode`` or ``fused``, if it is asked in either way."""
         self._model.settle_as(scoring)
+
+    def settle_form(self, form: str) -> None:
+        """Ask for answers in a form, as before, without finding out: ``schema``, ``json`` or ``text``."""
+        self._model.settle_form(AnswerForm(form))
 
     @property
     def scoring(self) -> str:
