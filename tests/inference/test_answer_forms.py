@@ -72,3 +72,60 @@ def test_servers_without_schemas(
     assert sum("does not follow a JSON schema" in record.message for record in caplog.records) <= 1
     confidence = [one.confidence for one in found]
     assert confidence == pytest.approx([0.8] * 4) if has_logprobs else all(confidence)
+
+
+def test_forms_are_part_of_the_key(serve: Serve) -> None:
+    """Answers by a schema, as an object and in plain text have different keys, and say so."""
+    with opened(serve()) as classifier:
+        keys, forms = set(), []
+        for form in ("schema", "json", "text"):
+            classifier.settle_form(form)
+            keys.add(classifier.row_model.key(classifier.query("a meow")))
+            forms.append(classifier.describe()["method"].get("answer_form"))
+    assert len(keys) == 3
+    assert forms == [None, "json", "text"]
+
+
+def test_refused_requests_stay_refused(serve: Serve) -> None:
+    """Where every form is refused, rows fail with the server's words, and nothing is kept."""
+    server = serve(refused=["json_schema", "json_object", "text"], message="no such luck")
+    for _ in range(2):
+        with opened(server) as classifier:
+            found = classifier.classify_many(TEXTS)
+        assert {one.outcome for one in found} == {Outcome.ERROR}
+        assert all("no such luck" in one.reason for one in found)
+    assert server.formats == 2 * ["json_schema", "json_object", "text", *["json_schema"] * 3]
+
+
+def test_servers_may_change(serve: Serve) -> None:
+    """A form that is refused later is found out anew by the next run."""
+    server = serve(has_logprobs=True)
+    with opened(server) as classifier:
+        assert classifier.classify("a meow").label == "cat"
+    server.refused = {"json_schema"}
+    with opened(server) as classifier:
+        assert classifier.classify("a bark").outcome is Outcome.ERROR
+    with opened(server) as classifier:
+        assert classifier.classify("a bark").label == "dog"
+    assert server.formats == ["json_schema", "json_schema", "json_schema", "json_object"]
+
+
+def test_sentences_have_no_logprobs(serve: Serve) -> None:
+    """A label at the end of a sentence is read; its confidence comes from three calls, as without log-probabilities."""
+    formats = ["json_schema", "json_object"]
+    server = serve(refused=formats, has_logprobs=True, says=lambda label: f"I am 80 % sure: a {label}.")
+    with opened(server) as classifier:
+        found = classifier.classify("a meow")
+        assert (found.label, classifier.scoring) == ("cat", "fused")
+    assert found.confidence == pytest.approx(80.5 / 101)
+    assert server.formats == [*formats, *["text"] * 4]
+
+
+@pytest.mark.parametrize("scoring", ["decode", "sampled", "fused", "verbalised"])
+def test_every_scoring_finds_the_form(serve: Serve, scoring: Any) -> None:
+    """The first call of a row serves to find the form, however confidence is computed."""
+    server = serve(refused=["json_schema"], has_logprobs=True)
+    with opened(server, scoring=scoring) as classifier:
+        assert classifier.classify("a meow").label == "cat"
+        calls = classifier.method.calls_a_row
+    assert server.formats == ["json_schema", *["json_object"] * calls]

@@ -283,7 +283,7 @@ class Method(ABC):
             return TriedForm(form=form, first=first, is_conclusive=not refuses_form(error))
         except (SystemExit, KeyboardInterrupt) as error:  # either would end the event loop
             raise CalibrantError(f"{self.client.name}: the model raised {error!r}.") from error
-        prediction = self.reader.in_form(form).read(response)
+        prediction = replace(self.reader.in_form(form), space=LogprobSpace.NONE).read(response)
         is_unreadable = prediction.outcome is Outcome.UNPARSED and not is_begun_json(response)
         return TriedForm(
             form=form,
@@ -297,7 +297,7 @@ class Method(ABC):
         """Return the response to a request; raise ProviderError if it is broken."""
         response = await self.client.complete(request)
         self.calls.note_rates(response)
-        prediction = self.reader.read(response)
+        prediction = replace(self.reader, space=LogprobSpace.NONE).read(response)
         if prediction.outcome is Outcome.ERROR:
             raise ProviderError(prediction.reason, provider=self.client.name, retryable=True)
         return response

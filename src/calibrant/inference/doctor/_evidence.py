@@ -321,10 +321,12 @@ async def _classify_all(calls: ExaminationCalls, evidence: Evidence) -> bool:
         top, refused_logprobs = 0, first.reason
         first = await calls.classify(0, top=top)
     if isinstance(first, FailedCall):
-        evidence.refused_schema = evidence.refused_schema or f"refused: {first.reason}"
+        evidence.refused_schema = evidence.refused_schema or f"refused: {first.reason.rstrip('. ')}"
         return False
     if first.is_unreadable:
-        evidence.refused_schema = evidence.refused_schema or f"ignored: {first.prediction.reason}"
+        evidence.refused_schema = (
+            evidence.refused_schema or f"ignored: {first.prediction.reason.rstrip('. ')}"
+        )
         return False
     evidence.refused_logprobs = refused_logprobs
     evidence.repeats = [first, *[await calls.classify(0, top=top) for _ in range(_REPEATS - 1)]]

@@ -201,7 +201,7 @@ def _enum(evidence: Evidence) -> _Judgement:
     if evidence.answer_form is None:
         return _problem(
             f"The schema is {evidence.refused_schema}. Nor does the server give a JSON object, or plain text, that "
-            "names a label",
+            "names a label.",
             "Use another model or server, or mend what the message names (--option).",
         )
     readings = evidence.answered
@@ -210,7 +210,7 @@ def _enum(evidence: Evidence) -> _Judgement:
         form = "a JSON object" if evidence.answer_form is AnswerForm.JSON else "plain text"
         return _warning(
             f"The schema is {evidence.refused_schema}. Asked for {form}, with the labels named in the prompt, {right} "
-            f"of {len(readings)} answers were a label",
+            f"of {len(readings)} answers were a label.",
             "Nothing to set: calibrant asks this server that way.",
         )
     wrong = [reading.prediction for reading in readings if reading.prediction.outcome is not Outcome.OK]
