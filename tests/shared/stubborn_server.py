@@ -87,7 +87,9 @@ class StubbornServer(LoopbackServer):
             return [(CHAT, "")]
         other = {"cat": "dog", "Food": "Music"}.get(label, "cat" if label == "dog" else "Food")
         if kind == "text":
-            before, _, behind = self.says(label).partition(label)
+            before, named, behind = self.says(label).partition(label)
+            if not named:
+                return [(before, "")]
             return [piece for piece in ((before, ""), (label, other), (behind, "")) if piece[0]]
         field = "topic" if label in _TOPICS.values() else "label"
         confidence = ', "confidence": 90' if "confidence" in body["messages"][0]["content"] else ""

@@ -316,7 +316,7 @@ def exit_as(metrics: evaluation.EvaluationMetrics, gates: Mapping[str, float], *
 
 
 def say_troubles(metrics: evaluation.EvaluationMetrics) -> None:
-    """Print how many rows failed, and what the model wrote where it is no label."""
+    """Print the numbers of failed rows and of unreadable answers, with examples."""
     refused = {kind: count for kind, count in metrics.errors.items() if is_refused(kind)}
     n_refused = sum(refused.values())
     if refused:

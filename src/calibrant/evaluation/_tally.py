@@ -187,14 +187,18 @@ class Tally:
 
         return structure_metrics(self._labels, self._counts[:, :-1], self._counts[:, -1])
 
+    def _mean_confidence(self) -> float | None:
+        """Return the mean confidence where true labels are not known; None elsewhere."""
+        return float(np.array(self._confidence).mean()) if self.given and len(self._confidence) else None
+
     def metrics(
         self, *, expected: int | None, stopped: str, seconds: float, session_rows: int
     ) -> EvaluationMetrics:
         """Return the metrics of the rows so far; see `EvaluationMetrics` for the parameters."""
         composite = None if self._composite is None or not self.labelled else self._composite.metrics()
-        counts = self._counts[:, :-1], self._counts[:, -1]
         summary: ClassificationSummary | CompositeMetrics | None = composite
         if self._counts.any():
+            counts = self._counts[:, :-1], self._counts[:, -1]
             summary = ClassificationSummary.from_counts(self._labels.labels, *counts)
         # Copies: an array that lends its memory cannot grow.
         confidence, right = np.array(self._confidence), np.array(self._right)
@@ -231,7 +235,7 @@ class Tally:
             rows_without_text=self.without_text,
             labels=dict(self.given.most_common()),
             unreadable_answers=tuple(self.unreadable),
-            mean_confidence=float(confidence.mean()) if self.given and len(confidence) else None,
+            mean_confidence=self._mean_confidence(),
         )
 
 

@@ -144,8 +144,7 @@ class Classifier(ModelPredictor):
         head: Head | None = None,
         keep_tokens: bool = False,
     ) -> None:
-        self.labels = LabelSet.of(labels)
-        self.field = field
+        self.labels, self.field = LabelSet.of(labels), field
         self.prompt, self.user_template = prompt, user_template
         self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
@@ -477,7 +476,7 @@ def _task_arguments(
 def _form(
     model: ModelLike, client: Client, labels: LabelSet, options: Mapping[str, Any] | None
 ) -> FormFinding:
-    """Return what is known of the form of answer that a model follows; a schema where there is no other."""
+    """Return the form of answer that a model is known to follow; a schema where there is no other."""
     if is_in_process(client) or isinstance(labels, OpenLabels):
         return FormFinding()
     return form_finding(model, options)

@@ -83,7 +83,7 @@ def _address_of(own: ModelSettings) -> str | None:
 
 
 def _place_of(own: ModelSettings) -> str:
-    """Return where a model's texts go, in words."""
+    """Return the host or provider that gets a model's texts; empty if they stay here."""
     provider = provider_of(own.name)
     if provider == "embedded":
         return ""

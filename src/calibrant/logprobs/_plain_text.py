@@ -109,7 +109,7 @@ def _around(path: FieldPath) -> tuple[str, str]:
 
 
 def _named_span(text: str, labels: LabelSet) -> tuple[int, int]:
-    """Return where an answer names its label; raise UnparsedError if it names none or several."""
+    """Return begin and end of the label in an answer; raise UnparsedError if it names none or several."""
     thought = text.rfind(_THOUGHT_END)
     begin = 0 if thought < 0 else thought + len(_THOUGHT_END)
     lines = [(begin + start, begin + end) for start, end in _lines(text[begin:])]
@@ -138,7 +138,7 @@ def _lines(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _whole_line(text: str, lines: Sequence[tuple[int, int]], labels: LabelSet) -> tuple[int, int] | None:
-    """Return where the label stands in a line that holds nothing else."""
+    """Return begin and end of the label in a line that holds nothing else; None without such a line."""
     for start, end in lines:
         line = text[start:end]
         inside = line.strip(_DECORATION)

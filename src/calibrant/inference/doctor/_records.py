@@ -404,7 +404,7 @@ def form_finding(model: object, options: Mapping[str, Any] | None = None) -> For
 
 
 def _remembered(setup: Identity, name: str, key: str, *, passing: Sequence[object]) -> object:
-    """Return what an earlier run found out about a setup; None without it, or if a `passing` value is old."""
+    """Return an earlier run's finding about a setup; None without it, or if a `passing` value is old."""
     with contextlib.suppress(OSError, RuntimeError, TypeError, ValueError, KeyError):
         path = _probe_path(record_path(setup), name)
         stored = json.loads(path.read_text(encoding="utf-8"))
