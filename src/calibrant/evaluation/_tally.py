@@ -187,6 +187,13 @@ class Tally:
 
         return structure_metrics(self._labels, self._counts[:, :-1], self._counts[:, -1])
 
+    def _summary(self, composite: CompositeMetrics | None) -> ClassificationSummary | CompositeMetrics | None:
+        """Return the figures of labels: those of single answers if there are any, else those of `composite`."""
+        if not self._counts.any():
+            return composite
+        counts = self._counts[:, :-1], self._counts[:, -1]
+        return ClassificationSummary.from_counts(self._labels.labels, *counts)
+
     def _mean_confidence(self) -> float | None:
         """Return the mean confidence where true labels are not known; None elsewhere."""
         return float(np.array(self._confidence).mean()) if self.given and len(self._confidence) else None
@@ -196,10 +203,7 @@ class Tally:
     ) -> EvaluationMetrics:
         """Return the metrics of the rows so far; see `EvaluationMetrics` for the parameters."""
         composite = None if self._composite is None or not self.labelled else self._composite.metrics()
-        summary: ClassificationSummary | CompositeMetrics | None = composite
-        if self._counts.any():
-            counts = self._counts[:, :-1], self._counts[:, -1]
-            summary = ClassificationSummary.from_counts(self._labels.labels, *counts)
+        summary = self._summary(composite)
         # Copies: an array that lends its memory cannot grow.
         confidence, right = np.array(self._confidence), np.array(self._right)
         return EvaluationMetrics(
