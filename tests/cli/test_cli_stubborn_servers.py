@@ -81,7 +81,7 @@ def test_unreadable_answers_are_shown(serve: Serve, tmp_path: Path) -> None:
     texts = classify(task, "--text", "a meow")
     assert texts.exit_code == 1
     assert "Well, it is hard to say" in texts.stdout
-    search = optimize(task, "--max-metric-calls", 40, "--out", tmp_path / "search")
+    search = optimize(task, "--max-metric-calls", 120, "--out", tmp_path / "search")
     assert search.exit_code == 1
     assert "could not be read as a label" in search.stdout
 

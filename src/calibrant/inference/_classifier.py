@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.clients._retry import RetryPolicy
-from calibrant.core._completion import STAND_INS, Client
+from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet, OpenLabels
@@ -437,7 +437,7 @@ def _task_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of a task's classifier; raise if the task has several models and none is given."""
     own = task.model
-    if isinstance(model, str) and model not in STAND_INS:
+    if isinstance(model, str):
         own = replaced_model(own, model)
     elif model is not None:
         if own.api_base is not None:

@@ -285,7 +285,7 @@ class ExaminationCalls:
 
 
 async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
-    """Collect the evidence with at most 21 calls.
+    """Collect the evidence with at most 22 calls.
 
     Raises
     ------
@@ -293,13 +293,7 @@ async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
         No call was answered.
     """
     evidence = Evidence(claimed=claimed, seconds=calls.seconds)
-    for form in AnswerForm:
-        calls.form = form
-        if await _classify_all(calls, evidence):
-            evidence.answer_form = form
-            break
-    else:
-        evidence.answer_form = None
+    evidence.answer_form = await _answer_form(calls, evidence)
     if evidence.answer_form in {AnswerForm.JSON, AnswerForm.TEXT} and claimed is LogprobSpace.MASKED:
         evidence.claimed = LogprobSpace.RAW  # without a schema nothing is masked
     evidence.scored = await _score(calls)
@@ -313,8 +307,26 @@ async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
     return evidence
 
 
-async def _classify_all(calls: ExaminationCalls, evidence: Evidence) -> bool:
-    """Ask the questions of the built-in task in one form; return False if the first answer shows that it fails."""
+async def _answer_form(calls: ExaminationCalls, evidence: Evidence) -> AnswerForm | None:
+    """Collect the answers in the first form that the server follows; return that form, or None if there is none."""
+    ignores_schema = False
+    for form in AnswerForm:
+        calls.form = form
+        first, top = await _first_answer(calls, evidence)
+        if first is not None and not first.is_unreadable:
+            await _classify_all(calls, evidence, first, top=top)
+            return form
+        ignores_schema = ignores_schema or (form is AnswerForm.SCHEMA and first is not None)
+    calls.form = AnswerForm.SCHEMA
+    if ignores_schema:  # what is reported is examined all the same
+        first, top = await _first_answer(calls, evidence)
+        if first is not None:
+            await _classify_all(calls, evidence, first, top=top)
+    return None
+
+
+async def _first_answer(calls: ExaminationCalls, evidence: Evidence) -> tuple[TopicReading | None, int]:
+    """Return the answer to the first question, and the alternatives asked for; None if it is refused."""
     top, refused_logprobs = _FIRST_TOP, ""
     first = await calls.classify(0, top=top)
     if isinstance(first, FailedCall):
@@ -322,20 +334,25 @@ async def _classify_all(calls: ExaminationCalls, evidence: Evidence) -> bool:
         first = await calls.classify(0, top=top)
     if isinstance(first, FailedCall):
         evidence.refused_schema = evidence.refused_schema or f"refused: {first.reason.rstrip('. ')}"
-        return False
+        return None, 0
     if first.is_unreadable:
         evidence.refused_schema = (
             evidence.refused_schema or f"ignored: {first.prediction.reason.rstrip('. ')}"
         )
-        return False
     evidence.refused_logprobs = refused_logprobs
+    return first, top
+
+
+async def _classify_all(
+    calls: ExaminationCalls, evidence: Evidence, first: TopicReading, *, top: int
+) -> None:
+    """Ask the questions of the built-in task in the form of its first answer."""
     evidence.repeats = [first, *[await calls.classify(0, top=top) for _ in range(_REPEATS - 1)]]
     if top:
         evidence.alternatives = await _alternatives(calls, first)
         top = min(max(top, evidence.alternatives.asked), _ENOUGH_TOP)
     others = [await calls.classify(number, top=top) for number in range(1, len(task.QUESTIONS))]
     evidence.answers, evidence.off_topic = [first, *others[:-1]], others[-1]
-    return True
 
 
 async def _alternatives(calls: ExaminationCalls, first: TopicReading) -> Alternatives:

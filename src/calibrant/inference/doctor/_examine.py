@@ -53,7 +53,7 @@ def examine(
 ) -> Examination:
     """Ask a model a few cheap questions, and judge its log-probabilities by the answers.
 
-    At most 21 calls, one after the other, none of them repeated when it fails. Nothing is stored:
+    At most 22 calls, one after the other, none of them repeated when it fails. Nothing is stored:
     see `save_examination`.
 
     Parameters
@@ -198,13 +198,14 @@ def recommended_thresholds(confidences: Sequence[float], space: LogprobSpace) ->
 
 
 def _enum(evidence: Evidence) -> _Judgement:
+    readings = evidence.answered
     if evidence.answer_form is None:
+        count = f"{len(readings)} of {len(readings)} answers were no label: " if readings else ""
         return _problem(
-            f"The schema is {evidence.refused_schema}. Nor does the server give a JSON object, or plain text, that "
-            "names a label.",
+            f"{count}The schema is {evidence.refused_schema}. Nor does the server give a JSON object, or plain text, "
+            "that names a label.",
             "Use another model or server, or mend what the message names (--option).",
         )
-    readings = evidence.answered
     if evidence.answer_form is not AnswerForm.SCHEMA:
         right = sum(reading.prediction.outcome is Outcome.OK for reading in readings)
         form = "a JSON object" if evidence.answer_form is AnswerForm.JSON else "plain text"
@@ -239,7 +240,7 @@ def _enum(evidence: Evidence) -> _Judgement:
 def _logprobs(evidence: Evidence) -> _Judgement:
     remedy = f"Use {_FUSED}; or another model."
     verdict = _warning if evidence.exact_scores else _problem
-    if evidence.answer_form is None:
+    if evidence.answer_form is None and not evidence.readings:
         return _unknown("There is no enum output that they could come with.")
     if evidence.refused_logprobs:
         return verdict(f"Refused together with enum output: {evidence.refused_logprobs}", remedy)

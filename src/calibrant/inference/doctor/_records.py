@@ -156,7 +156,7 @@ class Examination:
     calls: int
     top_logprobs: int
     label_mass: float | None
-    answer_form: AnswerForm | None = AnswerForm.SCHEMA
+    answer_form: AnswerForm | None
 
     @property
     def problems(self) -> tuple[Finding, ...]:
