@@ -13,7 +13,6 @@ from calibrant.cli._errors import FAILED, discard_output
 from calibrant.cli._prompted import source_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example, TextWithContext, read_texts
 from calibrant.core._task import Task
 from calibrant.runs._records import row_record
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from calibrant.inference._base import BasePredictor
 
 _NEARLY_ALL: Final = 0.9
-_WRITTEN: Final = 120
-_QUOTED: Final = 40  # characters of an answer that a reason may quote
 
 
 def classify(options: Classify) -> None:
@@ -115,11 +112,7 @@ def _line(
         return json.dumps({**_record(text, prediction), **more}, ensure_ascii=False)
     shown = f"{_answering_model(prediction)}\t{_shorten(text)}" if with_model else _shorten(text)
     if prediction.outcome is not Outcome.OK:
-        written = escaped_line(prediction.text, limit=_WRITTEN)
-        reason = " ".join(prediction.reason.split())
-        is_new = prediction.outcome is Outcome.UNPARSED and written[:_QUOTED] not in reason
-        wrote = f"; it wrote: {written}" if is_new else ""
-        return f"{prediction.outcome.value}\t-\t{shown}\t({reason}{wrote})"
+        return f"{prediction.outcome.value}\t-\t{shown}\t({' '.join(prediction.reason.split())})"
     sure = prediction.confidence if decision is None else decision.final_confidence
     confidence = "-" if sure is None else f"{sure:.3f}"
     line = f"{prediction.label}\t{confidence}\t{shown}"

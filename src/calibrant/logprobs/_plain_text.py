@@ -125,9 +125,9 @@ def _named_span(text: str, labels: LabelSet) -> tuple[int, int]:
     if last is not None:
         return last
     if not named:
-        raise UnparsedError("the answer names none of the labels", kind="missing")
+        raise UnparsedError(f"the answer names none of the labels: {text.strip()[:80]!r}", kind="missing")
     shown = ", ".join(map(repr, named[:_MOST_NAMED]))
-    raise UnparsedError(f"the answer names several labels ({shown})", kind="ambiguous")
+    raise UnparsedError(f"the answer names several labels ({shown}): {text.strip()[:80]!r}", kind="ambiguous")
 
 
 def _lines(text: str) -> Iterator[tuple[int, int]]:
