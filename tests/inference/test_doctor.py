@@ -519,7 +519,7 @@ def test_a_schema_that_is_refused_is_a_problem() -> None:
     )
     assert found.finding("logprobs").verdict is FindingVerdict.UNKNOWN
     assert [verdicts(found)[name] for name in ("exact", "prefill", "seed", "latency")] == ["ok"] * 4
-    assert (found.scoring, found.calls) == ("exact", 9)
+    assert (found.scoring, found.calls) == ("exact", 12)
 
 
 # --- alternatives -------------------------------------------------------------------------------
