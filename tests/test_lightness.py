@@ -118,7 +118,7 @@ import json, sys
 from calibrant.cli._app import main
 from calibrant.testing import FakeClient, fake_model
 
-with fake_model("fake/animals", FakeClient(["cat", "dog"], {"meow": ("cat", 0.9)}, default="dog")):
+with fake_model("fake/animals", FakeClient(["cat", "dog"], {"meow": ("cat", 0.9)}, default="dog", field="label")):
     try:
         main()
     except SystemExit as done:

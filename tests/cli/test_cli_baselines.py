@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+from calibrant.core import MultiLabels
 from calibrant.testing import FakeClient
 from command_line import command, done, knows
 
@@ -167,7 +168,7 @@ def test_sets_of_labels_have_no_baselines(write_task: WriteTask, use_model: UseM
     )
     rows = [{"input": "a b", "answer": ["cat"]}]
     task = write_task(toml=toml, train=rows, test=rows)
-    use_model(FakeClient(LABELS, lambda *_: ('["cat"]', 0.9)))
+    use_model(FakeClient(MultiLabels(LABELS), lambda *_: ('["cat"]', 0.9), field="label"))
     assert "baselines" not in run("evaluate", task, "--out", tmp_path / "out").output
 
 

@@ -120,7 +120,7 @@ def test_another_prompt_comes_from_a_file(write_task: WriteTask, model: FakeClie
 
 
 def test_a_row_that_failed_says_why(write_task: WriteTask, use_model: UseModel) -> None:
-    """A failed row has its reason on its line, and the other rows are printed with exit code 0."""
+    """A failed row has its reason on its line, and the other rows are printed; exit code 0 if one has a label."""
     answers = {
         "meow": {"choices": [{"message": {"content": '{"category": "cat"}'}}]},
         "moo": "cow",
@@ -135,7 +135,7 @@ def test_a_row_that_failed_says_why(write_task: WriteTask, use_model: UseModel) 
         "error\t-\tcrash\t(fake: broken)",
     ]
     result = run(write_task(), "--json", "--text", "moo", "--text", "crash")
-    assert result.exit_code == 0  # an answer outside the label set is the model's: the call went through
+    assert result.exit_code == 1  # no text has a label
     assert json.loads(result.stdout.splitlines()[0])["probabilities"] is None
 
 

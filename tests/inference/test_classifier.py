@@ -363,7 +363,10 @@ def test_given_model_ignores_the_tasks_model(
     assert (opened, classifier.meter.concurrency) == ([("other", settings)], 10)
     assert dict(classifier.options) == {}
     (warning,) = caplog.messages
-    assert warning.startswith("other is asked instead of openai/x: the task's api_base")
+    assert warning == (
+        "other is asked instead of openai/x: without api_base, space, options.a of the task, the texts go to litellm's "
+        "provider of that name."
+    )
 
 
 # --- other questions ------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ def examined(model: str = "openai/x", *, space: str = "raw", **changes: Any) -> 
         "calls": 11,
         "top_logprobs": 20,
         "label_mass": 0.5,
+        "answer_form": "schema",
         **changes,
     }
     return Examination(model=model, **fields)
@@ -114,6 +115,7 @@ def test_a_record_is_json_with_a_version() -> None:
         "calls": 11,
         "top_logprobs": 20,
         "label_mass": 0.5,
+        "answer_form": "schema",
     }
     assert Examination.from_record(record) == examined()
     undated = examined(examined=None, label_mass=None)

@@ -53,7 +53,7 @@ def test_a_callable_becomes_a_client() -> None:
     assert open_client(my_model, space="raw").space is LogprobSpace.RAW
 
 
-@pytest.mark.parametrize("name", ["groq/x", "anthropic/y", "azure/z", "ollama_chat/a", "claude-sonnet-4-5"])
+@pytest.mark.parametrize("name", ["groq/x", "anthropic/y", "azure/z", "ollama_chat/a"])
 def test_other_names_go_to_litellm(name: str) -> None:
     """Names of other providers open litellm's client, with or without an address."""
     client = open_client(name, space="raw", options={"api_base": "http://localhost:1"})
@@ -93,7 +93,7 @@ def test_litellm_options_open_litellm(option: str) -> None:
     assert isinstance(open_client("openai/x", options={**options, option: None}), OpenAIChatClient)
 
 
-@pytest.mark.parametrize("name", ["gpt-4.1-mini", "my-model", "meta-llama/x", "text-completion-openai/x"])
+@pytest.mark.parametrize("name", ["meta-llama/x", "text-completion-openai/x"])
 def test_names_without_address_open_litellm(name: str) -> None:
     """Names without an address open litellm's client."""
     assert isinstance(open_client(name), LiteLLMClient)

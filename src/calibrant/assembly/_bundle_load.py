@@ -22,6 +22,8 @@ from calibrant.core._task import Task
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client
+from calibrant.inference._predictor import ModelPredictor
+from calibrant.inference._replaced import replaced_model
 from calibrant.inference.doctor._records import public_description
 
 _LOG = logging.getLogger("calibrant")
@@ -44,7 +46,8 @@ def load(
     path : str, Path or Bundle
         The folder that `calibrant export` wrote; or what `calibrant.assembly.read_bundle` read of it.
     model : str, Client or callable, optional
-        Replaces the bundle's only model, with the same settings; for weights at another place on this machine.
+        Replaces the bundle's only model, with the same settings where the provider is the same; for weights at another
+        place on this machine.
         Figures, calibrator and thresholds belong to the bundle's own.
     options : mapping, optional
         Credentials and settings that depend on the machine: ``api_key``, ``extra_headers``,
@@ -95,7 +98,10 @@ def load(
         raise ConfigurationError("Expected router_state only for a bundle with [routing]: leave it out.")
     try:
         if model is not None:
-            classifier = _open_with_other_model(bundle, tasks[0], model, limits=limits, journal=journal)
+            address = (options or {}).get("api_base")
+            classifier = _open_with_other_model(
+                bundle, tasks[0], model, api_base=address, limits=limits, journal=journal
+            )
         elif bundle.plan is not None:
             classifier = _open_plan(bundle.plan, tasks, limits=limits, journal=journal)
         else:
@@ -207,14 +213,20 @@ def _as_asked(task: Task, description: Mapping[str, Any] | None) -> Task:
 
 
 def _open_with_other_model(
-    bundle: Bundle, task: Task, model: ModelLike, *, limits: Limits | None, journal: Journal | None
+    bundle: Bundle,
+    task: Task,
+    model: ModelLike,
+    *,
+    api_base: str | None,
+    limits: Limits | None,
+    journal: Journal | None,
 ) -> BasePredictor:
     if bundle.plan is not None or task.sections:
         raise ConfigurationError(
             "Expected no model for a bundle that asks several: leave it out, or export a run of that model."
         )
     if isinstance(model, str):
-        task = replace(task, model=task.model.model_copy(update={"name": model}))
+        task = replace(task, model=replaced_model(task.model, model, api_base=api_base))
         return Classifier.from_task(task, limits=limits, journal=journal)
     client = model if isinstance(model, Client) else open_client(model)
     return Classifier.from_task(task, client=client, limits=limits, journal=journal)
@@ -242,6 +254,9 @@ def _open_plan(
 
 def _as_exported(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
     """Return the classifier with the bundle's prompt and head or label prior, after a check."""
+    method = (bundle.description or {}).get("method", {})
+    if isinstance(classifier, ModelPredictor) and "scoring" in method:
+        classifier.settle_form(method.get("answer_form", "schema"))  # so that loading asks nothing
     if bundle.prompt_for_all:
         classifier = classifier.with_prompt(bundle.prompt, user_template=bundle.user_template)
     if bundle.prior_correction is not None:

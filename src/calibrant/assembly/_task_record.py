@@ -19,6 +19,7 @@ from calibrant.core._sections import Section, describe_problem
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import Task
 from calibrant.inference._models import without_secrets
+from calibrant.inference._replaced import replaced_model
 
 if TYPE_CHECKING:
     from calibrant.routing._settings import RoutingProviderSettings
@@ -142,11 +143,26 @@ def read_run_settings(directory: Path) -> RunSettings | None:
     return checked_record(RunSettings, settings, path, _damage)
 
 
-def with_model_alone(task: Task, model: str | None) -> Task:
-    """Return the task with only the model named `model`, in default settings; unchanged if None."""
-    if model is None:
+def with_model_alone(task: Task, model: str | None, *, api_base: str | None = None) -> Task:
+    """Return the task with one other model, or with its model at another address; unchanged if both are None.
+
+    See `calibrant.inference._replaced.replaced_model` for the settings that stay.
+
+    Raises
+    ------
+    ConfigurationError
+        An address alone is given, and the task has several models.
+    """
+    if model is None and api_base is None:
         return task
-    return replace(task, model=ModelSettings(name=model), sections={})
+    if model is None and task.sections:
+        raise ConfigurationError(
+            f"Expected --model with --api-base, as the task has several models ({', '.join(task.sections)}): name the "
+            "one to ask."
+        )
+    if task.sections:
+        return replace(task, model=replaced_model(ModelSettings(), model, api_base=api_base), sections={})
+    return replace(task, model=replaced_model(task.model, model, api_base=api_base))
 
 
 def task_to_record(task: Task) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from calibrant.assembly._task_record import record_run
 from calibrant.cli._commands import PromptedOptions
 from calibrant.cli._errors import FAILED
 from calibrant.cli._label_job import NOTE, LabelJob
-from calibrant.cli._prompted import prompted, without_head, write_demonstrations
+from calibrant.cli._prompted import asked_task, prompted, without_head, write_demonstrations
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 
 def submit(options: Submit) -> None:
     """Submit the rows of a task's split, or those of a file."""
-    file, model, out = options.file, options.model, options.out
+    file, out = options.file, options.out
     if file is not None and options.split is not None:
         raise ConfigurationError("Expected --split or --file, got both: leave one out.")
-    loaded = Task.from_file(options.task)
+    loaded = asked_task(Task.from_file(options.task), options)
     rows = loaded.rows(cast("Split", options.split or "test")) if file is None else _file_rows(loaded, file)
-    name = loaded.model.name if model is None else model
-    several_models = model is None and bool(loaded.sections)  # refused by name below
+    name = loaded.model.name
+    several_models = bool(loaded.sections)  # refused by name below
     if not several_models and name.startswith(("local/", "llamacpp:")):  # before its weights are read
         raise ConfigurationError(
             f"Expected a model with OpenAI's batch interface, got {name}, which runs here: name openai/NAME, or use "
             "calibrant classify."
         )
-    opened = inference.Classifier.from_task(without_head(loaded), model=model)
+    opened = inference.Classifier.from_task(without_head(loaded))
     with contextlib.closing(opened) as classifier:
         chosen = prompted(classifier, loaded.head, PromptedOptions(prompt=options.prompt))
         single = as_classifier(chosen, to_use="batch interface")
         report = evaluation.submit_batch(single, rows, out=out)
-        record_run(out, [(loaded, model)], prompt_for_all=options.prompt is not None)
+        record_run(out, [(loaded, None)], prompt_for_all=options.prompt is not None)
         write_demonstrations(chosen, out)
     if file is not None and file.suffix.lower() != ".txt":
         job = LabelJob(

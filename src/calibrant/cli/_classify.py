@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.cli._errors import FAILED, discard_output
 from calibrant.cli._prompted import source_of
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from calibrant.assembly._decision import Decision
     from calibrant.cli._commands import Classify
     from calibrant.inference._base import BasePredictor
+
+_NEARLY_ALL: Final = 0.9
 
 
 def classify(options: Classify) -> None:
@@ -62,7 +64,7 @@ def print_predictions(
 ) -> None:
     """Classify texts and print one line each, in input order.
 
-    Exits with 1 where no text was answered.
+    Exits with 1 if nine in ten texts got no answer, or one that cannot be read.
 
     Parameters
     ----------
@@ -98,7 +100,8 @@ def print_predictions(
     except BrokenPipeError:  # the reader is gone, as `head` goes: no further text need be paid for
         discard_output()
         return
-    if all(prediction.outcome is Outcome.ERROR for prediction in predictions):
+    useless = [one for one in predictions if one.outcome in {Outcome.ERROR, Outcome.UNPARSED}]
+    if useless and len(useless) >= _NEARLY_ALL * len(predictions):
         raise SystemExit(FAILED)
 
 

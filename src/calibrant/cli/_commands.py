@@ -40,6 +40,7 @@ class PromptedOptions:
     run: Path | None = None
     label_prior: Path | None = None
     model: str | None = None
+    api_base: str | None = None
     context: str | None = None
     context_column: str | None = None
 
@@ -60,6 +61,8 @@ class Init:
         Directory of the task file; by default named like the data.
     model
         Model in the task file; by default the first that could be asked now.
+    api_base
+        Address of its server, for the task file.
     """
 
     data: Path = field(kw_only=False)
@@ -67,6 +70,7 @@ class Init:
     label: str | None = None
     out: Path | None = None
     model: str | None = None
+    api_base: str | None = None
     as_json: bool = False
 
 
@@ -104,6 +108,7 @@ class Optimize:
 
     task: Path = field(kw_only=False)
     model: str | None = None
+    api_base: str | None = None
     reflection_model: str | None = None
     reflection_option: list[str] | None = None
     proposer: str | None = None
@@ -334,6 +339,8 @@ class Export:
         The task that was run; for runs without a task.json.
     model
         With --task: the model that was asked instead.
+    api_base
+        With --task: the address that was asked instead.
     texts
         Pack the training texts that prompts show as demonstrations; without them, none are shown.
     """
@@ -343,6 +350,7 @@ class Export:
     calibration: Path | None = None
     task: Path | None = None
     model: str | None = None
+    api_base: str | None = None
     texts: bool = True
     as_json: bool = False
 
@@ -405,6 +413,8 @@ class Doctor:
     ----------
     model : MODEL
         The model's name; see `calibrant models`.
+    api_base
+        Address of its server.
     space
         masked or raw: what the setup takes the log-probabilities for.
     no_save

@@ -86,8 +86,11 @@ def _print(found: Examination, stored: Path | None, options: Mapping[str, Any]) 
     lines = [f"{finding.feature}: {_line(finding.remedy)}" for finding in found.findings if finding.remedy]
     if lines:
         sys.stdout.write("\nWhat to do:\n" + "".join(f"  {line}\n" for line in lines))
-    settings = settings_toml(found, options)
-    sys.stdout.write(f"\nRecommended settings, after {found.calls} calls:\n\n{settings}")
+    if found.answer_form is None and found.scoring != "exact":
+        sys.stdout.write(f"\nNo settings to recommend, after {found.calls} calls: no answer could be read.\n")
+    else:
+        settings = settings_toml(found, options)
+        sys.stdout.write(f"\nRecommended settings, after {found.calls} calls:\n\n{settings}")
     if stored is not None:
         sys.stdout.write(f"\nStored in {stored}: a classifier of this model that would mislead is refused.\n")
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibrant import assembly, calibration, evaluation, inference
-from calibrant.assembly._task_record import record_run
+from calibrant.assembly._task_record import record_run, with_model_alone
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import acceptance_lines, baseline_lines, print_result, routing_stats
 from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
-from calibrant.cli._prompted import Source, source_of, without_head, write_demonstrations
+from calibrant.cli._prompted import Source, options_at, source_of, without_head, write_demonstrations
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._labels import LabelSet
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from calibrant.heads._head import Head
     from calibrant.inference._base import BasePredictor
 
+# Statuses of the client's fault, but those about the moment.
+_STATUS: Final = re.compile(r"\b4\d\d\b")
+_PASSING: Final = frozenset({408, 409, 425, 429})
 _ENGINES: Final = ("local", "ray")
 
 
@@ -133,9 +137,9 @@ def labelled_rows(task: Task, file: Path | None, split: str, *, limit: int | Non
 
 
 def run_limits(task: Task, options: RunOptions) -> Limits:
-    """Return the limits that the options name; without --model and --concurrency, the task's concurrency."""
+    """Return the limits that the options name; without --concurrency, the concurrency of the task's model."""
     concurrency = options.concurrency
-    if concurrency is None and options.model is None:
+    if concurrency is None:
         concurrency = task.model.concurrency
     return Limits(
         concurrency=concurrency,
@@ -236,7 +240,8 @@ def on_cluster(
 def _opening(source: Source, options: RunOptions, classifier: BasePredictor) -> partial[BasePredictor]:
     """Return a function that opens a copy of `classifier` on another machine, without local files."""
     if source.bundle is not None:
-        return partial(assembly.load, source.bundle, model=options.model)
+        given = options_at(options.api_base)
+        return partial(assembly.load, source.bundle, model=options.model, options=given)
     task = source.task
     # Heads, priors and demonstrations belong to single classifiers.
     one = classifier if isinstance(classifier, inference.Classifier) else None
@@ -247,7 +252,6 @@ def _opening(source: Source, options: RunOptions, classifier: BasePredictor) -> 
     return partial(
         _opened_again,
         replace(without_head(task), demonstrations=None),
-        model=options.model,
         prompt=(classifier.prompt, classifier.user_template) if _replaces_prompt(options) else None,
         head=None if one is None else one.head,
         label_prior=None if one is None else one.prior_correction,
@@ -255,17 +259,16 @@ def _opening(source: Source, options: RunOptions, classifier: BasePredictor) -> 
     )
 
 
-def _opened_again(  # noqa: PLR0913  (keyword-only options)
+def _opened_again(
     task: Task,
     *,
-    model: str | None,
     prompt: tuple[str, str | None] | None,
     head: Head | None,
     label_prior: calibration.LabelPriorCorrection | None,
     shown: tuple[DemonstrationSettings | None, str] | None,
     limits: Limits,
 ) -> BasePredictor:
-    classifier = assembly.open_classifier(task, model=model, limits=limits)
+    classifier = assembly.open_classifier(task, limits=limits)
     if prompt is not None:
         classifier = classifier.with_prompt(prompt[0], user_template=prompt[1])
     if shown is not None and shown[0] is not None:
@@ -290,7 +293,8 @@ def write_down(source: Source, out: Path, classifier: BasePredictor) -> None:
         record_run(out, [(source.task, model)], prompt_for_all=_replaces_prompt(source.options))
     else:
         plan = None if bundle.plan is None else bundle.plan.to_record()
-        asked = [(recorded.task, model) for recorded in bundle.tasks]
+        place = source.options.api_base
+        asked = [(with_model_alone(one.task, model, api_base=place), None) for one in bundle.tasks]
         record_run(out, asked, plan=plan, prompt_for_all=bundle.prompt_for_all)
     if isinstance(classifier, inference.Classifier):
         classifier.save_learned(out)
@@ -306,9 +310,7 @@ def exit_as(result: evaluation.EvaluationResult, gates: Mapping[str, float], *, 
         kept = metrics.rows if result.kept_rows is None else result.kept_rows
         say(f"stopped ({metrics.stopped}): {kept:,}{total} rows are saved; {again} to go on.")
         raise SystemExit(INTERRUPTED if stop.reason == ENDED_BY_SIGNAL else FAILED)
-    failed = metrics.rows - metrics.answered
-    if failed:
-        say(f"{failed:,} rows failed with a transport error; {again} to ask them again.")
+    say_troubles(metrics)
     values = {name: GATES[name](metrics) for name in gates}
     below = [
         f"{name} is {'unknown' if value is None else f'{value:.4f}'}, below {gates[name]:g}"
@@ -318,5 +320,35 @@ def exit_as(result: evaluation.EvaluationResult, gates: Mapping[str, float], *, 
     if below:
         say(f"--fail-under: {'; '.join(below)}.")
         raise SystemExit(GATE_FAILED)
-    if metrics.answered == 0:
+    if metrics.answered == 0 or metrics.has_hardly_any_label:
         raise SystemExit(FAILED)
+
+
+def say_troubles(metrics: evaluation.EvaluationMetrics) -> None:
+    """Print the numbers of failed rows and of unreadable answers, with examples."""
+    refused = {kind: count for kind, count in metrics.errors.items() if is_refused(kind)}
+    n_refused = sum(refused.values())
+    if refused:
+        say(
+            f"{n_refused:,} rows failed, as the server refused them ({next(iter(refused))}). The same command will be "
+            "refused again: change what the message names; calibrant doctor examines the server."
+        )
+    failed = metrics.rows - metrics.answered - n_refused
+    if failed:
+        say(f"{failed:,} rows failed with a transport error; run the same command again to ask them again.")
+    if metrics.unreadable:
+        say(unreadable_text(metrics.unreadable, metrics.unreadable_answers))
+
+
+def is_refused(reason: str) -> bool:
+    """Return True for a failure whose HTTP status says that the same request will fail again."""
+    status = _STATUS.search(reason)
+    return status is not None and int(status[0]) not in _PASSING
+
+
+def unreadable_text(count: int, examples: Sequence[str]) -> str:
+    """Return the lines that say how many answers could not be read, and show some of them."""
+    head = f"{count:,} answers could not be read as a label"
+    if not examples:
+        return f"{head}; predictions.jsonl says why."
+    return "\n".join([f"{head}. Instead the model wrote, for example:", *(f"  {one}" for one in examples)])

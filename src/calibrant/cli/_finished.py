@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from calibrant import assembly, evaluation, reports
 from calibrant.assembly._bundle_figures import LABELS_ANSWERED, figure_warnings
+from calibrant.assembly._task_record import with_model_alone
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._task import Task
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.runs._directory import unfinished
 
@@ -222,13 +224,17 @@ def report(options: Report) -> None:
 def export(options: Export) -> None:
     """Write the bundle and print its contents."""
     out = options.out
-    if options.model is not None and options.task is None:
-        raise ConfigurationError("Expected --task with --model, got --model alone: the run knows its model.")
+    task = None if options.task is None else Task.from_file(options.task, splits=())
+    replaced = {"--model": options.model, "--api-base": options.api_base}
+    alone = next((name for name, value in replaced.items() if value is not None), None)
+    if alone is not None and task is None:
+        raise ConfigurationError(f"Expected --task with {alone}, got {alone} alone: the run knows its model.")
+    if task is not None:
+        task = with_model_alone(task, options.model, api_base=options.api_base)
     bundle = assembly.export(
         options.run,
         out,
-        task=options.task,
-        model=options.model,
+        task=task,
         calibration=options.calibration,
         texts=options.texts,
     )

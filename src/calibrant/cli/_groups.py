@@ -47,6 +47,7 @@ class Submit:
     file: Path | None = None
     prompt: Path | None = None
     model: str | None = None
+    api_base: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +276,8 @@ class PlanRun:
         A task file for each model of the plan, or one with --model for each.
     model
         A model's name, once for each model of the plan, in its order.
+    api_base
+        Address of their server; once for all models, or once for each.
     file
         Texts to classify; with --out, labelled rows. JSON Lines, CSV or Parquet.
     split
@@ -288,6 +291,7 @@ class PlanRun:
     plan_file: Path = field(kw_only=False)
     tasks: list[Path] = field(kw_only=False)
     model: list[str] | None = None
+    api_base: list[str] | None = None
     text: list[str] | None = None
     file: Path | None = None
     split: str = "test"
@@ -338,6 +342,8 @@ class ServeVerifier:
     ----------
     model
         Verifying model; see `calibrant models`.
+    api_base
+        Address of its server.
     host
         Where to listen; 0.0.0.0 lets other machines in.
     port

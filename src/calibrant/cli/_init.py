@@ -15,6 +15,7 @@ from calibrant.assembly._init import TaskDraft, draft_task, new_task_path, promp
 from calibrant.cli._tables import aligned, print_output, say
 from calibrant.clients._usable import UsableModel, usable_models
 from calibrant.clients._weights import local_models
+from calibrant.core._errors import ConfigurationError
 from calibrant.core._text_files import SEPARATORS
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def init(options: Init) -> None:
     out = Path(options.data.stem) if options.out is None else options.out
     new_task_path(out)  # before the file is read
     usable = usable_models()
-    chosen = _chosen_model(options.model, usable)
+    chosen = _chosen_model(options.model, usable, api_base=options.api_base)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not options.as_json
     draft = draft_task(
         options.data,
@@ -44,8 +45,14 @@ def init(options: Init) -> None:
     print_output({**record, "next": commands}, _lines(draft, models, path, commands), as_json=options.as_json)
 
 
-def _chosen_model(name: str | None, usable: Sequence[UsableModel]) -> UsableModel:
+def _chosen_model(
+    name: str | None, usable: Sequence[UsableModel], *, api_base: str | None = None
+) -> UsableModel:
     """Return the model that the user names, or else the first usable one, or else the embedded one."""
+    if api_base is not None:
+        if name is None:
+            raise ConfigurationError("Expected --model with --api-base: name the model of that server.")
+        return UsableModel(name=name, api_base=api_base, where="named by --model")
     if name is not None:
         return next(
             (model for model in usable if model.name == name),

@@ -13,10 +13,12 @@ from calibrant import assembly, optimization, reports
 from calibrant.assembly._task_record import record_run
 from calibrant.calibration._certify import CertifiedThreshold
 from calibrant.cli._errors import FAILED
+from calibrant.cli._evaluate import is_refused, unreadable_text
 from calibrant.cli._evaluation_table import routing_stats
 from calibrant.cli._finished import certificate_line
 from calibrant.cli._options import parse_option
 from calibrant.cli._progress import ProgressDisplay
+from calibrant.cli._prompted import asked_task
 from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._files import read_json_object
@@ -42,21 +44,28 @@ _HEAD_WITH_CREDIT: Final = ("accuracy", "macro F1", "labels", "credit")
 
 
 def optimize(options: Optimize) -> None:
-    """Run the search and print its results; exit with 1 where a limit ended it."""
-    loaded = Task.from_file(options.task)
+    """Run the search and print its results; exit with 1 where a limit ended it, or hardly an answer was a label."""
+    loaded = asked_task(Task.from_file(options.task), options)
     try:
         result, routing = _search(loaded, options)
     except LimitReachedError as error:
         say(f"stopped: {error}")
         raise SystemExit(FAILED) from None
     if result.directory is not None:
-        record_run(result.directory, [(loaded, options.model)], prompt_for_all=True)
+        record_run(result.directory, [(loaded, None)], prompt_for_all=True)
         reports.write_report(result.directory)
     record = {**result.to_record(), "directory": str(result.directory)}
     record |= {} if routing is None else {"routing": routing.to_record()}
     lines = [*_table(result), *([] if routing is None else routing.lines())]
     lines += [*_remarks(result), *_summary(result)]
     print_output(record, lines, as_json=options.as_json)
+    if all(score.has_hardly_any_label for score in _asked_scores(result)):
+        raise SystemExit(FAILED)
+
+
+def _asked_scores(result: optimization.OptimizationResult) -> list[PromptScore]:
+    """Return the scores of the first prompt, and of the best prompt if it differs."""
+    return [result.seed_prompt, *([result.best_prompt] if result.chosen else [])]
 
 
 def _directory(task: Task, options: Optimize) -> Path | NumberedDirectory:
@@ -69,9 +78,9 @@ def _directory(task: Task, options: Optimize) -> Path | NumberedDirectory:
 
 def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationResult, RoutingStats | None]:
     """Return the result of the search, and the calls to each provider if there are several."""
-    if options.model is None and options.prior_correction == "batch":
+    if options.prior_correction == "batch":
         _refuse_prior(task)
-    with _search_model(task, options.model) as model, ProgressDisplay() as display:
+    with _search_model(task) as model, ProgressDisplay() as display:
         result = optimization.optimize(
             task,
             model=model,
@@ -87,7 +96,7 @@ def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationRes
             progress=display,
             limits=Limits(max_cost=options.max_cost, run_seconds=options.deadline),
         )
-        if model is None or isinstance(model, str):
+        if model is None:
             return result, None
         return result, routing_stats(task, model)
 
@@ -105,16 +114,16 @@ def _refuse_prior(task: Task) -> None:
 
 
 @contextmanager
-def _search_model(task: Task, model: str | None) -> Iterator[str | BasePredictor | None]:
-    """Yield the classifier of a task with a cascade or routing; for other tasks, `model`."""
+def _search_model(task: Task) -> Iterator[BasePredictor | None]:
+    """Yield the classifier of a task with a cascade or routing; None for other tasks."""
     if not task.sections:
-        yield model
+        yield None
         return
-    with assembly.open_classifier(task, model=model) as classifier:
+    with assembly.open_classifier(task) as classifier:
         cascade = assembly.cascade_settings(task)
         members = () if cascade is None else cascade.models
         prompts = [entry.prompt for entry in members if entry.prompt is not None]
-        if model is None and prompts:
+        if prompts:
             _LOG.warning(
                 "The search asks every model of the cascade under the same prompt: %d prompt(s) of [[cascade.models]] "
                 "are not used.",
@@ -174,10 +183,17 @@ def _remarks(result: optimization.OptimizationResult) -> Iterator[str]:
 
 def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
     """Yield lines on the failures, the cost and the files of the search."""
-    scores = [result.seed_prompt, *([result.best_prompt] if result.chosen else [])]
+    scores = _asked_scores(result)
     errors = sum(score.outcomes.get("error", 0) for score in scores)
+    failures = [failure for score in scores for failure in score.failures]
     if errors:
-        yield f"{errors} test answers failed with a transport error and count neither way."
+        refused = next(filter(is_refused, failures), None)
+        why = "with a transport error" if refused is None else f"as the server refused them ({refused})"
+        yield f"{errors} test answers failed {why} and count neither way."
+    unreadable = sum(score.outcomes.get("unparsed", 0) for score in scores)
+    if unreadable:
+        written = dict.fromkeys(text for score in scores for text in score.unreadable_answers)
+        yield unreadable_text(unreadable, list(written)[:3])
     if result.completions_without_logprobs:
         yield (
             f"{result.completions_without_logprobs} of {result.completions} completions of the search came without "

@@ -19,10 +19,10 @@ _T = TypeVar("_T")
 # Metavar and help text of what several commands take; their docstrings come first.
 _SHARED: Final = {
     "account": ("ID", "Whose history."),
-    "api_base": ("", "Endpoint of an OpenAI-compatible server."),
+    "api_base": ("URL", "Address of the model's server, instead of the task's."),
     "as_json": ("", "Print one JSON object instead of text."),
     "history": ("URL", "Database of evaluation history that the predictions are added to."),
-    "model": ("", "Answers instead of the task's own model; see `calibrant models`."),
+    "model": ("", "Answers instead of the task's own model, on the same server if the provider is the same."),
     "option": ("KEY=VALUE", "An option of every call; may be given several times."),
     "profile": (
         "NAME",

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from calibrant.assembly._task_record import record_run
+from calibrant.assembly._task_record import record_run, with_model_alone
 from calibrant.cascade.planning._plan import CascadePlan, short_names
 from calibrant.cascade.planning._planner import plan_cascade
 from calibrant.cascade.planning._planner import replay as replay_policy
@@ -115,13 +115,13 @@ def run(options: PlanRun) -> None:
         )
     if out is not None and text:
         raise ConfigurationError("Expected --text or --out, got both: texts have no answers to evaluate.")
-    members = _members(found, options.tasks, options.model or [])
-    task = members[0][0]
+    members = _members(found, options.tasks, options.model or [], options.api_base or [])
+    task = members[0]
     with ExitStack() as opened:
         classifiers = []
-        for own, name in members:
+        for own in members:
             # A plan's thresholds hold only for the scoring that they were chosen on.
-            classifiers.append(Classifier.from_task(without_head(own), model=name))
+            classifiers.append(Classifier.from_task(without_head(own)))
             opened.callback(classifiers[-1].close)
         planned = found.cascade(classifiers)
         if planned not in classifiers:
@@ -135,20 +135,24 @@ def run(options: PlanRun) -> None:
             result = BatchEvaluator(planned, cache=cache).evaluate(
                 rows, out=out, about={"task": task.name}, on_progress=display, stop=stop
             )
-    record_run(out, members, plan=found.to_record())
+    record_run(out, [(own, None) for own in members], plan=found.to_record())
     baselines = baseline_lines(result, task, file=file, split=options.split)
     print_result(result, task, baselines=baselines, as_json=as_json)
     exit_as(result, {}, stop=stop)
 
 
 def _members(
-    found: CascadePlan, files: Sequence[Path], names: Sequence[str]
-) -> list[tuple[Task, str | None]]:
-    """Return the task of each plan member, and its model if given on the command line."""
+    found: CascadePlan, files: Sequence[Path], names: Sequence[str], addresses: Sequence[str]
+) -> list[Task]:
+    """Return the task of each plan member, with its model and address if given on the command line."""
     expected = len(found.models)
     if names and len(names) != expected:
         raise ConfigurationError(
             f"Expected --model once for each of the {expected} models of the plan, got {len(names)}."
+        )
+    if len(addresses) not in {0, 1, expected}:
+        raise ConfigurationError(
+            f"Expected --api-base once for all models, or once for each of the {expected}, got {len(addresses)}."
         )
     shared = len(files) == 1 and bool(names)
     if len(files) != expected and not shared:
@@ -159,7 +163,14 @@ def _members(
         )
     tasks = [Task.from_file(path, splits=()) for path in files]
     models: Sequence[str | None] = names or [None] * expected
-    return list(zip(tasks * expected if shared else tasks, models, strict=True))
+    places: Sequence[str | None] = addresses or [None]
+    places = places if len(places) == expected else [*places] * expected
+    if shared:
+        tasks = tasks * expected
+    return [
+        with_model_alone(task, model, api_base=place)
+        for task, model, place in zip(tasks, models, places, strict=True)
+    ]
 
 
 def _open_runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:

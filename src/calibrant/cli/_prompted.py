@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from calibrant import assembly, calibration, inference
+from calibrant.assembly._task_record import with_model_alone
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import decoding_problem, write_atomically
 from calibrant.core._settings import DemonstrationSettings
@@ -23,6 +25,20 @@ if TYPE_CHECKING:
     from calibrant.core._limits import Limits
     from calibrant.core._settings import HeadSettings
     from calibrant.inference._base import BasePredictor
+
+_LOG: Final = logging.getLogger("calibrant")
+
+
+class ModelOptions(Protocol):
+    """Protocol of options that name a model instead of the task's own."""
+
+    @property
+    def model(self) -> str | None:
+        """Name of the model."""
+
+    @property
+    def api_base(self) -> str | None:
+        """Address of its server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +63,9 @@ class Source:
         """Open the classifier; see `open_prompted` and `calibrant.load`."""
         if self.bundle is None:
             return open_prompted(self.task, self.options, limits=limits)
-        return assembly.load(self.bundle, model=self.options.model, limits=limits)
+        return assembly.load(
+            self.bundle, model=self.options.model, options=options_at(self.options.api_base), limits=limits
+        )
 
     @property
     def saved_answers(self) -> SavedAnswers | None:
@@ -70,9 +88,9 @@ def source_of(path: Path, options: PromptedOptions) -> Iterator[Source]:
         The directory holds neither bundle nor run, or is damaged.
     """
     if not path.is_dir():
-        yield Source(
-            task=with_context(Task.from_file(path, splits=()), options), bundle=None, options=options
-        )
+        task = with_context(Task.from_file(path, splits=()), options)
+        task, options = asked_task(task, options), replace(options, model=None, api_base=None)
+        yield Source(task=task, bundle=None, options=options)
         return
     from calibrant.assembly._bundle_source import bundle_of  # task files do without bundles
 
@@ -86,6 +104,29 @@ def source_of(path: Path, options: PromptedOptions) -> Iterator[Source]:
         task = with_context(bundle.tasks[0].task, options)
         tasks = (replace(bundle.tasks[0], task=task), *bundle.tasks[1:])
         yield Source(task=task, bundle=replace(bundle, tasks=tasks), options=options)
+
+
+def asked_task(task: Task, options: ModelOptions) -> Task:
+    """Return the task with the model and the address that the options name instead of its own.
+
+    Raises
+    ------
+    ConfigurationError
+        A section of the task is wrong, even if the model replaces it, or an address is named for several models.
+    """
+    if options.model is not None and task.sections:
+        cascade = assembly.cascade_settings(task)
+        assembly.routing_settings(task)
+        replaced = "routing" if cascade is None else "cascade"
+        _LOG.warning(
+            "%s alone is asked: the task's %s and its settings are not used.", options.model, replaced
+        )
+    return with_model_alone(task, options.model, api_base=options.api_base)
+
+
+def options_at(api_base: str | None) -> dict[str, str]:
+    """Return the options of a bundle's model at another address."""
+    return {} if api_base is None else {"api_base": api_base}
 
 
 def with_context(task: Task, options: PromptedOptions) -> Task:

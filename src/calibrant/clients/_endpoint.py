@@ -132,6 +132,17 @@ def resolve_endpoint(model: str, *, api_base: object = None, api_key: str | None
     )
 
 
+def server_address(model: str, api_base: str | None = None) -> str | None:
+    """Return the address that calls of `model` go to, as it is set; None if only its library knows."""
+    if api_base:
+        return api_base
+    prefix = next((known for known in KNOWN_PREFIXES if model.startswith(known)), "")
+    if not prefix:
+        return litellm_endpoint(model, {})
+    variables = _VARIABLES[prefix]
+    return next((os.environ[name] for name in variables.bases if os.environ.get(name)), variables.default)
+
+
 def litellm_endpoint(model: str, options: Mapping[str, Any]) -> str | None:
     """Return the address litellm would use for `model`, without credentials; None if none is set."""
     prefix = model.partition("/")[0] if "/" in model else "openai"

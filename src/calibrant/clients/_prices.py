@@ -168,6 +168,17 @@ def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:
     return entry is not None and entry[0] != "openai"
 
 
+def provider_of_bare_name(model: str) -> str | None:
+    """Return the provider of a model that litellm lists without one (``gpt-4.1-mini``); None for other names."""
+    listed = _price_list()
+    entry = listed.get(model)
+    if entry is None:
+        return None
+    # Kinds of interfaces at one provider have names of their own.
+    family = entry[0].partition("-")[0].removesuffix("_converse")
+    return next((name for name in (entry[0], "gemini", family) if f"{name}/{model}" in listed), family)
+
+
 @functools.cache
 def _litellm_providers() -> frozenset[str]:
     """Return the providers that litellm knows, read from its files, as its import is slow."""

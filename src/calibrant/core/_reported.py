@@ -66,6 +66,20 @@ def clean_line(text: str, *, limit: int) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
+def escaped_line(text: str, *, limit: int) -> str:
+    """Return a text of a model as one line to show; control characters are escaped, as Python writes them.
+
+    Parameters
+    ----------
+    text : str
+        Text of any kind.
+    limit : int
+        Characters that are kept; three dots stand for the rest.
+    """
+    shown = text if len(text) <= limit else text[:limit] + "..."
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in shown)
+
+
 def clean_text(text: str) -> str:
     """Replace lone surrogates, and control characters except tab and line ends, by U+FFFD.
 

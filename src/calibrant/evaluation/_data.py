@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from calibrant.core._task import check_answer
 from calibrant.core._text_files import ANY_CSV, CsvFormat
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._predictor import ModelPredictor
-from calibrant.runs._directory import scoring_of_rows
+from calibrant.runs._directory import answer_form_of_rows, scoring_of_rows
 
 NO_TEXT: Final = "no text: the model was not asked"
 """Reason of a row whose text is missing."""
@@ -282,6 +283,10 @@ def settle_as_before(predictor: Predictor, directory: str | Path) -> None:
     found = scoring_of_rows(Path(directory))
     if found is not None and isinstance(predictor, BasePredictor):
         predictor.settle_as(found)
+    form = answer_form_of_rows(Path(directory))
+    if form is not None and isinstance(predictor, ModelPredictor):
+        with contextlib.suppress(ValueError):  # whoever opens the directory says more
+            predictor.settle_form(form)
 
 
 def settle(

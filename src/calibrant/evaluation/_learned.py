@@ -247,6 +247,7 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
         [row.label for row in judged],
         [row.example for row in learned],
         labels=labels,
+        failed=int(record["outcomes"][Outcome.ERROR.value]),
     )
     write_json(metrics, {**record, "baselines": found.to_record()})
     return found

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from calibrant.metrics._structure import StructureMetrics
 
 SCHEMA_VERSION: Final = 1
+_NEARLY_ALL: Final = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,8 @@ class EvaluationMetrics:
         Rows by predicted label, where the true ones are not known; `per_label` is about the others.
     mean_confidence : float or None
         Mean confidence of such rows, in [0, 1]; None where true labels are known.
+    unreadable_answers : tuple of str
+        What the model wrote instead of a label, of three rows at most: one line each, shortened.
     models : mapping of str to int
         Rows by the model that really answered, as the provider names it.
     calls : int
@@ -146,11 +149,24 @@ class EvaluationMetrics:
     rows_without_text: int = 0
     labels: Mapping[str, int] = field(default_factory=dict)
     mean_confidence: float | None = None
+    unreadable_answers: tuple[str, ...] = ()
 
     @property
     def rows_per_second(self) -> float:
         """Rows that this session added, per second."""
         return self.session_rows / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def unreadable(self) -> int:
+        """Number of rows whose answer could not be read as a label."""
+        return self.outcomes.get("unparsed", 0) - self.rows_without_text
+
+    @property
+    def has_hardly_any_label(self) -> bool:
+        """True if nine in ten of the rows failed, or have an answer that cannot be read."""
+        asked = self.rows - self.rows_without_text
+        useless = self.rows - self.answered + self.unreadable
+        return useless > 0 and useless >= _NEARLY_ALL * asked
 
     @property
     def answered_labels(self) -> AnsweredLabels | None:

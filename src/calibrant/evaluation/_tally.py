@@ -18,6 +18,7 @@ from calibrant.core._composite import CompositeLabels
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._records import has_low_label_mass
+from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.evaluation._metrics import (
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from calibrant.metrics._structure import StructureMetrics
 
 _KINDS: Final = 20
+_EXAMPLES: Final = 3
+_EXAMPLE_LENGTH: Final = 120
 _LOG = logging.getLogger("calibrant")
 _OTHER: Final = "other"
 _KIND_LENGTH: Final = 80
@@ -81,6 +84,7 @@ class Tally:
         self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
         self.errors: Counter[str] = Counter()
         self.models: Counter[str] = Counter()
+        self.unreadable: dict[str, None] = {}  # what was written instead of a label; ordered, each text once
         self.low_label_mass = 0
         self.calls = 0
         self.from_cache = 0
@@ -127,6 +131,8 @@ class Tally:
             kind = error_kind(row["reason"])
             self.errors[kind if kind in self.errors or len(self.errors) < _KINDS else _OTHER] += 1
             return
+        if len(self.unreadable) < _EXAMPLES and (text := row.get("text")):
+            self.unreadable[escaped_line(text, limit=_EXAMPLE_LENGTH)] = None
         if answer is None:
             self.without_text += row["reason"] == NO_TEXT
             self._count_label(label)
@@ -183,15 +189,23 @@ class Tally:
 
         return structure_metrics(self._labels, self._counts[:, :-1], self._counts[:, -1])
 
+    def _summary(self, composite: CompositeMetrics | None) -> ClassificationSummary | CompositeMetrics | None:
+        """Return the figures of labels: those of single answers if there are any, else those of `composite`."""
+        if not self._counts.any():
+            return composite
+        counts = self._counts[:, :-1], self._counts[:, -1]
+        return ClassificationSummary.from_counts(self._labels.labels, *counts)
+
+    def _mean_confidence(self) -> float | None:
+        """Return the mean confidence where true labels are not known; None elsewhere."""
+        return float(np.array(self._confidence).mean()) if self.given and len(self._confidence) else None
+
     def metrics(
         self, *, expected: int | None, stopped: str, seconds: float, session_rows: int
     ) -> EvaluationMetrics:
         """Return the metrics of the rows so far; see `EvaluationMetrics` for the parameters."""
         composite = None if self._composite is None or not self.labelled else self._composite.metrics()
-        counts = self._counts[:, :-1], self._counts[:, -1]
-        summary: ClassificationSummary | CompositeMetrics | None = composite
-        if self._counts.any():
-            summary = ClassificationSummary.from_counts(self._labels.labels, *counts)
+        summary = self._summary(composite)
         # Copies: an array that lends its memory cannot grow.
         confidence, right = np.array(self._confidence), np.array(self._right)
         return EvaluationMetrics(
@@ -226,7 +240,8 @@ class Tally:
             structure=self._structure(),
             rows_without_text=self.without_text,
             labels=dict(self.given.most_common()),
-            mean_confidence=float(confidence.mean()) if self.given and len(confidence) else None,
+            unreadable_answers=tuple(self.unreadable),
+            mean_confidence=self._mean_confidence(),
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,9 @@ from calibrant.metrics._classification import AnsweredLabels, classification_sum
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._paired import PairedComparison, paired_comparison
 from calibrant.metrics._validation import check_answers
+
+# Share of rows without a label above which an evaluation tells of a fault, not of the task.
+_MOST_WITHOUT_LABEL: Final = 0.1
 
 
 class TextBaseline:
@@ -153,7 +156,12 @@ class BaselineComparison:
 
 
 def compare_with_baselines(
-    rows: Sequence[Example], given: Sequence[str | None], labelled: Sequence[Example], *, labels: LabelSet
+    rows: Sequence[Example],
+    given: Sequence[str | None],
+    labelled: Sequence[Example],
+    *,
+    labels: LabelSet,
+    failed: int = 0,
 ) -> BaselineComparison:
     """Compare answers with two baselines: the majority label, and TF-IDF with logistic regression.
 
@@ -167,11 +175,14 @@ def compare_with_baselines(
         Rows to learn from. Those with the text of one of `rows` are left out.
     labels : LabelSet
         The labels; an answer is one of them.
+    failed : int, default 0
+        Rows beside `rows` whose call failed.
 
     Returns
     -------
     BaselineComparison
-        Its `verdict` says why, where nothing could be compared.
+        Its `verdict` says why, where nothing could be compared, and where more than a tenth of the rows have no label:
+        they show a fault of the setup, not what the model knows.
 
     Examples
     --------
@@ -195,7 +206,8 @@ def compare_with_baselines(
         guesses = {"model": given, "majority": [majority] * len(rows), "TF-IDF": by_words}
         scores = tuple(_score(name, truth, found, labels) for name, found in guesses.items())
         against_text = paired_comparison(_right(truth, by_words), _right(truth, given))
-        verdict = _verdict(against_text)
+        without_label = failed + sum(label is None for label in given)
+        verdict = _fault(without_label, len(rows) + failed) or _verdict(against_text)
     else:
         missing = (
             "There is no labelled row with a text of its own to learn from" if rows else "No row was answered"
@@ -203,6 +215,16 @@ def compare_with_baselines(
         verdict = f"{missing}, so nothing can be said of what the model adds."
     return BaselineComparison(
         rows=len(rows), labelled_rows=len(known), scores=scores, against_text=against_text, verdict=verdict
+    )
+
+
+def _fault(without_label: int, rows: int) -> str:
+    """Return the verdict on rows of which many have no label; empty if they are few."""
+    if without_label <= _MOST_WITHOUT_LABEL * rows:
+        return ""
+    return (
+        f"{without_label:,} of {rows:,} rows have no label: their calls failed, or their answers could not be read. "
+        "Mend that first: the comparison does not say yet whether this task needs a language model."
     )
 
 

@@ -15,9 +15,11 @@ from weakref import WeakKeyDictionary
 from calibrant.core._completion import STAND_INS, Client, CompletionRequest
 from calibrant.core._errors import CalibrantError, LogprobsUnsupportedError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
+from calibrant.inference._answer_forms import FirstResponse
 from calibrant.inference._methods import Decoding
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference.doctor._records import identity, known_logprobs, remember_logprobs
+from calibrant.logprobs._completion import read_completion
 
 if TYPE_CHECKING:
     from calibrant.inference._fused import Fused
@@ -116,9 +118,10 @@ class AutoDecoding(Decoding):
         """Itself if ``auto`` was asked for and the answer is known; else a method that decodes, whatever is known."""
         if self.is_chosen and self.is_settled:
             return self
-        return Decoding(
+        decoding = Decoding(
             client=self.client, reader=self.reader, calls=self.calls, keep_features=self.keep_features
         )
+        return decoding.unasked
 
     @property
     def is_fused(self) -> bool:
@@ -128,7 +131,8 @@ class AutoDecoding(Decoding):
     @property
     def is_settled(self) -> bool:
         """True if it is known how the model is asked."""
-        return self.probe.gives is not None or self.reader.keep_tokens
+        is_known = self.probe.gives is not None or self.reader.keep_tokens
+        return is_known and super().is_settled
 
     @property
     def space(self) -> LogprobSpace:
@@ -153,9 +157,10 @@ class AutoDecoding(Decoding):
         )
 
     async def settle(self, request: CompletionRequest, stored: Prediction | None = None) -> None:
-        """Find out with one call whether the model gives log-probabilities, unless that is known.
+        """Find out in what form the model answers, and whether it gives log-probabilities, unless that is known.
 
-        An answer that says neither, such as a refusal, counts as if it gave them, until the program ends.
+        Both take one call where the model follows a schema. An answer that says neither, such as a refusal, counts as
+        if it gave log-probabilities, until the program ends.
 
         Parameters
         ----------
@@ -170,6 +175,10 @@ class AutoDecoding(Decoding):
         ProviderError
             A fault that every call would meet.
         """
+        was_unknown = self.probe.gives is None
+        await super().settle(request, stored)
+        if was_unknown and self.is_fused:
+            self._count_first(request)
         async with self.probe.asking() as unknown:
             if not unknown or self.is_settled:
                 pass
@@ -185,20 +194,41 @@ class AutoDecoding(Decoding):
         if scoring in {"decode", "fused"}:
             self.probe.gives = scoring == "decode"
 
+    def first_request(self, request: CompletionRequest) -> CompletionRequest:
+        """Return the first request about a row, as far as it is known how the model is asked."""
+        return self._fused().first_request(request) if self.is_fused else request
+
+    def can_do_without(self, error: ProviderError) -> bool:
+        """Return True, and record it, if the error says that the model gives no log-probabilities."""
+        is_about_them = isinstance(error, LogprobsUnsupportedError)
+        if not is_about_them or self.reader.keep_tokens or self.probe.gives is False:
+            return False
+        self.probe.found(gives=False)
+        return True
+
+    def _count_first(self, request: CompletionRequest) -> None:
+        """Count for their row the calls that showed that log-probabilities are refused."""
+        first, self.reader.form.first = self.reader.form.first, None
+        if first is not None:
+            usage = first.usage
+            if not isinstance(first.response, ProviderError):
+                usage += read_completion(first.response).usage
+            vain = Prediction(label=None, outcome=Outcome.ERROR, usage=usage, attempts=first.attempts)
+            self.probe.first = request, vain
+
+    async def _first_response(self, request: CompletionRequest) -> FirstResponse:
+        """Return the response to the row's request, which may have come while the form was found out."""
+        asked = self.reader.shaped(request)
+        first = self.reader.form.take_first(asked)
+        if first is not None:
+            return first
+        response, attempts = await self.calls.make(partial(self._once, asked), provider=self.client.name)
+        return FirstResponse(request=asked, response=response, attempts=attempts)
+
     async def _ask_first(self, request: CompletionRequest) -> None:
         probe = self.probe
-
-        async def once() -> tuple[Prediction, bool]:
-            response = await self.client.complete(request)
-            self.calls.note_rates(response)
-            prediction = self.reader.read(response)
-            if prediction.outcome is Outcome.ERROR:
-                raise ProviderError(prediction.reason, provider=self.client.name, retryable=True)
-            self._lacks_logprobs(prediction, response, again=False)
-            return prediction, self._any_logprobs
-
         try:
-            (prediction, has_any), attempts = await self.calls.make(once, provider=self.client.name)
+            first = await self._first_response(request)
         except LogprobsUnsupportedError as error:
             probe.found(gives=False)
             probe.first = request, Prediction(label=None, outcome=Outcome.ERROR, attempts=error.attempts)
@@ -209,11 +239,16 @@ class AutoDecoding(Decoding):
         except (SystemExit, KeyboardInterrupt) as error:  # either would end the event loop
             raise CalibrantError(f"{self.client.name}: the model raised {error!r}.") from error
         else:
+            prediction = self.reader.read(first.response)
+            self._lacks_logprobs(prediction, first.response, again=False)
+            # Tokens of plain text that show no other labels are as good as none.
+            has_any = self._any_logprobs and not self.reader.is_unaligned(first.response, prediction)
             if has_any or prediction.outcome is Outcome.OK:
                 probe.found(gives=has_any)
             else:
                 probe.gives = True
-            probe.first = request, prediction.with_effort(attempts=attempts)
+            usage = prediction.usage + first.usage
+            probe.first = request, replace(prediction, usage=usage, attempts=first.attempts)
 
     async def predict(self, request: CompletionRequest) -> Prediction:
         """Return the prediction from a decoded answer, or from answers that state their confidence."""

@@ -62,6 +62,9 @@ class BasePredictor(Predictor):
         with contextlib.suppress(CalibrantError, LookupError, TypeError):  # whoever loads the file says more
             space = read_json_object(learned, remedy="")["fingerprint"]["space"]
             self.settle_as("fused" if space == LogprobSpace.FUSED else "decode")
+            may_be_free = space == LogprobSpace.RAW and self.space is LogprobSpace.MASKED
+            if may_be_free and not self.row_model.is_settled:
+                self.settle()  # the server may follow no schema, without which nothing is masked
 
     def settle_as(self, scoring: str) -> None:
         """Ask the model as it was asked before, by ``decode`` or ``fused``, if it is asked in either way."""

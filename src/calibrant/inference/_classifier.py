@@ -13,20 +13,22 @@ from calibrant.clients._retry import RetryPolicy
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint, asked_text
-from calibrant.core._labels import LabelSet
+from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor
 from calibrant.core._records import Journal
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import Task
+from calibrant.inference._answer_forms import FormFinding
 from calibrant.inference._feed import Runner
-from calibrant.inference._limits import Gate, default_concurrency
+from calibrant.inference._limits import Gate, default_concurrency, is_in_process
 from calibrant.inference._methods import ModelCalls, Scoring, Tolerance, choose_method
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._predictor import ModelPredictor, PromptedModel
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference.doctor._records import identity, known_scoring, refuse_misleading
+from calibrant.inference._replaced import replaced_model
+from calibrant.inference.doctor._records import form_finding, identity, known_scoring, refuse_misleading
 from calibrant.logprobs._schema import enum_schema
 
 if TYPE_CHECKING:
@@ -142,8 +144,7 @@ class Classifier(ModelPredictor):
         head: Head | None = None,
         keep_tokens: bool = False,
     ) -> None:
-        self.labels = LabelSet.of(labels)
-        self.field = field
+        self.labels, self.field = LabelSet.of(labels), field
         self.prompt, self.user_template = prompt, user_template
         self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
@@ -158,6 +159,7 @@ class Classifier(ModelPredictor):
             answer_field=answer_field or field,
             space=LogprobSpace(client.space if space is None else space),
             keep_tokens=keep_tokens,
+            form=_form(model, client, self.labels, options),
         )
         calls = ModelCalls(policy=retry or RetryPolicy(), gate=_gate(client, limits))
         response_format = response_format or enum_schema(self.labels, field)
@@ -200,8 +202,9 @@ class Classifier(ModelPredictor):
         task : Task
             The task.
         model : str, Client or callable, optional
-            Used instead of the task's own model; the task's options then do not apply, except for scoring by stated
-            confidence or agreement, which every model allows.
+            Used instead of the task's own model. A name with the same provider keeps the task's address, options and
+            scoring; otherwise they do not apply, except for scoring by stated confidence or agreement, which every
+            model allows.
         client : Client, optional
             Stands for the task's own model, whose options apply; closed with the classifier.
         journal : Journal, optional
@@ -434,11 +437,13 @@ def _task_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of a task's classifier; raise if the task has several models and none is given."""
     own = task.model
-    if model is not None:
+    if isinstance(model, str):
+        own = replaced_model(own, model)
+    elif model is not None:
         if own.api_base is not None:
             _LOG.warning(
-                "%s is asked instead of %s: the task's api_base and options belong to the latter and are not used.",
-                model if isinstance(model, str) else "Another model",
+                "Another model is asked instead of %s: the task's api_base and options belong to the latter and are "
+                "not used.",
                 own.name,
             )
         # Which every model allows; nothing else of the task's model applies.
@@ -466,6 +471,15 @@ def _task_arguments(
         "tolerance": own.tolerance,
         "samples": own.samples,
     }
+
+
+def _form(
+    model: ModelLike, client: Client, labels: LabelSet, options: Mapping[str, Any] | None
+) -> FormFinding:
+    """Return the form of answer that a model is known to follow; a schema where there is no other."""
+    if is_in_process(client) or isinstance(labels, OpenLabels):
+        return FormFinding()
+    return form_finding(model, options)
 
 
 def _gate(client: Client, limits: Limits) -> Gate:

@@ -14,11 +14,12 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._completion import Client, CompletionRequest, Message
+from calibrant.core._completion import Client, CompletionRequest
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._prediction import LogprobSpace, Part, Prediction
+from calibrant.inference._answer_forms import AnswerForm, extended
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._sampling import Sampling, check_one_temperature, check_seed, counted_part
@@ -38,6 +39,16 @@ _VARIANTS: Final = (
         'the field "{name}".'
     ),
 )
+# Of answers in plain text, which have no fields.
+_TEXT_VARIANTS: Final = (
+    "Behind the label, state how sure you are that it is right, as a whole number of percent (0 to 100).",
+    "Behind the label, write the probability, in percent from 0 to 100, that it is correct.",
+    (
+        "Think of arguments against your answer, too. Behind the label, write how many percent (0 to 100) you would "
+        "bet on it."
+    ),
+)
+_PERCENTAGE: Final = re.compile(r"(?<![\w.,])([0-9]{1,3}(?:[.,][0-9]+)?)\s*(?:%|percent)", re.IGNORECASE)
 # In longer sets the schema alone has another order: the labels in every prompt would cost more than they tell.
 _LABELS_NAMED: Final = 30
 _NUMBER: Final = re.compile(r"\s*([0-9]+(?:[.,][0-9]+)?)\s*(%?)\s*")
@@ -125,14 +136,18 @@ class Fused(Sampling):
         """
         labels = self._label_order(number)
         schema, name = with_confidence(request.response_format, old=self.reader.labels.labels, new=labels)
-        words = _VARIANTS[number % len(_VARIANTS)].format(name=name)
+        is_text = self.reader.form.used is AnswerForm.TEXT and not isinstance(
+            self.reader.labels, CompositeLabels
+        )
+        variants = _TEXT_VARIANTS if is_text else _VARIANTS
+        words = variants[number % len(variants)].format(name=name)
         if number and 1 < len(labels) <= _LABELS_NAMED:
             words += (
                 f" The labels, in no particular order: {json.dumps(list(labels), ensure_ascii=False)[1:-1]}."
             )
         return replace(
             super().sample(request, number),
-            messages=_extended(request.messages, words),
+            messages=extended(request.messages, words),
             response_format=schema,
         )
 
@@ -189,9 +204,13 @@ def stated_confidence(text: str) -> float | None:
     Parameters
     ----------
     text : str
-        The answer: a JSON object with the field ``confidence``, or ``confidence_percent`` where that is taken.
+        The answer: a JSON object with the field ``confidence``, or ``confidence_percent`` where that is taken; or plain
+        text with one percentage.
     """
     value: object = None
+    percentages = _PERCENTAGE.findall(text)
+    if len(percentages) == 1:
+        value = f"{percentages[0]} %"
     for name in _NAMES:  # the last one counts
         with suppress(UnparsedError):
             value = field_value(text, name)
@@ -270,10 +289,3 @@ def _reordered(node: Any, old: list[str], new: list[str]) -> Any:  # noqa: ANN40
             for key, value in node.items()
         }
     return [_reordered(one, old, new) for one in node] if isinstance(node, list) else node
-
-
-def _extended(messages: Sequence[Message], words: str) -> tuple[Message, ...]:
-    """Return the messages with a sentence at the end of the first one, the system message."""
-    system, *others = messages
-    content = f"{system['content']}\n\n{words}" if system["content"].strip() else words
-    return ({**system, "content": content}, *others)

@@ -141,6 +141,7 @@ def _open_remote(
         options["api_base"] = options.pop("base_url")
     from calibrant.clients._prices import needs_litellm  # noqa: PLC0415 (loaded when it is used)
 
+    _check_provider(model, options)
     if not served and needs_litellm(model, options):
         from calibrant.clients._litellm import LiteLLMClient  # noqa: PLC0415 (loaded when it is used)
 
@@ -152,6 +153,23 @@ def _open_remote(
     # The client's own limit keeps a process within its sockets; who wants more calls gets them.
     most = concurrency if concurrency is not None and concurrency > _CLIENT_LIMIT else None
     return kind(model, space=space, max_concurrency=most, **options)
+
+
+def _check_provider(model: str, options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for a name without a provider or an address, which litellm refuses after retries."""
+    if "/" in model or options.get("api_base") or options.get("custom_llm_provider"):
+        return
+    from calibrant.clients._prices import provider_of_bare_name  # noqa: PLC0415 (for the message alone)
+
+    provider = provider_of_bare_name(model)
+    if provider is not None:
+        raise ConfigurationError(
+            f"Expected a provider before the model's name, got {model!r}: {provider}/{model}?"
+        )
+    raise ConfigurationError(
+        f"Expected a provider before the model's name, got {model!r:.80}: openai/{model:.80} with the address of a "
+        "server (--api-base, or api_base under [model]), or another PROVIDER/NAME; see calibrant models."
+    )
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

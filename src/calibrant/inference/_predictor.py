@@ -14,6 +14,7 @@ from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import OnPrediction, Query, Stop
 from calibrant.core._records import Journal
+from calibrant.inference._answer_forms import AnswerForm
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._feed import Feed, QueryKeys
 from calibrant.inference._limits import Gate, is_in_process
@@ -94,6 +95,11 @@ class PromptedModel:
         """Ask the model as it was asked before; see `Method.settle_as`."""
         self._keys.clear()
         self.method.settle_as(scoring)
+
+    def settle_form(self, form: AnswerForm) -> None:
+        """Ask for answers in a form, without finding out."""
+        self._keys.clear()
+        self.method.reader.form.form = form
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return queries with rendered demonstrations, each with an error text or an empty one."""
@@ -208,6 +214,10 @@ class ModelPredictor(BasePredictor):
         """Ask the model as it was asked before, by ``decode`` or ``fused``, if it is asked in either way."""
         self._model.settle_as(scoring)
 
+    def settle_form(self, form: str) -> None:
+        """Ask for answers in a form, as before, without finding out: ``schema``, ``json`` or ``text``."""
+        self._model.settle_form(AnswerForm(form))
+
     @property
     def scoring(self) -> str:
         """Name of the method, as far as it is known."""
@@ -303,7 +313,7 @@ class ModelPredictor(BasePredictor):
         ((prepared, problem),) = self._model.prepare([query])
         if problem:
             raise ConfigurationError(problem)
-        return self._model.request(prepared)
+        return self.method.reader.shaped(self._model.request(prepared))
 
     async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:
         """Return the model's answer to a request that is no classification, such as a check of an answer.

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from calibrant.core._completion import Completion
+from calibrant.core._completion import Completion, CompletionRequest
 from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction
+from calibrant.inference._answer_forms import CUT_OFF, AnswerForm, FormFinding, readable, shaped
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.logprobs._fields import UnparsedError, field_value, field_values, joint_logprob
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from calibrant.logprobs._sets import SetEvidence
 
 _FILTERED = frozenset({"content_filter", "safety", "prohibited_content", "blocklist"})
-_CUT_OFF = frozenset({"length", "max_tokens"})
 
 # Fields of a prediction.
 _Content: TypeAlias = dict[str, Any]
@@ -46,6 +47,8 @@ class AnswerReader:
         Space of the log-probabilities; ``mixed`` leaves it to each answer.
     keep_tokens : bool
         True if predictions hold the tokens they were read from.
+    form : FormFinding
+        Form in which the model is asked to answer.
 
     Raises
     ------
@@ -58,6 +61,7 @@ class AnswerReader:
     answer_field: str
     space: LogprobSpace
     keep_tokens: bool = False
+    form: FormFinding = dataclass_field(default_factory=FormFinding, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.labels, CompositeLabels) and self.answer_field != self.field:
@@ -65,6 +69,20 @@ class AnswerReader:
                 f"Expected no answer_field for answers that hold several labels, got {self.answer_field!r}: leave it "
                 "out."
             )
+
+    @property
+    def evidence_space(self) -> LogprobSpace:
+        """Space of the log-probabilities in the form of answer that is used: without a schema nothing is masked."""
+        is_free = self.form.used is not AnswerForm.SCHEMA
+        return LogprobSpace.RAW if is_free and self.space is LogprobSpace.MASKED else self.space
+
+    def shaped(self, request: CompletionRequest) -> CompletionRequest:
+        """Return a request as it is sent, in the form of answer that is used."""
+        return shaped(request, self.form.used, self.labels)
+
+    def in_form(self, form: AnswerForm) -> AnswerReader:
+        """Return a reader of answers in one form."""
+        return replace(self, form=FormFinding(form))
 
     def read(self, response: object) -> Prediction:
         """Return the prediction in `response`; a fault sets its outcome and reason."""
@@ -80,30 +98,38 @@ class AnswerReader:
             tokens=completion.tokens if self.keep_tokens else None,
         )
 
+    def is_unaligned(self, response: object, prediction: Prediction) -> bool:
+        """Return True if an answer in plain text has log-probabilities, but none that show other labels."""
+        if self.form.used is not AnswerForm.TEXT or prediction.confidence is not None:
+            return False
+        return read_completion(response).tokens is not None
+
     def describe(self) -> Mapping[str, Any]:
         """Return the legal answers and their JSON paths, as JSON values."""
-        form: dict[str, Any] = {"several": True} if isinstance(self.labels, MultiLabels) else {}
+        more: dict[str, Any] = {"several": True} if isinstance(self.labels, MultiLabels) else {}
         if isinstance(self.labels, FieldLabels):
-            form["fields"] = [[one.name, one.path, list(one.labels.labels)] for one in self.labels.fields]
+            more["fields"] = [[one.name, one.path, list(one.labels.labels)] for one in self.labels.fields]
+        if self.form.used is not AnswerForm.SCHEMA:
+            more["answer_form"] = self.form.used.value
         return {
-            "space": self.space.value,
+            "space": self.evidence_space.value,
             # The labels of an open set change no answer: a journal's keys must outlive its growth.
             "labels": None if isinstance(self.labels, OpenLabels) else self.labels.labels,
             "field": self.field,
             "answer_field": self.answer_field,
-            **form,
+            **more,
         }
 
     def space_of(self, response: object) -> LogprobSpace:
         """Return the space of an answer's log-probabilities; ``none`` if unknown."""
         if self.space is not LogprobSpace.MIXED:
-            return self.space
+            return self.evidence_space
         own = response.space if isinstance(response, Completion) else None
         return LogprobSpace.NONE if own is None else own
 
     def _content(self, completion: Completion) -> _Content:
         """Return label and evidence of an answer, or the outcome and reason of one without a label."""
-        is_cut_off = completion.finish_reason in _CUT_OFF
+        is_cut_off = completion.finish_reason in CUT_OFF
         if completion.refusal or completion.finish_reason in _FILTERED:
             refusal = completion.refusal or "stopped by the provider's content filter"
             return {"label": None, "outcome": Outcome.REFUSAL, "reason": refusal}
@@ -123,6 +149,7 @@ class AnswerReader:
     def _evidence(self, completion: Completion, space: LogprobSpace) -> _Content:
         """Return label and evidence of an answer, or the outcome and reason of an illegal one."""
         labels = self.labels
+        completion = readable(completion, self.form.used, labels, self.answer_field)
         if isinstance(labels, FieldLabels):
             return _fields_content(labels, completion, space)
         if isinstance(labels, MultiLabels):

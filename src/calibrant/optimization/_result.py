@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ from calibrant.calibration._thresholds import ThresholdSuggestion
 from calibrant.core._frames import pandas_frame
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Outcome, Prediction
+from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
 from calibrant.heads._compared import BaselineScore, compare_with_baselines
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 1
+_NEARLY_ALL: Final = 0.9
+_EXAMPLES: Final = 3
+_EXAMPLE_LENGTH: Final = 120
 # Fields that are left out of ``result.json`` if they are None.
 _OPTIONAL: Final = frozenset(
     {"by_head", "credit", "credit_difference", "detectable_gain", "final"}
@@ -71,6 +76,10 @@ class PromptScore:
         Mean F1 over all labels, in [0, 1], on the rows of `accuracy`; None when there is none.
     answered_labels : AnsweredLabels or None
         Numbers of the labels that were answered on these rows; None without rows.
+    unreadable_answers : tuple of str
+        What the model wrote instead of a label, on three rows at most: one line each, shortened.
+    failures : tuple of str
+        Messages of failed calls, three at most.
     rows_with_low_label_mass : int
         Rows on which the model would rather have written something else than any label.
     """
@@ -85,6 +94,14 @@ class PromptScore:
     macro_f1: float | None = None
     answered_labels: AnsweredLabels | None = None
     rows_with_low_label_mass: int = 0
+    unreadable_answers: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+
+    @property
+    def has_hardly_any_label(self) -> bool:
+        """True if nine in ten of the rows failed, or have an answer that cannot be read."""
+        useless = sum(self.outcomes.get(outcome, 0) for outcome in (Outcome.ERROR, Outcome.UNPARSED))
+        return useless > 0 and useless >= _NEARLY_ALL * self.rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,7 +306,15 @@ def score_prompt(
         macro_f1=scores.macro_f1,
         answered_labels=scores.answered_labels,
         rows_with_low_label_mass=sum(prediction.has_low_label_mass for prediction in predictions),
+        unreadable_answers=_some(one.text for one in predictions if one.outcome is Outcome.UNPARSED),
+        failures=_some(one.reason for one in predictions if one.outcome is Outcome.ERROR),
     )
+
+
+def _some(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the first few different texts, each as one line to show."""
+    lines = dict.fromkeys(escaped_line(text, limit=_EXAMPLE_LENGTH) for text in texts if text)
+    return tuple(islice(lines, _EXAMPLES))
 
 
 def compare(
@@ -320,6 +345,7 @@ def final_score(
         [prediction.label for _, prediction in answered],
         [*task.train, *task.validation],
         labels=labels,
+        failed=len(final) - len(answered),
     )
     without_prior = None
     if "prior" in predictions:

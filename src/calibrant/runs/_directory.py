@@ -222,6 +222,15 @@ def scoring_of_rows(directory: Path) -> str | None:
     return None
 
 
+def answer_form_of_rows(directory: Path) -> str | None:
+    """Return the form of the answers in a run's directory; None if it has no rows or no description."""
+    if not RunDirectory(path=directory).has_rows():
+        return None
+    with contextlib.suppress(StateError, LookupError, TypeError):
+        return str(read_json_object(directory / MANIFEST, remedy="")["method"].get("answer_form", "schema"))
+    return None
+
+
 def read_origin(directory: Path) -> tuple[Path, dict[str, Any]] | None:
     """Return the path and the content of a run's manifest or result; None without such a file.
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from calibrant.core._composite import part_of
 from calibrant.core._errors import DataError, StateError
@@ -14,6 +14,8 @@ from calibrant.core._prediction import LabelDistribution, Outcome, Part, Predict
 from calibrant.core._records import step_to_record
 from calibrant.core._rows import Example
 from calibrant.core._run_rows import RunRow
+
+_LONGEST_TEXT: Final = 500
 
 CountRow: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Called with the record of a row that has its final prediction; raises KeyError, TypeError or ValueError otherwise."""
@@ -67,8 +69,8 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
 
     ``correct`` is None if the row failed with a transport error, or its true label is not known.
     ``attempts`` is 0 where the model's answer was known already, so that nothing was paid; tokens and
-    cost are those of the answer. Answers that hold several labels have ``parts``, and the least label mass of these;
-    a row with a context has that.
+    cost are those of the answer. An answer that is no label has its ``text``, 500 characters at most. Answers that
+    hold several labels have ``parts``, and the least label mass of these; a row with a context has that.
 
     Parameters
     ----------
@@ -105,6 +107,8 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
         "completion_tokens": usage.completion_tokens,
         "cost": usage.cost,
     }
+    if prediction.outcome is Outcome.UNPARSED and prediction.text:
+        record["text"] = prediction.text[:_LONGEST_TEXT]  # what the model wrote, as it is no label
     if example.context is not None:
         record["context"] = example.context
     if prediction.steps:

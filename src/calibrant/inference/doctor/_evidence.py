@@ -22,6 +22,7 @@ from calibrant.core._completion import (
 )
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError, ProviderError
 from calibrant.core._prediction import LabelDistribution, LogprobSpace
+from calibrant.inference._answer_forms import AnswerForm, shaped
 from calibrant.inference.doctor import _readings as task
 from calibrant.inference.doctor._readings import TopicReading, read_topic, unit_fault
 from calibrant.logprobs._completion import read_completion
@@ -106,8 +107,11 @@ class Evidence:
         To the first of them, asked again and again.
     off_topic : TopicReading or FailedCall
         To a question that no label answers.
+    answer_form : AnswerForm or None
+        Form of the answers; None if the server follows none.
     refused_schema, refused_logprobs : str
-        Why an enum, or log-probabilities together with one, were refused; empty where they were not.
+        Why a schema, or log-probabilities together with it, were refused; empty where they were not. Of a schema
+        that is ignored, what came instead.
     alternatives : Alternatives
         Number that comes with a token.
     scored : sequence of ScoredText, FailedCall or None
@@ -124,6 +128,7 @@ class Evidence:
     answers: Sequence[TopicReading | FailedCall] = ()
     repeats: Sequence[TopicReading | FailedCall] = ()
     off_topic: TopicReading | FailedCall = FailedCall("")
+    answer_form: AnswerForm | None = AnswerForm.SCHEMA
     refused_schema: str = ""
     refused_logprobs: str = ""
     alternatives: Alternatives = Alternatives()
@@ -205,6 +210,8 @@ class ExaminationCalls:
     ----------
     made : int
         Calls made so far.
+    form : AnswerForm
+        Form in which questions of the built-in task are asked.
     seconds : list of float
         Wall time of those that were answered, in seconds.
     first_error : ProviderError or None
@@ -216,6 +223,7 @@ class ExaminationCalls:
     ) -> None:
         self.client = client
         self.made = 0
+        self.form = AnswerForm.SCHEMA
         self.seconds: list[float] = []
         self.first_error: ProviderError | None = None
         # Greedy, whatever the user's own temperature; None says that the model takes none.
@@ -231,8 +239,9 @@ class ExaminationCalls:
             top_logprobs=top,
             options=self._options,
         )
-        answer = await self.make(lambda: self.client.complete(request))
-        return answer if isinstance(answer, FailedCall) else read_topic(answer)
+        asked = shaped(request, self.form, task.LABELS)
+        answer = await self.make(lambda: self.client.complete(asked))
+        return answer if isinstance(answer, FailedCall) else read_topic(answer, form=self.form)
 
     async def text(self, messages: tuple[Message, ...], options: Mapping[str, Any]) -> str | FailedCall:
         """Return the text of an answer requested without a schema, or the failed call."""
@@ -276,7 +285,7 @@ class ExaminationCalls:
 
 
 async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
-    """Collect the evidence with at most 17 calls.
+    """Collect the evidence with at most 22 calls.
 
     Raises
     ------
@@ -284,20 +293,9 @@ async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
         No call was answered.
     """
     evidence = Evidence(claimed=claimed, seconds=calls.seconds)
-    top = _FIRST_TOP
-    first = await calls.classify(0, top=top)
-    if isinstance(first, FailedCall):
-        top, evidence.refused_logprobs = 0, first.reason
-        first = await calls.classify(0, top=top)
-    if isinstance(first, FailedCall):
-        evidence.refused_schema = first.reason
-    else:
-        evidence.repeats = [first, *[await calls.classify(0, top=top) for _ in range(_REPEATS - 1)]]
-        if top:
-            evidence.alternatives = await _alternatives(calls, first)
-            top = min(max(top, evidence.alternatives.asked), _ENOUGH_TOP)
-        others = [await calls.classify(number, top=top) for number in range(1, len(task.QUESTIONS))]
-        evidence.answers, evidence.off_topic = [first, *others[:-1]], others[-1]
+    evidence.answer_form = await _answer_form(calls, evidence)
+    if evidence.answer_form in {AnswerForm.JSON, AnswerForm.TEXT} and claimed is LogprobSpace.MASKED:
+        evidence.claimed = LogprobSpace.RAW  # without a schema nothing is masked
     evidence.scored = await _score(calls)
     evidence.continued = await calls.text(task.COUNTING, {"max_tokens": 8})
     sampling = {"temperature": 1, "seed": _SEED, "max_tokens": 32}
@@ -307,6 +305,54 @@ async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
     if not calls.seconds and calls.first_error is not None:
         raise calls.first_error
     return evidence
+
+
+async def _answer_form(calls: ExaminationCalls, evidence: Evidence) -> AnswerForm | None:
+    """Collect the answers in the first form that the server follows; return that form, or None if there is none."""
+    ignores_schema = False
+    for form in AnswerForm:
+        calls.form = form
+        first, top = await _first_answer(calls, evidence)
+        if first is not None and not first.is_unreadable:
+            await _classify_all(calls, evidence, first, top=top)
+            return form
+        ignores_schema = ignores_schema or (form is AnswerForm.SCHEMA and first is not None)
+    calls.form = AnswerForm.SCHEMA
+    if ignores_schema:  # what is reported is examined all the same
+        first, top = await _first_answer(calls, evidence)
+        if first is not None:
+            await _classify_all(calls, evidence, first, top=top)
+    return None
+
+
+async def _first_answer(calls: ExaminationCalls, evidence: Evidence) -> tuple[TopicReading | None, int]:
+    """Return the answer to the first question, and the alternatives asked for; None if it is refused."""
+    top, refused_logprobs = _FIRST_TOP, ""
+    first = await calls.classify(0, top=top)
+    if isinstance(first, FailedCall):
+        top, refused_logprobs = 0, first.reason
+        first = await calls.classify(0, top=top)
+    if isinstance(first, FailedCall):
+        evidence.refused_schema = evidence.refused_schema or f"refused: {first.reason.rstrip('. ')}"
+        return None, 0
+    if first.is_unreadable:
+        evidence.refused_schema = (
+            evidence.refused_schema or f"ignored: {first.prediction.reason.rstrip('. ')}"
+        )
+    evidence.refused_logprobs = refused_logprobs
+    return first, top
+
+
+async def _classify_all(
+    calls: ExaminationCalls, evidence: Evidence, first: TopicReading, *, top: int
+) -> None:
+    """Ask the questions of the built-in task in the form of its first answer."""
+    evidence.repeats = [first, *[await calls.classify(0, top=top) for _ in range(_REPEATS - 1)]]
+    if top:
+        evidence.alternatives = await _alternatives(calls, first)
+        top = min(max(top, evidence.alternatives.asked), _ENOUGH_TOP)
+    others = [await calls.classify(number, top=top) for number in range(1, len(task.QUESTIONS))]
+    evidence.answers, evidence.off_topic = [first, *others[:-1]], others[-1]
 
 
 async def _alternatives(calls: ExaminationCalls, first: TopicReading) -> Alternatives:

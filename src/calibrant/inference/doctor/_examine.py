@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from calibrant.core._completion import Client, Token
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LOW_LABEL_MASS, LogprobSpace, Outcome
+from calibrant.inference._answer_forms import AnswerForm
 from calibrant.inference._loop import run_sync
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference.doctor._evidence import Evidence, ExaminationCalls, FailedCall, gather
@@ -52,7 +53,7 @@ def examine(
 ) -> Examination:
     """Ask a model a few cheap questions, and judge its log-probabilities by the answers.
 
-    At most 17 calls, one after the other, none of them repeated when it fails. Nothing is stored:
+    At most 22 calls, one after the other, none of them repeated when it fails. Nothing is stored:
     see `save_examination`.
 
     Parameters
@@ -141,6 +142,7 @@ async def aexamine(
         calls=calls.made,
         top_logprobs=evidence.alternatives.came,
         label_mass=evidence.label_mass,
+        answer_form=evidence.answer_form,
     )
 
 
@@ -196,12 +198,22 @@ def recommended_thresholds(confidences: Sequence[float], space: LogprobSpace) ->
 
 
 def _enum(evidence: Evidence) -> _Judgement:
-    if evidence.refused_schema:
-        return _problem(
-            f"The schema is refused: {evidence.refused_schema}",
-            "Use a model or server with JSON schemas, or mend what the message names (--option).",
-        )
     readings = evidence.answered
+    if evidence.answer_form is None:
+        count = f"{len(readings)} of {len(readings)} answers were no label: " if readings else ""
+        return _problem(
+            f"{count}The schema is {evidence.refused_schema}. Nor does the server give a JSON object, or plain text, "
+            "that names a label.",
+            "Use another model or server, or mend what the message names (--option).",
+        )
+    if evidence.answer_form is not AnswerForm.SCHEMA:
+        right = sum(reading.prediction.outcome is Outcome.OK for reading in readings)
+        form = "a JSON object" if evidence.answer_form is AnswerForm.JSON else "plain text"
+        return _warning(
+            f"The schema is {evidence.refused_schema}. Asked for {form}, with the labels named in the prompt, {right} "
+            f"of {len(readings)} answers were a label.",
+            "Nothing to set: calibrant asks this server that way.",
+        )
     wrong = [reading.prediction for reading in readings if reading.prediction.outcome is not Outcome.OK]
     if wrong:
         return _problem(
@@ -228,7 +240,7 @@ def _enum(evidence: Evidence) -> _Judgement:
 def _logprobs(evidence: Evidence) -> _Judgement:
     remedy = f"Use {_FUSED}; or another model."
     verdict = _warning if evidence.exact_scores else _problem
-    if evidence.refused_schema:
+    if evidence.answer_form is None and not evidence.readings:
         return _unknown("There is no enum output that they could come with.")
     if evidence.refused_logprobs:
         return verdict(f"Refused together with enum output: {evidence.refused_logprobs}", remedy)

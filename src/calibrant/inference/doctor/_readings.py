@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 from calibrant.core._completion import Completion, Message, Token
 from calibrant.core._errors import CalibrantError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LogprobSpace, Prediction
+from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
+from calibrant.inference._answer_forms import AnswerForm, is_begun_json, readable
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion, reported_tokens
 from calibrant.logprobs._distribution import OpeningMasses, opening_masses
@@ -83,16 +84,23 @@ class TopicReading:
     disagreement : str or None
         How llm-structured-confidence reads the same answer, and why it differs; empty where value, tokens and
         joint log-probability are the same, None where neither finds any.
+    is_unreadable : bool
+        True if the answer does not have the form that was asked for.
     """
 
     prediction: Prediction
     tokens: tuple[Token, ...]
     opening: OpeningMasses | None
     disagreement: str | None
+    is_unreadable: bool = False
 
 
-def read_topic(response: object) -> TopicReading:
-    """Return the reading of an answer, including any fault."""
+def read_topic(response: object, *, form: AnswerForm = AnswerForm.SCHEMA) -> TopicReading:
+    """Return the reading of an answer that was asked for in a form, including any fault."""
+    reader = _READER.in_form(form)
+    prediction = reader.read(response)
+    if form is not AnswerForm.SCHEMA and prediction.outcome is Outcome.OK:
+        response = readable(read_completion(response), form, LABELS, _FIELD)
     tokens: tuple[Token, ...] = ()
     opening = None
     try:
@@ -101,10 +109,12 @@ def read_topic(response: object) -> TopicReading:
     except CalibrantError:
         pass  # the prediction names the problem, or there is no evidence to read
     return TopicReading(
-        prediction=_READER.read(response),
+        prediction=prediction,
         tokens=tokens,
         opening=opening,
-        disagreement=_disagreement(response),
+        # Plain text is no JSON, which the other reader takes alone.
+        disagreement=None if form is AnswerForm.TEXT else _disagreement(response),
+        is_unreadable=prediction.outcome is Outcome.UNPARSED and not is_begun_json(response),
     )
 
 

@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -26,9 +26,11 @@ from calibrant.clients._redact import (
     public_address,
     redact,
 )
+from calibrant.core._completion import STAND_INS
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import user_path, write_atomically
 from calibrant.core._prediction import LogprobSpace
+from calibrant.inference._answer_forms import AnswerForm, FormFinding
 from calibrant.inference._methods import Decoding, Method, Scoring
 
 _ADDRESS: Final = ("api_base", "base_url")
@@ -139,6 +141,8 @@ class Examination:
         Most alternatives a token came with; 0 where none were reported.
     label_mass : float or None
         Mean probability on the labels, in [0, 1]; None where it cannot be seen.
+    answer_form : AnswerForm or None
+        Form of answer that the server follows; None where it follows none of them.
     """
 
     model: str
@@ -152,6 +156,7 @@ class Examination:
     calls: int
     top_logprobs: int
     label_mass: float | None
+    answer_form: AnswerForm | None
 
     @property
     def problems(self) -> tuple[Finding, ...]:
@@ -311,7 +316,8 @@ def save_examination(examination: Examination) -> Path:
         path = record_path((examination.model, examination.api_base, dict(examination.parameters)))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(record, indent=1) + "\n")
-        _probe_path(path).unlink(missing_ok=True)  # the examination knows better
+        for name in ("logprobs", "form"):  # the examination knows better
+            _probe_path(path, name).unlink(missing_ok=True)
     except (OSError, RuntimeError) as error:
         msg = (
             f"The examination cannot be stored ({error}): set CALIBRANT_HOME to a folder that can be written."
@@ -364,14 +370,8 @@ def known_logprobs(model: str, options: Mapping[str, Any] | None = None) -> bool
         faulty = any(one.feature == "units" for one in found.problems)
         gives = found.scoring == "decode" or found.space is not LogprobSpace.NONE
         return None if faulty else gives
-    with contextlib.suppress(OSError, RuntimeError, TypeError, ValueError, KeyError):
-        wanted = identity(model, options)
-        path = _probe_path(record_path(wanted))
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        is_old = stored["gives"] is False and time.time() - path.stat().st_mtime > _SECONDS_BELIEVED
-        same = stored["setup"] == json.loads(json.dumps(wanted)) and isinstance(stored["gives"], bool)
-        return stored["gives"] if same and not is_old else None
-    return None
+    remembered = _remembered(identity(model, options), "logprobs", "gives", passing=(False,))
+    return remembered if isinstance(remembered, bool) else None
 
 
 def remember_logprobs(setup: Identity, gives: bool | None) -> None:
@@ -379,17 +379,54 @@ def remember_logprobs(setup: Identity, gives: bool | None) -> None:
 
     Where nothing can be written the next run asks again.
     """
+    _remember(setup, "logprobs", "gives", gives)
+
+
+def form_finding(model: object, options: Mapping[str, Any] | None = None) -> FormFinding:
+    """Return the form of answer that a setup is known to follow; the form is None if that is to be found out.
+
+    A stored examination says so, or else the first answer of an earlier run. That a server follows no schema is
+    believed for 30 days. A model that is no name is asked by a schema.
+    """
+    if not isinstance(model, str) or model in STAND_INS:
+        return FormFinding()
+    setup = identity(model, options)
+
+    def remember(form: AnswerForm | None) -> None:
+        _remember(setup, "form", "form", form)
+
+    examination = load_examination(model, options=options)
+    if examination is not None and examination.answer_form is not None:
+        return FormFinding(examination.answer_form, remember)
+    remembered = _remembered(setup, "form", "form", passing=(AnswerForm.JSON, AnswerForm.TEXT))
+    known = next((form for form in AnswerForm if form == remembered), None)
+    return FormFinding(known, remember)
+
+
+def _remembered(setup: Identity, name: str, key: str, *, passing: Sequence[object]) -> object:
+    """Return an earlier run's finding about a setup; None without it, or if a `passing` value is old."""
+    with contextlib.suppress(OSError, RuntimeError, TypeError, ValueError, KeyError):
+        path = _probe_path(record_path(setup), name)
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        found = stored[key]
+        is_old = found in passing and time.time() - path.stat().st_mtime > _SECONDS_BELIEVED
+        if stored["setup"] == json.loads(json.dumps(setup)) and not is_old:
+            return found
+    return None
+
+
+def _remember(setup: Identity, name: str, key: str, value: object) -> None:
     with contextlib.suppress(OSError, RuntimeError):
-        path = _probe_path(record_path(setup))
-        if gives is None:
+        path = _probe_path(record_path(setup), name)
+        if value is None:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps({"setup": setup, "gives": gives}) + "\n")
+        write_atomically(path, json.dumps({"setup": setup, key: value}) + "\n")
 
 
-def _probe_path(record: Path) -> Path:
-    return record.with_suffix(".logprobs.json")
+def _probe_path(record: Path, name: str) -> Path:
+    return record.with_suffix(f".{name}.json")
 
 
 def refuse_misleading(

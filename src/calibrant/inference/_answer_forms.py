@@ -1,0 +1,279 @@
+"""Forms of an answer: JSON by a schema, a JSON object, or plain text, as far as a server follows them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cache
+from typing import Any, Final
+
+from calibrant.core._completion import Completion, CompletionRequest, Message
+from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
+from calibrant.core._errors import (
+    ContextLengthError,
+    LogprobsUnsupportedError,
+    ProviderError,
+    ProviderTimeoutError,
+    RateLimitError,
+)
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Usage
+from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs._plain_text import as_json_answer, with_json_text
+
+_LOG = logging.getLogger("calibrant")
+CUT_OFF: Final = frozenset({"length", "max_tokens"})
+"""Finish reasons of answers that the length limit cut off."""
+
+_SECONDS_BETWEEN_LOOKS: Final = 0.01
+# Statuses of servers that do not understand a field of the request.
+_NOT_UNDERSTOOD: Final = frozenset({400, 415, 422, 501})
+_NAMES_FORMAT: Final = re.compile(r"response_format|json[_ ]schema|structured[_ ]output", re.IGNORECASE)
+
+
+class AnswerForm(StrEnum):
+    """Form in which a model is asked to answer.
+
+    ``schema``
+        A JSON schema restricts the answer to the labels.
+    ``json``
+        The server makes the answer a JSON object; the prompt names the labels.
+    ``text``
+        The prompt alone names the labels.
+    """
+
+    SCHEMA = "schema"
+    JSON = "json"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstResponse:
+    """Response to the request that found a form out, kept for its row.
+
+    Attributes
+    ----------
+    request : CompletionRequest
+        The request, as it was sent.
+    response : object or ProviderError
+        What came.
+    attempts : int
+        Calls made, those in forms that failed included.
+    usage : Usage
+        Tokens and cost of the answers that could not be read.
+    """
+
+    request: CompletionRequest
+    response: object
+    attempts: int = 1
+    usage: Usage = Usage()
+
+    @property
+    def is_failure(self) -> bool:
+        """True if the call failed."""
+        return isinstance(self.response, ProviderError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedForm:
+    """Outcome of the request that tried a form.
+
+    Attributes
+    ----------
+    form : AnswerForm
+        The form.
+    first : FirstResponse
+        The request and what came.
+    is_conclusive : bool
+        False if another form may bring a label: the request was refused, or the answer does not have the form.
+    is_label : bool
+        True if the answer is a label.
+    usage : Usage
+        Tokens and cost of the answer.
+    """
+
+    form: AnswerForm
+    first: FirstResponse
+    is_conclusive: bool
+    is_label: bool = False
+    usage: Usage = Usage()
+
+
+@dataclass(eq=False)
+class FormFinding:
+    """Form that a server and model follow, shared by all copies of a classifier.
+
+    Attributes
+    ----------
+    form : AnswerForm or None
+        None until a first answer has shown it.
+    remember : callable or None
+        Keeps a new finding for other processes; None removes it.
+    """
+
+    form: AnswerForm | None = AnswerForm.SCHEMA
+    remember: Callable[[AnswerForm | None], None] | None = None
+    first: FirstResponse | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def used(self) -> AnswerForm:
+        """The form requests are sent in: a schema as long as nothing else is known."""
+        return self.form or AnswerForm.SCHEMA
+
+    def found(self, form: AnswerForm) -> None:
+        """Store a finding about the server and model."""
+        self.form = form
+        if self.remember is not None:
+            self.remember(form)
+
+    def forget(self) -> None:
+        """Remove a stored finding that no longer holds; the next run finds out anew."""
+        if self.remember is not None:
+            self.remember(None)
+
+    def take_first(self, request: CompletionRequest) -> FirstResponse | None:
+        """Return the response to the first request, once; raise the failure that came instead."""
+        if self.first is None or self.first.request != request:
+            return None
+        first, self.first = self.first, None
+        if isinstance(first.response, ProviderError):
+            first.response.attempts = first.attempts
+            raise first.response
+        return first
+
+    @contextlib.asynccontextmanager
+    async def asking(self) -> AsyncIterator[bool]:
+        """Enter a block of which one runs at a time, in any thread; True if the form is not known yet."""
+        while not self._lock.acquire(blocking=False):  # noqa: ASYNC110 (the other may be in another loop)
+            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+        try:
+            yield self.form is None
+        finally:
+            self._lock.release()
+
+
+def refuses_form(error: ProviderError) -> bool:
+    """Return True if a failed call may succeed in another form of answer."""
+    other = ContextLengthError | LogprobsUnsupportedError | ProviderTimeoutError | RateLimitError
+    if isinstance(error, other):
+        return False
+    if _NAMES_FORMAT.search(str(error)):
+        return (error.status or 0) < 500 or error.status == 501
+    return error.status in _NOT_UNDERSTOOD and not error.systemic
+
+
+@cache
+def tell_form(model: str, form: AnswerForm) -> None:
+    """Log one line that says in what form a model is asked, if it is no schema."""
+    words = {
+        AnswerForm.JSON: "is asked for a JSON object",
+        AnswerForm.TEXT: "is asked for plain text",
+    }
+    if form in words:
+        _LOG.warning(
+            "%s does not follow a JSON schema: it %s, with the labels named in the prompt.",
+            model,
+            words[form],
+        )
+
+
+def shaped(request: CompletionRequest, form: AnswerForm, labels: LabelSet) -> CompletionRequest:
+    """Return a request that asks for an answer in a form.
+
+    Requests whose format is no JSON schema stay as they are.
+    """
+    response_format = request.response_format or {}
+    if form is AnswerForm.SCHEMA or response_format.get("type") != "json_schema":
+        return request
+    schema = response_format.get("json_schema", {}).get("schema", {})
+    is_json = form is AnswerForm.JSON or isinstance(labels, CompositeLabels)
+    words = _json_words(schema) if is_json else _text_words(schema, labels.labels)
+    without_text = request.without_text
+    return replace(
+        request,
+        messages=extended(request.messages, words),
+        response_format={"type": "json_object"} if form is AnswerForm.JSON else None,
+        without_text=None if without_text is None else extended(without_text, words),
+    )
+
+
+def extended(messages: Sequence[Message], words: str) -> tuple[Message, ...]:
+    """Return the messages with a sentence at the end of the first one, the system message."""
+    system, *others = messages
+    content = f"{system['content']}\n\n{words}" if system["content"].strip() else words
+    return ({**system, "content": content}, *others)
+
+
+def _json_words(schema: Mapping[str, Any]) -> str:
+    """Return the sentences that ask for JSON: the form and the values of a flat object, else the schema."""
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not all(map(_is_flat, properties.values())):
+        written = json.dumps(schema, ensure_ascii=False)
+        return f"Answer with one JSON document by this JSON schema, and nothing else: {written}"
+    names = {name: json.dumps(name, ensure_ascii=False) for name in properties}
+    pairs = []
+    for name, node in properties.items():
+        value = '"..."' if "enum" in node else "..."
+        pairs.append(f"{names[name]}: {value}")
+    lines = [f"Answer with one JSON object in this form, and nothing else: {{{', '.join(pairs)}}}"]
+    for name, node in properties.items():
+        if "enum" in node:
+            values = json.dumps(node["enum"], ensure_ascii=False)[1:-1]
+            lines.append(f"The value of {names[name]} is exactly one of these: {values}.")
+    return "\n".join(lines)
+
+
+def _is_flat(node: object) -> bool:
+    if not isinstance(node, Mapping):
+        return False
+    return "enum" in node or node.get("type") in {"integer", "number"}
+
+
+def _text_words(schema: Mapping[str, Any], labels: Sequence[str]) -> str:
+    """Return the sentence that asks for a label, or for a label and a percentage, in plain text."""
+    quoted = any("\n" in label for label in labels)
+    names = [json.dumps(label, ensure_ascii=False) for label in labels] if quoted else labels
+    properties = schema.get("properties") or {}
+    with_percentage = any(
+        isinstance(node, Mapping) and node.get("type") == "integer" for node in properties.values()
+    )
+    form = "one of these labels"
+    if with_percentage:
+        form += " and then the percentage, in one line"
+    return f"Answer with exactly {form}, and nothing else:\n" + "\n".join(names)
+
+
+def readable(completion: Completion, form: AnswerForm, labels: LabelSet, field_path: str) -> Completion:
+    """Return an answer as the JSON answer it stands for.
+
+    Raises
+    ------
+    UnparsedError
+        It is plain text that names no label, or several.
+    """
+    if form is AnswerForm.SCHEMA:
+        return completion
+    if isinstance(labels, FieldLabels):
+        first = labels.fields[0]
+        return with_json_text(completion, first.path or first.name)
+    if isinstance(labels, MultiLabels):
+        array, mark, _ = field_path.rpartition("[]")
+        return with_json_text(completion, array if mark else field_path)
+    if form is AnswerForm.JSON:
+        return with_json_text(completion, field_path)
+    return as_json_answer(completion, labels, field_path)
+
+
+def is_begun_json(response: object) -> bool:
+    """Return True for an answer that the length limit cut off where it was empty or JSON so far."""
+    completion = read_completion(response)
+    is_cut_off = completion.finish_reason in CUT_OFF
+    return is_cut_off and completion.text.strip()[:1] in {"", "{", "["}
