@@ -14,9 +14,8 @@ from rich.text import Text
 
 from calibrant import assembly, optimization, reports
 from calibrant.assembly._task_record import record_run
-from calibrant.calibration._certify import CertifiedThreshold
+from calibrant.calibration._promise import certificate_from_record, certificate_lines
 from calibrant.cli._evaluation_table import routing_stats
-from calibrant.cli._finished import certificate_line
 from calibrant.cli._options import parse_option
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._tables import dollars, number, print_output, with_interval
@@ -224,15 +223,18 @@ def _summary(result: optimization.OptimizationResult, out: Path | None) -> Itera
     if result.accepted:
         yield WHAT_ACCEPTED_MEANS
     if out is not None:
-        yield _acceptance(out / CALIBRATION)
+        yield from _acceptance(out)
         yield f"Files: {out}/result.json, best_prompt.txt, predictions.jsonl, report.html"
 
 
-def _acceptance(path: Path) -> str:
-    """Return the line that says which answers will be accepted, by the test rows."""
+def _acceptance(out: Path) -> Iterator[str]:
+    """Yield lines on the answers that will be accepted, by the test rows."""
+    path = out / CALIBRATION
     if not path.exists():
-        return "Which answers to accept is not known: about 20 test rows with a confidence would tell."
+        yield "Which answers to accept is not known: about 20 test rows with a confidence would tell."
+        return
     certification = read_json_object(path, remedy="calibrate the run again")["certification"]
     if certification is None:  # calibrated by the user
-        return f"Which answers to accept stands in {path}."
-    return certificate_line(CertifiedThreshold(**certification))
+        yield f"No answer is accepted: {path} was written without a target accuracy."
+    else:
+        yield from certificate_lines(certificate_from_record(certification), run=out, out=out)
