@@ -11,6 +11,7 @@ from typing import Any, Final
 from numpy.typing import ArrayLike
 
 from calibrant.calibration._certify import CertifiedThreshold, certify_threshold
+from calibrant.metrics._validation import check_number
 
 TARGETS: Final = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 
@@ -29,7 +30,7 @@ def best_promise(
     confidence, correct, delta
         As for `certify_threshold`. The `delta` of the result is a tenth of this one.
     below : float
-        Only targets below this accuracy, in (0, 1), are tried.
+        Only targets below this accuracy, in (0, 1], are tried.
 
     Raises
     ------
@@ -43,9 +44,10 @@ def best_promise(
     >>> found.target_accuracy, found.delta, found.coverage
     (0.85, 0.005, 0.4)
     """
-    share = delta / len(TARGETS)
+    share = check_number("delta", delta, "(0, 1)") / len(TARGETS)
+    highest = check_number("below", below, "(0, 1]")
     for target in TARGETS:
-        if target < below:
+        if target < highest:
             found = certify_threshold(confidence, correct, target_accuracy=target, delta=share)
             if found.threshold is not None:
                 return found

@@ -241,12 +241,13 @@ def _cut(keys: NDArray[np.uint64], shares: Shares) -> tuple[int, int]:
     n = len(keys)
     slack = int(n * _smallest(shares)) // _SLACK
     cuts, last = [], 0
-    for share in (shares[0], shares[0] + shares[1]):
+    for share, own in ((shares[0], shares[0]), (shares[0] + shares[1], shares[1])):
         ideal = min(round(share * _END), _END - 1)
         wanted = round(share * n)
         index = int(np.searchsorted(keys, np.uint64(ideal)))
         index = min(max(index, wanted - slack), wanted + slack, n)
-        index = _between_groups(keys, index, last=last)
+        # No split that has a share is left empty for the sake of a group.
+        index = _between_groups(keys, index, last=last if own else -1)
         cuts.append(int(keys[index]) if index < n else _END)
         last = index
     if not shares[2]:
