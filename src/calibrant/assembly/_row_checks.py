@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from calibrant.core._labels import normalise_label
-from calibrant.core._splits import TextGroups
+from calibrant.core._splits import TextGroups, text_hash
 
 _RARE: Final = 5  # labels with fewer rows may be missing in a split
 _CHECKED_ROWS: Final = 100_000  # for equal texts
@@ -138,7 +138,9 @@ class GroupChecks:
     groups: TextGroups
     together: GroupCount = field(default_factory=GroupCount)
     apart: GroupCount = field(default_factory=GroupCount)
-    _first: dict[int, tuple[int, str]] = field(default_factory=dict)  # line and label by key of the group
+    _first: dict[int, tuple[int, str, int]] = field(
+        default_factory=dict
+    )  # line, label, text's hash, by group's key
     _differing: dict[int, tuple[int, int]] = field(default_factory=dict)  # lines by key of the group
 
     def add(self, line: int, text: str, answer: str) -> None:
@@ -149,12 +151,14 @@ class GroupChecks:
         key, in_one_split = found
         count = self.together if in_one_split else self.apart
         count.rows += 1
-        label = normalise_label(answer)
+        label, hashed = normalise_label(answer), text_hash(text)
         if key not in self._first:
-            self._first[key] = line, label
+            self._first[key] = line, label, hashed
             count.groups += 1
             return
-        first, known = self._first[key]
+        first, known, first_hash = self._first[key]
+        if hashed == first_hash:
+            return
         count.lines = count.lines or (first, line)
         if known != label:
             self._differing.setdefault(key, (first, line))

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 _WORD: Final = re.compile(r"[^\W\d_]+|\d+")
 _LEAST: Final = 0.5  # share of the word pairs of two texts that near-duplicates have in common
 _KEPT_PAIRS: Final = 32  # of a text; of a longer one, those with the smallest hashes
+_MOST_PAIRS: Final = 4_000_000  # compared in all, unless _FEWEST_PAIRS of each text are more
+_FEWEST_PAIRS: Final = 4
 _COMMON: Final = 4  # texts from which on a pair's labels tell whether it is a greeting
 _OWN: Final = 0.7  # share of its texts that one label has, if a pair belongs to that label
 _JOIN_PAIRS: Final = 8  # rarest pairs of a text by which others like it are looked up
@@ -71,10 +73,14 @@ class WordPairs:
         self.counts.append(len(found))
 
     def of(self, texts: _Indices) -> tuple[_Hashes, _Indices]:
-        """Return the hashes of some texts in their order, and the place of each hash's text in that order."""
+        """Return the hashes of some texts in their order, and the place of each hash's text in that order.
+
+        Of more than 125,000 texts, fewer of the smallest hashes of each are returned, so that memory stays bounded:
+        4 of a million.
+        """
         counts = np.frombuffer(self.counts, dtype=np.uint8).astype(np.intp)
         starts = np.cumsum(counts) - counts
-        chosen = counts[texts]
+        chosen = np.minimum(counts[texts], max(_FEWEST_PAIRS, _MOST_PAIRS // max(1, len(texts))))
         places = np.repeat(np.arange(len(texts)), chosen)
         within = np.arange(len(places)) - np.repeat(np.cumsum(chosen) - chosen, chosen)
         hashes = np.frombuffer(self.hashes, dtype=np.uint32)
