@@ -23,7 +23,10 @@ from fault_server import FaultServer
 
 run = command("init")
 
-APART = "too large for one split, they stand in several splits and make results look better. Test on rows of another day."
+APART = (
+    "too large for one split, they stand in several splits and make results look better. "
+    "Test on rows of another day."
+)
 THINGS = ("kettle", "lamp", "tent", "chair", "phone")
 SAID = {"billing": "You charged too much for my {}", "delivery": "Where is the parcel with my {}"}
 
@@ -166,7 +169,7 @@ BILLED = (
 SENT = (
     "I never got {} that I paid for",
     "Is {} sold in green, too",
-    "Nobody answers my mail on {}",
+    "Nobody answers my mail on {} at all",
     "Your driver left {} at some neighbour's",
     "Could {} come on a Saturday instead",
 )

@@ -93,7 +93,7 @@ def certificate_lines(
         if found.target_accuracy > TARGETS[-1]:
             yield f"Nor do they bear a lower promise: targets down to {TARGETS[-1]:g} were tried."
         return
-    certain = f"with probability {1 - found.delta:g}, though it is the best of {len(TARGETS)} targets"
+    certain = f"with probability {1 - found.delta:g} (that it was picked from {len(TARGETS)} targets is allowed for)"
     yield (
         f"These rows do bear a promise of {lower.target_accuracy:g} for {lower.coverage:.0%} of the rows, {certain}. "
         "To accept by it:"
