@@ -156,7 +156,10 @@ def test_the_best_promise_is_named_with_its_command(tmp_path: Path) -> None:
     result = done(run(path, "--target-accuracy", 0.99, "--delta", 0.1, "--out", out))
     offered = json.loads((out / "calibration.json").read_text())["certification"]["best_promise"]
     said = f"These rows do bear a promise of {offered['target_accuracy']:g} for {offered['coverage']:.0%} of the rows"
-    assert f"{said}, with probability 0.9 (that it was picked from 10 targets is allowed for). To" in result.stdout
+    assert (
+        f"{said}, with probability 0.9 (that it was picked from 10 targets is allowed for). To"
+        in result.stdout
+    )
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("  calibrant calibrate")]
     assert line.endswith(f"--target-accuracy {offered['target_accuracy']:g} --delta 0.01 --out {out}")
     done(run(*shlex.split(line)[2:]))
