@@ -66,7 +66,7 @@ def with_best_promise(
 
 def certificate_from_record(record: Mapping[str, Any]) -> CertifiedThreshold:
     """Return a certificate from the JSON values in ``calibration.json``."""
-    lower = record["best_promise"]
+    lower = record.get("best_promise")
     return CertifiedThreshold(
         **{**record, "best_promise": None if lower is None else CertifiedThreshold(**lower)}
     )

@@ -353,8 +353,7 @@ def _earlier(path: Path) -> dict[str, Any] | None:
     record = read_json_object(path, remedy="remove it, or choose another directory")
     if record.get("certification") is None:
         return None
-    missing = {"source", "fingerprint"} - set(record)
-    if missing or "best_promise" not in record["certification"]:
+    if not {"source", "fingerprint"} <= set(record):
         raise StateError(
             f"{path}: expected a calibration of this version, got another: remove it, and calibrate again."
         )
