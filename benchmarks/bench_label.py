@@ -134,7 +134,7 @@ def main() -> None:
         many, some = write_rows(folder, rows), write_rows(folder, few)
         run = folder / "run"
         measure(folder, "evaluate", task, "--file", some, "--out", run, "--no-cache")
-        measure(folder, "calibrate", run, "--out", run)
+        measure(folder, "calibrate", run, "--target-accuracy", "0.5", "--out", run)
         figures: dict[str, list[tuple[float, float, float]]] = {"evaluate": [], "label": []}
         for number in range(options.rounds):
             for command, words in (("evaluate", (task, "--file", many)), ("label", (run, many))):

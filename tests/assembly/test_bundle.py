@@ -357,6 +357,10 @@ def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -
         assert decision.decided_by == "confidence"
         assert decision.calibrated == pytest.approx(calibrator.predict([confidence], predicted=["cat"])[0])
     assert bundle.decide(prediction(0.99), threshold=0.995).accepted is False
+    with pytest.raises(ConfigurationError, match="got a certified one, which decides"):
+        bundle.accepting_suggested()
+    with pytest.raises(ConfigurationError, match="suggested threshold to accept by, got none"):
+        plain.accepting_suggested()
     assert bundle.decide(prediction(None)).accepted is False
     assert bundle.decide(prediction(1.0, outcome=Outcome.ERROR)).accepted is False
     assert bundle.decide(prediction(1.0, accepted=False)).accepted is False
@@ -383,14 +387,15 @@ def stepped() -> IsotonicCalibrator:
 def test_a_suggested_threshold_is_calibrated_too(
     evaluated: Path, tmp_path: Path, high: float, confidence: float, *, accepted: bool, threshold: float
 ) -> None:
-    """A suggested threshold is calibrated as the confidence is, and `decide` accepts from there on."""
+    """A suggested threshold accepts nothing until it is asked for; then it is calibrated as the confidence is."""
     bundle = export(evaluated, tmp_path / "bundle")
     bundle = replace(
         bundle,
         calibrator=stepped(),
         thresholds={**bundle.thresholds, "suggested": {"high": high, "low": 0.1}},
     )
-    decision = bundle.decide(prediction(confidence))
+    assert bundle.decide(prediction(confidence)).accepted is None
+    decision = bundle.accepting_suggested().decide(prediction(confidence))
     assert decision.accepted is accepted
     assert (decision.rule, decision.decided_by) == ("suggested", "calibrated")
     assert decision.threshold == pytest.approx(threshold)
@@ -423,6 +428,7 @@ def test_without_a_certificate_nothing_is_accepted(evaluated: Path, tmp_path: Pa
     bundle = export(evaluated, tmp_path / "bundle")
     assert bundle.rule == ("certified", None)
     assert bundle.decide(prediction(1.0)).accepted is False
+    assert bundle.accepting_suggested().decide(prediction(1.0)).accepted is True
 
 
 def prediction(

@@ -45,21 +45,25 @@ def predictions(*rows: tuple[float | None, bool | None]) -> SavedPredictions:
     )
 
 
-def accepted(saved: SavedPredictions, thresholds: dict[str, Any]) -> list[Figure]:
-    """Return the figures about accepted answers."""
+def accepted(
+    saved: SavedPredictions, thresholds: dict[str, Any], name: str = "accepted answers"
+) -> list[Figure]:
+    """Return the figures about accepted answers, or about others of that name."""
     figures = figures_of(saved, LABELS, thresholds=thresholds)
-    return [figure for figure in figures if figure.name.startswith("accepted")]
+    return [figure for figure in figures if figure.name.startswith(name)]
 
 
 def test_accepted_rows_are_counted() -> None:
-    """Rows without confidence are not accepted, and unlabelled rows do not count in the accuracy."""
+    """Rows without confidence are not accepted, unlabelled rows do not count in the accuracy; suggestions are named."""
     saved = predictions((0.9, True), (0.8, False), (0.8, None), (0.7999, True), (None, False))
-    share, accuracy = accepted(saved, suggested(0.8))
+    from_there = "answers from the suggested threshold on"
+    assert accepted(saved, suggested(0.8)) == []
+    share, accuracy = accepted(saved, suggested(0.8), from_there)
     assert (share.estimate, share.rows) == (3 / 5, 5)
     assert (accuracy.estimate, accuracy.rows) == (1 / 2, 2)
     interval = wilson_interval(1, 2)
     assert (accuracy.lower, accuracy.upper, accuracy.level) == (interval.lower, interval.upper, 0.95)
-    (nothing,) = accepted(saved, suggested(0.95))
+    (nothing,) = accepted(saved, suggested(0.95), from_there)
     assert nothing.estimate == 0.0
     certified = {**suggested(0.95), "certification": {"n": 5}, "certified": {"threshold": 0.9}}
     assert accepted(saved, certified)[0].estimate == 1 / 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from calibrant.inference import Classifier
 from calibrant.metrics import brier_score, expected_calibration_error
 from calibrant.reports import write_report
 from calibrant.testing import FakeClient
-from command_line import command, done, recorded_rows, refusal, write_rows
+from command_line import command, done, json_of, recorded_rows, refusal, write_rows
 
 run = command("calibrate")
 
@@ -140,12 +141,71 @@ def test_an_accuracy_that_was_never_seen_is_said_plainly(tmp_path: Path) -> None
     result = done(run(write_rows(tmp_path / "p.jsonl", found), "--target-accuracy", 0.9, "--out", tmp_path))
     assert (
         "Nothing certified: No threshold reaches 0.9 accuracy on these 80 rows; no group of confident answers large "
-        "enough to tell was that accurate."
+        "enough to tell was that accurate, so that more rows like these would not help."
     ) in result.stdout
+    assert "Nor do they bear a lower promise: targets down to 0.5 were tried." in result.stdout
     assert "Confidence ranks backwards: in 100% of all pairs" in result.stdout
     assert json.loads((tmp_path / "calibration.json").read_text())["auroc"]["estimate"] == 0.0
     assert "family" not in result.stdout
     assert "something else" not in result.stdout
+
+
+def test_the_best_promise_is_named_with_its_command(tmp_path: Path) -> None:
+    """Where the wanted accuracy is not certified, the printed command certifies the best promise of these rows."""
+    path, out = write_rows(tmp_path / "p.jsonl", rows(120)), tmp_path / "out"
+    result = done(run(path, "--target-accuracy", 0.99, "--delta", 0.1, "--out", out))
+    offered = json.loads((out / "calibration.json").read_text())["certification"]["best_promise"]
+    said = f"These rows do bear a promise of {offered['target_accuracy']:g} for {offered['coverage']:.0%} of the rows"
+    assert (
+        f"{said}, with probability 0.9 (that it was picked from 10 targets is allowed for). To"
+        in result.stdout
+    )
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("  calibrant calibrate")]
+    assert line.endswith(f"--target-accuracy {offered['target_accuracy']:g} --delta 0.01 --out {out}")
+    done(run(*shlex.split(line)[2:]))
+    certified = json.loads((out / "calibration.json").read_text())["certified"]
+    assert certified == {name: offered[name] for name in certified}
+
+
+def promised(directory: Path) -> Any:
+    """Return the certificate in a directory."""
+    return json.loads((directory / "calibration.json").read_text())["certified"]
+
+
+def test_a_certificate_outlives_suggestions(tmp_path: Path) -> None:
+    """Without a target accuracy, or with one that cannot be certified, a certificate stays; another replaces it."""
+    write_rows(tmp_path / "predictions.jsonl", rows(400))
+    done(run(tmp_path, "--target-accuracy", 0.8, "--out", tmp_path))
+    first = promised(tmp_path)
+    result = done(run(tmp_path, "--seed", 1, "--out", tmp_path))
+    assert f"The certificate in {tmp_path} stays as it is: answers with a confidence of " in result.stdout
+    assert (promised(tmp_path), json_of(run(tmp_path, "--out", tmp_path, "--json"))["requested"]) == (
+        first,
+        None,
+    )
+    result = done(run(tmp_path, "--target-accuracy", 0.999, "--out", tmp_path))
+    assert "Nothing certified: " in result.stdout
+    assert "stays as it is: answers with a confidence of " in result.stdout
+    assert promised(tmp_path) == first
+    done(run(tmp_path, "--target-accuracy", 0.7, "--out", tmp_path))
+    assert promised(tmp_path)["target_accuracy"] == 0.7
+
+
+def test_certificates_of_other_predictions_are_not_replaced(tmp_path: Path) -> None:
+    """A directory with a certificate of other predictions takes no suggestions; it names these predictions."""
+    one, other = (write_rows(tmp_path / name, rows(400)) for name in ("one.jsonl", "other.jsonl"))
+    done(run(one, "--target-accuracy", 0.8, "--out", tmp_path / "out"))
+    first = promised(tmp_path / "out")
+    message = refusal(run(other, "--out", tmp_path / "out"))
+    assert f"holds a certificate of other predictions ({one})" in message
+    assert promised(tmp_path / "out") == first
+
+
+def test_suggestions_say_that_they_promise_nothing(tmp_path: Path) -> None:
+    """Without a certificate the output says that no answer is accepted, and how to certify one."""
+    result = done(run(write_rows(tmp_path / "p.jsonl", rows(200)), "--out", tmp_path))
+    assert "No answer is accepted by these thresholds, which promise nothing." in result.stdout
+    assert "add --target-accuracy 0.9" in result.stdout
 
 
 def test_a_low_label_mass_is_said(tmp_path: Path) -> None:

@@ -23,7 +23,10 @@ from fault_server import FaultServer
 
 run = command("init")
 
-SIMILAR = "they may stand in two splits and make results look better."
+APART = (
+    "too large for one split, they stand in several splits and make results look better. "
+    "Test on rows of another day."
+)
 THINGS = ("kettle", "lamp", "tent", "chair", "phone")
 SAID = {"billing": "You charged too much for my {}", "delivery": "Where is the parcel with my {}"}
 
@@ -76,7 +79,8 @@ def test_a_task_file_is_written(here: Path) -> None:
     assert "  label  'desk'  2 values, repeated 30 times on average" in result.stdout
     assert "\n\n2 labels\n  billing   40  67%\n  delivery  20  33%\n\n" in result.stdout
     assert "Rows: train 24, validation 12, test 24" in result.stdout
-    assert "warning" not in result.stdout
+    assert f"\nwarning: 60 near-duplicates in 2 groups, such as lines 2 and 4: {APART}\n" in result.stdout
+    assert result.stdout.count("warning") == 1
     assert "\nNext:\n  calibrant optimize mail/task.toml --out mail/run\n" in result.stdout
     task = Task.from_file(here / "mail" / "task.toml")
     assert (list(task.labels), task.columns.input, task.columns.answer) == (
@@ -148,11 +152,50 @@ def test_odd_rows_are_warned_of() -> None:
         "'billing' spelled in several ways: the most frequent one is taken.",
         "equal texts with different answers in lines 2 and 62 (billing, delivery): correct one of the two.",
         "1 row(s) repeat an earlier text: equal texts stay in one split.",
-        f"1 pair(s) of nearly equal texts, such as lines 3 and 65: {SIMILAR}",
         "1 texts of more than 12,000 bytes may be too long for the model, in lines 66.",
+        f"60 near-duplicates in 2 groups, such as lines 2 and 4: {APART}",
     ]
     assert found["labels"] == {"billing": 39, "delivery": 22, "other": 1}
     assert sum(found["splits"].values()) == 62
+
+
+BILLED = (
+    "The {} arrived with a broken lid",
+    "Please send {} to my new address",
+    "Who may return {} after a month",
+    "Only half of {} was in that box",
+    "We saw {} for less in another shop",
+)
+SENT = (
+    "I never got {} that I paid for",
+    "Is {} sold in green, too",
+    "Nobody answers my mail on {} at all",
+    "Your driver left {} at some neighbour's",
+    "Could {} come on a Saturday instead",
+)
+
+
+def test_near_duplicates_are_counted() -> None:
+    """Texts of one template go to one split: their number is printed, and lines with different answers are named."""
+    rows = [
+        {"said": text.format(f"{thing} no. {n}"), "desk": desk}
+        for desk, texts in (("billing", BILLED), ("delivery", SENT))
+        for n, thing in enumerate(THINGS)
+        for text in texts
+    ]
+    rows[0]["desk"] = "delivery"
+    lines = done(run(write(rows))).stdout.splitlines()
+    assert "50 near-duplicates in 10 groups, such as lines 2 and 7: each group stays in one split" in lines
+    assert "warning: near-duplicates with different answers in lines 2 and 7: is each right?" in lines
+    task = Task.from_file("mail/task.toml")
+    for text in (*BILLED, *SENT):
+        end = text.split("{}")[1]
+        assert sum(any(row.input.endswith(end) for row in split) for split in splits_of(task)) == 1
+
+
+def splits_of(task: Task) -> list[Any]:
+    """Return the rows of the three splits."""
+    return [task.train, task.validation, task.test]
 
 
 def with_columns(**more: Callable[[int], str]) -> list[dict[str, Any]]:
@@ -207,6 +250,10 @@ def test_columns_with_splits_are_used() -> None:
     data = write(with_columns(part=lambda n: ("train", "dev", "test", "train")[n % 4]))
     assert "Splits are those of the column 'part'" in done(run(data)).stdout
     assert len(Task.from_file("mail/task.toml").validation) == 15
+    Path("mail/task.toml").unlink()
+    assert (
+        "such as lines 2 and 4: they may stand in several splits and make results" in done(run(data)).stdout
+    )
 
 
 def test_large_files_keep_few_rows_for_measuring() -> None:

@@ -146,7 +146,7 @@ def test_rows_without_label_are_said(write_task: WriteTask, fake: Fake, tmp_path
     assert lines[1].split(maxsplit=1)[1] == "ok 2, error 0, refusal 0, unparsed 0, no text 1"
     assert "labels           cat 1 (50.0 %), dog 1 (50.0 %)" in lines
     assert "answered by      fake 2" in lines
-    assert any("`calibrant calibrate RUN --out RUN`" in line for line in lines)
+    assert "  calibrant calibrate RUN --target-accuracy 0.9 --out RUN" in lines
 
 
 def test_changed_file_is_kept(
@@ -171,23 +171,26 @@ def test_changed_file_is_kept(
 # --- sources ------------------------------------------------------------------------------------
 
 
-def evaluated(write_task: WriteTask, tmp_path: Path, count: int = 24) -> Path:
-    """Return the directory of a calibrated run."""
+def evaluated(write_task: WriteTask, tmp_path: Path, count: int = 60, target: float | None = 0.8) -> Path:
+    """Return the directory of a calibrated run, with a certificate unless the target is None."""
     out = tmp_path / "run"
     done(command("evaluate")(write_task(test=animals(count)), "--out", out, "--no-cache"))
-    done(command("calibrate")(out, "--out", out))
+    wanted = () if target is None else ("--target-accuracy", target)
+    done(command("calibrate")(out, *wanted, "--out", out))
     return out
 
 
 def unsure(text: str, _prompt: str) -> Answer:
-    """Answer as `knows`, less sure of some."""
-    return ("cat" if "meow" in text else "dog"), 0.6 + 0.3 * ((sum(text.encode()) % 7) / 7)
+    """Answer as `knows`, less sure of some, and least sure where it is wrong."""
+    is_doubtful = any(word.isdigit() and int(word) % 4 == 0 for word in text.split())
+    sure = 0.6 if is_doubtful else 0.65 + 0.25 * ((sum(text.encode()) % 7) / 7)
+    return ("cat" if "meow" in text else "dog"), sure
 
 
 def test_run_labels_as_its_bundle(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """A run gives the file that its bundle gives, and the decisions and confidence of the bundle."""
     fake(unsure, name="local/smollm2-135m")
-    source = evaluated(write_task, tmp_path, count=60)
+    source = evaluated(write_task, tmp_path)
     done(command("export")(source, "--out", tmp_path / "bundle"))
     data = write_csv(tmp_path / "data.csv", [row["input"] for row in animals(12, start=50)])
     for name, of in (("one", source), ("two", tmp_path / "bundle")):
@@ -201,6 +204,62 @@ def test_run_labels_as_its_bundle(write_task: WriteTask, fake: Fake, tmp_path: P
             decision = bundle.decide(classifier.classify(row["input"]))
             name = "accepted" if decision.accepted else "review"
             assert (row["decision"], float(row["confidence"])) == (name, decision.calibrated)
+
+
+def test_suggestions_accept_nothing_unless_asked(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """A suggested threshold decides nothing; --accept-suggested accepts by it, and says that nothing is promised."""
+    fake(unsure, name="local/smollm2-135m")
+    source = evaluated(write_task, tmp_path, target=None)
+    done(command("export")(source, "--out", tmp_path / "bundle"))
+    data = write_csv(tmp_path / "data.csv", [row["input"] for row in animals(12, start=50)])
+    for of in (source, tmp_path / "bundle"):
+        out = tmp_path / f"plain {of.name}"
+        result = done(run(of, data, "--out", out, "--no-cache"))
+        named = source if of is source else "RUN"
+        assert (
+            f"  calibrant calibrate {named} --target-accuracy 0.9 --out {named}" in result.stdout.splitlines()
+        )
+        assert "--accept-suggested would accept from the suggested threshold" in result.stdout
+        assert {row["decision"] for row in labels(out)} == {""}
+    result = done(run(source, data, "--out", tmp_path / "asked", "--no-cache", "--accept-suggested"))
+    assert "as --accept-suggested says: nothing is promised)" in result.stdout
+    assert {row["decision"] for row in labels(tmp_path / "asked")} == {"accepted", "review"}
+    assert json_of(command("classify")(source, "--text", "meow", "--json"))["decision"] is None
+
+
+def test_accepting_by_a_suggestion_needs_one(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """--accept-suggested is refused beside a certificate, which it would weaken, and with a task file."""
+    fake(unsure, name="local/smollm2-135m")
+    data = write_csv(tmp_path / "data.csv", ["meow"])
+    asked = (data, "--out", tmp_path / "out", "--accept-suggested")
+    assert "got a certified one, which decides" in refusal(run(evaluated(write_task, tmp_path), *asked))
+    assert "got a task file, which has no thresholds" in refusal(run(write_task(), *asked))
+
+
+def equally_sure(text: str, _prompt: str) -> Answer:
+    """Answer as `knows`, right in three rows of four, with the same confidence everywhere."""
+    return ("cat" if "meow" in text else "dog"), 0.6
+
+
+def test_every_command_gives_the_same_reason(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Without a certificate, `calibrate`, `optimize` and `label` print the same reason and the same best promise."""
+    fake(equally_sure, name="local/smollm2-135m")
+    searched = tmp_path / "run"
+    rows = {
+        split: animals(60, start=start) for split, start in (("train", 0), ("validation", 60), ("test", 120))
+    }
+    budget = ("--max-metric-calls", 150, "--minibatch-size", 4)
+    task = write_task(**rows, extra='[head]\nfit = "off"\n')
+    result = done(command("optimize")(task, "--out", searched, *budget, "--prior-correction", "off"))
+    first = next(line for line in result.stdout.splitlines() if line.startswith("Nothing certified: "))
+    at = result.stdout.splitlines().index(first)
+    reason = result.stdout.splitlines()[at : at + 3]
+    assert reason[1].startswith("These rows do bear a promise of 0.")
+    assert reason[2].startswith(f"  calibrant calibrate {searched} --target-accuracy 0.")
+    data = write_csv(tmp_path / "data.csv", ["meow"])
+    assert "\n".join(reason) in done(run(searched, data, "--out", tmp_path / "out")).stdout
+    asked = command("calibrate")(searched, "--target-accuracy", 0.9, "--delta", 0.1, "--out", searched)
+    assert "\n".join(reason[1:]) in done(asked).stdout
 
 
 def test_other_commands_take_bundles(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
@@ -239,7 +298,7 @@ def test_labels_are_no_source(write_task: WriteTask, fake: Fake, tmp_path: Path)
 def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """Labels and confidence are compared with the run's: unlike rows are warned of, with numbers, like ones are not."""
     fake(unsure, name="local/smollm2-135m")
-    source = evaluated(write_task, tmp_path, count=60)
+    source = evaluated(write_task, tmp_path)
     same = write_csv(tmp_path / "same.csv", [row["input"] for row in animals(60)])
     cats = write_csv(tmp_path / "cats.csv", [f"meow {number}" for number in range(60)])
     assert "drift of" not in done(run(source, same, "--out", tmp_path / "a")).stdout
@@ -248,7 +307,7 @@ def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -
         "no drift of the labels against 60 of the run: distance 0.000, p = 1; cat 50.0 % after 50.0 %,"
         in shown
     )
-    assert "no drift of the confidence: distance 0.000, p = 1; mean 0.729 after 0.729\n" in shown
+    assert "no drift of the confidence: distance 0.000, p = 1; mean 0.717 after 0.717\n" in shown
     warned = done(run(source, cats, "--out", tmp_path / "b")).stdout
     assert "These rows are unlike" in warned
     assert f"as a column 'answer', and run `calibrant evaluate {source} --file FILE --out DIR`.\n" in warned

@@ -137,3 +137,67 @@ def test_mistakes_about_files_name_their_line(tmp_path: Path, data: str, message
     (found,) = mistakes(tmp_path, f"{HEAD}[data]\n{data}\n")
     assert found.startswith("task.toml:")
     assert message in found
+
+
+OPENINGS = ("Hello,", "Dear team,", "To whom it may concern:", "")
+CLOSINGS = ("Thanks a lot.", "", "I am waiting for your answer.", "Can you look into it?")
+TEMPLATES = {
+    "cat": (
+        "My cat ate {} mice after dinner",
+        "The kitten slept {} hours on a warm sofa",
+        "A tabby climbed up {} trees behind our barn",
+        "Its whiskers grew {} inches since last May",
+        "She purrs whenever all {} bowls are filled",
+        "Two paws scratched me {} times at night",
+    ),
+    "dog": (
+        "Our dog fetched {} sticks from the river",
+        "That puppy barked at {} postmen in one street",
+        "He dug out {} old bones under my roses",
+        "This collie guards {} sheep without any help",
+        "Walking him takes {} minutes each morning",
+        "Her leash was chewed into {} short pieces",
+    ),
+}
+
+
+def letters() -> list[tuple[str, str]]:
+    """Return four texts from each template, with a number, a greeting and a closing each."""
+    return [
+        (f"{OPENINGS[n]} {sentence.format(n * 7 + 3)}. {CLOSINGS[(n + place) % 4]}".strip(), answer)
+        for answer, sentences in TEMPLATES.items()
+        for place, sentence in enumerate(sentences)
+        for n in range(4)
+    ]
+
+
+def test_near_duplicates_stay_together(tmp_path: Path) -> None:
+    """Texts of one template are in one split, whatever greeting and closing they share with others."""
+    task = split(tmp_path, letters())
+    for sentences in TEMPLATES.values():
+        for sentence in sentences:
+            words = sentence.split(" {} ")[1]
+            places = [name for text, name in parts(task).items() if words in text]
+            assert (len(places), len(set(places))) == (4, 1)
+    assert [len(getattr(task, name)) for name in SPLITS] == pytest.approx([19, 10, 19], abs=8)
+    for name in SPLITS:
+        assert {row.answer for row in getattr(task, name)} == {"cat", "dog"}
+
+
+def test_rows_of_a_template_move_few_others(tmp_path: Path) -> None:
+    """With near-duplicates, too, the order of the rows does not matter, and of some more rows few others move."""
+    rows = letters()
+    before = parts(split(tmp_path, rows))
+    assert parts(split(tmp_path, random.Random(0).sample(rows, len(rows)))) == before
+    more = [("Hey, my cat ate 99 mice after dinner. Bye.", "cat"), ("A new text of its own kind", "dog")]
+    after = parts(split(tmp_path, rows + more))
+    assert sum(before[text] != after[text] for text in before) <= 8
+
+
+def test_groups_too_large_for_a_split_are_divided(tmp_path: Path) -> None:
+    """Where one template makes all rows of an answer, every split has some of them."""
+    rows = [(f"I ordered {n} kettles", "cat") for n in range(40)] + [
+        (f"Send {n} lamps now", "dog") for n in range(20)
+    ]
+    task = split(tmp_path, rows)
+    assert [len(getattr(task, name)) for name in SPLITS] == [24, 12, 24]

@@ -94,7 +94,8 @@ def test_an_answer_says_which_number_decided(serve: Any, bundle: Bundle) -> None
 
 
 def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> None:
-    """Without a threshold the decision is null; a text that UTF-8 cannot hold is replaced."""
+    """Without a certificate the decision is null; a text that UTF-8 cannot hold is replaced."""
+    bundle = replace(with_threshold(bundle, 0.1), accept_suggested=False)
     failed = Prediction(label=None, outcome=Outcome.UNPARSED, reason="\ud800")
     running = serve(
         app(bundle, Held(held=False, answer=lambda t: failed if t == "x" else Prediction(label="cat")))

@@ -88,5 +88,6 @@ def counts(running: Any, **headers: str) -> dict[str, float]:
 
 
 def with_threshold(bundle: Bundle, high: float) -> Bundle:
-    """Return the bundle with a suggested threshold."""
-    return replace(bundle, thresholds={**bundle.thresholds, "suggested": {"high": high, "low": 0.2}})
+    """Return the bundle, accepting by a suggested threshold."""
+    thresholds = {**bundle.thresholds, "suggested": {"high": high, "low": 0.2}}
+    return replace(bundle, thresholds=thresholds, accept_suggested=True)

@@ -141,6 +141,8 @@ class Bundle:
         Figures measured in the run.
     history : BundleHistory
         Distribution of the run's predictions.
+    accept_suggested : bool, default False
+        True to accept by the suggested threshold, which promises nothing; see `accepting_suggested`.
 
     Examples
     --------
@@ -180,14 +182,33 @@ class Bundle:
     thresholds: Mapping[str, Any]
     figures: tuple[Figure, ...]
     history: BundleHistory
+    accept_suggested: bool = False
 
     @property
     def rule(self) -> tuple[Rule | None, float | None]:
         """Rule that accepts predictions, and the lowest accepted confidence; (None, None) without thresholds.
 
-        If a certificate was requested, only a certified threshold counts; without one, nothing is accepted.
+        If a certificate was requested and none was found, nothing is accepted. A suggested threshold, which promises
+        nothing, counts where it was asked for by `accepting_suggested`.
         """
-        return rule_of(self.thresholds)
+        return rule_of(self.thresholds, accept_suggested=self.accept_suggested)
+
+    def accepting_suggested(self) -> Bundle:
+        """Return the bundle with decisions by the suggested threshold, which promises nothing.
+
+        Raises
+        ------
+        ConfigurationError
+            There is no suggested threshold, or there is a certified one, which is not to be weakened.
+        """
+        found = replace(self, accept_suggested=True)
+        if found.rule[0] != "suggested":
+            got = "none" if self.thresholds["certified"] is None else "a certified one, which decides"
+            raise ConfigurationError(
+                f"{self.name}: expected a suggested threshold to accept by, got {got}: leave the option out, or "
+                "calibrate the run."
+            )
+        return found
 
     def calibrated(self, prediction: Prediction) -> float | None:
         """Return the calibrated confidence of a prediction, in [0, 1]; None without a confidence."""

@@ -215,13 +215,14 @@ def _label_figures(predictions: SavedPredictions, labels: LabelSet) -> Iterator[
 
 def _acceptance_figures(predictions: SavedPredictions, thresholds: _Record | None) -> Iterator[_Measured]:
     """Yield the share of accepted rows and their accuracy; nothing without a threshold."""
-    _, least = (None, None) if thresholds is None else rule_of(thresholds)
+    rule, least = (None, None) if thresholds is None else rule_of(thresholds, accept_suggested=True)
     if least is None:
         return
+    of = "accepted answers" if rule == "certified" else "answers from the suggested threshold on"
     # Rows without an answer have NaN, which is below every threshold.
     taken = predictions.confidence >= least
     known = taken & (predictions.correct != UNKNOWN)
-    yield "accepted answers, share of the rows", _share(int(taken.sum()), len(taken)), len(taken)
+    yield f"{of}, share of the rows", _share(int(taken.sum()), len(taken)), len(taken)
     if known.any():
         right = int((predictions.correct[known] == 1).sum())
-        yield "accepted answers, accuracy", _share(right, int(known.sum())), known.sum()
+        yield f"{of}, accuracy", _share(right, int(known.sum())), known.sum()

@@ -50,10 +50,21 @@ class Decision:
         return self.confidence if self.calibrated is None else self.calibrated
 
 
-def rule_of(thresholds: Mapping[str, Any]) -> tuple[Rule | None, float | None]:
-    """Return the rule that accepts predictions, and the lowest confidence that it accepts."""
-    if thresholds["certification"] is not None:
-        certified = thresholds["certified"]
-        return "certified", None if certified is None else certified["threshold"]
-    suggested = thresholds["suggested"]
-    return (None, None) if suggested is None else ("suggested", suggested["high"])
+def rule_of(
+    thresholds: Mapping[str, Any], *, accept_suggested: bool = False
+) -> tuple[Rule | None, float | None]:
+    """Return the rule that accepts predictions, and the lowest confidence that it accepts.
+
+    Parameters
+    ----------
+    thresholds : mapping
+        As `calibrant.assembly.Bundle.thresholds`.
+    accept_suggested : bool, default False
+        True to accept by the suggested threshold, which promises nothing, where nothing is certified.
+    """
+    certified, suggested = thresholds["certified"], thresholds["suggested"]
+    if certified is not None:
+        return "certified", certified["threshold"]
+    if accept_suggested and suggested is not None:
+        return "suggested", suggested["high"]
+    return ("certified", None) if thresholds["certification"] is not None else (None, None)

@@ -21,7 +21,7 @@ from calibrant.assembly._found_columns import (
     find_columns,
     lacks_header,
 )
-from calibrant.assembly._row_checks import RowChecks
+from calibrant.assembly._row_checks import GroupChecks, GroupCount, RowChecks
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import write_atomically
 from calibrant.core._labels import label_text
@@ -63,6 +63,8 @@ class TaskDraft:
         Shares of training, validation and test rows.
     splits : mapping of str to int
         Rows of each split; empty where a column tells them.
+    near_duplicates : GroupCount
+        Near-duplicates that were put into one split with those they are like.
     notices : tuple of str
         Warnings about the data.
     """
@@ -75,6 +77,7 @@ class TaskDraft:
     labels: tuple[tuple[str, int], ...]
     shares: Shares
     splits: dict[str, int]
+    near_duplicates: GroupCount
     notices: tuple[str, ...]
 
 
@@ -120,6 +123,9 @@ def draft_task(
     if labelled > _SMALL_FILE_ROWS:
         validation, test = (round(count / labelled, 4) for count in (_VALIDATION_ROWS, _TEST_ROWS))
         shares = (round(1 - validation - test, 4), validation, test)
+    splits, groups = _splits_and_groups(data, csv, found, shares)
+    has_split_column = found.split is not None
+    group_notices = groups.notices(has_split_column=has_split_column)
     return TaskDraft(
         data=data,
         csv=csv,
@@ -128,8 +134,9 @@ def draft_task(
         rows=checks.rows,
         labels=tuple(checks.label_counts()),
         shares=shares,
-        splits={} if found.split else _split_sizes(data, csv, found, shares),
-        notices=(*found.notices, *checks.notices()),
+        splits={} if has_split_column else splits,
+        near_duplicates=GroupCount() if has_split_column else groups.together,
+        notices=(*found.notices, *checks.notices(), *group_notices),
     )
 
 
@@ -179,16 +186,23 @@ def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
         )
 
 
-def _split_sizes(data: Path, csv: CsvFormat, found: FoundColumns, shares: Shares) -> dict[str, int]:
-    def labelled() -> Iterator[tuple[str, str]]:
+def _splits_and_groups(
+    data: Path, csv: CsvFormat, found: FoundColumns, shares: Shares
+) -> tuple[dict[str, int], GroupChecks]:
+    """Return the rows of each split and the near-duplicates of a file."""
+
+    def labelled() -> Iterator[tuple[int, str, str]]:
         for row in read_rows(data, csv=csv):
             text, answer = _cell(row, found.text), _label(row, found.label)
             if text.strip() and answer.strip():
-                yield text, answer
+                yield row.line, text, answer
 
-    rule = split_rule(labelled(), shares)
-    sizes = Counter(rule.part(text, answer) for text, answer in labelled())
-    return {split: sizes[number] for number, split in enumerate(SPLITS)}
+    rule = split_rule(((text, answer) for _, text, answer in labelled()), shares)
+    groups, sizes = GroupChecks(groups=rule.groups), Counter[int]()
+    for line, text, answer in labelled():
+        groups.add(line, text, answer)
+        sizes[rule.part(text, answer)] += 1
+    return {split: sizes[number] for number, split in enumerate(SPLITS)}, groups
 
 
 def new_task_path(out: Path) -> Path:
@@ -249,7 +263,7 @@ def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | N
     yield f"input_column = {_toml(columns.text)}"
     yield f"answer_column = {_toml(columns.label)}"
     if columns.split is None:
-        yield f"split = {list(draft.shares)}  # train, validation, test; equal texts stay together"
+        yield f"split = {list(draft.shares)}  # train, validation, test; near-duplicates stay together"
     else:
         yield f"split_column = {_toml(columns.split)}"
     if draft.separator is not None:

@@ -1,8 +1,7 @@
-"""Checks of labelled rows: rare labels, conflicting answers, equal and similar texts."""
+"""Checks of labelled rows: rare labels, conflicting answers, equal texts and near-duplicates."""
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -10,14 +9,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from calibrant.core._labels import normalise_label
+from calibrant.core._splits import TextGroups, text_hash
 
 _RARE: Final = 5  # labels with fewer rows may be missing in a split
 _CHECKED_ROWS: Final = 100_000  # for equal texts
-_SIMILAR_ROWS: Final = 2_000  # for similar texts
-_SIMILAR: Final = 0.8  # share of the words of two texts that they have in common
 _SHOWN: Final = 5
 _MANY_LABELS: Final = 200
-_WORD: Final = re.compile(r"\w+")
 
 
 @dataclass(kw_only=True)
@@ -46,7 +43,6 @@ class RowChecks:
     _repeated: int = 0
     _conflicts: list[tuple[int, int, str, str]] = field(default_factory=list)
     _long: array[int] = field(default_factory=lambda: array("Q"))
-    _texts: list[tuple[int, frozenset[str], str]] = field(default_factory=list)
 
     def add(self, line: int, text: str, answer: str) -> None:
         """Count a row; text or answer may be empty."""
@@ -67,8 +63,6 @@ class RowChecks:
         if known is None:
             if len(self._first) < _CHECKED_ROWS:
                 self._first[hash(words)] = (line, label)
-            if len(self._texts) < _SIMILAR_ROWS:
-                self._texts.append((line, frozenset(_WORD.findall(words)), label))
         elif known[1] == label:
             self._repeated += 1
         else:
@@ -104,21 +98,95 @@ class RowChecks:
             yield f"equal texts with different answers in lines {'; '.join(pairs)}{more}: correct one of the two."
         if self._repeated:
             yield f"{self._repeated:,} row(s) repeat an earlier text: equal texts stay in one split."
-        similar = list(_similar(self._texts))
-        if similar:
-            shown = ", ".join(f"{first} and {second}" for first, second, _ in similar[:_SHOWN])
-            differing = sum(not same for *_, same in similar)
-            answers = f", {differing:,} of them with different answers" if differing else ""
-            yield (
-                f"{len(similar):,} pair(s) of nearly equal texts{answers}, such as lines {shown}: they may stand in "
-                "two splits and make results look better."
-            )
         if self._long:
             lines = ", ".join(map(str, self._long[:_SHOWN]))
             yield (
                 f"{len(self._long):,} texts of more than {self.longest:,} bytes may be too long for the model, in "
                 f"lines {lines}{_more(len(self._long))}."
             )
+
+
+@dataclass(kw_only=True)
+class GroupCount:
+    """Number of near-duplicates among rows, with the lines of two of them.
+
+    Attributes
+    ----------
+    rows, groups : int
+        Rows whose text is in a group with others, and these groups.
+    lines : tuple of int
+        Lines of two rows of one group, or of one row; empty without a group.
+    """
+
+    rows: int = 0
+    groups: int = 0
+    lines: tuple[int, ...] = ()
+
+
+@dataclass(kw_only=True)
+class GroupChecks:
+    """Counts of near-duplicates among labelled rows, taken one by one.
+
+    Attributes
+    ----------
+    groups : TextGroups
+        Groups of the rows' texts.
+    together, apart : GroupCount
+        Near-duplicates that one split can hold, and those of groups too large for that.
+    """
+
+    groups: TextGroups
+    together: GroupCount = field(default_factory=GroupCount)
+    apart: GroupCount = field(default_factory=GroupCount)
+    _first: dict[int, tuple[int, str, int]] = field(
+        default_factory=dict
+    )  # line, label, text's hash, by group's key
+    _differing: dict[int, tuple[int, int]] = field(default_factory=dict)  # lines by key of the group
+
+    def add(self, line: int, text: str, answer: str) -> None:
+        """Count a row."""
+        found = self.groups.find(text)
+        if found is None:
+            return
+        key, in_one_split = found
+        count = self.together if in_one_split else self.apart
+        count.rows += 1
+        label, hashed = normalise_label(answer), text_hash(text)
+        if key not in self._first:
+            self._first[key] = line, label, hashed
+            count.groups += 1
+            return
+        first, known, first_hash = self._first[key]
+        if hashed == first_hash:
+            return
+        count.lines = count.lines or (first, line)
+        if known != label:
+            self._differing.setdefault(key, (first, line))
+
+    def notices(self, *, has_split_column: bool) -> Iterator[str]:
+        """Yield a warning for each finding; `has_split_column` if a column says which split a row is in."""
+        apart = self.apart
+        if has_split_column:
+            rows, groups = self.together.rows + apart.rows, self.together.groups + apart.groups
+            apart = GroupCount(rows=rows, groups=groups, lines=self.together.lines or apart.lines)
+        if apart.rows:
+            where = "they may stand" if has_split_column else "too large for one split, they stand"
+            yield (
+                f"{described_group(apart)}: {where} in several splits and make results look better. Test on rows of "
+                "another day."
+            )
+        if self._differing:
+            pairs = "; ".join(f"{a} and {b}" for a, b in list(self._differing.values())[:_SHOWN])
+            yield (
+                f"near-duplicates with different answers in lines {pairs}{_more(len(self._differing))}: is each right?"
+            )
+
+
+def described_group(count: GroupCount) -> str:
+    """Return the numbers of near-duplicates and of their groups, with two lines, in words."""
+    lines = " and ".join(map(str, count.lines))
+    groups = "1 group" if count.groups == 1 else f"{count.groups:,} groups"
+    return f"{count.rows:,} near-duplicates in {groups}, such as lines {lines}"
 
 
 def _more(count: int) -> str:
@@ -128,21 +196,3 @@ def _more(count: int) -> str:
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(f"{name!r:.60}" for name in names[:_SHOWN])
     return f"{shown}{_more(len(names))}"
-
-
-def _similar(texts: Sequence[tuple[int, frozenset[str], str]]) -> Iterator[tuple[int, int, bool]]:
-    """Yield pairs of lines whose texts share most of their words, and True if their answers are equal.
-
-    Two such texts share one of their rarest words, so that few pairs are compared (prefix filter of similarity joins).
-    """
-    frequency = Counter(word for _, words, _ in texts for word in words)
-    seen: defaultdict[str, list[int]] = defaultdict(list)
-    for number, (line, words, label) in enumerate(texts):
-        rarest = sorted(words, key=lambda word: (frequency[word], word))
-        prefix = rarest[: len(rarest) - int(_SIMILAR * len(rarest) + 0.999) + 1]
-        for other in sorted({other for word in prefix for other in seen[word]}):
-            first, theirs, answer = texts[other]
-            if len(words & theirs) >= _SIMILAR * len(words | theirs):
-                yield first, line, answer == label
-        for word in prefix:
-            seen[word].append(number)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from calibrant.calibration._choice import PerLabelCalibrator, load_calibrator, select_calibrator
     from calibrant.calibration._conformal import ConformalSets
     from calibrant.calibration._prior import LabelPriorCorrection
+    from calibrant.calibration._promise import best_promise
     from calibrant.calibration._scaling import TemperatureScaling, VectorScaling
     from calibrant.calibration._thresholds import suggest_thresholds
 else:
@@ -26,6 +27,7 @@ else:
             "._choice": "PerLabelCalibrator load_calibrator select_calibrator",
             "._conformal": "ConformalSets",
             "._prior": "LabelPriorCorrection",
+            "._promise": "best_promise",
             "._scaling": "TemperatureScaling VectorScaling",
             "._thresholds": "suggest_thresholds",
         },
@@ -42,6 +44,7 @@ __all__ = [
     "TemperatureCalibrator",
     "TemperatureScaling",
     "VectorScaling",
+    "best_promise",
     "certify_class_thresholds",
     "certify_threshold",
     "load_calibrator",

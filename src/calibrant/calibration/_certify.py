@@ -39,6 +39,9 @@ class CertifiedThreshold:
     additional_rows : int or None
         About how many more labelled rows would be needed if their accuracy were as observed; 0 with
         a threshold, None if no part of the rows that is large enough was observed above the target.
+    best_promise : CertifiedThreshold or None
+        Without a threshold, where it was looked for: the certificate of the highest lower target that the rows bear;
+        see `best_promise`.
     """
 
     threshold: float | None = None
@@ -50,6 +53,7 @@ class CertifiedThreshold:
     n: int
     n_accepted: int = 0
     additional_rows: int | None = None
+    best_promise: CertifiedThreshold | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

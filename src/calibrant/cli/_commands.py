@@ -211,6 +211,8 @@ class Label(RunOptions):
         Column of the texts; by default that of the task, or input.
     distribution
         Write the probabilities of all labels, too.
+    accept_suggested
+        Accept answers from the suggested threshold on, which promises nothing, where none is certified.
     watch_drift
         Show the comparison with the bundle's history even if nothing has drifted; fail if there is no history.
     engine
@@ -222,6 +224,7 @@ class Label(RunOptions):
     format: str | None = None
     text: str | None = None
     distribution: bool = False
+    accept_suggested: bool = False
     watch_drift: bool = False
 
 
@@ -302,7 +305,8 @@ class Calibrate:
     out
         Directory for the calibrator, or with --head for head.json.
     target_accuracy
-        Certify the lowest confidence above which answers are at least so accurate.
+        Certify the lowest confidence above which answers are at least so accurate; a certificate in --out is replaced
+        by another certificate only.
     delta
         Probability with which that certificate may be wrong.
     seed
@@ -383,6 +387,8 @@ class Serve:
         Seconds between SIGTERM and the last request taken.
     log_texts
         Log texts and labels, too.
+    accept_suggested
+        Accept answers from the suggested threshold on, which promises nothing, where none is certified.
     as_json
         Print one JSON object, with the address, when ready.
     """
@@ -398,6 +404,7 @@ class Serve:
     deadline: float = 30.0
     notice: Annotated[float, typer.Option(min=0, max=3600)] = 1.0
     log_texts: bool = False
+    accept_suggested: bool = False
     option: list[str] | None = None
     history: str | None = None
     account: str = "default"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from calibrant.assembly._bundle_files import MANIFEST as BUNDLE
+from calibrant.calibration._promise import certificate_from_record, certificate_lines
 from calibrant.cli._evaluation_table import counts_text
 from calibrant.core._errors import ConfigurationError
 from calibrant.evaluation._label import LabelFile
@@ -15,6 +18,23 @@ if TYPE_CHECKING:
     from calibrant.assembly._bundle import Bundle
     from calibrant.assembly._bundle_drift import BundleDrift, BundleWatch
     from calibrant.evaluation._data import UnlabelledTexts
+
+
+def deciding_bundle(bundle: Bundle | None, *, accept_suggested: bool) -> Bundle | None:
+    """Return the bundle that decides, which accepts by its suggested threshold if that was asked for.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no suggested threshold to accept by.
+    """
+    if not accept_suggested:
+        return bundle
+    if bundle is None:
+        raise ConfigurationError(
+            "Expected a bundle or a run for --accept-suggested, got a task file, which has no thresholds: leave it out."
+        )
+    return bundle.accepting_suggested()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +114,11 @@ class DecidedLabels:
             "file": str(written.path),
             "rows_written": written.rows,
             "decisions": dict(written.decisions),
+            "rule": None if self.bundle is None else self.bundle.rule[0],
+            "certification": None if self.bundle is None else self.bundle.thresholds["certification"],
             "drift": None if drift is None else drift.to_record(),
         }
-        lines = [self._decision_line(), *self._drift_lines(drift, with_drift=with_drift)]
+        lines = [*self._decision_lines(), *self._drift_lines(drift, with_drift=with_drift)]
         return record, [*lines, f"File: {written.path}"]
 
     def _drift_lines(self, drift: BundleDrift | None, *, with_drift: bool) -> Iterator[str]:
@@ -114,24 +136,46 @@ class DecidedLabels:
                 f"{answer!r}, and run `calibrant evaluate {self.source} --file FILE --out DIR`."
             )
 
-    def _decision_line(self) -> str:
+    def _decision_lines(self) -> Iterator[str]:
+        """Yield lines on the decisions: their rule and, where nothing is accepted, the reason."""
         decisions = self.file.written.decisions
         rule, least = (None, None) if self.bundle is None else self.bundle.rule
         if rule is None and not decisions:
-            run = self.source if self.bundle is not None else Path("RUN")
-            return (
-                "No decisions, as there are no thresholds: `calibrant calibrate` on a run with labelled rows gives "
-                f"them, such as `calibrant calibrate {run} --out {run}`; then label with that run."
+            yield from self._no_decision_lines()
+            return
+        why = "by the cascade's own thresholds"
+        if rule == "suggested":
+            why = f"from the suggested threshold {least:.4g} on, as --accept-suggested says: nothing is promised"
+        elif least is not None:
+            why = f"by the certified threshold {least:.4g} of the model's confidence{self._promise()}"
+        elif rule is not None:
+            why = "as nothing is certified"
+        yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"
+        if self.bundle is not None and rule == "certified" and least is None:
+            found = certificate_from_record(self.bundle.thresholds["certification"])
+            yield from certificate_lines(found, run=self._run, out=self._run)
+
+    @property
+    def _run(self) -> str:
+        """Directory to calibrate: the source, unless it is a bundle, which holds no rows, or a task file."""
+        is_run = self.bundle is not None and not (self.source / BUNDLE).exists()
+        return str(self.source) if is_run else "RUN"
+
+    def _promise(self) -> str:
+        """Return the promise of the certified threshold, in a few words."""
+        certified = {} if self.bundle is None else self.bundle.thresholds["certified"]
+        certain = 1 - certified["delta"]
+        return f": accuracy of at least {certified['target_accuracy']:g} with probability {certain:g}"
+
+    def _no_decision_lines(self) -> Iterator[str]:
+        run = self._run
+        yield (
+            "No decisions, as no promise was asked for: on a run with labelled rows, `calibrant calibrate` certifies "
+            "which answers to accept. Then label with that run:"
+        )
+        yield f"  {shlex.join(['calibrant', 'calibrate', run, '--target-accuracy', '0.9', '--out', run])}"
+        if self.bundle is not None and self.bundle.thresholds["suggested"] is not None:
+            high = self.bundle.thresholds["suggested"]["high"]
+            yield (
+                f"--accept-suggested would accept from the suggested threshold {high:.4g} on, which promises nothing."
             )
-        if rule is None:
-            why = "the cascade's own thresholds"
-        elif least is None:
-            why = (
-                f"{rule} threshold none, as too little is known to promise anything: every row is to be reviewed; "
-                "`calibrant calibrate` says how many more labelled rows would do, or takes a lower --target-accuracy"
-            )
-        elif least == 0:
-            why = f"{rule} threshold 0: every answer is accepted"
-        else:
-            why = f"{rule} threshold {least:.4g} of the model's confidence"
-        return f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"

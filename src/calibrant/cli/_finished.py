@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from calibrant import assembly, evaluation, reports
 from calibrant.assembly._bundle_figures import LABELS_ANSWERED, figure_warnings
 from calibrant.assembly._task_record import with_model_alone
+from calibrant.calibration._promise import certificate_lines, promise_sentence
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError
@@ -19,7 +20,6 @@ from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.runs._directory import unfinished
 
 if TYPE_CHECKING:
-    from calibrant.calibration._certify import CertifiedThreshold
     from calibrant.cli._commands import Calibrate, Compare, Export, Report
     from calibrant.evaluation._calibrate import CalibrationResult
     from calibrant.evaluation._compare import RunComparison
@@ -43,9 +43,11 @@ def calibrate(options: Calibrate) -> None:
             delta=options.delta,
             seed=seed,
         )
+        result = result.keeping_certificate(out)
         files = ", ".join(file.name for file in result.write(out))
         _warn(predictions, saved=result.fingerprint is not None)
-        lines = [*_calibration_lines(result), f"Files in {out}: {files}"]
+        promise = _promise_lines(result, run=predictions, out=out)
+        lines = [*_calibration_lines(result), *promise, f"Files in {out}: {files}"]
         print_output(result.to_record(), lines, as_json=options.as_json)
         return
     if options.target_accuracy is not None:
@@ -123,8 +125,21 @@ def _calibration_lines(found: CalibrationResult) -> Iterator[str]:
             f"unsure), scoring {chosen.scoring:.4g} (a right answer earns its full score)"
         )
         yield from (f"warning: {warning}" for warning in chosen.warnings)
+
+
+def _promise_lines(found: CalibrationResult, *, run: Path, out: Path) -> Iterator[str]:
+    """Yield lines on the certificate that was asked for, and on the one that decides."""
     if found.certified is not None:
-        yield certificate_line(found.certified)
+        yield from certificate_lines(found.certified, run=run, out=out)
+    if found.kept is not None and found.kept.threshold is not None:
+        yield f"The certificate in {out} stays as it is: {promise_sentence(found.kept)}"
+    elif found.kept is not None:
+        yield f"What {out} says of its certificate stays as it is. {next(certificate_lines(found.kept))}"
+    elif found.certified is None:
+        yield (
+            "No answer is accepted by these thresholds, which promise nothing. To certify one, add --target-accuracy "
+            "0.9, or another accuracy; `calibrant label --accept-suggested` accepts from the high one on all the same."
+        )
 
 
 def _left_out(found: CalibrationResult) -> str:
@@ -135,27 +150,6 @@ def _left_out(found: CalibrationResult) -> str:
     }
     named = ", ".join(f"{count:,} {why}" for why, count in counts.items() if count)
     return f" (left out: {named})" if named else ""
-
-
-def certificate_line(rule: CertifiedThreshold) -> str:
-    """Return the certified threshold, or the reason for none."""
-    if rule.threshold is not None:
-        least = f"answers with a confidence of {rule.threshold:.6g} or more have"
-        which = least if rule.threshold else "all answers have"
-        return (
-            f"Certified: {which} at least accuracy "
-            f"{rule.target_accuracy:g} with probability {1 - rule.delta:g}; of these {rule.n:,} rows it accepts "
-            f"{rule.coverage:.1%}, {number(rule.accuracy, '.1%')} of them right."
-        )
-    if rule.additional_rows is None:
-        return (
-            f"Nothing certified: No threshold reaches {rule.target_accuracy:g} accuracy on these {rule.n:,} rows; no "
-            "group of confident answers large enough to tell was that accurate."
-        )
-    return (
-        f"Nothing certified: These {rule.n:,} rows are too few to promise {rule.target_accuracy:g} accuracy with "
-        f"probability {1 - rule.delta:g}; about {rule.additional_rows:,} more labelled row(s) like these would do."
-    )
 
 
 def compare(options: Compare) -> None:

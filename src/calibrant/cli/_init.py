@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from calibrant.assembly._init import TaskDraft, draft_task, new_task_path, prompt_of, write_task
+from calibrant.assembly._row_checks import described_group
 from calibrant.cli._tables import aligned, print_output, say
 from calibrant.clients._usable import UsableModel, usable_models
 from calibrant.clients._weights import local_models
@@ -98,6 +99,7 @@ def _record(draft: TaskDraft) -> dict[str, Any]:
         "labels": dict(draft.labels),
         "split": None if columns.split else list(draft.shares),
         "splits": draft.splits,
+        "near_duplicates": {"rows": draft.near_duplicates.rows, "groups": draft.near_duplicates.groups},
         "prompt": prompt_of(draft),
         "warnings": list(draft.notices),
     }
@@ -119,6 +121,8 @@ def _lines(draft: TaskDraft, models: Sequence[UsableModel], path: Path, commands
         lines.append(f"  and {len(draft.labels) - _SHOWN_LABELS:,} more")
     sizes = ", ".join(f"{split} {count:,}" for split, count in draft.splits.items())
     lines += ["", f"Rows: {sizes}" if sizes else f"Splits are those of the column {columns.split!r}"]
+    if draft.near_duplicates.rows:
+        lines.append(f"{described_group(draft.near_duplicates)}: each group stays in one split")
     lines += [f"warning: {notice}" for notice in draft.notices]
     lines += ["", "Models"]
     marks = ("  in the task file", *["  also possible"] * len(models))

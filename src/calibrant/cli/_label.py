@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation
-from calibrant.cli._decided_labels import DecidedLabels
+from calibrant.cli._decided_labels import DecidedLabels, deciding_bundle
 from calibrant.cli._evaluate import (
     check_options,
     exit_as,
@@ -61,7 +61,7 @@ def label(options: Label) -> None:
         )
         labels = DecidedLabels.of(
             options.source,
-            source.bundle,
+            deciding_bundle(source.bundle, accept_suggested=options.accept_suggested),
             out=options.out,
             rows=rows,
             file_format=options.format,
@@ -128,6 +128,7 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, label
         limit=options.max_rows,
         format=options.format,
         distribution=options.distribution,
+        accept_suggested=options.accept_suggested,
     )
     job.save(options.out)
     say(f"{submitted.rows:,} rows are submitted; if this ends: calibrant batch collect {options.out} --wait")

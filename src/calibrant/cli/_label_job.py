@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from calibrant.cli._commands import PromptedOptions
-from calibrant.cli._decided_labels import DecidedLabels
+from calibrant.cli._decided_labels import DecidedLabels, deciding_bundle
 from calibrant.cli._prompted import source_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import read_record, write_record
@@ -36,6 +36,8 @@ class LabelJob:
         csv, jsonl or parquet.
     distribution : bool
         True to write the probabilities of all labels, too.
+    accept_suggested : bool
+        True to accept by a suggested threshold.
     """
 
     source: str
@@ -44,6 +46,7 @@ class LabelJob:
     limit: int | None = None
     format: str | None = None
     distribution: bool = False
+    accept_suggested: bool = False
 
     def save(self, directory: Path) -> None:
         """Write the record to the job's directory.
@@ -81,7 +84,7 @@ class LabelJob:
                 pass
             labels = DecidedLabels.of(
                 Path(self.source),
-                source.bundle,
+                deciding_bundle(source.bundle, accept_suggested=self.accept_suggested),
                 out=directory,
                 rows=rows,
                 file_format=self.format,

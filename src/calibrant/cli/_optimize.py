@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant import assembly, optimization, reports
 from calibrant.assembly._task_record import record_run
-from calibrant.calibration._certify import CertifiedThreshold
+from calibrant.calibration._promise import certificate_from_record, certificate_lines
 from calibrant.cli._errors import FAILED
 from calibrant.cli._evaluate import is_refused, unreadable_text
 from calibrant.cli._evaluation_table import routing_stats
-from calibrant.cli._finished import certificate_line
 from calibrant.cli._options import parse_option
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._prompted import asked_task
@@ -207,7 +206,7 @@ def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
         f"{result.accepted} of them promising, {result.seconds:.0f} s; cost: {_cost(result)}."
     )
     if result.directory is not None:
-        yield _acceptance(result.directory / CALIBRATION)
+        yield from _acceptance(result.directory)
         yield f"Files in {result.directory}: result.json, best_prompt.txt, predictions.jsonl, report.html"
 
 
@@ -222,11 +221,14 @@ def _cost(result: optimization.OptimizationResult) -> str:
     return f"{dollars(result.cost)}, and {result.unpriced_calls:,} calls without a known price"
 
 
-def _acceptance(path: Path) -> str:
-    """Return the line that says which answers will be accepted, by the test rows."""
+def _acceptance(out: Path) -> Iterator[str]:
+    """Yield lines on the answers that will be accepted, by the test rows."""
+    path = out / CALIBRATION
     if not path.exists():
-        return "Which answers to accept is not known: about 20 test rows with a confidence would tell."
+        yield "Which answers to accept is not known: about 20 test rows with a confidence would tell."
+        return
     certification = read_json_object(path, remedy="calibrate the run again")["certification"]
     if certification is None:  # calibrated by the user
-        return f"Which answers to accept stands in {path}."
-    return certificate_line(CertifiedThreshold(**certification))
+        yield f"No answer is accepted: {path} was written without a target accuracy."
+    else:
+        yield from certificate_lines(certificate_from_record(certification), run=out, out=out)

@@ -38,6 +38,8 @@ def serve(options: Serve) -> None:
         log_texts=options.log_texts,
     )
     loaded = assembly.read_bundle(options.bundle)
+    if options.accept_suggested:
+        loaded = loaded.accepting_suggested()
     with ExitStack() as opened:
         classifier = load(
             loaded,

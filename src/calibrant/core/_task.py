@@ -247,8 +247,8 @@ class Task:
         prompt : str, optional
             The system prompt to start from; by default one sentence with the labels.
         split : sequence of 3 floats, default (0.4, 0.2, 0.4)
-            Shares of training, validation and test rows. The rows are stratified by label, equal texts stay together,
-            and the order of the rows does not matter.
+            Shares of training, validation and test rows. The rows are stratified by label, near-duplicates stay
+            together, and the order of the rows does not matter.
 
         Raises
         ------

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from calibrant.calibration._certify import CertifiedThreshold, certify_threshold
 from calibrant.calibration._choice import CalibratorSelection, select_calibrator
+from calibrant.calibration._promise import certificate_from_record, with_best_promise
 from calibrant.calibration._saved import SavedPredictions
 from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import write_atomically
+from calibrant.core._files import read_json_object, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Interval
 from calibrant.core._run_rows import UNKNOWN
@@ -105,6 +106,9 @@ class CalibrationResult:
     certified : CertifiedThreshold or None
         From all rows, of the confidence as given: the guarantee holds on the rows it was found on. None
         where it was not asked for.
+    kept : CertifiedThreshold or None
+        Certificate of an earlier calibration in the output directory, which stays in force; see
+        `keeping_certificate`.
     fingerprint : Fingerprint or None
         As `SavedPredictions`.
     auroc : Interval or None
@@ -126,14 +130,53 @@ class CalibrationResult:
     fingerprint: Fingerprint | None
     auroc: Interval | None = None
     rows_with_low_label_mass: int = 0
+    kept: CertifiedThreshold | None = None
+
+    @property
+    def in_force(self) -> CertifiedThreshold | None:
+        """Certificate that decides which answers are accepted: the earlier one, where it is kept."""
+        return self.certified if self.kept is None else self.kept
+
+    def keeping_certificate(self, out: str | Path) -> CalibrationResult:
+        """Return the result with the certificate of an earlier calibration in a directory, where that stays in force.
+
+        A certificate is replaced by a certificate only: neither by suggested thresholds nor by a target accuracy that
+        these rows do not bear. Where nothing was certified then and nothing is asked for now, that answer is kept.
+
+        Parameters
+        ----------
+        out : path
+            The directory.
+
+        Raises
+        ------
+        StateError
+            The certificate in it is of other predictions, or its ``calibration.json`` is damaged.
+        """
+        record = _earlier(Path(out) / CALIBRATION)
+        certified = self.certified
+        if record is None or (certified is not None and certified.threshold is not None):
+            return replace(self, kept=None)
+        earlier = certificate_from_record(record["certification"])
+        if earlier.threshold is None and certified is not None:
+            return replace(self, kept=None)
+        own = None if self.fingerprint is None else self.fingerprint.to_record()
+        if record["fingerprint"] == own and (own is not None or record["source"] == self.source):
+            return replace(self, kept=earlier)
+        if earlier.threshold is None:
+            return replace(self, kept=None)
+        raise StateError(
+            f"{out}: holds a certificate of other predictions ({record['source']}), which only a certificate may "
+            "replace: choose another directory, or a target accuracy that these rows bear."
+        )
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``calibration.json`` holds them."""
         point = ("threshold", "coverage", "accuracy_lower_bound", "target_accuracy", "delta")
-        selection, certified = self.selection, self.certified
+        selection, certified = self.selection, self.in_force
         # The calibrator has a file of its own.
         numbers = asdict(replace(self, selection=None, fingerprint=None))  # type: ignore[arg-type]
-        del numbers["selection"]
+        del numbers["selection"], numbers["kept"]
         is_certified = certified is not None and certified.threshold is not None
         return {
             "schema_version": SCHEMA_VERSION,
@@ -147,14 +190,16 @@ class CalibrationResult:
             "thresholds": None if isinstance(self.thresholds, str) else numbers["thresholds"],
             "no_thresholds": self.thresholds if isinstance(self.thresholds, str) else "",
             "certified": {name: getattr(certified, name) for name in point} if is_certified else None,
-            "certification": numbers["certified"],
+            "certification": None if certified is None else asdict(certified),
+            "requested": numbers["certified"],
             "fingerprint": None if self.fingerprint is None else self.fingerprint.to_record(),
         }
 
     def write(self, out: str | Path) -> list[Path]:
         """Write ``calibration.json``, and ``calibrator.json`` if the fingerprint is known.
 
-        Each file is written whole or not at all; earlier ones are replaced.
+        Each file is written whole or not at all; earlier ones are replaced, but for a certificate; see
+        `keeping_certificate`.
 
         Parameters
         ----------
@@ -169,11 +214,12 @@ class CalibrationResult:
         Raises
         ------
         StateError
-            They cannot be written.
+            They cannot be written, or a certificate of other predictions is there.
         """
         directory = Path(out)
         record, own = directory / CALIBRATION, directory / "calibrator.json"
-        text = json.dumps(self.to_record(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        found = self.keeping_certificate(directory)
+        text = json.dumps(found.to_record(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         try:
             directory.mkdir(parents=True, exist_ok=True)
             # A calibrator of earlier predictions must not stand beside these numbers.
@@ -245,6 +291,7 @@ def calibrate_predictions(
     certified = None
     if target_accuracy is not None:
         certified = certify_threshold(p, y, target_accuracy=target_accuracy, delta=delta)
+        certified = with_best_promise(certified, p, y)
     texts = [predictions.inputs[row] for row in kept]
     names = [f"row {row}" if text is None else text for row, text in zip(kept, texts, strict=True)]
     labels = [label for row in kept if (label := predictions.labels[row]) is not None]
@@ -295,7 +342,22 @@ def calibrate_search(predictions: SavedPredictions) -> CalibrationResult:
         certified = replace(certified, threshold=math.floor(1000 * rows[0].min()) / 1000)
     else:
         certified = certify_threshold(*rows, target_accuracy=_TARGET, delta=_DELTA / 2)
-    return replace(result, certified=replace(certified, delta=_DELTA))
+    certified = with_best_promise(replace(certified, delta=_DELTA), *rows)
+    return replace(result, certified=certified)
+
+
+def _earlier(path: Path) -> dict[str, Any] | None:
+    """Return an earlier calibration that was asked for a certificate; None without any."""
+    if not path.exists():
+        return None
+    record = read_json_object(path, remedy="remove it, or choose another directory")
+    if record.get("certification") is None:
+        return None
+    if not {"source", "fingerprint"} <= set(record):
+        raise StateError(
+            f"{path}: expected a calibration of this version, got another: remove it, and calibrate again."
+        )
+    return record
 
 
 def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], list[int]]:
