@@ -45,7 +45,7 @@ _LEVEL: Final = 0.95
 _NORMAL: Final = 1.959964  # standard errors on either side of a mean at that level
 
 
-@command(app, "routing_simulation._command:run")
+@command(app, "routing_simulation._command:run", example="python examples/routing_simulation scenario.toml")
 class Simulate:
     """Compare strategies on an invented or recorded stream of requests; no model is asked.
 

@@ -84,7 +84,9 @@ def test_an_evaluation_says_what_the_runs_certificate_accepts(
     """--run prints how many of the evaluated rows the run's certificate accepts, and how many of these are right."""
     rows = tmp_path / "fresh.jsonl"
     texts = {row["answer"]: row["input"] for row in final_rows(searched)}
-    lines = [{"input": f"{texts[label]} {number}", "answer": label} for number in range(5) for label in LABELS]
+    lines = [
+        {"input": f"{texts[label]} {number}", "answer": label} for number in range(5) for label in LABELS
+    ]
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = ("evaluate", task, "--run", searched, "--file", rows, "--no-cache", "--out")
     calibration = searched / "calibration.json"
@@ -98,6 +100,13 @@ def test_an_evaluation_says_what_the_runs_certificate_accepts(
         assert expected in line
     calibration.write_text(json.dumps({**record, "certified": None}))
     assert "accepted at" not in done(run(*command, tmp_path / "none")).stdout
+
+
+def test_labels_say_whose_confidence_it_is(searched: Path, tmp_path: Path) -> None:
+    """The mean confidence of labels under a head is said to be that after the head."""
+    (tmp_path / "new.csv").write_text("input\ntest 0\ntest 1\n")
+    result = done(run("label", searched, tmp_path / "new.csv", "--out", tmp_path / "labelled"))
+    assert ", after the head" in result.stdout
 
 
 def test_a_head_of_another_prompt_or_a_damaged_one_is_refused(task: Path, searched: Path) -> None:

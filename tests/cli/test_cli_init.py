@@ -100,7 +100,7 @@ def test_the_next_commands_run(fake: Callable[..., FakeClient]) -> None:
     rows = [{"said": row["said"], "desk": row["desk"], "by": "Ana"} for row in messages(30)]
     data = write(rows, "own mail.csv", header=False, delimiter=";", encoding="latin-1")
     found = json_of(run(data, "--json"))
-    assert found["next"][1] == "calibrant label 'own mail/run' 'own mail.csv' --out 'own mail/labelled'"
+    assert found["next"][1] == "calibrant label 'own mail/run' NEW.csv --out 'own mail/labelled'"
     assert (found["header"], found["text"]["column"], found["label"]["column"]) == (False, "1", "2")
     words = shlex.split(found["next"][0])[1:]
     result = done(command()(*words, "--max-metric-calls", 20, "--minibatch-size", 3))
@@ -124,7 +124,9 @@ def test_other_files_are_taken(name: str) -> None:
     assert (found["text"]["column"], found["label"]["column"], found["rows"]) == ("said", "desk", 60)
     assert len(Task.from_file("mail/task.toml").test) == 24
     if name.endswith("jsonl"):
-        assert "expected text in 'n', got 0.5" in refusal(run(name, "--label", "n", "--out", "numbers"))
+        assert "expected text in 'n', got 0.5" in refusal(
+            run(name, "--label-column", "n", "--out", "numbers")
+        )
 
 
 def test_numbers_in_json_are_labels() -> None:
@@ -147,8 +149,8 @@ def test_odd_rows_are_warned_of() -> None:
     found = json_of(run(write(rows), "--model", "local/smollm2-135m", "--json"))
     assert found["warnings"] == [
         "2 rows (3%) have no answer: no split has them, `calibrant label` answers them.",
-        "1 rows have no text: no split has them.",
-        "'other' in fewer than 5 rows: too few to learn and to measure; add rows, or merge labels.",
+        "1 row has no text: no split has it.",
+        "'other' occurs once: one row is either learned from or measured, never both; add rows, or merge labels.",
         "'billing' spelled in several ways: the most frequent one is taken.",
         "equal texts with different answers in lines 2 and 62 (billing, delivery): correct one of the two.",
         "1 row(s) repeat an earlier text: equal texts stay in one split.",
@@ -214,8 +216,8 @@ def test_ties_are_named() -> None:
     found = json_of(run(data, "--json"))
     assert (found["text"]["column"], found["label"]["column"]) == ("reply", "desk")
     assert found["warnings"][:2] == [
-        "text may also be 'said': name the column by --text if 'reply' is wrong.",
-        "label may also be 'channel': name the column by --label if 'desk' is wrong.",
+        "text may also be 'said': name the column by --text-column if 'reply' is wrong.",
+        "label may also be 'channel': name the column by --label-column if 'desk' is wrong.",
     ]
 
 
@@ -274,7 +276,7 @@ def test_large_files_keep_few_rows_for_measuring() -> None:
             (),
             "few values that are repeated, got 60 in 'desk' (an id, or free text?)",
         ),
-        ({"desk": lambda n: f"label {n}"}, ("--label", "desk"), ""),
+        ({"desk": lambda n: f"label {n}"}, ("--label-column", "desk"), ""),
         ({"desk": lambda n: f"label {n // 2}"}, (), ""),
         (
             {"said": lambda n: str(n) if n % 10 else f"{'so many words ' * 4}{n}"},
@@ -283,17 +285,17 @@ def test_large_files_keep_few_rows_for_measuring() -> None:
         ),
         (
             {},
-            ("--text", "sayd"),
-            "expected --text to name a column, got 'sayd': the columns are 'No.', 'came in', 's",
+            ("--text-column", "sayd"),
+            "expected --text-column to name a column, got 'sayd': the columns are 'No.', 'came in', 's",
         ),
         (
             {},
-            ("--text", "said", "--label", "said"),
-            "expected two columns, got 'said' for both --text and --label",
+            ("--text-column", "said", "--label-column", "said"),
+            "expected two columns, got 'said' for both --text-column and --label-column",
         ),
         (
             {"desk": lambda _: ""},
-            ("--label", "desk"),
+            ("--label-column", "desk"),
             "expected at least two labels in 'desk', got no answer at all",
         ),
     ],
@@ -304,7 +306,7 @@ def test_files_that_fit_no_task_are_refused(
     """One label, too many, no text and wrong names are errors that say what to do; nothing is written."""
     data = write(with_columns(**change))
     if not message:  # 60 labels of one row each may be meant, and few that are repeated are found
-        assert "fewer than 5 rows" in done(run(data, *options)).stdout
+        assert "add rows, or merge labels" in done(run(data, *options)).stdout
         return
     assert message in refusal(run(data, *options))
     assert not Path("mail").exists()
@@ -314,7 +316,7 @@ def test_thousands_of_labels_are_refused() -> None:
     """A column of ids is no label, even if it is named."""
     data = write([{"text": f"some words {n}", "label": f"id{n}"} for n in range(2_500)])
     assert "got more than 2,000 different values: is it an id or free text?" in refusal(
-        run(data, "--label", "label")
+        run(data, "--label-column", "label")
     )
 
 
@@ -349,3 +351,59 @@ def test_toml_holds_any_label() -> None:
     done(run(write(rows, "o'dd.csv")))
     task = Task.from_file("o'dd/task.toml")
     assert (sorted(task.labels), task.columns.input) == (sorted(odd), 'te"xt')
+
+
+def test_labels_with_commas_are_quoted() -> None:
+    """If a label holds a comma, the prompt quotes all labels; else none."""
+    names = ["Gefühle, Stimmung", "Sport", 'der "Rest", sonst']
+    rows = [{"text": f"some words {n} of a text", "label": names[n % 3]} for n in range(40)]
+    found = json_of(run(write(rows), "--json"))
+    assert found["prompt"].endswith(
+        r'The label is one of: "Gefühle, Stimmung", "der \"Rest\", sonst", "Sport".'
+    )
+
+
+def test_a_label_of_one_row_is_said() -> None:
+    """A label that occurs once has a warning of its own, and one without an answer is no zero per cent."""
+    rows = messages(140)
+    rows[3]["desk"], rows[5]["desk"] = "other", ""
+    notices = json_of(run(write(rows), "--json"))["warnings"]
+    assert notices[:2] == [
+        "1 row has no answer: no split has it, `calibrant label` answers it.",
+        "'other' occurs once: one row is either learned from or measured, never both; add rows, or merge labels.",
+    ]
+
+
+def test_the_task_names_ids_and_the_encoding_that_was_read() -> None:
+    """The column of ids is found and named, and the comment on the encoding says how the file was read."""
+    rows = [{"Ticket": f"K-{n:04d}", "said": f"Größe {n} und mehr", "desk": "ab"[n % 2]} for n in range(40)]
+    result = done(run(write(rows, encoding="cp1252")))
+    assert "  id     'Ticket'  reports name it\n" in result.stdout
+    text = Path("mail/task.toml").read_text()
+    assert 'id_column = "Ticket"' in text
+    assert '# encoding = "windows-1252"' in text
+    assert [row.row_id for row in Task.from_file("mail/task.toml").test][:1] != [None]
+
+
+def test_values_are_no_labels() -> None:
+    """Of a file without answers, the message asks for rows with answers, and takes no date for a label."""
+    rows = [{"Datum": "12.04.2026", "Text": f"viele verschiedene Wörter {n}"} for n in range(40)]
+    said = refusal(run(write(rows)))
+    assert "no column looks like labels, and `init` needs rows with answers" in said
+
+
+@pytest.mark.parametrize("column", ["said", "desk", "note\ud800"])
+def test_halves_of_characters_are_refused(column: str) -> None:
+    """Half a surrogate pair in a text, a label or a column's name is an error with its line."""
+    rows = [{"said": row["said"], "desk": row["desk"]} for row in messages()]
+    rows[1][column] = "\udc00 half"
+    Path("mail.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    said = refusal(run("mail.jsonl"))
+    assert said.startswith("error: mail.jsonl:2: expected characters")
+    assert "half of a surrogate pair" in said
+
+
+def test_a_path_that_is_no_text_is_refused() -> None:
+    """A file whose name is not UTF-8, so that no task file can hold it, is to be renamed."""
+    data = write(messages(), "mail\udcff.csv")
+    assert "expected a path in UTF-8, which a task file can hold" in refusal(run(data, "--out", "mine"))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import datetime as dt
+import io
 import json
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -16,6 +20,7 @@ from pyarrow import parquet
 from calibrant import Classifier, load
 from calibrant.assembly import read_bundle
 from calibrant.core import ProviderError
+from calibrant.core._rows import read_rows
 from calibrant.evaluation import BatchEvaluator
 from calibrant.testing import Answer, FakeClient
 from command_line import animals, command, done, json_of, knows, prediction_rows, process, refusal, wait_for
@@ -63,11 +68,11 @@ def test_columns_pass_unchanged(write_task: WriteTask, fake: Fake, tmp_path: Pat
 
 
 def test_a_single_column_stays_whole(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """Semicolons cut neither the texts of the column that --text names, nor its name."""
+    """Semicolons cut neither the texts of the column that --text-column names, nor its name."""
     fake(knows)
     data = tmp_path / "data.csv"
     data.write_text("said; by whom\nmeow; Ana\nwoof; Ben\n")
-    done(run(write_task(), data, "--out", tmp_path / "out", "--text", "said; by whom"))
+    done(run(write_task(), data, "--out", tmp_path / "out", "--text-column", "said; by whom"))
     assert [row["said; by whom"] for row in labels(tmp_path / "out")] == ["meow; Ana", "woof; Ben"]
 
 
@@ -86,18 +91,18 @@ def test_json_values_stay_nested(write_task: WriteTask, fake: Fake, tmp_path: Pa
 
 
 def test_parquet_keeps_types(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """Columns of a Parquet file keep their types beside the labels; --text names that of the texts."""
+    """Columns of a Parquet file keep their types beside the labels; --text-column names that of the texts."""
     fake(knows)
     table = pa.table({"n": pa.array([1, 2], pa.int8()), "s": ["meow", None], "l": [[1], [2, 3]]})
     parquet.write_table(table, tmp_path / "data.parquet")
-    done(run(write_task(), tmp_path / "data.parquet", "--out", tmp_path / "out", "--text", "s"))
+    done(run(write_task(), tmp_path / "data.parquet", "--out", tmp_path / "out", "--text-column", "s"))
     found = parquet.read_table(tmp_path / "out" / "labels.parquet")
     assert found.select(table.column_names).equals(table)
     assert found.column("label").to_pylist() == ["cat", None]
     assert found.column("outcome").to_pylist() == ["ok", "no text"]
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet", "xlsx"])
 def test_format_can_be_chosen(write_task: WriteTask, fake: Fake, tmp_path: Path, ending: str) -> None:
     """--format writes rows of another kind of file."""
     fake(knows)
@@ -106,9 +111,130 @@ def test_format_can_be_chosen(write_task: WriteTask, fake: Fake, tmp_path: Path,
     done(run(write_task(), data, "--out", tmp_path / "out", "--format", ending))
     path = tmp_path / "out" / f"labels.{ending}"
     assert path.exists()
-    if ending != "jsonl":
-        row = labels(tmp_path / "out")[0] if ending == "csv" else parquet.read_table(path).to_pylist()[0]
-        assert (row["tags"], row["label"]) == ("[1]", "cat")
+    (row,) = [row.values for row in read_rows(path)]
+    assert (row["tags"], row["label"]) == ([1] if ending == "jsonl" else "[1]", "cat")
+
+
+FORMS = {
+    "a German Excel": ("cp1252", b"", ";", "\r\n"),
+    "UTF-8 for Excel": ("utf-8", codecs.BOM_UTF8, ";", "\r\n"),
+    "UTF-16": ("utf-16-le", codecs.BOM_UTF16_LE, "\t", "\n"),
+    "named separator": ("utf-8", b"sep=;\n", ";", "\n"),
+    "plain": ("utf-8", b"", ",", "\n"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_csv_files_come_back_as_they_were(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, form: tuple[str, bytes, str, str]
+) -> None:
+    """The labels have the separator, encoding, byte-order mark and line ends of the input."""
+    encoding, begin, separator, end = form
+    fake(knows)
+    lines = [["id", "input"], ["007", "meow äh"], ["8", f"woof{separator} \u201e!\u201c"]]
+    table = io.StringIO()
+    csv.writer(table, delimiter=separator, lineterminator=end).writerows(lines)
+    (tmp_path / "data.csv").write_bytes(begin + table.getvalue().encode(encoding))
+    done(run(write_task(), tmp_path / "data.csv", "--out", tmp_path / "out"))
+    found = (tmp_path / "out" / "labels.csv").read_bytes()
+    assert found.startswith(begin)
+    text = found[len(begin) :].decode(encoding)
+    rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator))
+    assert [row[:3] for row in rows] == [["id", "input", "label"], [*lines[1], "cat"], [*lines[2], "dog"]]
+    assert text.count("\r\n") == (3 if end == "\r\n" else 0)
+
+
+def test_labels_that_an_encoding_lacks_are_written_in_utf8(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A label that Windows-1252 lacks makes the file UTF-8 with a byte-order mark, which is said."""
+    model = FakeClient(["dobrý č", "no"], {"meow": ("dobrý č", 0.9)}, field="answer")
+    classifier = Classifier(model=model, labels=["dobrý č", "no"], field="answer")
+    (tmp_path / "data.csv").write_bytes("id;input\n007;meow ä\n".encode("cp1252"))
+    BatchEvaluator(classifier).label(tmp_path / "data.csv", out=tmp_path / "out")
+    found = (tmp_path / "out" / "labels.csv").read_bytes()
+    assert found.decode("utf-8-sig").splitlines()[1].startswith("007;meow ä;dobrý č;0.9;")
+    assert found.startswith(codecs.BOM_UTF8)
+    assert "windows-1252, the encoding of the input, has no 'č'" in caplog.text
+    assert [path.name for path in (tmp_path / "out").glob(".labels*")] == []
+
+
+def test_excel_comes_back_as_excel(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Cells keep values and number formats; a text that looks like a formula stays text; nothing is asked twice."""
+    client = fake(knows)
+    book = openpyxl.Workbook()
+    book.active.append(["id", "input", "nr", "when"])
+    book.active.append(["00417", "=meow", 417, dt.datetime(2026, 1, 2)])  # noqa: DTZ001 (Excel knows no zones)
+    book.active.append([])
+    book.active.append([18, "woof", 0.5, None])
+    book.active["B2"].data_type = "s"
+    book.active["C2"].number_format = "00000"
+    book.save(tmp_path / "data.xlsx")
+    for _ in range(2):
+        done(run(write_task(), tmp_path / "data.xlsx", "--out", tmp_path / "out"))
+    sheet = openpyxl.load_workbook(tmp_path / "out" / "labels.xlsx").active
+    header, first, second = ([cell.value for cell in row] for row in sheet.iter_rows())
+    assert header[:6] == ["id", "input", "nr", "when", "label", "confidence"]
+    assert first[:6] == ["00417", "=meow", 417, dt.datetime(2026, 1, 2), "cat", 0.9]  # noqa: DTZ001
+    assert second[:6] == [18, "woof", 0.5, None, "dog", 0.8]
+    assert (sheet["A2"].data_type, sheet["B2"].data_type, sheet["C2"].number_format) == ("s", "s", "00000")
+    assert len(client.requests) == 2
+
+
+def test_texts_that_a_cell_cannot_hold_are_said(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In an Excel file control characters become a mark, and texts of more than 32,767 characters are cut."""
+    fake(knows)
+    data = write_csv(tmp_path / "data.csv", ["meow\x01", "woof" * 9_000])
+    done(run(write_task(), data, "--out", tmp_path / "out", "--format", "xlsx"))
+    sheet = openpyxl.load_workbook(tmp_path / "out" / "labels.xlsx").active
+    assert (sheet["B2"].value, len(sheet["B3"].value)) == ("meow\ufffd", 32_767)
+    assert "1 texts are longer than the 32,767 characters" in caplog.text
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_answers_outlive_a_change_of_the_data(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, *, cached: bool
+) -> None:
+    """If a row changes during a run, the command that the message names asks about that row alone."""
+    data = write_csv(tmp_path / "data.csv", [f"{n} meow" for n in range(6)])
+
+    def change(text: str, prompt: str) -> Answer:
+        if text.startswith("5"):
+            data.write_text(data.read_text().replace("2 meow", "2 woof"))
+        return knows(text, prompt)
+
+    client = fake(change)
+    arguments = ("--concurrency", "1", *([] if cached else ["--no-cache"]))
+    stopped = run(write_task(), data, "--out", tmp_path / "out", *arguments)
+    said = stopped.stderr
+    assert stopped.exit_code == 2
+    assert "row 3 of the input has another text" in said
+    again = refusal(run(write_task(), data, "--out", tmp_path / "out", *arguments))
+    assert "than row 3 of the input has now" in again
+    journal = tmp_path / "out" / "journal.sqlite"
+    keeping = (
+        "with a new --out: the cache has" if cached else f"and with --cache {journal} instead of --no-cache"
+    )
+    assert keeping in said
+    assert keeping in again
+    assert len(client.requests) == 6
+    more = [] if cached else ["--cache", journal]
+    done(run(write_task(), data, "--out", tmp_path / "new", *more))
+    assert len(client.requests) == 7
+    assert [row["label"] for row in labels(tmp_path / "new")] == ["cat", "cat", "dog", "cat", "cat", "cat"]
+
+
+def test_a_shorter_file_needs_no_new_answers(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Rows that are gone are said, and a new directory takes the answers of the others from the cache."""
+    client = fake(knows)
+    data = write_csv(tmp_path / "data.csv", ["1 meow", "2 meow", "3 woof"])
+    done(run(write_task(), data, "--out", tmp_path / "out"))
+    write_csv(data, ["1 meow", "3 woof"])
+    assert "with a new --out" in refusal(run(write_task(), data, "--out", tmp_path / "out"))
+    done(run(write_task(), data, "--out", tmp_path / "new"))
+    assert len(client.requests) == 3
 
 
 def test_rows_without_text_are_not_asked(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
@@ -434,10 +560,14 @@ def test_lost_output_leaves_no_traceback(write_task: WriteTask, tmp_path: Path) 
     ("content", "arguments", "message"),
     [
         ("id,input\n1,meow\n", ("--out", "{folder}"), "an output directory apart from the input"),
-        ("id,input\n1,meow\n", ("--out", "{out}", "--text", "body"), "got the columns id, input"),
+        ("id,input\n1,meow\n", ("--out", "{out}", "--text-column", "body"), "got the columns id, input"),
         ("id,input\n1,\n", ("--out", "{out}"), "a text in at least one row"),
         ("input,label,calibrant_label\nmeow,1,2\n", ("--out", "{out}"), "without a column 'calibrant_label'"),
-        ("id,input\n1,meow\n", ("--out", "{out}", "--format", "xml"), "one of csv, jsonl, parquet"),
+        (
+            "id,input\n1,meow\n",
+            ("--out", "{out}", "--format", "xml"),
+            "one of csv, tsv, jsonl, parquet, xlsx",
+        ),
         ("id,input\n1,meow\n", ("--out", "{out}", "--engine", "batch", "--max-cost", "1"), "no --max-cost"),
     ],
 )

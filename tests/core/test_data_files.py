@@ -467,7 +467,7 @@ def test_taken_encodings_are_said_once(tmp_path: Path, caplog: pytest.LogCapture
     path = write(tmp_path, "rows.csv", "input,answer\ncafé,x\nthé,x\n".encode("latin-1"))
     assert [[row.values["input"] for row in read_rows(path)] for _ in range(2)] == [["café", "thé"]] * 2
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path}: not UTF-8: read as Windows-1252; encoding under [data] names another."
+        f"{path}: not UTF-8: read as Windows-1252. If letters look wrong, set encoding under [data]."
     ]
 
 
@@ -567,7 +567,29 @@ def test_unreadable_excel_files_are_errors(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match=r"rows\.xlsx: not a readable Excel file \("):
         list(read_rows(path))
     monkeypatch.setitem(sys.modules, "openpyxl", None)
+    command = re.escape(install_command("excel"))
+    assert "[excel]" in command.replace("\\", "")
     with pytest.raises(
-        ConfigurationError, match=r"rows\.xlsx: Excel files need openpyxl: pip install openpyxl"
+        ConfigurationError, match=f"Excel files need openpyxl: {command}, or save the sheet as CSV"
     ):
         list(read_rows(path))
+
+
+@pytest.mark.parametrize("row", ['{"\\ud800": "x", "input": "meow"}', '{"input": "meow", "a\\udc00b": "x"}'])
+def test_halves_of_characters_are_no_names(tmp_path: Path, row: str) -> None:
+    """Half a surrogate pair in the name of a column is an error with file and line."""
+    path = write(tmp_path, "rows.jsonl", f'{{"input": "woof"}}\n{row}\n'.encode())
+    with pytest.raises(
+        DataError, match=r"rows\.jsonl:2: expected characters in the name of a column, got half"
+    ):
+        list(read_rows(path))
+
+
+def test_examples_name_their_row(tmp_path: Path) -> None:
+    """Examples have the file and line of their row, and its id; two of equal content are equal."""
+    path = write(tmp_path, "rows.csv", b'id,nr,input,answer\n7,a,"me\now",x\n,b,woof,y\n')
+    found = [(row.source, row.row_id) for row, _ in read_examples(path)]
+    assert found == [("rows.csv:2", "7"), ("rows.csv:4", None)]
+    other = read_examples(path, columns=Columns(row_id="nr"))
+    assert [row.row_id for row, _ in other] == ["a", "b"]
+    assert other == read_examples(path)

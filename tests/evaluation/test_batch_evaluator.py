@@ -292,7 +292,7 @@ def test_inputs_may_only_grow(client: FakeClient, evaluator: BatchEvaluator, tmp
     changed[1] = replace(changed[1], input="another meow")
     with pytest.raises(StateError, match=r":2: was evaluated on another text, answer or context than row 2"):
         evaluator.evaluate(changed, out=tmp_path)
-    with pytest.raises(StateError, match="holds more rows than the 2 to be evaluated"):
+    with pytest.raises(StateError, match="holds more rows than the 2 that the input has now"):
         evaluator.evaluate(rows(2), out=tmp_path)
     assert evaluator.evaluate(rows(7), out=tmp_path).metrics.rows == 7
     assert len(client.requests) == 7

@@ -65,7 +65,8 @@ def lines(tmp_path: Path) -> Path:
     rows = zip(texts, predictions(), strict=True)
     path.write_bytes(
         b"".join(
-            row_line(n, Example(input=text, answer="cat"), found) for n, (text, found) in enumerate(rows)
+            row_line(n, Example(input=text, answer="cat", source=f"rows.csv:{n + 2}", row_id=str(n)), found)
+            for n, (text, found) in enumerate(rows)
         )
     )
     return path

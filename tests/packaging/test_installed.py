@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
 
 from clean_environments import ROOT, Environment, Install, write_task
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
-EXTRAS = ("local", "data", "postgres", "conformal", "ray", "serve", "embeddings", "dspy")
+EXTRAS = ("local", "data", "excel", "postgres", "conformal", "ray", "serve", "embeddings", "dspy")
 POSTGRES = "CALIBRANT_POSTGRES_URL"
 
 
@@ -92,6 +93,15 @@ class TestExtras:
         assert [row["input"] for row in found] == [
             json.loads(line)["input"] for line in (task.parent / "test.jsonl").read_text().splitlines()
         ]
+
+    def test_excel(self, extras: Install, task: Path) -> None:
+        """Rows are read from an Excel file."""
+        book = openpyxl.Workbook()
+        book.active.append(["input", "answer"])
+        for line in (task.parent / "test.jsonl").read_text().splitlines():
+            book.active.append([json.loads(line)[name] for name in ("input", "answer")])
+        book.save(task.parent / "rows.xlsx")
+        evaluated(extras("excel"), task, "--file", task.parent / "rows.xlsx")
 
     @pytest.mark.skipif(POSTGRES not in os.environ, reason="no database: run .ci/postgres make test-package")
     def test_postgres(self, extras: Install, task: Path) -> None:

@@ -272,6 +272,32 @@ def test_mistakes_come_surest_first(write_run: WriteRun) -> None:
     ]
 
 
+def test_mistakes_name_file_line_and_id(write_run: WriteRun) -> None:
+    """A mistake is named by the file and line that its row comes from, and by its id there."""
+    _, page = page_of(write_run([row("bark", "dog", "cat", 0.95, source="rows.csv:77", id="K-007")]))
+    assert page.table("row", "text")[0][0] == "rows.csv:77id K-007"
+
+
+def test_labels_without_a_row_count(write_run: WriteRun) -> None:
+    """Of a search, labels that no test row has count in macro F1 and among all labels, as in its own record."""
+    record = search_record(label_set=["cat", "dog", "emu"])
+    html, page = page_of(write_run(SEARCH_ROWS, result=record))
+    figures = {cells[0]: cells for cells in page.table("what", "value")}
+    assert figures["macro F1"][3].startswith("3 labels")
+    assert "1 of 3 labels in all" in figures["labels answered"][3]
+    assert "emu" in plain(html)
+
+
+@pytest.mark.parametrize(
+    ("model", "text"), [("local/smollm2-135m", "none: the model runs here"), ("x", "no price is known")]
+)
+def test_an_embedded_model_costs_nothing(write_run: WriteRun, model: str, text: str) -> None:
+    """Where no price is known, the page says if that is because the model runs here."""
+    rows = [{**line, "cost": None} for line in ROWS]
+    html, _ = page_of(write_run(rows, metrics=metrics_record(model=model)))
+    assert f"<dt>cost of these rows</dt><dd>{text}</dd>" in html
+
+
 def ranked_rows(n: int = 120, *, flipped: int = 7) -> list[dict[str, Any]]:
     """Return rows of a good classifier, surer when right; one row has a wrong true label.
 

@@ -172,6 +172,15 @@ def test_the_page_is_readable_everywhere(browser: Browser, page: Path, scheme: s
     browser.emulate()
 
 
+def test_mistakes_are_read_on_a_phone(browser: Browser, page: Path) -> None:
+    """At 400 pixels the text of a mistake takes the width of the page, and nothing of it lies outside."""
+    browser.emulate(width=400)
+    browser.open(page)
+    assert browser.run("document.querySelector('.mistakes .text').getBoundingClientRect().width") > 300
+    assert browser.run("document.querySelector('.mistakes').getBoundingClientRect().right <= 400")
+    browser.emulate()
+
+
 def test_print_shows_every_number_and_no_control(browser: Browser, page: Path) -> None:
     """Printing hides the controls, opens all closed parts, and closes these again."""
     browser.emulate(media="print", width=794)

@@ -23,6 +23,8 @@ Ask: TypeAlias = Callable[[str, Sequence[str]], str]
 
 _NUMBER: Final = re.compile(r"[-+]?[\d.,\s]*\d\s*[%€$£]?|[€$£]\s*[\d.,]*\d")
 _DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]\d{1,2}:.*)?|\d{1,2}:\d{2}(:\d{2})?")
+_ID: Final = re.compile(r"[\w/-]*\d[\w/-]*")
+_ID_NAMES: Final = frozenset(["id", "nr", "no", "number", "key", "code", "ticket", "uuid"])
 _CODE: Final = re.compile(r"\S*\d\S*")
 _MOST_CODES: Final = 20  # more values with a digit and no space are ids
 _TEXT_NAMES: Final = frozenset(
@@ -104,6 +106,12 @@ class Column:
         is_id = len(self.counts) > _MOST_CODES and self.holds(_CODE)
         return few and self.mean_length <= 60 and not is_id and not self.holds(_DATE)
 
+    @property
+    def could_be_id(self) -> bool:
+        """True for codes or whole numbers of which every row has its own."""
+        distinct = len(set(self.cells)) == len(self.filled) == len(self.cells) > 1
+        return distinct and all(map(_ID.fullmatch, self.cells)) and not self.holds(_DATE)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoundColumns:
@@ -117,6 +125,8 @@ class FoundColumns:
         Reason for each, in a few words.
     split : str or None
         Name of a column that says train, validation or test.
+    row_id : str or None
+        Name of a column that identifies the rows.
     notices : tuple of str
         Warnings about other columns that fit.
     """
@@ -126,6 +136,7 @@ class FoundColumns:
     text_reason: str
     label_reason: str
     split: str | None
+    row_id: str | None
     notices: tuple[str, ...]
 
 
@@ -192,7 +203,7 @@ def find_columns(
         A name is wrong, or no column can be one of the two.
     """
     by_name = {column.name: column for column in columns}
-    for option, name in (("--text", text), ("--label", label)):
+    for option, name in (("--text-column", text), ("--label-column", label)):
         if name is not None and name not in by_name:
             raise DataError(
                 f"expected {option} to name a column, got {name!r}: {_listed(by_name)}.", path=path
@@ -203,7 +214,7 @@ def find_columns(
     texts = [by_name[text]] if text is not None else _possible_texts(free)
     if not texts:
         raise DataError(
-            f"expected a column of texts, with several words and mostly distinct, got none: name it by --text; "
+            f"expected a column of texts, with several words and mostly distinct, got none: name it by --text-column; "
             f"{_listed(by_name)}.",
             path=path,
         )
@@ -215,14 +226,18 @@ def find_columns(
     label_column = _choose(labels, "label", _LABEL_NAMES, ask, notices)
     if text_column == label_column:
         raise DataError(
-            f"expected two columns, got {text_column.name!r} for both --text and --label.", path=path
+            f"expected two columns, got {text_column.name!r} for both --text-column and --label-column.",
+            path=path,
         )
     return FoundColumns(
         text=text_column.name,
         label=label_column.name,
-        text_reason="named by --text" if text is not None else _text_reason(text_column),
-        label_reason="named by --label" if label is not None else _label_reason(label_column),
+        text_reason="named by --text-column" if text is not None else _text_reason(text_column),
+        label_reason="named by --label-column" if label is not None else _label_reason(label_column),
         split=split,
+        row_id=_row_id(
+            [column for column in columns if column.name not in {text_column.name, label_column.name}]
+        ),
         notices=tuple(notices),
     )
 
@@ -233,6 +248,14 @@ def _listed(names: Collection[str]) -> str:
 
 def _is_split(column: Column) -> bool:
     return {"train", "test"} <= set(column.counts) <= SPLIT_NAMES
+
+
+def _row_id(columns: Sequence[Column]) -> str | None:
+    """Return the name of the column that identifies the rows: the one so called, or else the first of the file."""
+    codes = [column for column in columns if column.could_be_id]
+    named = [column for column in codes if column.is_called(_ID_NAMES)]
+    found = named or [column for column in codes if column is columns[0]]
+    return found[0].name if found else None
 
 
 def _possible_texts(columns: Sequence[Column]) -> list[Column]:
@@ -257,8 +280,8 @@ def _possible_labels(columns: Sequence[Column], text: Column) -> list[Column]:
 
 
 def _no_label(columns: Sequence[Column], by_name: Collection[str]) -> str:
-    remedy = f"name the column by --label; {_listed(by_name)}."
-    single = next((column for column in columns if len(column.counts) == 1), None)
+    remedy = f"name the column by --label-column; {_listed(by_name)}."
+    single = next((one for one in columns if len(one.counts) == 1 and not one.is_value), None)
     if single is not None:
         got = f"{single.filled[0]!r:.60} alone in {single.name!r}"
         return f"expected at least two labels, got {got}: add rows of others, or {remedy}"
@@ -267,8 +290,11 @@ def _no_label(columns: Sequence[Column], by_name: Collection[str]) -> str:
         return f"expected labels as text, got other values in {other.name!r}: write them as text, or {remedy}"
     words = [column for column in columns if not column.is_value and not column.holds(_CODE)]
     many = max(words or columns, key=lambda column: len(column.filled) - len(column.counts), default=None)
-    got = "none" if many is None else f"{len(many.counts):,} in {many.name!r} (an id, or free text?)"
-    return f"expected a column of labels, with few values that are repeated, got {got}: {remedy}"
+    got = "" if many is None else f", got {len(many.counts):,} in {many.name!r} (an id, or free text?)"
+    return (
+        f"no column looks like labels, and `init` needs rows with answers: expected few values that are "
+        f"repeated{got}: {remedy}"
+    )
 
 
 def _choose(
@@ -286,7 +312,7 @@ def _choose(
     others = ", ".join(repr(column.name) for column in columns if column != chosen)
     if others:
         notices.append(
-            f"{what} may also be {others}: name the column by --{what} if {chosen.name!r} is wrong."
+            f"{what} may also be {others}: name the column by --{what}-column if {chosen.name!r} is wrong."
         )
     return chosen
 

@@ -25,10 +25,10 @@ from calibrant.assembly._row_checks import GroupChecks, GroupCount, RowChecks
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import write_atomically
 from calibrant.core._labels import label_text
-from calibrant.core._rows import Row, read_rows
+from calibrant.core._rows import Row, encodable_text, read_rows
 from calibrant.core._splits import Shares, split_rule
 from calibrant.core._task_file import SPLITS, read_task_file
-from calibrant.core._text_files import ANY_CSV, CsvFormat, found_separator
+from calibrant.core._text_files import ANY_CSV, CsvFormat, csv_spelling
 
 _SAMPLE_ROWS: Final = 10_000
 _SHARES: Final = (0.4, 0.2, 0.4)
@@ -51,8 +51,8 @@ class TaskDraft:
         The data file.
     csv : CsvFormat
         Format to be written into the task file.
-    separator : str or None
-        Character between its columns, if it is a CSV file.
+    separator, encoding : str or None
+        Character between its columns, and Python's name of its encoding, if it is a CSV file.
     columns : FoundColumns
         Its columns of text and label.
     rows : int
@@ -72,6 +72,7 @@ class TaskDraft:
     data: Path
     csv: CsvFormat
     separator: str | None
+    encoding: str | None
     columns: FoundColumns
     rows: int
     labels: tuple[tuple[str, int], ...]
@@ -105,8 +106,9 @@ def draft_task(
     Raises
     ------
     DataError
-        A row is broken, no column fits, or there are fewer than two labels or too many.
+        A row is broken, no column fits, there are fewer than two labels or too many, or the file's name is not UTF-8.
     """
+    _check_path(data)
     is_csv = data.suffix.lower() in {".csv", ".tsv"}
     csv = _csv_format(data, {text, label} - {None}) if is_csv else ANY_CSV
     found = find_columns(_first_columns(data, csv), path=data, text=text, label=label, ask=ask)
@@ -119,6 +121,7 @@ def draft_task(
     if found.split is not None and checks.without_answer + checks.without_text:
         found = replace(found, split=None)  # a split column needs a text and an answer in every row
     labelled = checks.labels.total()
+    spelling = csv_spelling(data, csv) if is_csv else None
     shares = _SHARES
     if labelled > _SMALL_FILE_ROWS:
         validation, test = (round(count / labelled, 4) for count in (_VALIDATION_ROWS, _TEST_ROWS))
@@ -129,7 +132,8 @@ def draft_task(
     return TaskDraft(
         data=data,
         csv=csv,
-        separator=found_separator(data) if is_csv else None,
+        separator=None if spelling is None else spelling.separator,
+        encoding=None if spelling is None else spelling.encoding.removesuffix("-sig"),
         columns=found,
         rows=checks.rows,
         labels=tuple(checks.label_counts()),
@@ -138,6 +142,18 @@ def draft_task(
         near_duplicates=GroupCount() if has_split_column else groups.together,
         notices=(*found.notices, *checks.notices(), *group_notices),
     )
+
+
+def _check_path(data: Path) -> None:
+    """Raise DataError if a task file, which is UTF-8, cannot name the data file."""
+    try:
+        str(data.resolve()).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"expected a path in UTF-8, which a task file can hold, got {str(data)!a:.80}: rename the file or "
+            "its folder.",
+            path=Path(data.name.encode("utf-8", "replace").decode()),
+        ) from error
 
 
 def _csv_format(data: Path, named: set[str | None]) -> CsvFormat:
@@ -157,14 +173,14 @@ def _first_columns(data: Path, csv: CsvFormat, *, skip: int = 0) -> list[Column]
 
 def _label(row: Row, name: str) -> str:
     value = label_text(row.values.get(name))
-    return value if isinstance(value, str) else _cell(row, name)
+    return encodable_text(value, row) if isinstance(value, str) else _cell(row, name)
 
 
 def _cell(row: Row, name: str) -> str:
     value = row.values.get(name)
     if value is not None and not isinstance(value, str):
         raise row.expected("text", name)
-    return value or ""
+    return encodable_text(value or "", row)
 
 
 def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
@@ -174,14 +190,14 @@ def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
         got = repr(next(iter(checks.labels), ""))[:60] if count else "no answer at all"
         raise DataError(
             f"expected at least two labels in {column!r}, got {got}: add rows of others, or name another column "
-            "by --label.",
+            "by --label-column.",
             path=data,
         )
     if count > _MAX_LABELS or (count > MOST_LABELS and rows < 2 * count):
         more = f"more than {_MAX_LABELS:,}" if count > _MAX_LABELS else f"{count:,}"
         raise DataError(
             f"expected labels in {column!r}, got {more} different values: is it an id or free text? Name another "
-            "column by --label, or write the task file by hand.",
+            "column by --label-column, or write the task file by hand.",
             path=data,
         )
 
@@ -262,6 +278,8 @@ def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | N
     yield f"file = {_toml(file)}  # relative to this file"
     yield f"input_column = {_toml(columns.text)}"
     yield f"answer_column = {_toml(columns.label)}"
+    if columns.row_id not in {None, "id"}:
+        yield f"id_column = {_toml(str(columns.row_id))}  # reports name it"
     if columns.split is None:
         yield f"split = {list(draft.shares)}  # train, validation, test; near-duplicates stay together"
     else:
@@ -271,7 +289,7 @@ def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | N
             yield "header = false  # columns are 1, 2 and so on"
         yield "# Found whenever a CSV file is read, unless they are given here:"
         yield f"# separator = {_toml(draft.separator)}"
-        yield '# encoding = "utf-8"'
+        yield f"# encoding = {_toml(str(draft.encoding))}"
     yield ""
     (name, address, _), *others = models
     yield "[model]"
@@ -295,6 +313,8 @@ def prompt_of(draft: TaskDraft) -> str:
     text = text if text in _NOUNS else "text"
     label = label.replace("_", " ").lower() if _NOUN.fullmatch(label) and len(label) <= 40 else "label"
     names = [name for name, _ in draft.labels]
+    if any("," in name for name in names):  # else nobody could tell where one ends
+        names = [json.dumps(name, ensure_ascii=False) for name in names]
     prompt = f"Classify the following {text}: choose the {label} that fits it best."
     if len(names) <= _LISTED_LABELS:
         prompt += f" The {label} is one of: {', '.join(names)}."

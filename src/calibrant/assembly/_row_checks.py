@@ -76,13 +76,24 @@ class RowChecks:
     def notices(self) -> Iterator[str]:
         """Yield a warning for each finding."""
         if self.without_answer:
-            share = f"{self.without_answer:,} rows ({self.without_answer / self.rows:.0%})"
-            yield f"{share} have no answer: no split has them, `calibrant label` answers them."
+            yield self._without_answer_notice()
         if self.without_text:
-            yield f"{self.without_text:,} rows have no text: no split has them."
+            count = self.without_text
+            yield (
+                "1 row has no text: no split has it."
+                if count == 1
+                else (f"{count:,} rows have no text: no split has them.")
+            )
         if len(self.labels) > _MANY_LABELS:
-            yield f"{len(self.labels):,} labels: is the column an id or free text? Then name another by --label."
-        rare = [name for name, count in self.label_counts() if count < _RARE]
+            yield f"{len(self.labels):,} labels: is the column an id or free text? Then name another by --label-column."
+        single = [name for name, count in self.label_counts() if count == 1]
+        if single:
+            verb = "occurs once" if len(single) == 1 else "occur once each"
+            yield (
+                f"{_listed(single)} {verb}: one row is either learned from or measured, never both; add rows, or "
+                "merge labels."
+            )
+        rare = [name for name, count in self.label_counts() if 1 < count < _RARE]
         if rare:
             few = f"{_listed(rare)} in fewer than {_RARE} rows"
             yield f"{few}: too few to learn and to measure; add rows, or merge labels."
@@ -90,6 +101,13 @@ class RowChecks:
         if spelled:
             yield f"{_listed(sorted(spelled))} spelled in several ways: the most frequent one is taken."
         yield from self._text_notices()
+
+    def _without_answer_notice(self) -> str:
+        count = self.without_answer
+        if count == 1:
+            return "1 row has no answer: no split has it, `calibrant label` answers it."
+        share = f" ({count / self.rows:.0%})" if count >= 0.01 * self.rows else ""
+        return f"{count:,} rows{share} have no answer: no split has them, `calibrant label` answers them."
 
     def _text_notices(self) -> Iterator[str]:
         if self._conflicts:

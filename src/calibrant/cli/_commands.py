@@ -45,7 +45,7 @@ class PromptedOptions:
     context_column: str | None = None
 
 
-@command(app, "calibrant.cli._init:init")
+@command(app, "calibrant.cli._init:init", example="calibrant init rows.csv --out mine")
 class Init:
     """Write a task file for labelled rows: columns, labels, splits and models are found.
 
@@ -53,9 +53,9 @@ class Init:
     ----------
     data : DATA
         The rows: CSV, JSON Lines, Parquet or Excel.
-    text : COLUMN
+    text_column : NAME
         Column of the texts; by default the one with long, different texts.
-    label : COLUMN
+    label_column : NAME
         Column of the answers; by default the one with few values that are repeated.
     out
         Directory of the task file; by default named like the data.
@@ -66,15 +66,20 @@ class Init:
     """
 
     data: Path = field(kw_only=False)
-    text: str | None = None
-    label: str | None = None
+    text_column: str | None = None
+    label_column: str | None = None
     out: Path | None = None
     model: str | None = None
     api_base: str | None = None
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._optimize:optimize")
+@command(
+    app,
+    "calibrant.cli._optimize:optimize",
+    example="calibrant optimize mine/task.toml --out mine/run",
+    is_grouped=True,
+)
 class Optimize:
     """Search for a better prompt and compare it with the first one on the test rows.
 
@@ -123,7 +128,11 @@ class Optimize:
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._classify:classify")
+@command(
+    app,
+    "calibrant.cli._classify:classify",
+    example="calibrant classify mine/run --text 'The zip broke on day one.'",
+)
 class Classify(PromptedOptions):
     """Classify texts and print label and confidence, each row as soon as it is known.
 
@@ -132,7 +141,7 @@ class Classify(PromptedOptions):
     task : TASK|BUNDLE|RUN
         The task file, a bundle, or the directory of a run.
     file
-        JSON Lines, CSV or Parquet with an input column, or .txt.
+        CSV, JSON Lines, Parquet or Excel with an input column, or .txt.
     as_json
         Print JSON Lines: one JSON object per text.
     """
@@ -193,7 +202,12 @@ class RunOptions(PromptedOptions):
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._label:label")
+@command(
+    app,
+    "calibrant.cli._label:label",
+    example="calibrant label mine/run NEW.csv --out mine/labelled",
+    is_grouped=True,
+)
 class Label(RunOptions):
     """Label rows that have no answers: a file with their columns, label, confidence, decision and cost.
 
@@ -204,10 +218,10 @@ class Label(RunOptions):
     data : DATA
         The rows: CSV, JSON Lines, Parquet or Excel, however large.
     out
-        Directory for labels.csv, .jsonl or .parquet; an interrupted run in it goes on.
+        Directory of the labels, a file like the data; an interrupted run in it goes on.
     format
-        csv, jsonl or parquet; by default that of the data.
-    text : COLUMN
+        csv, tsv, jsonl, parquet or xlsx; by default that of the data.
+    text_column : NAME
         Column of the texts; by default that of the task, or input.
     distribution
         Write the probabilities of all labels, too.
@@ -222,13 +236,18 @@ class Label(RunOptions):
     source: Path = field(kw_only=False)
     data: Path = field(kw_only=False)
     format: str | None = None
-    text: str | None = None
+    text_column: str | None = None
     distribution: bool = False
     accept_suggested: bool = False
     watch_drift: bool = False
 
 
-@command(app, "calibrant.cli._evaluate:evaluate")
+@command(
+    app,
+    "calibrant.cli._evaluate:evaluate",
+    example="calibrant evaluate mine/task.toml --out mine/check",
+    is_grouped=True,
+)
 class Evaluate(RunOptions):
     """Evaluate a prompt on labelled rows: predictions, accuracy with intervals, calibration, cost.
 
@@ -239,7 +258,7 @@ class Evaluate(RunOptions):
     split
         Rows of the task: train, validation or test.
     file
-        Other labelled rows: JSON Lines, CSV or Parquet, however large.
+        Other labelled rows: CSV, JSON Lines, Parquet or Excel, however large.
     fail_under : METRIC=VALUE
         Exit with 3 when the metric is below: accuracy (over all rows), accuracy_answered, answered, ok (shares of
         rows) or macro_f1; may be given several times.
@@ -257,7 +276,7 @@ class Evaluate(RunOptions):
     parquet: bool = False
 
 
-@command(app, "calibrant.cli._finished:report")
+@command(app, "calibrant.cli._finished:report", example="calibrant report mine/run --open")
 class Report:
     """Write one page about runs: numbers with intervals, charts, mistakes, comparisons; needs no network.
 
@@ -277,7 +296,7 @@ class Report:
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._finished:compare")
+@command(app, "calibrant.cli._finished:compare", example="calibrant compare mine/check mine/other")
 class Compare:
     """Compare runs on the same rows with the first of them: difference, interval, exact test.
 
@@ -294,7 +313,11 @@ class Compare:
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._finished:calibrate")
+@command(
+    app,
+    "calibrant.cli._finished:calibrate",
+    example="calibrant calibrate mine/run --target-accuracy 0.9 --out mine/run",
+)
 class Calibrate:
     """Learn from labelled predictions what their confidence is worth, and which to accept.
 
@@ -327,7 +350,7 @@ class Calibrate:
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._finished:export")
+@command(app, "calibrant.cli._finished:export", example="calibrant export mine/run --out bundle")
 class Export:
     """Pack a run into a bundle: one folder of JSON and text that calibrant.load opens.
 
@@ -359,7 +382,7 @@ class Export:
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._serve:serve")
+@command(app, "calibrant.cli._serve:serve", example="calibrant serve bundle --port 8890")
 class Serve:
     """Answer POST /v1/classify with a bundle, and /healthz, /readyz, /metrics, until Ctrl-C or SIGTERM.
 
@@ -412,7 +435,11 @@ class Serve:
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._doctor:doctor")
+@command(
+    app,
+    "calibrant.cli._doctor:doctor",
+    example="calibrant doctor openai/NAME --api-base http://127.0.0.1:8000/v1",
+)
 class Doctor:
     """Ask a model a few cheap questions, and say what its log-probabilities mean.
 
@@ -436,7 +463,7 @@ class Doctor:
     no_save: bool = False
 
 
-@command(app, "calibrant.cli._models:models")
+@command(app, "calibrant.cli._models:models", example="calibrant models")
 class Models:
     """List the models that can be named, and what is missing for each.
 

@@ -92,7 +92,9 @@ def _print(found: Examination, stored: Path | None, options: Mapping[str, Any]) 
         settings = settings_toml(found, options)
         sys.stdout.write(f"\nRecommended settings, after {found.calls} calls:\n\n{settings}")
     if stored is not None:
-        sys.stdout.write(f"\nStored in {stored}: a classifier of this model that would mislead is refused.\n")
+        sys.stdout.write(
+            f"\nStored in {stored}: later commands read this and refuse settings that contradict it.\n"
+        )
 
 
 def _table(found: Examination) -> Table:

@@ -27,7 +27,9 @@ verifier = _group(
 GROUPS: Final = (batch, history, cascade, router, verifier)
 
 
-@command(batch, "calibrant.cli._batch:submit")
+@command(
+    batch, "calibrant.cli._batch:submit", example="calibrant batch submit mine/task.toml --out jobs/mine"
+)
 class Submit:
     """Send rows as batches of the provider; a second time, it does nothing.
 
@@ -66,12 +68,12 @@ class JobOptions:
     task: Path | None = None
 
 
-@command(batch, "calibrant.cli._batch:status")
+@command(batch, "calibrant.cli._batch:status", example="calibrant batch status jobs/mine")
 class Status(JobOptions):
     """Poll every batch once, and print its status."""
 
 
-@command(batch, "calibrant.cli._batch:collect")
+@command(batch, "calibrant.cli._batch:collect", example="calibrant batch collect jobs/mine --wait")
 class Collect(JobOptions):
     """Fetch the answers and write predictions.jsonl; exit with 1 if there is nothing to write yet or no answer.
 
@@ -90,7 +92,7 @@ class Collect(JobOptions):
     interval: float = 10.0
 
 
-@command(batch, "calibrant.cli._batch:retry")
+@command(batch, "calibrant.cli._batch:retry", example="calibrant batch retry jobs/mine")
 class Retry(JobOptions):
     """Submit the failed rows of a collected job again."""
 
@@ -118,7 +120,11 @@ class HistoryOptions:
     as_json: bool = False
 
 
-@command(history, "calibrant.cli._history:record")
+@command(
+    history,
+    "calibrant.cli._history:record",
+    example="calibrant history record --evaluator judge --profile strict --score 1 --family custom",
+)
 class Record(HistoryOptions):
     """Record a single result.
 
@@ -140,7 +146,12 @@ class Record(HistoryOptions):
     capture: str = "always"
 
 
-@command(history, "calibrant.cli._history:interval", "interval")
+@command(
+    history,
+    "calibrant.cli._history:interval",
+    "interval",
+    example="calibrant history interval --evaluator judge --profile strict",
+)
 class ScoreInterval(HistoryOptions):
     """Print the interval of the mean of the latest 1,000 scores.
 
@@ -159,7 +170,7 @@ class ScoreInterval(HistoryOptions):
     seed: Annotated[int, typer.Option(min=0)] = 0
 
 
-@command(history, "calibrant.cli._history:list_scopes", "list")
+@command(history, "calibrant.cli._history:list_scopes", "list", example="calibrant history list")
 class ListScopes:
     """List the recorded scores by account, evaluator and profile.
 
@@ -195,7 +206,11 @@ class RecordedOptions:
     as_json: bool = False
 
 
-@command(cascade, "calibrant.cli._plan:plan")
+@command(
+    cascade,
+    "calibrant.cli._plan:plan",
+    example="calibrant cascade plan runs/small runs/large --small-cost 1 --large-cost 5 --out runs/plan",
+)
 class Plan(RecordedOptions):
     """Plan the model for each row: cheapest certified, or for a target or a budget.
 
@@ -245,7 +260,11 @@ class Plan(RecordedOptions):
     require_certified: bool = False
 
 
-@command(cascade, "calibrant.cli._plan:replay")
+@command(
+    cascade,
+    "calibrant.cli._plan:replay",
+    example="calibrant cascade replay --threshold 0.9 --cost 1 --cost 5 runs/small runs/large",
+)
 class Replay(RecordedOptions):
     """Price a policy on recorded runs, and measure its accuracy; no model is called.
 
@@ -264,7 +283,12 @@ class Replay(RecordedOptions):
     cost: list[float] | None = None
 
 
-@command(cascade, "calibrant.cli._plan:run", "run")
+@command(
+    cascade,
+    "calibrant.cli._plan:run",
+    "run",
+    example="calibrant cascade run runs/plan small.toml large.toml --file NEW.csv",
+)
 class PlanRun:
     """Carry out a plan: classify texts, or evaluate labelled rows with --out.
 
@@ -324,17 +348,19 @@ class RouterOptions:
     as_json: bool = False
 
 
-@command(router, "calibrant.cli._router:stats")
+@command(router, "calibrant.cli._router:stats", example="calibrant router stats --task task.toml")
 class Stats(RouterOptions):
     """Print the learned estimates of every provider, with 95 % credible intervals if the strategy has them."""
 
 
-@command(router, "calibrant.cli._router:reset")
+@command(router, "calibrant.cli._router:reset", example="calibrant router reset --task task.toml")
 class Reset(RouterOptions):
     """Delete learned records, damaged ones included; running routers begin anew."""
 
 
-@command(verifier, "calibrant.cli._serve:serve_verifier", "serve")
+@command(
+    verifier, "calibrant.cli._serve:serve_verifier", "serve", example="calibrant verifier serve --port 8889"
+)
 class ServeVerifier:
     """Answer POST /verify and GET /health until Ctrl-C.
 

@@ -34,8 +34,8 @@ def init(options: Init) -> None:
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not options.as_json
     draft = draft_task(
         options.data,
-        text=options.text,
-        label=options.label,
+        text=options.text_column,
+        label=options.label_column,
         model=chosen.name,
         ask=_ask if is_terminal else None,
     )
@@ -80,7 +80,7 @@ def next_commands(task: Path, data: Path) -> list[str]:
     run, labelled = task.parent / "run", task.parent / "labelled"
     commands = [
         ["optimize", task, "--out", run],
-        ["label", run, data, "--out", labelled],
+        ["label", run, f"NEW{data.suffix}", "--out", labelled],
         ["report", run, "--open"],
     ]
     return [shlex.join(["calibrant", *map(str, words)]) for words in commands]
@@ -96,6 +96,7 @@ def _record(draft: TaskDraft) -> dict[str, Any]:
         "text": {"column": columns.text, "reason": columns.text_reason},
         "label": {"column": columns.label, "reason": columns.label_reason},
         "split_column": columns.split,
+        "id_column": columns.row_id,
         "labels": dict(draft.labels),
         "split": None if columns.split else list(draft.shares),
         "splits": draft.splits,
@@ -109,10 +110,13 @@ def _lines(draft: TaskDraft, models: Sequence[UsableModel], path: Path, commands
     columns, total = draft.columns, sum(count for _, count in draft.labels)
     separator = f", {SEPARATORS[draft.separator]} between columns" if draft.separator else ""
     lines = [f"{draft.data}: {draft.rows:,} rows{separator}{'' if draft.csv.header else ', no header'}"]
-    lines += aligned([
+    found = [
         ("  text", repr(columns.text), columns.text_reason),
         ("  label", repr(columns.label), columns.label_reason),
-    ])  # fmt: skip
+    ]
+    if columns.row_id is not None:
+        found.append(("  id", repr(columns.row_id), "reports name it"))
+    lines += aligned(found)
     lines += ["", f"{len(draft.labels)} labels"]
     lines += aligned(
         (f"  {name}", f"{count:,}", f"{count / total:.0%}") for name, count in draft.labels[:_SHOWN_LABELS]

@@ -26,7 +26,7 @@ from calibrant.core._prediction import Outcome
 from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._data import UnlabelledTexts, inspect
 from calibrant.evaluation._label import LabelFile, unlabelled
-from calibrant.inference._classifier import as_classifier
+from calibrant.inference._classifier import Classifier, as_classifier
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Label
@@ -54,7 +54,7 @@ def label(options: Label) -> None:
         columns = source.task.columns
         rows = unlabelled(
             options.data,
-            text=options.text or columns.input,
+            text=options.text_column or columns.input,
             context=columns.context,
             limit=options.max_rows,
             csv=columns.csv,
@@ -80,7 +80,8 @@ def label(options: Label) -> None:
             ):
                 result = _run(source, options, classifier, rows, labels.file, on_progress=display, stop=stop)
             write_down(source, options.out, classifier)
-        _print_result(result, labels, options)
+        has_head = isinstance(classifier, Classifier) and classifier.head is not None
+        _print_result(result, labels, options, has_head=has_head)
         exit_as(result, {}, stop=stop)
 
 
@@ -124,7 +125,7 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, label
     job = LabelJob(
         source=str(options.source.resolve()),
         data=str(options.data.resolve()),
-        text=options.text or source.task.columns.input,
+        text=options.text_column or source.task.columns.input,
         limit=options.max_rows,
         format=options.format,
         distribution=options.distribution,
@@ -141,13 +142,13 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, label
     print_output({"outcomes": dict(report.outcomes), **record}, lines, as_json=options.as_json)
 
 
-def _print_result(result: EvaluationResult, labels: DecidedLabels, options: Label) -> None:
+def _print_result(result: EvaluationResult, labels: DecidedLabels, options: Label, *, has_head: bool) -> None:
     """Print the labelled rows, decisions, drift and the files."""
     metrics, written = result.metrics, labels.file.written
     record, lines = labels.outcome(with_drift=options.watch_drift)
     lines = [
         _headline(metrics, written.rows),
-        *aligned(_figures(metrics)),
+        *aligned(_figures(metrics, has_head=has_head)),
         effort_line(metrics),
         *lines,
     ]
@@ -162,7 +163,7 @@ def _headline(metrics: EvaluationMetrics, rows: int) -> str:
     return f"{rows:,}{total} rows done, {with_label:,} of them with a label"
 
 
-def _figures(metrics: EvaluationMetrics) -> Iterator[tuple[str, str]]:
+def _figures(metrics: EvaluationMetrics, *, has_head: bool) -> Iterator[tuple[str, str]]:
     outcomes = dict(metrics.outcomes)
     if metrics.rows_without_text:
         outcomes[Outcome.UNPARSED.value] -= metrics.rows_without_text
@@ -173,6 +174,7 @@ def _figures(metrics: EvaluationMetrics) -> Iterator[tuple[str, str]]:
     more = len(metrics.labels) - len(shown)
     labels = ", ".join(f"{name} {count:,} ({100 * count / total:.1f} %)" for name, count in shown)
     yield "labels", (labels or "-") + (f", and {more:,} more" if more else "")
-    yield "mean confidence", f"{number(metrics.mean_confidence)}, as the model gives it"
+    origin = "after the head" if has_head else "as the model gives it"
+    yield "mean confidence", f"{number(metrics.mean_confidence)}, {origin}"
     yield "answered by", counts_text(metrics.models)
     yield from (("failed", f"{count:,} {kind}") for kind, count in metrics.errors.items())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeVar, dataclass_transform, get_origin
 
 import typer
+from typer.core import TyperCommand
 
 from calibrant.cli._errors import exits_on_error
 
@@ -32,6 +33,25 @@ _SHARED: Final = {
     "task": ("TASK.toml", "The task file."),
     "text": ("", "A text; may be given several times."),
 }
+# Groups of options in the help of commands that have many.
+_GROUPS: Final = {
+    "Rows": ("split", "file", "max_rows", "text_column", "context", "context_column"),
+    "Model and prompt": (
+        *("model", "api_base", "option", "prompt", "run", "label_prior"),
+        *("reflection_model", "reflection_option"),
+    ),
+    "Search": (
+        *("proposer", "max_metric_calls", "minibatch_size", "seed", "prior_correction", "thresholds"),
+    ),
+    "Speed and budget": (
+        *("concurrency", "requests_per_minute", "tokens_per_minute", "timeout", "deadline", "max_cost"),
+        *("engine", "ray_address", "workers"),
+    ),
+    "Answers paid for before": ("cache", "no_cache"),
+    "History of scores": ("history", "account", "profile"),
+    "Output": ("out", "format", "distribution", "watch_drift", "parquet", "fail_under", "as_json"),
+}
+_GROUP_OF: Final = {name: group for group, names in _GROUPS.items() for name in names}
 # Values that a shell proposes; they are checked when the command runs.
 _VALUES: Final = {
     "engine": ("local", "ray"),
@@ -45,7 +65,9 @@ _ENTRY: Final = re.compile(r"^(\w+)(?: : (.+))?\n((?:    .+\n?)+)", re.MULTILINE
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def command(group: typer.Typer, work: str, name: str | None = None) -> Callable[[type[_T]], type[_T]]:
+def command(
+    group: typer.Typer, work: str, name: str | None = None, *, example: str, is_grouped: bool = False
+) -> Callable[[type[_T]], type[_T]]:
     """Return a decorator that makes a class a frozen dataclass and adds it to a group as a command.
 
     A field by position is an argument, a keyword-only field an option. Their help texts stand in the docstring, below
@@ -60,6 +82,10 @@ def command(group: typer.Typer, work: str, name: str | None = None) -> Callable[
         keeps help light.
     name : str, optional
         Name of the command; by default that of the class, in lower case.
+    example : str
+        A command line, shown at the end of the help.
+    is_grouped : bool, default False
+        True to show the options in groups, for a command that has many.
     """
 
     def register(declared: type[_T]) -> type[_T]:
@@ -72,13 +98,32 @@ def command(group: typer.Typer, work: str, name: str | None = None) -> Callable[
 
         texts = _texts(kind)
         fields = inspect.signature(kind, eval_str=True).parameters.values()
-        signature = inspect.Signature([_for_typer(one, *texts.get(one.name, ("", ""))) for one in fields])
-        run.__signature__ = signature  # type: ignore[attr-defined]
+        parameters = [_for_typer(one, *texts.get(one.name, ("", ""))) for one in fields]
+        for parameter in parameters if is_grouped else ():
+            _typer_info(parameter).rich_help_panel = _GROUP_OF.get(parameter.name)
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__doc__ = (inspect.getdoc(kind) or "").split("\n\n")[0]
-        group.command(name or kind.__name__.lower())(run)
+        takes_texts = any(one.name == "text" for one in parameters)
+        group.command(
+            name or kind.__name__.lower(),
+            epilog=f"Example: {example}",
+            cls=_TextCommand if takes_texts else None,
+        )(run)
         return kind
 
     return register
+
+
+class _TextCommand(TyperCommand):
+    """Command that names --text where texts are given by position."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (of typer's own copy of click)
+        """Parse the arguments; refuse texts by position."""
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if ctx.args and not ctx.resilient_parsing:
+            ctx.fail(f"Expected texts by --text, got {ctx.args[0]!r:.60} by position: pass it with --text.")
+        return rest
 
 
 def _texts(kind: type) -> Mapping[str, tuple[str, str]]:
@@ -91,10 +136,17 @@ def _texts(kind: type) -> Mapping[str, tuple[str, str]]:
     return texts
 
 
+def _typer_info(parameter: inspect.Parameter) -> Any:  # noqa: ANN401 (typer's argument or option)
+    """Return typer's metadata of a parameter."""
+    if get_origin(parameter.annotation) is Annotated:
+        return parameter.annotation.__metadata__[0]
+    return parameter.default
+
+
 def _for_typer(parameter: inspect.Parameter, metavar: str, text: str) -> inspect.Parameter:
     """Return a signature parameter with typer's metadata."""
     if get_origin(parameter.annotation) is Annotated:
-        info = parameter.annotation.__metadata__[0]
+        info = _typer_info(parameter)
         info.help, info.metavar = text, metavar or None
         return parameter
     default = ... if parameter.default is parameter.empty else parameter.default

@@ -53,7 +53,9 @@ def write_atomically(path: Path, text: str, *, mode: int = 0o666) -> None:
         file.write(text)
 
 
-def atomic_writer(path: Path, *, mode: int = 0o666) -> AbstractContextManager[IO[str]]:
+def atomic_writer(
+    path: Path, *, mode: int = 0o666, encoding: str = "utf-8"
+) -> AbstractContextManager[IO[str]]:
     """Open a temporary text file beside `path`; rename it to `path` if the block succeeds.
 
     The old file or the new one survives a power cut. The temporary file's name cannot be foreseen, and no symbolic
@@ -65,18 +67,20 @@ def atomic_writer(path: Path, *, mode: int = 0o666) -> AbstractContextManager[IO
         Destination. An existing file or symbolic link is replaced.
     mode : int, default 0o666
         Permissions of the file, from which the process's umask takes away.
+    encoding : str, default "utf-8"
+        Encoding of the file.
 
     Yields
     ------
     file
-        Takes text, written in UTF-8 with line feeds as they are.
+        Takes text, written with line feeds as they are.
 
     Raises
     ------
     OSError
         The file cannot be written.
     """
-    return _put_in_place(path, mode=mode, encoding="utf-8")
+    return _put_in_place(path, mode=mode, encoding=encoding)
 
 
 def atomic_bytes_writer(path: Path) -> AbstractContextManager[IO[bytes]]:

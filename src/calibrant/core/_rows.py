@@ -85,6 +85,10 @@ class Example:
         Explanation of the true answer; shown in feedback only.
     context : str or None
         Source text of the answer; shown to a cascade's verifier only.
+    source : str or None
+        File and line that the row comes from, such as ``rows.csv:77``; for reports alone, and not compared.
+    row_id : str or None
+        Identifier of the row in its file; for reports alone, and not compared.
 
     Raises
     ------
@@ -103,6 +107,8 @@ class Example:
     answer: str
     additional_context: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     context: str | None = None
+    source: str | None = field(default=None, compare=False)
+    row_id: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.input, str):
@@ -137,6 +143,8 @@ class Columns:
         What stands between such labels where they are not given as a JSON array.
     context : str or None
         Source text of the answer, for a cascade's verifier; a row may lack it.
+    row_id : str
+        Identifier of the row, which reports name; a row may lack it.
     csv : CsvFormat
         What is known of the format of CSV files.
     """
@@ -149,6 +157,7 @@ class Columns:
     multi_label: bool = False
     separator: str = ";"
     context: str | None = None
+    row_id: str = "id"
     csv: CsvFormat = ANY_CSV
 
 
@@ -271,6 +280,8 @@ def iter_examples(
             answer=_answer(row, columns),
             additional_context=_additional(row, columns.additional_context),
             context=_context(row, columns.context),
+            source=f"{row.path.name}:{row.line}",
+            row_id=_row_id(row, columns.row_id),
         )
         yield example, row.line
 
@@ -415,14 +426,14 @@ def _text(row: Row, column: str, remedy: str = ": name its column under [data]")
     value = row.values.get(column)
     if not isinstance(value, str) or not value.strip():
         raise row.expected("text", column, "" if column in row.values else remedy)
-    return _encodable(value, row)
+    return encodable_text(value, row)
 
 
 def _label(row: Row, column: str) -> str:
     value = label_text(row.values.get(column))
     if not isinstance(value, str) or not value.strip():
         raise row.expected("text", column, _UNANSWERED if _is_blank(row, column) else "")
-    return _encodable(value, row)
+    return encodable_text(value, row)
 
 
 def _answer(row: Row, columns: Columns) -> str:
@@ -445,7 +456,7 @@ def _answer(row: Row, columns: Columns) -> str:
     if not answer:
         wanted = "labels, or [] where there are none," if columns.multi_label else "an object of labels"
         raise row.expected(wanted, columns.answer, _UNANSWERED if _is_blank(row, columns.answer) else "")
-    return _encodable(answer, row)
+    return encodable_text(answer, row)
 
 
 def _answer_text(text: str, row: Row, columns: Columns) -> str:
@@ -477,6 +488,14 @@ def _context(row: Row, column: str | None) -> str | None:
     return _text(row, column)
 
 
+def _row_id(row: Row, column: str) -> str | None:
+    """Return the identifier of a row, None if there is none."""
+    value = row.values.get(column)
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return None
+    return str(value).strip() or None
+
+
 def _additional(row: Row, column: str) -> Mapping[str, str]:
     value = row.values.get(column)
     if value in (None, "", {}):
@@ -485,10 +504,10 @@ def _additional(row: Row, column: str) -> Mapping[str, str]:
         value = {"context": value}
     if not isinstance(value, Mapping):
         raise row.error(f"expected {column!r} to be text or an object, got {type(value).__name__}.")
-    return {_encodable(str(key), row): _encodable(str(item), row) for key, item in value.items()}
+    return {encodable_text(str(key), row): encodable_text(str(item), row) for key, item in value.items()}
 
 
-def _encodable(text: str, row: Row) -> str:
+def encodable_text(text: str, row: Row) -> str:
     """Return `text`; raise DataError if it holds a lone surrogate, which UTF-8 cannot encode."""
     try:
         text.encode()

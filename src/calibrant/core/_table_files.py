@@ -64,20 +64,28 @@ def read_excel(path: Path, max_characters: int) -> Iterator[tuple[int, dict[str,
     DataError
         The file is not a readable workbook, a column is there twice, or a row is too long.
     """
+    for line, values, _ in read_excel_cells(path, max_characters):
+        yield line, values
+
+
+def read_excel_cells(
+    path: Path, max_characters: int
+) -> Iterator[tuple[int, dict[str, str], tuple[Any, ...]]]:
+    """Yield the rows of `read_excel`, each with its openpyxl cells.
+
+    A formula's cell has the value that Excel computed last.
+    """
     try:
-        import openpyxl  # noqa: PLC0415 (optional)
-    except ImportError as error:
-        problem = "Excel files need openpyxl: pip install openpyxl, or save the sheet as CSV"
-        raise ConfigurationError(f"{path}: {problem}.") from error
-    try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        book = require_excel(str(path)).load_workbook(path, read_only=True, data_only=True)
+    except ConfigurationError:
+        raise
     except Exception as error:
         problem = f"not a readable Excel file ({error}): save it again, or as CSV."
         raise DataError(problem, path=path) from error
     try:
         names: list[str] | None = None
-        for line, cells in enumerate(book.worksheets[0].iter_rows(values_only=True), 1):
-            record = [_text(cell) for cell in cells]
+        for line, cells in enumerate(book.worksheets[0].iter_rows(), 1):
+            record = [_text(cell.value) for cell in cells]
             check_size(sum(map(len, record)), max_characters, path, line)
             if not any(record):
                 continue
@@ -85,9 +93,28 @@ def read_excel(path: Path, max_characters: int) -> Iterator[tuple[int, dict[str,
                 names = named_columns(record, path, line)
             else:
                 padded = record + [""] * (len(names) - len(record))
-                yield line, dict(zip(names, padded, strict=False))
+                yield line, dict(zip(names, padded, strict=False)), cells
     finally:
         book.close()
+
+
+def require_excel(place: str) -> Any:  # noqa: ANN401 (an optional module)
+    """Return the module openpyxl; `place` begins the message about its absence.
+
+    Raises
+    ------
+    ConfigurationError
+        openpyxl is not installed.
+    """
+    try:
+        import openpyxl  # noqa: PLC0415 (optional)
+    except ImportError as error:
+        from calibrant.core._installation import install_command  # noqa: PLC0415 (only when it is missing)
+
+        raise ConfigurationError(
+            f"{place}: Excel files need openpyxl: {install_command('excel')}, or save the sheet as CSV."
+        ) from error
+    return openpyxl
 
 
 def _text(cell: object) -> str:

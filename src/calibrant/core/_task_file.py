@@ -109,6 +109,7 @@ class _DataSection(Section):
     answer_column: str = "answer"
     split_column: str = "split"
     context_column: str | None = pydantic.Field(default=None, min_length=1)
+    id_column: str = "id"
     answer_separator: str = pydantic.Field(default=";", min_length=1)
     split: tuple[Share, Share, Share] | None = None
     encoding: str | None = None
@@ -185,6 +186,7 @@ class TaskFile(Section):
             multi_label=self.multi_label,
             separator=data.answer_separator,
             context=data.context_column,
+            row_id=data.id_column,
             csv=CsvFormat(encoding=data.encoding, separator=data.separator, header=data.header),
         )
 

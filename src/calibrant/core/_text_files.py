@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import functools
 import io
@@ -21,6 +22,8 @@ from calibrant.core._files import decoding_problem, without_doubles
 
 SEPARATORS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _NONE: Final = "\ud800"  # cuts nothing, as no decoded text holds it
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]").search
 
 _LOG = logging.getLogger("calibrant")
 _SAMPLE_BYTES: Final = 65_536
@@ -53,6 +56,70 @@ ANY_CSV: Final = CsvFormat()
 """Format that is found by reading the file."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CsvSpelling:
+    """Form in which a CSV file is written, so that the program of the input opens it.
+
+    Attributes
+    ----------
+    separator : str, default ","
+        What stands between columns.
+    encoding : str, default "utf-8"
+        Python's name of its encoding; ``utf-8-sig`` and ``utf-16`` begin with a byte-order mark.
+    line_end : str
+        What ends a row; a line feed by default.
+    names_separator : bool, default False
+        True if a first line such as ``sep=;`` names the separator for Excel.
+    """
+
+    separator: str = ","
+    encoding: str = "utf-8"
+    line_end: str = "\n"
+    names_separator: bool = False
+
+
+def csv_spelling(path: Path, form: CsvFormat = ANY_CSV, *, column: str | None = None) -> CsvSpelling:
+    """Return the separator, encoding, byte-order mark and line end of a CSV file, as `read_csv` reads it.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which is read once.
+    form : CsvFormat
+        What is known of its format.
+    column : str, optional
+        A column that its header should have; see `found_separator`.
+    """
+    encoding = form.encoding or _found_encoding(path)
+    separator = form.separator or found_separator(path, encoding, column=column if form.header else None)
+    with path.open(encoding=encoding, errors="replace", newline="") as file:
+        first = file.readline(_SAMPLE_BYTES).removeprefix("\ufeff")
+    with path.open("rb") as file:
+        has_mark = file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+    if has_mark and codecs.lookup(encoding).name == "utf-8":
+        encoding = "utf-8-sig"
+    return CsvSpelling(
+        separator="," if separator == _NONE else separator,
+        encoding=encoding,
+        line_end="\r\n" if first.endswith("\r\n") else "\n",
+        names_separator=first.startswith("sep="),
+    )
+
+
+def _found_encoding(path: Path) -> str:
+    """Return the encoding in which a CSV file is read if none is named."""
+    with path.open("rb") as file:
+        if file.read(2) in _UTF16_MARKS:
+            return "utf-16"
+        file.seek(0)
+        for line in file:
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return _WINDOWS
+    return "utf-8"
+
+
 def read_json_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the objects of a JSON Lines file, each with the number of its line.
 
@@ -75,10 +142,24 @@ def read_json_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, dict[str,
             except (ValueError, RecursionError) as error:
                 msg = f"expected one JSON object per line, got broken JSON ({error})."
                 raise DataError(msg, path=path, line=line) from error
+            if "\\u" in text:
+                _check_names(value, path, line)
             if not isinstance(value, dict):
                 msg = f'expected a JSON object, got {type(value).__name__}: write {{"input": ..., "answer": ...}}.'
                 raise DataError(msg, path=path, line=line)
             yield line, value
+
+
+def _check_names(value: object, path: Path, line: int) -> None:
+    """Raise DataError for the name of a column that holds a lone surrogate, which no file and no terminal takes."""
+    for name in value if isinstance(value, dict) else ():
+        if _SURROGATE(name):
+            raise DataError(
+                f"expected characters in the name of a column, got half of a surrogate pair in {name!a:.80}: correct "
+                "the name.",
+                path=path,
+                line=line,
+            )
 
 
 def text_lines(file: BinaryIO, path: Path, max_bytes: int) -> Iterator[tuple[int, str]]:
@@ -267,7 +348,9 @@ def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None)
             if encoding is not None or not is_ascii or not _is_windows(path):
                 raise _undecodable(error, path, number, encoding) from error
             place = os.path.normpath(path)
-            _say_once(f"{place}: not UTF-8: read as Windows-1252; encoding under [data] names another.")
+            _say_once(
+                f"{place}: not UTF-8: read as Windows-1252. If letters look wrong, set encoding under [data]."
+            )
             codec, text = _WINDOWS, data.decode(_WINDOWS)
         is_ascii = is_ascii and data.isascii()
         yield len(data), text.removeprefix("\ufeff") if number == 1 else text

@@ -111,7 +111,9 @@ class Reader:
         for number, block in blocks_of(checked(self.dataset, self.labels), self.block_rows):
             finished = self.finished.get(number, ())
             rows = [
-                (index, row.input, row.answer, row.context) for index, row in block if index not in finished
+                (index, row.input, row.answer, row.context, row.source, row.row_id)
+                for index, row in block
+                if index not in finished
             ]
             if not rows:
                 continue
@@ -209,7 +211,7 @@ class Worker:
     def answer(self, number: int, rows: Sequence[Sequence[Any]]) -> AnsweredBlock:
         """Answer as many rows of a block as the budgets allow.
 
-        A row is a sequence of place, text, answer and context.
+        A row is a sequence of place, text, answer, context, source and identifier.
         """
         lines: list[bytes] = []
         stopped = ""
@@ -231,7 +233,10 @@ class Worker:
 
     def _answer(self, rows: Sequence[Sequence[Any]], lines: list[bytes]) -> str:
         """Answer rows lent by the ledger; return the reason for an early end, or an empty text."""
-        examples = [Example(input=text, answer=answer, context=context) for _, text, answer, context in rows]
+        examples = [
+            Example(input=text, answer=answer, context=context, source=source, row_id=row_id)
+            for _, text, answer, context, source, row_id in rows
+        ]
 
         def deliver(place: int, prediction: Prediction) -> None:
             lines.append(row_line(rows[place][0], examples[place], prediction))

@@ -120,7 +120,7 @@ class UnlabelledFile(UnlabelledTexts):
     Parameters
     ----------
     path : Path
-        JSON Lines, CSV or Parquet.
+        JSON Lines, CSV, Parquet or Excel.
     text : str
         Column of the text. A row whose cell is empty becomes an empty text.
     context : str, optional
@@ -162,6 +162,11 @@ class UnlabelledFile(UnlabelledTexts):
         return self.path.suffix.lower() == ".parquet"
 
     @property
+    def is_excel(self) -> bool:
+        """True if the cells have types and number formats."""
+        return self.path.suffix.lower() == ".xlsx"
+
+    @property
     def read_columns(self) -> list[str]:
         """Columns that an example is made of."""
         return [self.text, *([] if self._context is None else [self._context])]
@@ -174,7 +179,8 @@ class UnlabelledFile(UnlabelledTexts):
                 if column not in row.values:
                     known = ", ".join(map(str, row.values)) or "none"
                     raise row.error(
-                        f"expected a column {column!r}, got the columns {known:.200}: name that of the texts (--text)."
+                        f"expected a column {column!r}, got the columns {known:.200}: name that of the texts "
+                        "(--text-column)."
                     )
             yield row.values, self.example(row)
 

@@ -294,13 +294,12 @@ class BatchEvaluator:
                     RunDirectory.opened(Path(out), fingerprint, comparable=public_description)
                 )
                 run.write_to(directory, about)
+                stack.push(run.forget_journal)
                 if file is not None:
                     stack.enter_context(file.kept())
             if run.account.remaining != 0:
                 self._keep_journal(run, stack)
                 run.answer()
-            elif run.directory is not None:
-                run.directory.remove_journal()  # left by a kill at the very end
             result = run.finish()
         return result if file is None else replace(result, written=file.written)
 
@@ -329,7 +328,6 @@ class BatchEvaluator:
         directory = run.directory
         if run.predictor.journal is not None or directory is None:
             return
-        stack.callback(lambda: directory.remove_journal() if run.complete else None)
         # Nothing is written under the name of a directory that is moved or removed, the journal included.
         run.predictor.use_journal(stack.enter_context(open_cache(directory.journal, recreate=False)))
 
@@ -381,6 +379,11 @@ class _EvaluationRun:
         self._file.recover(self._rows())
         if self.account.remaining is not None:
             self.account.remaining += len(self._file.failed) - self._file.rows
+
+    def forget_journal(self, fault: type[BaseException] | None, *_: object) -> None:
+        """Remove the directory's own journal once the rows, and the labels if any, are all written."""
+        if fault is None and self.complete and self.directory is not None:
+            self.directory.remove_journal()
 
     def settle(self, rows: int) -> None:
         """Find out how the model is asked, before the run is named after it, and log what `rows` rows cost."""

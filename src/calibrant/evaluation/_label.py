@@ -1,36 +1,41 @@
-"""``labels.csv``, ``.jsonl`` or ``.parquet``: the columns of an input with the label of every row."""
+"""``labels.csv``, ``.jsonl``, ``.parquet`` or ``.xlsx``: the columns of an input with the label of every row."""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import hashlib
 import json
 import logging
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import IO, Any, Final, Protocol, TypeAlias, cast
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers, write_atomically
 from calibrant.core._frames import ANSWER_COLUMNS, DECISIONS, Frame, is_frame, texts_of
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._reported import writable
-from calibrant.core._rows import Example, Row, TextWithContext
-from calibrant.core._text_files import ANY_CSV, CsvFormat
+from calibrant.core._rows import MAX_ROW_BYTES, Example, Row, TextWithContext
+from calibrant.core._table_files import read_excel_cells, require_excel
+from calibrant.core._text_files import ANY_CSV, CsvFormat, CsvSpelling, csv_spelling
 from calibrant.evaluation._data import NO_TEXT, UnlabelledFile, UnlabelledTexts
+from calibrant.evaluation._excel import excel_writer
 from calibrant.evaluation._parquet import NUMBERS, require_parquet
-from calibrant.runs._directory import PREDICTIONS, unwritable
+from calibrant.runs._directory import PREDICTIONS, to_keep_answers, unwritable
 from calibrant.runs._records import RowFile, record_line
 from calibrant.runs._shards import Shards
 
 _LOG = logging.getLogger("calibrant")
 
-FORMATS: Final = ("csv", "jsonl", "parquet")
-_ENDINGS: Final = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+FORMATS: Final = ("csv", "tsv", "jsonl", "parquet", "xlsx")
+_ENDINGS: Final = {f".{name}": name for name in FORMATS} | {".ndjson": "jsonl"}
 _DISTRIBUTION: Final = "probabilities"
 _PREFIX: Final = "calibrant_"
 _BLOCK: Final = 1024  # rows in memory
@@ -122,8 +127,9 @@ class LabelFile:
         Directory of the run.
     rows : UnlabelledTexts
         The input.
-    file_format : {"csv", "jsonl", "parquet"}, optional
-        By default that of the input; of texts ``jsonl``.
+    file_format : {"csv", "tsv", "jsonl", "parquet", "xlsx"}, optional
+        By default that of the input; of texts ``jsonl``. A CSV file has the separator, encoding, byte-order mark and
+        line ends of an input of the same ending; else commas, and tabs in ``.tsv``, in UTF-8.
     decide : callable, optional
         Returns the decisions on predictions; by default a cascade's own verdicts count.
     distribution : bool, default False
@@ -141,7 +147,7 @@ class LabelFile:
     Raises
     ------
     ConfigurationError
-        The format is unknown, pyarrow is missing, or the input lies in the directory.
+        The format is unknown, pyarrow or openpyxl is missing, or the input lies in the directory.
     """
 
     def __init__(
@@ -162,6 +168,8 @@ class LabelFile:
             )
         if file_format == "parquet":
             require_parquet()
+        if file_format == "xlsx":
+            require_excel("--format xlsx")
         if source is not None and directory.resolve() in (source.resolve(), *source.resolve().parents[:1]):
             raise ConfigurationError(
                 f"Expected an output directory apart from the input, got {directory} for {source}: choose another "
@@ -243,7 +251,7 @@ class LabelFile:
         note.unlink(missing_ok=True)  # a kill before it is written anew would make it wrong
 
     def _answered_blocks(self) -> Iterator[tuple[list[Any], list[Mapping[str, Any]], Any]]:
-        """Yield blocks of answered rows: their records, their input, and the Arrow table of a Parquet input."""
+        """Yield blocks of answered rows: their records, their input, and its own form; see `_input_blocks`."""
         lines, number = answered_lines(self.directory), 0
         for block, table in self._input_blocks():
             records = [json.loads(line) for line in islice(lines, len(block))]
@@ -252,14 +260,17 @@ class LabelFile:
                 if (record["input"], record.get("context")) != (example.input, example.context):
                     raise StateError(
                         f"{self.path}: row {number} of the input has another text or context now than when it was "
-                        "labelled: choose a new directory, or restore the data."
+                        f"labelled: {to_keep_answers(self.directory)}"
                     )
             yield records, [values for values, _ in block[: len(records)]], table
             if len(records) < len(block):
                 return
 
     def _input_blocks(self) -> Iterator[tuple[list[tuple[Mapping[str, Any], Example]], Any]]:
-        """Yield blocks of the input: values and example of each row, and the Arrow table of a Parquet input."""
+        """Yield blocks of the input: values and example of each row, and the form that keeps their types.
+
+        That is an Arrow table if a Parquet file becomes one, the cells of each row if an Excel file does, else None.
+        """
         rows = self._rows
         if self._format == "parquet" and isinstance(rows, UnlabelledFile) and rows.is_parquet:
             arrow = require_parquet()
@@ -267,6 +278,16 @@ class LabelFile:
                 cells = batch.select(rows.read_columns).to_pylist()
                 found = [Row(values=values, path=rows.path, line=0) for values in cells]
                 yield [(row.values, rows.example(row)) for row in found], arrow.Table.from_batches([batch])
+            return
+        if self._format == "xlsx" and isinstance(rows, UnlabelledFile) and rows.is_excel:
+            cells = read_excel_cells(rows.path, MAX_ROW_BYTES)
+            while found_rows := list(islice(cells, _BLOCK)):
+                examples = [
+                    rows.example(Row(values=values, path=rows.path, line=line))
+                    for line, values, _ in found_rows
+                ]
+                values = [values for _, values, _ in found_rows]
+                yield list(zip(values, examples, strict=True)), [cells for *_, cells in found_rows]
             return
         records = rows.records()
         while block := list(islice(records, _BLOCK)):
@@ -283,9 +304,19 @@ class LabelFile:
         names = list(self._names.values())
         if self._format == "jsonl":
             return _json_lines_writer(self.path, names)
-        if self._format == "csv":
-            return _csv_writer(self.path, list(self._rows.columns), names)
-        return _parquet_writer(self.path, self._rows, names)
+        if self._format == "parquet":
+            return _parquet_writer(self.path, self._rows, names)
+        columns = list(self._rows.columns)
+        if self._format == "xlsx":
+            return excel_writer(self.path, columns, names)
+        return _csv_writer(self.path, columns, names, self._spelling())
+
+    def _spelling(self) -> CsvSpelling:
+        """Return the form of the CSV file: that of the input, if it has the same ending."""
+        rows = self._rows
+        if isinstance(rows, UnlabelledFile) and rows.path.suffix.lower() == self.path.suffix:
+            return csv_spelling(rows.path, rows.csv, column=rows.text)
+        return CsvSpelling(separator="\t" if self._format == "tsv" else ",")
 
 
 _Write: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]
@@ -360,9 +391,13 @@ def _json_lines_writer(path: Path, names: Sequence[str]) -> Iterator[_Write]:
 
 
 @contextmanager
-def _csv_writer(path: Path, columns: Sequence[str], names: Sequence[str]) -> Iterator[_Write]:
-    with atomic_writer(path) as file:
-        writer = csv.writer(file, lineterminator="\n")
+def _csv_writer(
+    path: Path, columns: Sequence[str], names: Sequence[str], spelling: CsvSpelling
+) -> Iterator[_Write]:
+    with _text_writer(path, spelling.encoding) as file:
+        if spelling.names_separator:
+            file.write(f"sep={spelling.separator}{spelling.line_end}")
+        writer = csv.writer(file, delimiter=spelling.separator, lineterminator=spelling.line_end)
         writer.writerow([*map(_cell, columns), *names])
 
         def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
@@ -370,6 +405,35 @@ def _csv_writer(path: Path, columns: Sequence[str], names: Sequence[str]) -> Ite
                 writer.writerow([*(_cell(row.get(column)) for column in columns), *map(_cell, more)])
 
         yield write
+
+
+@contextmanager
+def _text_writer(path: Path, encoding: str) -> Iterator[IO[str]]:
+    """Open a text file to write; if the encoding lacks a character, it is UTF-8 with a byte-order mark instead."""
+    if codecs.lookup(encoding).name.startswith("utf"):
+        with atomic_writer(path, encoding=encoding) as file:
+            yield file
+        return
+    # Rows come once, and their last one may hold a character that the encoding lacks.
+    with tempfile.TemporaryFile("w+", encoding="utf-8", newline="", dir=path.parent) as texts:
+        yield texts
+        try:
+            _copy_texts(texts, path, encoding)
+        except UnicodeEncodeError as error:
+            _LOG.warning(
+                "%s: %s, the encoding of the input, has no %r: written in UTF-8 with a byte-order mark, which Excel "
+                "opens, too.",
+                path,
+                encoding,
+                error.object[error.start],
+            )
+            _copy_texts(texts, path, "utf-8-sig")
+
+
+def _copy_texts(texts: IO[str], path: Path, encoding: str) -> None:
+    texts.seek(0)
+    with atomic_writer(path, encoding=encoding) as file:
+        shutil.copyfileobj(texts, file)
 
 
 def _cell(value: object) -> str | None:

@@ -18,12 +18,12 @@ _GROUP: Final = 16_384  # rows in memory, and of a row group
 # Columns of one value a row, by the type of the value.
 WHOLE = ("index", "attempts", "prompt_tokens", "completion_tokens")
 NUMBERS = ("confidence", "label_mass", "unresolved_mass", "latency_seconds", "cost")
-TEXTS = ("input", "answer", "label", "outcome", "reason", "space", "model")
+TEXTS = ("input", "answer", "label", "outcome", "reason", "space", "model", "source", "id")
 TRUTHS = ("correct", "accepted")
 _COLUMNS: Final = (
     *("index", "input", "answer", "label", "confidence", "correct", "outcome", "reason", "probabilities"),
     *("label_mass", "unresolved_mass", "space", "model", "attempts", "latency_seconds", "prompt_tokens"),
-    *("completion_tokens", "cost", "steps", "accepted", "parts"),
+    *("completion_tokens", "cost", "steps", "accepted", "parts", "source", "id"),
 )
 
 

@@ -21,6 +21,7 @@ from calibrant.runs._directory import (
     rescue_if_lost,
     write_json,
 )
+from calibrant.runs._records import origin_record
 
 VERSION: Final = 1
 _ROWS: Final = "batch-rows.jsonl"
@@ -328,6 +329,7 @@ class BatchJob:
         with (self.path / _ROWS).open("w", encoding="utf-8") as file:
             for row in rows:
                 record = {"input": row.input, "answer": row.answer, "context": dict(row.additional_context)}
+                record |= origin_record(row)
                 file.write(json.dumps(record) + "\n")
 
     def read_rows(self) -> Iterator[Example]:
@@ -345,7 +347,11 @@ class BatchJob:
                 number += 1
                 record = json.loads(line)
                 yield Example(
-                    input=record["input"], answer=record["answer"], additional_context=record["context"]
+                    input=record["input"],
+                    answer=record["answer"],
+                    additional_context=record["context"],
+                    source=record.get("source"),
+                    row_id=record.get("id"),
                 )
         if number != self.rows:
             raise StateError(f"{path}: expected {self.rows} rows, got {number}: restore the file.")

@@ -15,7 +15,7 @@ from calibrant.calibration._saved import DEMONSTRATIONS
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import DataError, ProviderError
 from calibrant.core._files import write_atomically
-from calibrant.core._label_records import described_labels
+from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._predictor import Predictor
@@ -50,6 +50,7 @@ from calibrant.optimization._result import (
     final_score,
     score_prompt,
 )
+from calibrant.runs._records import origin_record
 
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
 
@@ -266,6 +267,7 @@ class TestStage(SearchStage):
                 "input": example.input,
                 "answer": example.answer,
                 "correct": prediction.label == example.answer,
+                **origin_record(example),
                 **prediction_to_record(prediction),
             }
             for name, made in predictions.items()
@@ -275,7 +277,7 @@ class TestStage(SearchStage):
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         write_atomically(directory / "predictions.jsonl", text)
         write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
-        record = {**result.to_record(), **described_labels(self.task.labels)}
+        record = {**result.to_record(), "label_set": labels_to_record(self.task.labels)}
         write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))
         best = self._best()
         fingerprint = best.fingerprint()

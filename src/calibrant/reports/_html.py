@@ -202,7 +202,8 @@ def _effort(run: Run) -> list[tuple[str, str]]:
     prices = rows.cost[~np.isnan(rows.cost)]
     total, n = float(prices.sum()), len(prices)
     priced = f"${total:.4f}, ${1000 * total / max(n, 1):.4f} for 1,000 rows; {n:,} rows with a price"
-    parts.append(("cost of these rows", priced if n else "no price is known"))
+    unpriced = "none: the model runs here" if _is_embedded(metrics.get("model")) else "no price is known"
+    parts.append(("cost of these rows", priced if n else unpriced))
     if isinstance(metrics.get("cost"), int | float):
         parts.append(("cost of the whole run", f"${metrics['cost']:.4f}"))
     seconds = rows.latency[~np.isnan(rows.latency)]
@@ -215,6 +216,10 @@ def _effort(run: Run) -> list[tuple[str, str]]:
             label = "rows without a call" if key == "rows_from_cache" else key.replace("_", " ")
             parts.append((label, f"{metrics[key]:,}"))
     return parts
+
+
+def _is_embedded(model: object) -> bool:
+    return isinstance(model, str) and model.startswith(("local/", "llamacpp:"))
 
 
 def _matrix(summary: ClassificationSummary) -> dict[str, Any]:

@@ -132,8 +132,11 @@ class RowTexts:
 
     Attributes
     ----------
-    line : int
-        Place of the row among those of its prompt, from 1.
+    source : str
+        File and line of the row, such as ``rows.csv:77``; where they are unknown, its place among those of its prompt,
+        from 1.
+    row_id : str
+        Its identifier in the file; empty where there is none.
     input, answer, given, reason : str
         The text, the true label, the given label (or else the outcome), the reason of a failure.
     confidence : float
@@ -144,7 +147,8 @@ class RowTexts:
         Probability of the true label, learned from the other rows; None where rows are not ranked by it.
     """
 
-    line: int
+    source: str
+    row_id: str
     input: str
     answer: str
     given: str
@@ -280,7 +284,8 @@ def read_texts(
     for place, record in zip(chosen, records, strict=True):
         found.append(
             RowTexts(
-                line=int(place) + 1,
+                source=str(record.get("source") or int(place) + 1),
+                row_id=_shown_text(str(record.get("id") or "")),
                 input=_shown_text(record["input"]),
                 answer=_shown_text(spoken(record["answer"])),
                 given=_shown_text(record["outcome"] if record["label"] is None else spoken(record["label"])),

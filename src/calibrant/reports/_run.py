@@ -143,11 +143,13 @@ def read_run(directory: Path) -> Run:
     finished = bool(search or metrics)
     per_label = metrics.get("per_label")
     labels = list(per_label) if isinstance(per_label, dict) else []
+    known = _label_set(directory, search)
+    structured = isinstance(known, OrdinalLabels | HierarchicalLabels | CompositeLabels)
     prompts = read_rows(
         directory / "predictions.jsonl",
         finished=finished,
-        labels=labels,
-        structure=_structure(directory, search),
+        labels=labels if known is None else known,
+        structure=known if structured else None,
     )
     rows = (
         prompts.get("final") or prompts.get("best") or prompts.get("") or next(iter(prompts.values()), None)
@@ -187,20 +189,19 @@ def _json(path: Path) -> dict[str, Any]:
     return read_json_object(path, remedy="restore the file or run it again") if path.exists() else {}
 
 
-def _structure(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
-    """Return the label set of a structured or composite run; None for plain labels."""
+def _label_set(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
+    """Return the label set of a run, so that labels without a row count, too; None where the run does not say."""
     path = directory / ("result.json" if search else "run.json")
     try:
         record = (search or _json(path)).get("label_set")
         if record is None:
             path = directory / "task.json"
             record = _json(path)["tasks"][0]["labels"] if path.exists() else None
-        labels = None if record is None else labels_from_record(record)
+        return None if record is None else labels_from_record(record)
     except (ConfigurationError, KeyError, IndexError, TypeError) as error:
         raise StateError(
             f"{path}: expected the settings of a run ({error!r:.200}): restore the file or run it again."
         ) from error
-    return labels if isinstance(labels, OrdinalLabels | HierarchicalLabels | CompositeLabels) else None
 
 
 def _search(path: Path, record: Mapping[str, Any], seed: PromptRows | None) -> SearchResults:

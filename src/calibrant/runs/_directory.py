@@ -213,6 +213,20 @@ class RunDirectory:
             path.unlink(missing_ok=True)
 
 
+def to_keep_answers(folder: Path) -> str:
+    """Return the end of a message on changed data: the command that keeps the run's answers."""
+    journal = RunDirectory(path=folder).journal
+    if journal.exists():
+        return (
+            f"restore the data, or run the command with a new --out and with --cache {journal} instead of --no-cache: "
+            "only new and changed rows are asked about."
+        )
+    return (
+        "restore the data, or run the command with a new --out: the cache has the answers to unchanged rows (unless "
+        "--no-cache was given), so only new and changed ones are asked about."
+    )
+
+
 def scoring_of_rows(directory: Path) -> str | None:
     """Return the scoring by which the rows in a run's directory were answered; None where it says nothing."""
     if not RunDirectory(path=directory).has_rows():

@@ -16,7 +16,7 @@ from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._files import is_in_place
 from calibrant.core._prediction import Prediction
 from calibrant.core._rows import Example
-from calibrant.runs._directory import RunDirectory, unwritable
+from calibrant.runs._directory import RunDirectory, to_keep_answers, unwritable
 from calibrant.runs._records import CountRow, RowFile, StoredRow, record_line, row_record
 
 _BATCH: Final = 256  # rows
@@ -93,13 +93,13 @@ class PredictionsFile:
             )
         if example is None:
             raise StateError(
-                f"{self._path}: holds more rows than the {self.rows:,} to be evaluated: choose a new directory, "
-                "or evaluate as many rows as before."
+                f"{self._path}: holds more rows than the {self.rows:,} that the input has now: "
+                f"{to_keep_answers(self._directory.path)}"
             )
         if not row.is_same:
             raise StateError(
                 f"{self._path}:{number}: was evaluated on another text, answer or context than row {number} of the "
-                "input has now: choose a new directory, or restore the data."
+                f"input has now: {to_keep_answers(self._directory.path)}"
             )
         if not row.is_finished:
             self.failed.append(self.rows)

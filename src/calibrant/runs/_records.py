@@ -70,7 +70,8 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
     ``correct`` is None if the row failed with a transport error, or its true label is not known.
     ``attempts`` is 0 where the model's answer was known already, so that nothing was paid; tokens and
     cost are those of the answer. An answer that is no label has its ``text``, 500 characters at most. Answers that
-    hold several labels have ``parts``, and the least label mass of these; a row with a context has that.
+    hold several labels have ``parts``, and the least label mass of these; a row with a context has that, and one of
+    a file has its ``source`` and, where there is one, its ``id``.
 
     Parameters
     ----------
@@ -111,6 +112,7 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
         record["text"] = prediction.text[:_LONGEST_TEXT]  # what the model wrote, as it is no label
     if example.context is not None:
         record["context"] = example.context
+    record |= origin_record(example)
     if prediction.steps:
         record["steps"] = [step_to_record(step) for step in prediction.steps]
         record["accepted"] = prediction.accepted
@@ -119,6 +121,12 @@ def row_record(index: int, example: Example, prediction: Prediction) -> dict[str
             _part(part, None if unknown else part_of(example.answer, part.name)) for part in prediction.parts
         ]
     return record
+
+
+def origin_record(example: Example) -> dict[str, str]:
+    """Return the file, line and identifier of a row as JSON values, as far as they are known."""
+    values = {"source": example.source, "id": example.row_id}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _part(part: Part, truth: str | None) -> dict[str, Any]:

@@ -254,6 +254,14 @@ class CascadePlan:
                 for member, rule in zip(policy.members, policy.rules, strict=False)
                 if rule.splits
             ),
+            *(
+                f"{names[member]} answers where its confidence lies {rule.ranges()}; {names[following]} is asked about "
+                "the others."
+                for member, following, rule in zip(
+                    policy.members, policy.members[1:], policy.rules, strict=False
+                )
+                if rule.threshold is None and not rule.splits
+            ),
             self.describe_certificate(),
             f"The numbers, with {100 * self.report.accuracy.level:g} % intervals, are from {rows.reporting:,} rows "
             f"that {seen}; {rows.planning:,} others were for planning"

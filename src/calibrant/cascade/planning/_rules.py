@@ -215,6 +215,16 @@ class KeepRule:
         edge = f"{self.edges[0] if self.edges else 0.0:.6g}"
         return f"{edge} ({self.tied_share:.1%} of those tied at it)" if self.splits else edge
 
+    def ranges(self) -> str:
+        """Return the ranges of confidence that the rule keeps, in words; the lower end of each belongs to it."""
+        lower, upper = [0.0, *self.edges], [*self.edges, 1.0]
+        kept = [
+            f"from {low:.4g} to {high:.4g}"
+            for low, high, keeps in zip(lower, upper, self.keeps, strict=True)
+            if keeps
+        ]
+        return " or ".join(kept) or "nowhere"
+
     def to_record(self) -> dict[str, Any]:
         """Return the rule as JSON values.
 

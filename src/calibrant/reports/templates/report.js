@@ -22,7 +22,7 @@
       const text = row.cells[column].textContent;
       return row.cells[column].classList.contains("number") ? (text === "-" ? -1 : Number(text)) : text;
     };
-    const compare = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b));
+    const compare = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b, undefined, { numeric: true }));
     const sort = (head, column) => {
       const up = head.getAttribute("aria-sort") !== "ascending";
       for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
