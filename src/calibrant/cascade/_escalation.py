@@ -177,7 +177,12 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
             "Expected threshold with calibrators, got native_threshold: what a calibrator returns has no such unit."
         )
     limits = [] if routers else _thresholds(threshold, native, method, count)
-    verify_last = not routers if verify_last is None else verify_last
+    if verify_last is None:
+        own_threshold = _has_last_threshold(threshold if native_threshold is None else native_threshold, count)
+        verify_last = own_threshold or not method.makes_calls
+    # Nothing is compared with the last model's threshold where its answer is not verified.
+    judged = count if verify_last else count - 1
+    limits, native = limits[:judged], native[:judged]
     return Policy(
         count=count,
         # Confidence has ends: mean log-probabilities of -4 and of -5 are both 0, so a native threshold counts as it is.
@@ -195,6 +200,12 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
             "verify_last": verify_last,
         },
     )
+
+
+def _has_last_threshold(threshold: Thresholds | None, count: int) -> bool:
+    """Return True if the last model has a threshold of its own: one of several, or that of the only model."""
+    several = isinstance(threshold, Sequence | np.ndarray)
+    return count == 1 or (several and len(threshold) == count)
 
 
 def _check_one_of(**options: object) -> None:

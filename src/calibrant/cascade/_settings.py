@@ -143,6 +143,9 @@ class CascadeSettings(Section):
     context : str or None
         Text that every answer has to rest on, where its row has none of its own; only with ``self_verify`` and
         ``automix_entailment``.
+    verify_last : bool or None
+        Whether the last model's answer is verified, too. None takes what `Cascade` does: only where that makes no
+        call.
     learned_file : Path or None
         File that a `calibrant.cascade.LearnedScorer` was saved to; only with ``learned``, which needs one.
     max_escalations, max_tokens : int or None
@@ -180,6 +183,7 @@ class CascadeSettings(Section):
     verifier_server_url: str | None = pydantic.Field(default=None, validate_default=True)
     verifier_timeout_seconds: Amount = 0.0
     context: str | None = pydantic.Field(default=None, min_length=1)
+    verify_last: bool | None = None
     learned_file: Path | None = pydantic.Field(default=None, validate_default=True)
     max_escalations: Count | None = None
     max_tokens: Count | None = None

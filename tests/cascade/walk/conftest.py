@@ -47,6 +47,7 @@ class Told:
         self.top_logprobs = top_logprobs
         self.asked: list[Answered] = []
         self.closed = 0
+        self.makes_calls = calls > 0
         self._calls, self._about = calls, about
         self._say = say if callable(say) else lambda answered: say[answered.classifier.client.name]
 

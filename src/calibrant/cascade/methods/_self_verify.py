@@ -85,6 +85,7 @@ class SelfVerify(BaseMethod):
     max_tokens: int = 256
     temperature: float | None = 0.1
     name: ClassVar[str] = "self_verify"
+    makes_calls: ClassVar[bool] = True
     unit: ClassVar[str] = "a grade"
 
     def __post_init__(self) -> None:

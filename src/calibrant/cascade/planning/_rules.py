@@ -165,6 +165,14 @@ class KeepRule:
         return self.edges[0] if self.keeps == (False, True) and not self.splits else None
 
     @property
+    def kept_ranges(self) -> list[tuple[float | None, float | None]]:
+        """Ranges of kept confidence, from the lower end up to below the upper one; None where there is no end."""
+        lower: list[float | None] = [None, *self.edges]
+        upper: list[float | None] = [*self.edges, None]
+        ends = zip(lower, upper, self.keeps, strict=True)
+        return [(low, high) for low, high, keeps in ends if keeps]
+
+    @property
     def tied_confidence(self) -> float | None:
         """Confidence at which ties are split; None if no ties are split."""
         return self.edges[0] if self.splits else None
