@@ -439,7 +439,7 @@ def test_reflective_records_hold_label_and_feedback() -> None:
     assert set(found) == {"system_prompt", "user_template"}
     (record,) = found["system_prompt"]
     assert record["Inputs"] == "a"
-    assert record["Generated Outputs"] == "Food (73.0% probability)"
+    assert record["Generated Outputs"] == "Food"
     assert record["Feedback"].startswith("Wrong (73% probability).")
     assert "Power company" in record["Feedback"]
 

@@ -213,18 +213,18 @@ def test_it_works_inside_other_programs() -> None:
 
 
 def test_a_call_leaves_one_trace() -> None:
-    """A call leaves one trace with label and probability."""
+    """A call leaves one trace, with the label alone."""
     module = program({"x": ("cat", 0.8)})
     with dspy.context(trace=[]):
         module(text="x")
         ((predictor, inputs, output),) = dspy.settings.trace
     assert predictor is module.predict
     assert inputs == {"text": "x"}
-    assert output.toDict() == {"label": "cat", "probability": "80.0%"}
+    assert output.toDict() == {"label": "cat"}
 
 
 def test_the_trace_shows_unreadable_answers() -> None:
-    """The trace of an answer without confidence has the text and no probability."""
+    """The trace of an answer that is no label has its text."""
     module = program(ANSWERS)
     with dspy.context(trace=[]):
         for text in ("horse", "refusal", "bare"):
@@ -325,6 +325,22 @@ def test_other_field_names_are_used_everywhere() -> None:
         LinearBlendScoring(0.99).score(is_correct=True, logprob_score=math.log(0.8))
     )
     assert list(module.predict.signature.fields) == ["line", "category"]
+
+
+def test_examples_keep_their_own_field_names() -> None:
+    """`examples` takes ``dspy.Example``s with the module's field names, and names those that are missing."""
+    module = ConfidenceClassifier(classifier({"a": "cat"}), text_field="review", label_field="animal")
+    own = dspy.Example(review="a", animal="CAT", additional_context="said softly", source="book")
+    (found,) = module.examples([own])
+    assert found.toDict() == {"review": "a", "animal": "cat", "additional_context": "said softly"}
+    assert module(**found.inputs()).animal == "cat"
+    assert module.metric()(found, module(**found.inputs())).score > 0.0
+    with pytest.raises(
+        DataError, match=r"'review' and 'animal'.*\['label', 'text'\].*text_field and label_field"
+    ):
+        module.examples([dspy.Example(text="a", label="cat")])
+    with pytest.raises(DataError, match="answer 'horse' is not one of the 3 labels"):
+        module.examples([dspy.Example(review="a", animal="horse")])
 
 
 def test_examples_are_checked_and_keep_their_context() -> None:

@@ -16,7 +16,6 @@ from calibrant.calibration import PlattCalibrator, certify_threshold, select_cal
 from calibrant.calibration._certify import CertifiedThreshold
 from calibrant.calibration._thresholds import ThresholdSuggestion
 from calibrant.cascade import Cascade, CascadeSettings
-from calibrant.cascade._models import CascadeModel
 from calibrant.core import (
     Client,
     CompletionRequest,

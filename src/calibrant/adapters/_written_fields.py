@@ -1,8 +1,8 @@
 """Label distributions from the token log-probabilities of a DSPy program's answer.
 
-DSPy's adapters let a model write each field in a form of their own: under a marker (``[[ ## label ## ]]``), in XML tags,
-or as JSON. Distributions are read from JSON, so that the tokens of the other two are rewritten: what precedes the value
-becomes one certain token, the value's tokens are escaped, and what ends the value becomes the closing quote.
+DSPy's adapters let a model write each field in a form of their own: under a marker (``[[ ## label ## ]]``), in XML
+tags, or as JSON. Distributions are read from JSON, so that the tokens of the other two are rewritten: what precedes the
+value becomes one certain token, the value's tokens are escaped, and what ends the value becomes the closing quote.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from calibrant.logprobs._distribution import extract_distribution
 
 _CLOSING: Final = b'"}'
 _BLANK: Final = b" \t\r\n"
+# A field's marker, and what is written up to the next one.
+_SECTION: Final = rb"^[ \t]*\[\[ ## %s ## \]\](.*?)(?=^[ \t]*\[\[ ## \w+ ## \]\]|\Z)"
 # What a JSON string cannot hold as it is.
 _ESCAPED: Final = {code: json.dumps(chr(code))[1:-1].encode() for code in (*range(0x20), ord('"'), ord("\\"))}
 
@@ -104,9 +106,10 @@ def _data(entry: Mapping[str, Any]) -> bytes:
 def _value(text: bytes, field: str) -> _Value | None:
     """Return the place of the field's value behind a marker or in tags; None if the answer has neither."""
     name = re.escape(field.encode())
+    multiline = re.MULTILINE | re.DOTALL
     # The first section of a name counts, as for DSPy.
-    marked = re.search(rb"^[ \t]*\[\[ ## %s ## \]\](.*?)(?=^[ \t]*\[\[ ## \w+ ## \]\]|\Z)" % name, text, re.M | re.S)
-    tagged = re.search(rb"<%s>(.*?)</%s>" % (name, name), text, re.S)
+    marked = re.search(_SECTION % name, text, multiline)
+    tagged = re.search(rb"<%s>(.*?)</%s>" % (name, name), text, multiline)
     found, terminator = (marked, b"\n") if marked is not None else (tagged, b"<")
     if found is None:
         return None

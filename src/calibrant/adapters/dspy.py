@@ -484,8 +484,6 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
             return
         generated = prediction.label or prediction.text or f"<{prediction.outcome.value}>"
         output = dspy.Prediction(**{self.label_field: generated})
-        if prediction.label is not None and prediction.confidence is not None:
-            output.probability = f"{prediction.confidence:.1%}"
         if len(trace) >= most:
             trace.pop(0)
         trace.append((self.predict, dict(inputs), output))
@@ -501,7 +499,6 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         if checked.get(_CONTEXT_FIELD):
             fields[_CONTEXT_FIELD] = checked[_CONTEXT_FIELD]
         return dspy.Example(**fields).with_inputs(self.text_field)
-
 
     def _named_row(self, row: dspy.Example) -> dict[str, Any]:
         """Return a DSPy example under the names of a task's rows."""

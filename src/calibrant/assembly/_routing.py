@@ -251,7 +251,7 @@ def _embedder(settings: RoutingSettings, opened: ExitStack) -> CachedEmbedder | 
     bandit = settings.bandit
     dim = bandit.dim if settings.strategy == "bandit" else _HASHED if name == "hashing" else 1
     embedder = open_embedder(
-        name if provider is None else provider.name,
+        name if provider is None else provider.embedding_model or provider.name,
         dim=dim,
         options={option: value for option, value in access.items() if option in _ACCESS},
     )

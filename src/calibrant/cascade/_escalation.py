@@ -178,7 +178,9 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         )
     limits = [] if routers else _thresholds(threshold, native, method, count)
     if verify_last is None:
-        own_threshold = _has_last_threshold(threshold if native_threshold is None else native_threshold, count)
+        own_threshold = _has_last_threshold(
+            threshold if native_threshold is None else native_threshold, count
+        )
         verify_last = own_threshold or not method.makes_calls
     # Nothing is compared with the last model's threshold where its answer is not verified.
     judged = count if verify_last else count - 1

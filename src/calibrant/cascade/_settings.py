@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import pydantic
 
@@ -18,6 +18,11 @@ ROUTED: Final = "routed"
 ENTAILMENT: Final = "automix_entailment"
 HYBRID: Final = "hybrid"
 LEARNED: Final = "learned"
+_Method = Literal[
+    "avg_logprob", "margin", "hybrid", "self_verify", "automix_entailment", "label_probability", "learned"
+]
+METHODS: Final[tuple[str, ...]] = get_args(_Method)
+"""Values of ``confidence_method``."""
 VERIFYING_METHODS: Final = ("self_verify", ENTAILMENT)
 """Confidence methods that are shown the context of an answer."""
 # Keys that make sense with some methods only.
@@ -167,9 +172,7 @@ class CascadeSettings(Section):
     """
 
     file: Path | None = None
-    confidence_method: Literal[
-        "avg_logprob", "margin", "hybrid", "self_verify", "automix_entailment", "label_probability", "learned"
-    ] = "avg_logprob"
+    confidence_method: _Method = "avg_logprob"
     threshold: Share | None = None
     native_threshold: Number | None = None
     escalation_order: Literal["size", "small_to_large", "declared", "cost", "automix"] = "small_to_large"

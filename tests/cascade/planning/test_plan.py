@@ -162,7 +162,9 @@ def test_policies_by_ranges_name_their_ranges() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.random(2000)
     odd = (confidence < 0.3) | (confidence > 0.6)
-    small = RecordedRun(confidence=confidence, correct=rng.random(2000) < np.where(odd, 0.99, 0.2), name="small")
+    small = RecordedRun(
+        confidence=confidence, correct=rng.random(2000) < np.where(odd, 0.99, 0.2), name="small"
+    )
     large = RecordedRun(confidence=np.ones(2000), correct=rng.random(2000) < 0.9, name="large")
     first = plan_cascade(small, large, small_cost=1, large_cost=2, budget=1.6).describe()[0]
     assert re.fullmatch(

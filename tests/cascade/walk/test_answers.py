@@ -469,7 +469,9 @@ def test_a_rule_keeps_the_last_model_s_confidence(build: Build) -> None:
 def test_unverified_answers_without_confidence_are_not_accepted(build: Build, told: Any) -> None:
     """An answer that nobody verifies, of a model without log-probabilities, is returned and not accepted."""
     silent = {"choices": [{"message": {"content": '{"category": "dog"}'}, "finish_reason": "stop"}]}
-    built = build("cat", silent, method=told({"a": 0.1, "b": 0.9}, calls=1), classifiers=[{}, {"space": "none"}])
+    built = build(
+        "cat", silent, method=told({"a": 0.1, "b": 0.9}, calls=1), classifiers=[{}, {"space": "none"}]
+    )
     found = built.cascade.classify("t")
     assert (found.label, found.confidence, found.accepted) == ("dog", None, False)
     assert found.reason == "nothing says how sure the models are: its answer is taken as it is"

@@ -106,8 +106,7 @@ def test_learned_policies_agree_with_evaluate(build: Build, told: Any) -> None:
         )
         assert [
             sum(
-                call[step.model] + look.get(step.model, 0.0) * (step.native is not None)
-                for step in row.steps
+                call[step.model] + look.get(step.model, 0.0) * (step.native is not None) for step in row.steps
             )
             for row in found
         ] == spent.tolist()

@@ -277,16 +277,16 @@ class CascadePlan:
         best = max(affordable, key=lambda one: one.accuracy.estimate)
         name = self.names[best.policy.members[0]]
         if len(self.policy.members) == 1:
-            return [f"No cascade for {self.value:g} per row was more accurate on the rows of the figures below."]
+            return [
+                f"No cascade for {self.value:g} per row was more accurate on the rows of the figures below."
+            ]
         gain = self.gain
         if gain is None:
             return []
         ends = f"{gain.lower:+.4f} to {gain.upper:+.4f}"
         doubt = "" if gain.lower > 0.0 else "; these rows do not show that it is higher"
-        return [
-            f"Its accuracy minus that of {name} alone, the best single model for {self.value:g} per row, is "
-            f"{gain.estimate:+.4f} ({ends}){doubt}."
-        ]
+        best_alone = f"{name} alone, the best single model for {self.value:g} per row"
+        return [f"Its accuracy minus that of {best_alone}, is {gain.estimate:+.4f} ({ends}){doubt}."]
 
     def describe_certificate(self) -> str:
         """Describe the certificate in a sentence, or say that there is none."""
@@ -438,9 +438,7 @@ def _describe_policy(policy: KeepPolicy, names: Sequence[str]) -> str:
     ranges = "; ".join(_describe_range(*ends) for ends in rule.kept_ranges)
     if not ranges:
         return f"{asked[0]} is asked first, and {asked[1]} answers every row."
-    return (
-        f"{asked[0]} answers where its {confidence} lies in one of these ranges, {asked[1]} in the others: {ranges}."
-    )
+    return f"{asked[0]} answers where its {confidence} lies in one of these ranges, {asked[1]} in the others: {ranges}."
 
 
 def _describe_range(low: float | None, high: float | None) -> str:

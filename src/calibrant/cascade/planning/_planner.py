@@ -306,7 +306,9 @@ class _Planner:
         most = budget + _ROUNDING * max(1.0, budget)
         if not (self._cost <= most).any():
             raise self._out_of_reach("budget", budget)
-        candidates = [KeepPolicy.alone(model) for model, cost in enumerate(self.prices.models) if cost <= most]
+        candidates = [
+            KeepPolicy.alone(model) for model, cost in enumerate(self.prices.models) if cost <= most
+        ]
         policy = self._affordable_policy(most)
         if policy is not None and len(policy.members) > 1:
             candidates.append(policy)
