@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import json
 import logging
@@ -25,8 +26,10 @@ from calibrant.core import (
     Outcome,
     ProviderError,
 )
+from calibrant.inference import Classifier
 from calibrant.scoring import BrierScoring, LinearBlendScoring
 from calibrant.testing import FakeClient, fake_response
+from fault_server import FaultServer
 from scripted import QUICK, body
 
 LABELS = ["Bills/Electricity", "Bills/Gas & Oil", "Food"]
@@ -494,3 +497,38 @@ def test_threads_may_share_an_adapter() -> None:
         thread.join(timeout=10)
     assert found == {"f": [1.0] * 20, "b": [1.0] * 20}
     assert made.completions == 40
+
+
+# -- connections ---------------------------------------------------------------------------------
+
+
+def test_leaving_the_block_closes_connections(caplog: pytest.LogCaptureFixture) -> None:
+    """Adapters that opened connections leave none open behind them."""
+    with FaultServer(LABELS, field="category") as server, caplog.at_level("ERROR", logger="asyncio"):
+        access = {"api_base": server.api_base, "api_key": "k"}
+        for number in range(3):
+            with ConfidenceAdapter(
+                f"hosted_vllm/{number}", "category", schema(), litellm_batch_completion_kwargs=access
+            ) as made:
+                assert made.evaluate([row("a", "Food")], CANDIDATE).outputs[0]["outcome"] == "ok"
+        del made
+        gc.collect()
+    assert "Unclosed" not in caplog.text
+
+
+def test_what_was_given_stays_open() -> None:
+    """Closing an adapter closes neither a client nor a classifier that it was given."""
+
+    class Counting(FakeClient):
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    client = Counting(LABELS, {"a": "Food"})
+    with adapter({}, client=client):
+        pass
+    with ConfidenceAdapter.from_classifier(Classifier(model=client, labels=LABELS)) as made:
+        assert made.metric_calls == 0
+    made.close()
+    assert client.closed == 0

@@ -423,7 +423,7 @@ def test_missing_confidence_scores_by_correctness(caplog: pytest.LogCaptureFixtu
     assert (right.score, right.feedback) == (1.0, "Correct.")
     assert wrong.score == 0.0
     (record,) = caplog.records
-    assert "such rows are scored by correctness alone" in record.message
+    assert "Such rows are scored by correctness alone" in record.message
     other = metric(gold("cat"), dspy.Prediction(label="horse"))
     assert other.score == 0.25
     assert "horse" in other.feedback

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from calibrant.cascade import AutoMixEntailment, Cascade, Verifier
-from calibrant.cascade._models import CascadeModel
+from calibrant.cascade import AutoMixEntailment, Cascade, CascadeModel, Verifier
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.core._prediction import LogprobSpace, Verdict
 from calibrant.inference import Classifier

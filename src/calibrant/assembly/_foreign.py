@@ -154,7 +154,8 @@ def read_zeph(path: str | Path) -> RoutingSettings:
 
     ``[[llm.providers]]`` become providers called as litellm does: a ``type`` of ``claude`` is ``anthropic/MODEL``.
     A provider with ``embed = true`` embeds texts where no ``embedding_provider`` is named, with its
-    ``embedding_model``; without any, texts are hashed. ``summary_model`` names the provider that judges answers. Files of state are relative to the file.
+    ``embedding_model``; without any, texts are hashed. ``summary_model`` names the provider that judges
+    answers. Files of state are relative to the file.
 
     Parameters
     ----------
@@ -237,7 +238,11 @@ def _zeph_providers(entries: object, reader: _Reader) -> Iterator[dict[str, Any]
 
 def _check_provider(entry: Mapping[str, Any], place: _Location, reader: _Reader) -> None:
     """Record the values of a provider's entry that are of the wrong type."""
-    kind, embed, embedding_model = entry.get("type"), entry.get("embed", False), entry.get("embedding_model", "")
+    kind, embed, embedding_model = (
+        entry.get("type"),
+        entry.get("embed", False),
+        entry.get("embedding_model", ""),
+    )
     for key, legal, expected in (
         ("type", isinstance(kind, str) and kind in _PREFIXES, f"one of {', '.join(_PREFIXES)}"),
         ("model", isinstance(entry.get("model"), str), "the name of a model"),

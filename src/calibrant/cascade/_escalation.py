@@ -160,15 +160,7 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
     apply = tuple(None if one is None else for_one_row(one.predict) for one in calibrators)
     if isinstance(meta_verifier, CascadePolicy):
         _check_plan(meta_verifier, count, verify_last)
-        return _PlannedPolicy(
-            count=count,
-            rules=(),
-            thresholds=None,
-            calibrators=apply,
-            verify_last=False,
-            description={"plan": _plan_record(meta_verifier), "calibrators": fitted},
-            plan=meta_verifier,
-        )
+        return _planned_policy(meta_verifier, count, calibrators=apply, fitted=fitted)
     routers = _routers(meta_verifier, count)
     native = [] if native_threshold is None else _each(native_threshold, count, "native_threshold")
     # A calibrated confidence cannot be compared with a log-probability.
@@ -201,6 +193,25 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
             "calibrators": fitted,
             "verify_last": verify_last,
         },
+    )
+
+
+def _planned_policy(
+    plan: CascadePolicy,
+    count: int,
+    *,
+    calibrators: tuple[Callable[..., Any] | None, ...],
+    fitted: Sequence[Mapping[str, Any] | None],
+) -> Policy:
+    """Return the escalation policy of a learned plan."""
+    return _PlannedPolicy(
+        count=count,
+        rules=(),
+        thresholds=None,
+        calibrators=calibrators,
+        verify_last=False,
+        description={"plan": _plan_record(plan), "calibrators": fitted},
+        plan=plan,
     )
 
 

@@ -427,7 +427,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def _describe_policy(policy: KeepPolicy, names: Sequence[str]) -> str:
-    """Describe who answers which rows."""
+    """Describe a policy: the models, and the confidences at which each one answers."""
     asked = [names[member] for member in policy.members]
     if len(asked) == 1:
         return f"{asked[0]} answers every row."

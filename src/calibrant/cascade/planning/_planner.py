@@ -331,9 +331,9 @@ class _Planner:
 
     def _out_of_reach(self, goal: Goal, value: float) -> ConfigurationError:
         return ConfigurationError(
-            f"Expected a {goal} that a policy meets on the planning rows, got {value:g}: the cheapest policy costs "
-            f"{self._cost.min():.6g} per row, the most accurate has {self._accuracy.max():.4f}. Raise the budget, lower "
-            "the target, or add a better model."
+            f"Expected a {goal} that a policy meets on the planning rows, got {value:g}: the cheapest policy "
+            f"costs {self._cost.min():.6g} per row, the most accurate has {self._accuracy.max():.4f}. Raise the "
+            "budget, lower the target, or add a better model."
         )
 
     def frontier(self) -> tuple[FrontierPoint, ...]:
