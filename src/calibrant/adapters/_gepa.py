@@ -134,6 +134,7 @@ class ConfidenceAdapter(ConfidenceGrader):
     """
 
     propose_new_texts: ProposalFn | None = None
+    _owned: Predictor | None = None  # what `close` closes
 
     def __init__(  # noqa: PLR0913  (the reference adapter's parameters, in its order)
         self,
@@ -242,7 +243,6 @@ class ConfidenceAdapter(ConfidenceGrader):
         if demonstrations is not None:  # candidates say which of them are shown
             classifier = as_classifier(predictor, to_use="demonstrations")
             predictor = classifier.with_demonstrations(demonstrations, k=None)
-        self._owned: Predictor | None = None
         self.predictor = predictor.with_prompt(predictor.prompt)
         self.model = model
         self.response_schema = response_schema

@@ -217,8 +217,7 @@ def _planned_policy(
 
 def _has_last_threshold(threshold: Thresholds | None, count: int) -> bool:
     """Return True if the last model has a threshold of its own: one of several, or that of the only model."""
-    several = isinstance(threshold, Sequence | np.ndarray)
-    return count == 1 or (several and len(threshold) == count)
+    return count == 1 or (isinstance(threshold, Sequence | np.ndarray) and len(threshold) == count)
 
 
 def _check_one_of(**options: object) -> None:

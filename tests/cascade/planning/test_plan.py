@@ -157,6 +157,16 @@ def test_a_budget_is_kept_and_no_model_alone_is_better(seed: int, budget: float)
         assert "also decided between the policy and one model alone" in text
 
 
+def test_a_free_small_model_keeps_a_budget_of_nothing() -> None:
+    """With a budget of 0 and a small model that costs nothing, that model answers every row."""
+    small, large = recorded(200)
+    plan = plan_cascade(small, large, small_cost=0.0, large_cost=50.0, budget=0.0)
+    assert (plan.policy.members, plan.report.cost.estimate) == ((0,), 0.0)
+    text = " ".join(plan.describe())
+    assert "small answers every row." in text
+    assert "No cascade for 0 per row was more accurate" in text
+
+
 def test_policies_by_ranges_name_their_ranges() -> None:
     """A policy that keeps some ranges of confidence says who answers where."""
     rng = np.random.default_rng(0)

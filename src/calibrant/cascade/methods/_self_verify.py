@@ -76,8 +76,8 @@ class SelfVerify(BaseMethod):
     ...     reply = {"choices": [{"message": {"content": f'{{"confidence": {grade}}}'}}]}
     ...     fake = FakeClient(["cat", "dog"], {"confidence": reply, "purrs": "cat"})
     ...     return Classifier(model=fake, labels=["cat", "dog"], field="category")
-    >>> steps = Cascade([model(0.3), model(0.9)], method=SelfVerify()).classify("It purrs.").steps
-    >>> [step.confidence for step in steps]
+    >>> cascade = Cascade([model(0.3), model(0.9)], method=SelfVerify(), verify_last=True)
+    >>> [step.confidence for step in cascade.classify("It purrs.").steps]
     [0.3, 0.9]
     """
 

@@ -325,8 +325,9 @@ class _Planner:
             cost = self.reporting.figures(policy, self.prices)[0]
             if cost <= most:
                 return policy
-            # What costs that much less on the planning half is expected to fit on the other one, too.
-            limit = float(self._cost[place]) * most / cost
+            # What costs that much less on the planning half is expected to fit on the other one, too; never the same.
+            planned = float(self._cost[place])
+            limit = min(planned * most / cost, float(np.nextafter(planned, -np.inf)))
         return None
 
     def _out_of_reach(self, goal: Goal, value: float) -> ConfigurationError:
