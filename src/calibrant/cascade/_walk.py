@@ -362,7 +362,9 @@ class Walk:
     @staticmethod
     def _take_unverified(row: _RowState, member: CascadeMember, answer: Prediction, usage: Usage) -> None:
         """Take an answer that the method is not asked about, with the model's own confidence."""
-        confidence = answer.confidence
+        # After a failure, or an answer without evidence, the row came here by accident, and is no final one.
+        is_planned = all(step.verdict is Verdict.ESCALATED for step in row.steps)
+        confidence = answer.confidence if is_planned else None
         row.take(answer, confidence)
         row.decided = confidence is not None
         verdict = Verdict.ACCEPTED if row.decided else Verdict.NO_EVIDENCE

@@ -452,6 +452,14 @@ def test_calls_about_the_last_answer_are_not_made(build: Build, told: Any) -> No
     assert verified(calls=0, verify_last=False) == own
 
 
+def test_a_verifier_that_is_down_makes_no_answer_sure(build: Build, told: Any) -> None:
+    """Where nothing says how sure the first model is, the last model's unverified answer is not accepted."""
+    method = told(lambda _: NoEvidence(reason="the verifier is down"), calls=1)
+    found = build("cat", "dog", method=method).cascade.classify("t")
+    assert (found.label, found.confidence, found.accepted) == ("dog", None, False)
+    assert found.reason.startswith("nothing says how sure the models are: the verifier is down")
+
+
 def test_one_model_alone_is_verified(build: Build, told: Any) -> None:
     """A cascade of one model asks the verifier about it."""
     method = told(lambda _: 0.4, calls=8)
