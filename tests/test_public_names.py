@@ -28,7 +28,7 @@ PINNED = {
             "certify_threshold suggest_thresholds"
         ),
         "calibrant.cascade": (
-            "AutoMixEntailment AvgLogprob Cascade Hybrid Margin POMDPMetaVerifier "
+            "AutoMixEntailment AvgLogprob Cascade CascadeModel Hybrid Margin POMDPMetaVerifier "
             "SelfConsistencyMetaVerifier SelfVerify ThresholdMetaVerifier ibc ibc_lift plan_cascade "
             "routing_frontier"
         ),

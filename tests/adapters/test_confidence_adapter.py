@@ -7,6 +7,8 @@ import inspect
 import json
 import logging
 import math
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from enum import StrEnum
@@ -25,8 +27,10 @@ from calibrant.core import (
     Outcome,
     ProviderError,
 )
+from calibrant.inference import Classifier
 from calibrant.scoring import BrierScoring, LinearBlendScoring
 from calibrant.testing import FakeClient, fake_response
+from fault_server import FaultServer
 from scripted import QUICK, body
 
 LABELS = ["Bills/Electricity", "Bills/Gas & Oil", "Food"]
@@ -439,7 +443,7 @@ def test_reflective_records_hold_label_and_feedback() -> None:
     assert set(found) == {"system_prompt", "user_template"}
     (record,) = found["system_prompt"]
     assert record["Inputs"] == "a"
-    assert record["Generated Outputs"] == "Food (73.0% probability)"
+    assert record["Generated Outputs"] == "Food"
     assert record["Feedback"].startswith("Wrong (73% probability).")
     assert "Power company" in record["Feedback"]
 
@@ -494,3 +498,56 @@ def test_threads_may_share_an_adapter() -> None:
         thread.join(timeout=10)
     assert found == {"f": [1.0] * 20, "b": [1.0] * 20}
     assert made.completions == 40
+
+
+# -- connections ---------------------------------------------------------------------------------
+
+
+SEVERAL_ADAPTERS = """
+import os, sys
+from calibrant import ConfidenceAdapter
+
+schema = {"properties": {"category": {"enum": ["Food", "Rent"]}}, "required": ["category"]}
+access = {"api_base": sys.argv[1], "api_key": "k"}
+kept = []
+for number in range(3):
+    name = f"hosted_vllm/{number}"
+    with ConfidenceAdapter(name, "category", schema, litellm_batch_completion_kwargs=access) as adapter:
+        found = adapter.evaluate([{"input": "a", "answer": "Food"}], {"system_prompt": "Classify."})
+    kept.append(adapter)
+    print(found.outputs[0]["outcome"], len(os.listdir("/dev/fd")))
+"""
+
+
+def test_leaving_the_block_closes_connections() -> None:
+    """Adapters that are closed leave no connection open, and the program ends without a word about any."""
+    with FaultServer(["Food", "Rent"], field="category") as server:
+        done = subprocess.run(  # noqa: S603 (our own code)
+            [sys.executable, "-c", SEVERAL_ADAPTERS, server.api_base],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )
+    first, *others = done.stdout.splitlines()
+    assert first.startswith("ok ")
+    assert others == [first, first]
+    assert "Unclosed" not in done.stderr
+
+
+def test_what_was_given_stays_open() -> None:
+    """Closing an adapter closes neither a client nor a classifier that it was given."""
+
+    class Counting(FakeClient):
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    client = Counting(LABELS, {"a": "Food"})
+    with adapter({}, client=client):
+        pass
+    with ConfidenceAdapter.from_classifier(Classifier(model=client, labels=LABELS)) as made:
+        assert made.metric_calls == 0
+    made.close()
+    assert client.closed == 0

@@ -213,18 +213,18 @@ def test_it_works_inside_other_programs() -> None:
 
 
 def test_a_call_leaves_one_trace() -> None:
-    """A call leaves one trace with label and probability."""
+    """A call leaves one trace, with the label alone."""
     module = program({"x": ("cat", 0.8)})
     with dspy.context(trace=[]):
         module(text="x")
         ((predictor, inputs, output),) = dspy.settings.trace
     assert predictor is module.predict
     assert inputs == {"text": "x"}
-    assert output.toDict() == {"label": "cat", "probability": "80.0%"}
+    assert output.toDict() == {"label": "cat"}
 
 
 def test_the_trace_shows_unreadable_answers() -> None:
-    """The trace of an answer without confidence has the text and no probability."""
+    """The trace of an answer that is no label has its text."""
     module = program(ANSWERS)
     with dspy.context(trace=[]):
         for text in ("horse", "refusal", "bare"):
@@ -327,6 +327,22 @@ def test_other_field_names_are_used_everywhere() -> None:
     assert list(module.predict.signature.fields) == ["line", "category"]
 
 
+def test_examples_keep_their_own_field_names() -> None:
+    """`examples` takes ``dspy.Example``s with the module's field names, and names those that are missing."""
+    module = ConfidenceClassifier(classifier({"a": "cat"}), text_field="review", label_field="animal")
+    own = dspy.Example(review="a", animal="CAT", additional_context="said softly", source="book")
+    (found,) = module.examples([own])
+    assert found.toDict() == {"review": "a", "animal": "cat", "additional_context": "said softly"}
+    assert module(**found.inputs()).animal == "cat"
+    assert module.metric()(found, module(**found.inputs())).score > 0.0
+    with pytest.raises(
+        DataError, match=r"'review' and 'animal'.*\['label', 'text'\].*text_field and label_field"
+    ):
+        module.examples([dspy.Example(text="a", label="cat")])
+    with pytest.raises(DataError, match="answer 'horse' is not one of the 3 labels"):
+        module.examples([dspy.Example(review="a", animal="horse")])
+
+
 def test_examples_are_checked_and_keep_their_context() -> None:
     """`examples` takes rows and mappings, and spells labels as the label set does."""
     module = program({})
@@ -407,7 +423,7 @@ def test_missing_confidence_scores_by_correctness(caplog: pytest.LogCaptureFixtu
     assert (right.score, right.feedback) == (1.0, "Correct.")
     assert wrong.score == 0.0
     (record,) = caplog.records
-    assert "such rows are scored by correctness alone" in record.message
+    assert "Such rows are scored by correctness alone" in record.message
     other = metric(gold("cat"), dspy.Prediction(label="horse"))
     assert other.score == 0.25
     assert "horse" in other.feedback

@@ -51,6 +51,7 @@ max_escalations = 1
 max_tokens = 500
 max_cost = 0.01
 deadline_seconds = 9.5
+verify_last = false
 [cascade.hybrid_weights]
 logprob_weight = 0.25
 margin_weight = 0.75
@@ -91,6 +92,7 @@ def test_defaults_are_those_of_the_looper(tmp_path: Path) -> None:
         "verifier_server_url": None,
         "verifier_timeout_seconds": 0.0,
         "context": None,
+        "verify_last": None,
         "learned_file": None,
         "max_escalations": None,
         "max_tokens": None,

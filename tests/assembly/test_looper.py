@@ -101,6 +101,25 @@ def test_a_key_without_a_value_is_left_out(tmp_path: Path) -> None:
     assert read(tmp_path, "threshold:\non_error: null\nhybrid_weights: ~\n") == CascadeSettings()
 
 
+@pytest.mark.parametrize("method", ["avg_logprob", "margin", "self_verify", "automix_entailment"])
+def test_hybrid_weights_beside_another_method_are_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    """The documented file with another method is read, and one sentence says that the weights are not used."""
+    switched = DOCUMENTED.replace("confidence_method: hybrid", f"confidence_method: {method}")
+    with caplog.at_level("WARNING", logger="calibrant"):
+        found = read(
+            tmp_path, switched.replace('""', "http://127.0.0.1:1") if "automix" in method else switched
+        )
+    assert (found.confidence_method, found.hybrid_weights, found.threshold) == (method, None, 0.72)
+    assert [message.replace(f"{tmp_path}/", "") for message in caplog.messages] == [
+        f"looper.yaml:10: hybrid_weights are not used with confidence_method '{method}'."
+    ]
+    caplog.clear()
+    assert read(tmp_path, DOCUMENTED).hybrid_weights is not None
+    assert caplog.messages == []
+
+
 @pytest.mark.parametrize("zero", ["0", "0.0", "0e0", "-0.0"])
 def test_zero_is_zero(tmp_path: Path, zero: str) -> None:
     """A value of 0 in the looper's file is kept as 0."""

@@ -13,6 +13,7 @@ from calibrant.cascade import (
     AutoMixEntailment,
     AvgLogprob,
     Cascade,
+    CascadeModel,
     CascadeSettings,
     Hybrid,
     LabelProbability,
@@ -21,7 +22,6 @@ from calibrant.cascade import (
     SelfVerify,
 )
 from calibrant.cascade._methods import METHOD_NAMES, METHODS
-from calibrant.cascade._models import CascadeModel
 from calibrant.core import ConfigurationError, Limits, StateError, Task
 from calibrant.core._prediction import Verdict
 from calibrant.inference import Classifier
@@ -257,6 +257,16 @@ def test_a_limit_of_zero_stops_escalation(open_cascade: OpenCascade, opened: Ope
     assert [step.model for step in prediction.steps] == ["small"]
     assert prediction.accepted is False
     assert "large" in opened
+
+
+@pytest.mark.parametrize("line", ["", "verify_last = true\n", "verify_last = false\n"])
+def test_a_task_file_says_whether_the_last_model_is_verified(open_cascade: OpenCascade, line: str) -> None:
+    """With ``verify_last = false`` the last model's answer is taken with its own confidence."""
+    cascade = open_cascade(SECTION.replace("[[", f"{line}[[", 1).replace("0.9", "1.0"))
+    last = cascade.classify("woof").steps[-1]
+    assert last.model == "large"
+    assert (last.verdict is Verdict.ACCEPTED) is ("false" in line)
+    assert ("not verified" in last.reason) is ("false" in line)
 
 
 def test_on_error_decides_about_escalation(open_cascade: OpenCascade, opened: Opened) -> None:

@@ -329,6 +329,14 @@ ALIASED = [
             ("first", 64, {"api_base": "http://h/v1", "api_key": "k"}),
         ),
         (
+            {
+                "routing": "bandit",
+                "embedding_provider": "one",
+                "providers": [{**ALIASED[0], "embedding_model": "openai/e"}, ALIASED[1]],
+            },
+            ("openai/e", 64, {"api_base": "http://h/v1", "api_key": "k"}),
+        ),
+        (
             {"routing": "bandit", "embedding_provider": "one", "bandit": {"embedding_provider": "mistral/e"}},
             ("mistral/e", 64, {}),
         ),

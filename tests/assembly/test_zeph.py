@@ -120,6 +120,17 @@ def test_a_provider_may_have_an_address(tmp_path: Path) -> None:
     assert found.options == {"max_tokens": 9}
 
 
+def test_a_provider_names_its_model_of_embeddings(tmp_path: Path) -> None:
+    """A provider's `embedding_model` is read under litellm's name, and the provider embeds with it."""
+    own = BANDIT.replace("embed = true", 'embed = true\nembedding_model = "text-embedding-3-small"')
+    found = read(tmp_path, own)
+    assert [provider.embedding_model for provider in found.providers] == [
+        "openai/text-embedding-3-small",
+        None,
+    ]
+    assert (found.embedder, found.providers[0].name) == ("fast", "openai/gpt-4o-mini")
+
+
 def test_every_documented_table_is_read(tmp_path: Path) -> None:
     """Every documented table of Zeph's file is read."""
     assert read(tmp_path, EMA + PROVIDERS).strategy == "ema"
@@ -151,6 +162,7 @@ def test_every_documented_table_is_read(tmp_path: Path) -> None:
         (BANDIT.replace("dim = 64", "dim = 0"), ["7: llm.router.bandit.dim: "]),
         (BANDIT.replace('"claude"', '"claudia"'), ["20: type: expected one of claude, compatible"]),
         (BANDIT.replace("embed = true", "embed = 1"), ["17: embed: expected true or false"]),
+        (BANDIT.replace("embed = true", "embedding_model = 1"), ["17: embedding_model: expected the name of"]),
         (BANDIT.replace("embed = true", "pages = 1"), ["17: unknown key 'llm.providers.pages'"]),
         (COHERENCE + "x = 1\n[llm.router]\nquality_gate = 0.1\n" + PROVIDERS, ["12: unknown", "14: quality_gate"]),
         (CASCADE.replace('"claude"]', '"other"]') + PROVIDERS, ["9: llm.cascade.cost_tiers: "]),

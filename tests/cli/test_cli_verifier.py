@@ -130,3 +130,10 @@ def test_a_port_that_is_taken_is_named() -> None:
     assert done.exit_code == 2
     assert f"port {port}" in done.output
     assert "Take another port" in done.output
+
+
+def test_the_help_names_the_slots_of_a_prompt() -> None:
+    """The help names every slot of a prompt, the paper's among them, and what they are filled with."""
+    shown = CliRunner().invoke(app, ["verifier", "serve", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    for slot in ("{question}", "{answer}", "{generated_answer}", "{context}", "JSON strings, in quotes"):
+        assert slot in shown.output

@@ -35,6 +35,7 @@ def distributions(draw: st.DrawFn) -> LabelDistribution:
         emitted=draw(st.sampled_from([None, "", *labels])),
         error_bound=draw(st.none() | st.floats(0.0, 1.0)),
         closing_logprob=draw(st.none() | logprob),
+        shared=draw(st.sampled_from([(), ((tuple(labels), 0.4), (tuple(labels[:2]), 0.1))])),
     )
 
 

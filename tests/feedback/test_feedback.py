@@ -12,6 +12,7 @@ import pytest
 
 from calibrant.core import ConfigurationError, LabelDistribution, Outcome
 from calibrant.feedback import build_feedback
+from calibrant.logprobs import extract_distribution
 from distributions import exact
 
 GAS, POWER, WATER = "Bills/Gas & Oil", "Bills/Electricity", "Bills/Water"
@@ -121,7 +122,7 @@ def test_a_wrong_answer_in_between_shows_the_alternatives(confidence: float) -> 
     assert f"Expected '{GAS}', got '{POWER}'" in text
     assert "'Bills/Gas & Oil' (4%), 'Rent' (1%)" in text
     assert "'Bills/Electricity' (95%)" not in text
-    assert "guidance" not in text
+    assert text.endswith(f"Clearer guidance in the prompt on when '{GAS}' applies could fix it.")
 
 
 def test_a_wrong_answer_shows_three_alternatives_at_most() -> None:
@@ -138,6 +139,61 @@ def test_a_sure_wrong_answer_shows_what_else_was_considered() -> None:
     text = feedback(0.86, high=0.85, low=0.6, distribution=distribution({GAS: 0.05, POWER: 0.86, RENT: 0.09}))
     assert "own probability is 5%. Other alternatives: 'Rent' (9%)." in text
     assert text.count("'Bills/Gas & Oil' (5%)") == 0
+
+
+def test_a_sure_mistake_shows_alternatives_however_improbable() -> None:
+    """Beside a sure mistake, alternatives below one percent are listed; those below 0.01 % are not."""
+    known = distribution({GAS: 0.002, POWER: 0.9964, RENT: 0.001, WATER: 0.0005, GAMES: 0.00005})
+    text = feedback(0.9959, distribution=known)
+    assert "own probability is 0.2%. Other alternatives: 'Rent' (0.1%), 'Bills/Water' (0.05%)." in text
+    assert GAMES not in text
+
+
+def guess(label: str = "Food", **others: float) -> LabelDistribution:
+    """Return the distribution of an answer of one token, beside which other tokens were reported."""
+    share = 1.0 - sum(others.values())
+    listed = [{"token": text, "logprob": math.log(p)} for text, p in {label: share, **others}.items()]
+    tokens = [{"token": '{"category": "', "logprob": 0.0}]
+    tokens += [{**listed[0], "top_logprobs": listed}, {"token": '"}', "logprob": 0.0}]
+    text = "".join(token["token"] for token in tokens)
+    response = {"choices": [{"message": {"content": text}, "logprobs": {"content": tokens}}]}
+    return extract_distribution(response, ["Food", "Rent", GAS, POWER, WATER, GAMES], "category")
+
+
+BILLS = "'Bills/...' (46%: 'Bills/Electricity', 'Bills/Gas & Oil' or 'Bills/Water', not told apart)"
+
+
+def test_a_runner_up_that_labels_share_is_named_by_its_beginning() -> None:
+    """A token that begins several labels is one alternative, with its share and its labels."""
+    known = guess(Bills=0.461)
+    text = feedback(0.539, correct=True, expected="Food", got="Food", distribution=known)
+    assert text == (
+        f"Correct but uncertain (54% probability). Also considered: {BILLS}. The prompt does not separate 'Food' from "
+        "these labels."
+    )
+
+
+def test_a_shared_runner_up_may_hold_the_true_label() -> None:
+    """A wrong answer lists the beginning that the true label shares with others, in the order of probability."""
+    known = guess(Bills=0.3, Rent=0.1)
+    text = feedback(0.6, expected=GAS, got="Food", distribution=known)
+    assert f"Alternatives to 'Food': {BILLS.replace('46%', '30%')}, 'Rent' (10%)." in text
+    sure = feedback(0.995, expected=GAS, got="Food", distribution=guess(Bills=0.005))
+    assert (
+        "The true label shares a reported token with others; an estimate of its probability is 0.2%." in sure
+    )
+    assert f"Other alternatives: {BILLS.replace('46%', '0.5%')}." in sure
+
+
+def test_a_beginning_of_the_answer_itself_is_no_rival() -> None:
+    """A token that begins the predicted label, too, is left out, and of many labels three are named."""
+    both = replace(exact(("Food", "Fuel"), [0.9, 0.1]), shared=((("Food", "Fuel"), 0.2),))
+    text = feedback(0.8, correct=True, expected="Food", got="Food", distribution=both)
+    assert "Also considered: 'Fuel' (10%). The prompt" in text
+    labels = ["Food", *(f"Bills/{number}" for number in range(5))]
+    known = replace(exact(("Food", *labels[1:]), [0.6, *[0.08] * 5]), shared=((tuple(labels[1:]), 0.4),))
+    shown = feedback(0.6, correct=True, expected="Food", got="Food", distribution=known)
+    assert "'Bills/...' (40%: 'Bills/0', 'Bills/1', 'Bills/2' or 2 more, not told apart)" in shown
 
 
 @pytest.mark.parametrize("confidence", [0.99, 0.996, 1.0, math.exp(math.log(0.99))])

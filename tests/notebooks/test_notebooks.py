@@ -73,6 +73,8 @@ def test_the_stored_outputs_are_what_the_notebook_gives() -> None:
     assert sum(map(sum, figures(stored))) == 3
     text = printed(fresh)
     assert re.search(r"^high 0\.\d+, low 0\.\d+, scoring 0\.\d+$", text, re.MULTILINE)
+    lucky = dict(re.findall(r"^(\w+): (\d+) right answers earn less than 1", text, re.MULTILINE))
+    assert int(lucky["suggested"]) > int(lucky["lower"])
     before, after = map(float, re.search(r"calibration error (\S+) -> (\S+)", text).groups())  # type: ignore[union-attr]
     assert after < before
     assert "refused: Expected rows that were not fitted" in text

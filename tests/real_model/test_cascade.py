@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from calibrant.cascade import AutoMixEntailment, Cascade, Verifier
-from calibrant.cascade._models import CascadeModel
+from calibrant.cascade import AutoMixEntailment, Cascade, CascadeModel, Verifier
 from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.core._prediction import LogprobSpace, Verdict
 from calibrant.inference import Classifier
@@ -68,7 +67,7 @@ def test_the_cheaper_prompt_is_asked_first_and_every_call_is_counted(
     models: list[CascadeModel], method: ConfidenceMethod | str
 ) -> None:
     """The cheaper prompt is asked first, every call is counted, and the surest answer is returned."""
-    with_both = Cascade(models, method=method, threshold=1.0, escalation_order="cost")
+    with_both = Cascade(models, method=method, threshold=1.0, escalation_order="cost", verify_last=True)
     assert with_both.models == ("short", "long")
     for prediction in with_both.classify_many(TEXTS):
         assert prediction.label in LABELS

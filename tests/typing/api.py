@@ -15,8 +15,7 @@ from calibrant.assembly._foreign import read_looper
 from calibrant.calibration import PlattCalibrator, certify_threshold, select_calibrator, suggest_thresholds
 from calibrant.calibration._certify import CertifiedThreshold
 from calibrant.calibration._thresholds import ThresholdSuggestion
-from calibrant.cascade import Cascade, CascadeSettings
-from calibrant.cascade._models import CascadeModel
+from calibrant.cascade import Cascade, CascadeModel, CascadeSettings
 from calibrant.core import (
     Client,
     CompletionRequest,

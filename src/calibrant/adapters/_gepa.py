@@ -53,7 +53,7 @@ class ConfidenceAdapter(ConfidenceGrader):
     The score is the scoring strategy's; the feedback names the model's confidence and its closest alternatives.
 
     Rows whose call failed get `failure_score` and are left out of the reflective dataset; too many of them stop the
-    run.
+    run. ``close``, or leaving a ``with`` block, closes the connections that the adapter opened.
 
     Parameters
     ----------
@@ -126,14 +126,15 @@ class ConfidenceAdapter(ConfidenceGrader):
     >>> from calibrant import ConfidenceAdapter
     >>> from calibrant.testing import FakeClient
     >>> fake, schema = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.995)}), {"enum": ["cat", "dog"]}
-    >>> adapter = ConfidenceAdapter(fake, "category", {"properties": {"category": schema}})
     >>> rows = [{"input": "purrs", "answer": "cat"}, {"input": "purrs", "answer": "dog"}]
-    >>> found = adapter.evaluate(rows, {"system_prompt": "Which animal?"})
+    >>> with ConfidenceAdapter(fake, "category", {"properties": {"category": schema}}) as adapter:
+    ...     found = adapter.evaluate(rows, {"system_prompt": "Which animal?"})
     >>> [round(score, 2) for score in found.scores]  # then: gepa.optimize(..., adapter=adapter)
     [1.0, 0.0]
     """
 
     propose_new_texts: ProposalFn | None = None
+    _owned: Predictor | None = None  # what `close` closes
 
     def __init__(  # noqa: PLR0913  (the reference adapter's parameters, in its order)
         self,
@@ -204,10 +205,11 @@ class ConfidenceAdapter(ConfidenceGrader):
             threshold_rows=threshold_rows,
             demonstrations=demonstrations,
         )
+        self._owned = classifier
 
     @classmethod
     def from_classifier(cls, classifier: Predictor, **options: Any) -> Self:  # noqa: ANN401
-        """Return an adapter around an existing classifier or other predictor.
+        """Return an adapter around an existing classifier or other predictor, which `close` leaves open.
 
         Parameters
         ----------
@@ -258,6 +260,17 @@ class ConfidenceAdapter(ConfidenceGrader):
         if prepare is not None:
             known = self.labels if isinstance(self.labels, CompositeLabels) else self.labels.labels
             prepare(labels=known, field=predictor.field)
+
+    def close(self) -> None:
+        """Close the connections that the adapter opened; a client or classifier that was given stays open."""
+        if self._owned is not None:
+            self._owned.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     @property
     def metric_calls(self) -> int:

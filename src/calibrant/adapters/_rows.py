@@ -442,11 +442,9 @@ def _trajectory(
 def record_of(trajectory: ConfidenceTrajectory) -> dict[str, str]:
     """Return the reflection record of a row, as texts."""
     prediction = trajectory["prediction"]
-    generated = prediction.label or prediction.text or f"<{prediction.outcome.value}>"
-    if prediction.label is not None and prediction.confidence is not None:
-        generated += f" ({prediction.confidence:.1%} probability)"
     return {
         "Inputs": trajectory["data"]["input"],
-        "Generated Outputs": generated,
+        # Without its confidence: a reflecting model takes a percentage here for the format of the answer.
+        "Generated Outputs": prediction.label or prediction.text or f"<{prediction.outcome.value}>",
         "Feedback": trajectory["feedback"],
     }

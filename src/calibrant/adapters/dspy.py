@@ -17,7 +17,8 @@ from calibrant.adapters._calls import Watch
 from calibrant.adapters._parameters import refuse_several
 from calibrant.adapters._rows import ConfidenceGrader, Objective, checked_context, checked_row
 from calibrant.adapters._types import ConfidenceDataInst
-from calibrant.core._errors import ConfigurationError, DataError, ProviderError
+from calibrant.adapters._written_fields import written_distribution
+from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError, ProviderError
 from calibrant.core._installation import install_command
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Prediction
@@ -54,9 +55,13 @@ class ConfidenceMetric(ConfidenceGrader):
     optimisers take it as a number.
 
     For a `ConfidenceClassifier` make it with `ConfidenceClassifier.metric`. Other programs need a label under
-    `label_field` in their predictions, and may add ``confidence``, ``distribution``, ``outcome``, ``reason``
-    and ``completion`` as that module does; without a confidence, correctness alone is scored. Rows whose
-    ``outcome`` is ``error`` score `failure_score`, as the adapter's do.
+    `label_field` in their predictions. A ``dspy.Predict`` whose field is a ``Literal`` of the labels brings the token
+    log-probabilities of its answer where they were asked for, ``dspy.LM(..., logprobs=True, top_logprobs=5)``: the
+    distribution over the labels is read from them, whichever of DSPy's adapters wrote the field (markers, JSON or XML).
+    A program of several steps hands ``logprobs`` of that step on in its prediction. Predictions may also hold
+    ``confidence``, ``distribution``, ``outcome``, ``reason`` and ``completion`` as that module's do; without a
+    confidence, correctness alone is scored. Rows whose ``outcome`` is ``error`` score `failure_score`, as the adapter's
+    do.
 
     DSPy goes on when a row raises, whatever it raises. Hand `stop` to the search, and it ends with the error:
     ``dspy.GEPA(metric=metric, gepa_kwargs={"stop_callbacks": metric.stop}, ...)``.
@@ -216,20 +221,37 @@ class ConfidenceMetric(ConfidenceGrader):
             return Prediction(
                 label=None, outcome=Outcome.UNPARSED, reason="it is not one of the labels", text=wrote
             )
+        confidence = _confidence(pred.get("confidence"))
+        distribution = _distribution(pred.get("distribution"), self.labels)
+        unread = ""
+        if confidence is None and distribution is None and pred.get("logprobs") is not None:
+            distribution, unread = self._written(pred["logprobs"], known)
+            confidence = None if distribution is None else distribution.confidence(known)
         return Prediction(
-            label=known,
-            confidence=_confidence(pred.get("confidence")),
-            distribution=_distribution(pred.get("distribution"), self.labels),
-            text=text,
+            label=known, confidence=confidence, distribution=distribution, reason=unread, text=text
         )
 
+    def _written(self, logprobs: object, label: str) -> tuple[LabelDistribution | None, str]:
+        """Return the distribution in an answer's log-probabilities, or the reason why there is none."""
+        try:
+            found = written_distribution(logprobs, self.labels, self.label_field)
+        except LogprobsUnavailableError as error:
+            return None, str(error)
+        if found.emitted != label:
+            return None, f"they are of the answer {found.emitted!r}, and the prediction is {label!r}"
+        return found, ""
+
     def _warn_once(self, prediction: Prediction) -> None:
-        if prediction.outcome is Outcome.OK and prediction.confidence is None and not self._warned:
-            self._warned = True
-            _LOG.warning(
-                "A prediction came without a confidence (no usable log-probabilities): such rows are scored by "
-                "correctness alone."
-            )
+        if prediction.outcome is not Outcome.OK or prediction.confidence is not None or self._warned:
+            return
+        self._warned = True
+        missing = "no token log-probabilities (dspy.LM(..., logprobs=True, top_logprobs=5) asks for them)"
+        if prediction.reason:
+            missing = f"token log-probabilities that cannot be read: {prediction.reason.rstrip('.')}"
+        _LOG.warning(
+            "A prediction came without a confidence, and with %s. Such rows are scored by correctness alone.",
+            missing,
+        )
 
 
 def _outcome(value: Any) -> Outcome:  # noqa: ANN401
@@ -384,13 +406,14 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
             prediction = await self._prompted().aclassify(self._text(inputs))
         return self._output(inputs, prediction)
 
-    def examples(self, rows: Iterable[Example | ConfidenceDataInst]) -> list[dspy.Example]:
+    def examples(self, rows: Iterable[Example | ConfidenceDataInst | dspy.Example]) -> list[dspy.Example]:
         """Return labelled rows as DSPy examples with canonical labels.
 
         Parameters
         ----------
-        rows : iterable of Example or ConfidenceDataInst
-            As in a task: input, answer and, optionally, additional context for the feedback.
+        rows : iterable of Example, ConfidenceDataInst or dspy.Example
+            As in a task: input, answer and, optionally, additional context for the feedback. A ``dspy.Example`` has
+            the fields `text_field` and `label_field` instead.
 
         Raises
         ------
@@ -461,14 +484,14 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
             return
         generated = prediction.label or prediction.text or f"<{prediction.outcome.value}>"
         output = dspy.Prediction(**{self.label_field: generated})
-        if prediction.label is not None and prediction.confidence is not None:
-            output.probability = f"{prediction.confidence:.1%}"
         if len(trace) >= most:
             trace.pop(0)
         trace.append((self.predict, dict(inputs), output))
 
-    def _example(self, row: Example | ConfidenceDataInst) -> dspy.Example:
+    def _example(self, row: Example | ConfidenceDataInst | dspy.Example) -> dspy.Example:
         found: Any = row
+        if isinstance(row, dspy.Example):
+            found = self._named_row(row)
         if isinstance(row, Example):
             found = {"input": row.input, "answer": row.answer, _CONTEXT_FIELD: row.additional_context}
         checked: Mapping[str, Any] = checked_row(found, self.classifier.labels)
@@ -476,6 +499,17 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         if checked.get(_CONTEXT_FIELD):
             fields[_CONTEXT_FIELD] = checked[_CONTEXT_FIELD]
         return dspy.Example(**fields).with_inputs(self.text_field)
+
+    def _named_row(self, row: dspy.Example) -> dict[str, Any]:
+        """Return a DSPy example under the names of a task's rows."""
+        names = {self.text_field: "input", self.label_field: "answer", _CONTEXT_FIELD: _CONTEXT_FIELD}
+        missing = [name for name in (self.text_field, self.label_field) if name not in row]
+        if missing:
+            raise DataError(
+                f"Expected the fields {self.text_field!r} and {self.label_field!r} in every example, got "
+                f"{sorted(row.keys())}: name yours with text_field and label_field."
+            )
+        return {own: row[name] for name, own in names.items() if name in row}
 
 
 def _check_fields(text_field: str, label_field: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import pydantic
 
 from calibrant.assembly._sections import read_settings_file
-from calibrant.cascade._settings import LOOPER_KEYS, CascadeSettings
+from calibrant.cascade._settings import HYBRID, LOOPER_KEYS, METHODS, CascadeSettings
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._sections import Section, describe_problem, line_of, parse_toml
 from calibrant.routing._settings import (
@@ -21,6 +22,8 @@ from calibrant.routing._settings import (
     CoherenceSettings,
     RoutingSettings,
 )
+
+_LOG = logging.getLogger("calibrant")
 
 _Location: TypeAlias = tuple[str | int, ...]
 _Settings = TypeVar("_Settings", bound=Section)
@@ -50,7 +53,7 @@ _PREFIXES: Final = {
     "ollama": "ollama/",
     "openai": "openai/",
 }
-_PROVIDER: Final = ("name", "type", "model", "embed", "base_url", "max_tokens")
+_PROVIDER: Final = ("name", "type", "model", "embed", "embedding_model", "base_url", "max_tokens")
 
 
 def _router_keys(table: str) -> dict[str, str]:
@@ -91,7 +94,8 @@ def read_looper(path: str | Path) -> CascadeSettings:
     The file holds ``algorithm: {type: confidence, confidence: {...}}``, or its inner keys alone.
 
     The keys mean what they mean under ``[cascade]``, save that a negative ``threshold`` for
-    ``avg_logprob`` is a mean natural log-probability. ``modelRefs`` name models. A key without a value
+    ``avg_logprob`` is a mean natural log-probability, and that ``hybrid_weights`` beside another method
+    are ignored, with a warning. ``modelRefs`` name models. A key without a value
     counts as left out; zero is zero.
 
     Parameters
@@ -122,9 +126,13 @@ def read_looper(path: str | Path) -> CascadeSettings:
         reader.note(reader.origin(("type",)), problem)
     if "models" in values:
         values["models"] = list(_looper_models(values["models"], reader))
+    method = values.get("confidence_method", "avg_logprob")
+    if method in METHODS and method != HYBRID and values.pop("hybrid_weights", None) is not None:
+        line = lines.line_of(reader.origin(("hybrid_weights",)))
+        _LOG.warning("%s:%d: hybrid_weights are not used with confidence_method %r.", path, line, method)
     threshold = values.get("threshold")
     negative = isinstance(threshold, int | float) and -math.inf < threshold < 0
-    if negative and values.get("confidence_method", "avg_logprob") == "avg_logprob":
+    if negative and method == "avg_logprob":
         values["native_threshold"] = values.pop("threshold")
         reader.origins["native_threshold",] = reader.origins["threshold",]
     return reader.validated(CascadeSettings)
@@ -145,8 +153,9 @@ def read_zeph(path: str | Path) -> RoutingSettings:
     """Read the ``[llm]`` section of a Zeph configuration as routing settings; ignore other sections.
 
     ``[[llm.providers]]`` become providers called as litellm does: a ``type`` of ``claude`` is ``anthropic/MODEL``.
-    A provider with ``embed = true`` embeds texts where no ``embedding_provider`` is named; without any, texts are
-    hashed. ``summary_model`` names the provider that judges answers. Files of state are relative to the file.
+    A provider with ``embed = true`` embeds texts where no ``embedding_provider`` is named, with its
+    ``embedding_model``; without any, texts are hashed. ``summary_model`` names the provider that judges
+    answers. Files of state are relative to the file.
 
     Parameters
     ----------
@@ -210,25 +219,38 @@ def _zeph_providers(entries: object, reader: _Reader) -> Iterator[dict[str, Any]
     for number, table in enumerate(entries):
         place: _Location = ("llm", "providers", number)
         entry = reader.known_values(table, place, _PROVIDER)
-        kind, model, embed = entry.get("type"), entry.get("model"), entry.get("embed", False)
-        for key, legal, expected in (
-            ("type", isinstance(kind, str) and kind in _PREFIXES, f"one of {', '.join(_PREFIXES)}"),
-            ("model", isinstance(model, str), "the name of a model"),
-            ("embed", isinstance(embed, bool), "true or false"),
-        ):
-            if not legal:
-                reader.note((*place, key), f"{key}: expected {expected}, got {entry.get(key)!r:.80}.")
-        name = f"{_PREFIXES.get(str(kind), '')}{model}"
+        _check_provider(entry, place, reader)
+        prefix = _PREFIXES.get(str(entry.get("type")), "")
+        name = f"{prefix}{entry.get('model')}"
+        embedding_model = entry.get("embedding_model")
         optional = {
             "alias": entry.get("name"),
             "api_base": entry.get("base_url"),
+            "embedding_model": None if embedding_model is None else f"{prefix}{embedding_model}",
             "options": {"max_tokens": entry["max_tokens"]} if "max_tokens" in entry else None,
         }
         reader.origins["providers", number, "name"] = (*place, "model")
         reader.origins["providers", number, "alias"] = (*place, "name")
-        if embed is True:
+        if entry.get("embed") is True:
             reader.values.setdefault("embedding_provider", entry.get("name", name))
         yield {"name": name, **{key: value for key, value in optional.items() if value is not None}}
+
+
+def _check_provider(entry: Mapping[str, Any], place: _Location, reader: _Reader) -> None:
+    """Record the values of a provider's entry that are of the wrong type."""
+    kind, embed, embedding_model = (
+        entry.get("type"),
+        entry.get("embed", False),
+        entry.get("embedding_model", ""),
+    )
+    for key, legal, expected in (
+        ("type", isinstance(kind, str) and kind in _PREFIXES, f"one of {', '.join(_PREFIXES)}"),
+        ("model", isinstance(entry.get("model"), str), "the name of a model"),
+        ("embed", isinstance(embed, bool), "true or false"),
+        ("embedding_model", isinstance(embedding_model, str), "the name of a model of embeddings"),
+    ):
+        if not legal:
+            reader.note((*place, key), f"{key}: expected {expected}, got {entry.get(key)!r:.80}.")
 
 
 class _Reader:

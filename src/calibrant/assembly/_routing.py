@@ -41,7 +41,7 @@ from calibrant.routing._triage import TriageRouter
 
 # Settings of a cascade that a looper's file cannot hold.
 _ROW_LIMITS: Final = ("max_escalations", "max_tokens", "max_cost", "deadline_seconds")
-_OF_THE_TASK: Final = (*_ROW_LIMITS, "context")
+_OF_THE_TASK: Final = (*_ROW_LIMITS, "context", "verify_last")
 _TOKEN_METHODS: Final = frozenset({"avg_logprob", "margin", "hybrid"})
 _LINUCB: Final = {"alpha", "dim", "cost_weight", "decay_factor"}
 # Options of a provider that its embeddings take, too: address and credentials.
@@ -251,7 +251,7 @@ def _embedder(settings: RoutingSettings, opened: ExitStack) -> CachedEmbedder | 
     bandit = settings.bandit
     dim = bandit.dim if settings.strategy == "bandit" else _HASHED if name == "hashing" else 1
     embedder = open_embedder(
-        name if provider is None else provider.name,
+        name if provider is None else provider.embedding_model or provider.name,
         dim=dim,
         options={option: value for option, value in access.items() if option in _ACCESS},
     )
@@ -317,6 +317,7 @@ def open_cascade(
             escalation_order=settings.escalation_order,
             cost_quality_tradeoff=settings.cost_quality_tradeoff,
             on_error=settings.on_error,
+            verify_last=settings.verify_last,
             **{name: getattr(settings, name) for name in _ROW_LIMITS},
             context_of=settings.context,
             limits=limits,

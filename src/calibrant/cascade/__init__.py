@@ -6,6 +6,7 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
+    from calibrant.cascade._models import CascadeModel
     from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
     from calibrant.cascade.automix._frontier import ibc, ibc_lift, routing_frontier
     from calibrant.cascade.automix._meta import SelfConsistencyMetaVerifier, ThresholdMetaVerifier
@@ -26,6 +27,7 @@ else:
         __name__,
         {
             "._cascade": "Cascade",
+            "._models": "CascadeModel",
             "._settings": "CascadeModelSettings CascadeSettings HybridWeights",
             ".automix._frontier": "ibc ibc_lift routing_frontier",
             ".automix._meta": "SelfConsistencyMetaVerifier ThresholdMetaVerifier",
@@ -48,6 +50,7 @@ __all__ = [
     "AutoMixEntailment",
     "AvgLogprob",
     "Cascade",
+    "CascadeModel",
     "CascadeModelSettings",
     "CascadePolicy",
     "CascadeSettings",

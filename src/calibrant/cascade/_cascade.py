@@ -82,8 +82,10 @@ class Cascade(BasePredictor):
     calibrators : sequence of (Calibrator or None), optional
         One per model as listed; applied to the method's confidence before anything is decided.
     verify_last : bool, optional
-        Whether the method is asked about the last model's answer; by default, unless a meta-verifier
-        decides. An answer nobody verified has no confidence and is not accepted.
+        Whether the method is asked about the last model's answer. By default only where that makes no call
+        (`ConfidenceMethod.makes_calls`), or where the last model has a threshold of its own: no other model would
+        be asked. An answer nobody verified is taken and accepted, with the model's own confidence. Without one, or
+        where an earlier model failed or gave no evidence, it has no confidence and is not accepted.
     context_of : callable or str, optional
         Returns the context that the answer to a text should be grounded in, or None, for methods that use it; in keys
         of a journal it counts by its name. A text stands for all. A text that is asked about with a context of its

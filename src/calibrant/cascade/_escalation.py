@@ -160,15 +160,7 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
     apply = tuple(None if one is None else for_one_row(one.predict) for one in calibrators)
     if isinstance(meta_verifier, CascadePolicy):
         _check_plan(meta_verifier, count, verify_last)
-        return _PlannedPolicy(
-            count=count,
-            rules=(),
-            thresholds=None,
-            calibrators=apply,
-            verify_last=False,
-            description={"plan": _plan_record(meta_verifier), "calibrators": fitted},
-            plan=meta_verifier,
-        )
+        return _planned_policy(meta_verifier, count, calibrators=apply, fitted=fitted)
     routers = _routers(meta_verifier, count)
     native = [] if native_threshold is None else _each(native_threshold, count, "native_threshold")
     # A calibrated confidence cannot be compared with a log-probability.
@@ -177,7 +169,14 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
             "Expected threshold with calibrators, got native_threshold: what a calibrator returns has no such unit."
         )
     limits = [] if routers else _thresholds(threshold, native, method, count)
-    verify_last = not routers if verify_last is None else verify_last
+    if verify_last is None:
+        own_threshold = _has_last_threshold(
+            threshold if native_threshold is None else native_threshold, count
+        )
+        verify_last = own_threshold or not method.makes_calls
+    # Nothing is compared with the last model's threshold where its answer is not verified.
+    judged = count if verify_last else count - 1
+    limits, native = limits[:judged], native[:judged]
     return Policy(
         count=count,
         # Confidence has ends: mean log-probabilities of -4 and of -5 are both 0, so a native threshold counts as it is.
@@ -195,6 +194,30 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
             "verify_last": verify_last,
         },
     )
+
+
+def _planned_policy(
+    plan: CascadePolicy,
+    count: int,
+    *,
+    calibrators: tuple[Callable[..., Any] | None, ...],
+    fitted: Sequence[Mapping[str, Any] | None],
+) -> Policy:
+    """Return the escalation policy of a learned plan."""
+    return _PlannedPolicy(
+        count=count,
+        rules=(),
+        thresholds=None,
+        calibrators=calibrators,
+        verify_last=False,
+        description={"plan": _plan_record(plan), "calibrators": fitted},
+        plan=plan,
+    )
+
+
+def _has_last_threshold(threshold: Thresholds | None, count: int) -> bool:
+    """Return True if the last model has a threshold of its own: one of several, or that of the only model."""
+    return count == 1 or (isinstance(threshold, Sequence | np.ndarray) and len(threshold) == count)
 
 
 def _check_one_of(**options: object) -> None:

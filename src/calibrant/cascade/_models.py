@@ -51,6 +51,19 @@ class CascadeModel:
     ------
     ConfigurationError
         A number is out of range, the size cannot be read, or the classifier is a cascade or none at all.
+
+    Examples
+    --------
+    >>> from calibrant import Cascade, Classifier
+    >>> from calibrant.cascade import CascadeModel
+    >>> from calibrant.testing import FakeClient
+    >>> labels = ["cat", "dog"]
+    >>> own, hosted = (
+    ...     Classifier(model=FakeClient(labels, {}, name=name), labels=labels) for name in ("own", "hosted")
+    ... )
+    >>> models = [CascadeModel(classifier=hosted, cost=0.01), CascadeModel(classifier=own, cost=0.0)]
+    >>> Cascade(models, method="label_probability", escalation_order="cost").models
+    ('own', 'hosted')
     """
 
     classifier: Classifier

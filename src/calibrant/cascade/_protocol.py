@@ -104,6 +104,9 @@ class ConfidenceMethod(Protocol):
         Alternatives it needs for every token; 0 for none.
     needs_tokens : bool
         Whether it reads `Prediction.tokens`.
+    makes_calls : bool
+        Whether an assessment asks a model. A cascade then leaves its last model's answer unverified by default,
+        as no other model would be asked.
     """
 
     @property
@@ -117,6 +120,9 @@ class ConfidenceMethod(Protocol):
 
     @property
     def needs_tokens(self) -> bool: ...
+
+    @property
+    def makes_calls(self) -> bool: ...
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
         """Return the confidence in the answer; `NoEvidence` after a failure."""
@@ -148,6 +154,7 @@ class BaseMethod:
     default_threshold: float = 0.7
     top_logprobs: ClassVar[int] = 0
     needs_tokens: ClassVar[bool] = False
+    makes_calls: ClassVar[bool] = False
     unit: ClassVar[str]
 
     def to_confidence(self, native: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import pydantic
 
@@ -18,6 +18,11 @@ ROUTED: Final = "routed"
 ENTAILMENT: Final = "automix_entailment"
 HYBRID: Final = "hybrid"
 LEARNED: Final = "learned"
+_Method = Literal[
+    "avg_logprob", "margin", "hybrid", "self_verify", "automix_entailment", "label_probability", "learned"
+]
+METHODS: Final[tuple[str, ...]] = get_args(_Method)
+"""Values of ``confidence_method``."""
 VERIFYING_METHODS: Final = ("self_verify", ENTAILMENT)
 """Confidence methods that are shown the context of an answer."""
 # Keys that make sense with some methods only.
@@ -143,6 +148,9 @@ class CascadeSettings(Section):
     context : str or None
         Text that every answer has to rest on, where its row has none of its own; only with ``self_verify`` and
         ``automix_entailment``.
+    verify_last : bool or None
+        Whether the last model's answer is verified, too. None takes what `Cascade` does: only where that makes no
+        call.
     learned_file : Path or None
         File that a `calibrant.cascade.LearnedScorer` was saved to; only with ``learned``, which needs one.
     max_escalations, max_tokens : int or None
@@ -164,9 +172,7 @@ class CascadeSettings(Section):
     """
 
     file: Path | None = None
-    confidence_method: Literal[
-        "avg_logprob", "margin", "hybrid", "self_verify", "automix_entailment", "label_probability", "learned"
-    ] = "avg_logprob"
+    confidence_method: _Method = "avg_logprob"
     threshold: Share | None = None
     native_threshold: Number | None = None
     escalation_order: Literal["size", "small_to_large", "declared", "cost", "automix"] = "small_to_large"
@@ -180,6 +186,7 @@ class CascadeSettings(Section):
     verifier_server_url: str | None = pydantic.Field(default=None, validate_default=True)
     verifier_timeout_seconds: Amount = 0.0
     context: str | None = pydantic.Field(default=None, min_length=1)
+    verify_last: bool | None = None
     learned_file: Path | None = pydantic.Field(default=None, validate_default=True)
     max_escalations: Count | None = None
     max_tokens: Count | None = None

@@ -32,6 +32,7 @@ OnError: TypeAlias = Literal["skip", "fail"]
 
 _T = TypeVar("_T")
 
+_UNVERIFIED: Final = "its answer is taken as it is"
 _NOTHING: Final = Prediction(label=None, outcome=Outcome.ERROR)
 
 
@@ -275,6 +276,9 @@ class Walk:
             if self.on_error == "fail" or row.answer.outcome is not Outcome.OK:
                 row.take(answer)
             return self.on_error == "fail"
+        if not self.policy.verifies(position, row.seen):
+            self._take_unverified(row, member, answer, usage)
+            return True
         assessed = await self._assess(row, position, query, answer)
         usage += self._pay(row, member, assessed.usage, assessed.attempts)
         if isinstance(assessed, NoEvidence):
@@ -309,8 +313,6 @@ class Walk:
     async def _assess(
         self, row: _RowState, position: int, query: Query, answer: Prediction
     ) -> Assessment | NoEvidence:
-        if not self.policy.verifies(position, row.seen):
-            return NoEvidence(reason="its answer is taken as it is")
         member = self.members[position]
         classifier = member.classifier
         if (query.prompt, query.user_template) != (classifier.prompt, classifier.user_template):
@@ -356,6 +358,19 @@ class Walk:
         if attempts:
             self.purse.pay(usage, attempts)
         return usage
+
+    @staticmethod
+    def _take_unverified(row: _RowState, member: CascadeMember, answer: Prediction, usage: Usage) -> None:
+        """Take an answer that the method is not asked about, with the model's own confidence."""
+        # After a failure, or an answer without evidence, the row came here by accident, and is no final one.
+        is_planned = all(step.verdict is Verdict.ESCALATED for step in row.steps)
+        confidence = answer.confidence if is_planned else None
+        row.take(answer, confidence)
+        row.decided = confidence is not None
+        verdict = Verdict.ACCEPTED if row.decided else Verdict.NO_EVIDENCE
+        reason = "not verified; the confidence is the model's own" if row.decided else _UNVERIFIED
+        step = _step_of(member, verdict, answer, usage)
+        row.steps.append(replace(step, confidence=confidence, reason=reason))
 
     def _without_evidence(self, row: _RowState, position: int, answer: Prediction, reason: str) -> bool:
         """Handle an answer without a confidence; return True if no further model is asked."""

@@ -381,7 +381,8 @@ class ServeVerifier:
     threshold
         Confidence below which to escalate, unless the request names one.
     prompt : FILE
-        Another prompt, with {question}, {answer} and {context} in it; its replies may reason first.
+        Another prompt, with {question}, {answer} (or {generated_answer}) and {context} in it, which are filled in as
+        JSON strings, in quotes; its replies may reason first.
     max_concurrency
         Calls of the model in flight at most.
     as_json

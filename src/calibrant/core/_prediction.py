@@ -104,6 +104,9 @@ class LabelDistribution:
     error_bound : float or None, default None
         In ``exact`` space the largest total variation, in [0, 1], between this distribution and the
         one that scoring every label to its end would give; None elsewhere, where it is not known.
+    shared : tuple of (tuple of str, float), default ()
+        Labels that a reported token begins without telling them apart, and their probability together, normalised
+        like `logprobs`; the most probable ones first.
 
     Examples
     --------
@@ -123,6 +126,7 @@ class LabelDistribution:
     emitted: str | None = None
     error_bound: float | None = None
     closing_logprob: float | None = None
+    shared: tuple[tuple[tuple[str, ...], float], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("logprobs", "measured"):
@@ -468,6 +472,7 @@ class Prediction:
         label = given.labels[int(logprobs.argmax())]
         # What was reported for the label that the model wrote is no confidence in this one.
         others |= {"emitted": label, "joint_logprob": None, "closing_logprob": None, "error_bound": None}
+        others["shared"] = ()
         found = replace(given, logprobs=logprobs, **others)
         return replace(self, label=label, confidence=found.confidence(label), distribution=found)
 

@@ -117,8 +117,11 @@ def _encoded_fields(item: Prediction | Step | Part) -> _Record:
         record |= {"outcome": item.outcome.value, "usage": dict(vars(item.usage))}
     distribution = record.get("distribution")
     if distribution is not None:
+        fields = dict(vars(distribution))
+        if not distribution.shared:  # as with nearly every row
+            del fields["shared"]
         record["distribution"] = {
-            **vars(distribution),
+            **fields,
             "labels": list(distribution.labels),
             "logprobs": distribution.logprobs.tolist(),
             "measured": distribution.measured.tolist(),
@@ -142,6 +145,7 @@ def _decoded_fields(record: Mapping[str, Any]) -> _Record:
             "logprobs": np.array(stored["logprobs"], dtype=np.float64),
             "measured": np.array(stored["measured"], dtype=np.bool_),
             "space": LogprobSpace(stored["space"]),
+            "shared": tuple((tuple(labels), share) for labels, share in stored.get("shared", ())),
         }
         values["distribution"] = LabelDistribution(**{**stored, **decoded})
         values["confidence"] = _confidence(record, values["distribution"])

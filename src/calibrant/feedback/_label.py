@@ -11,12 +11,15 @@ correct, in between          ``Correct (95% probability).`` and close alternativ
 correct, unsure              ``Correct but uncertain (73% probability).``, alternatives, what it means
 wrong, unsure or unknown     ``Wrong (60% probability).``, expected, got, alternatives, the advice to add
                              guidance
-wrong, in between            ``Wrong (95% probability).``, expected, got, alternatives
+wrong, in between            the same
 wrong, sure                  ``WRONG``, how sure, expected, got, the true label's probability, other
-                             alternatives, the demand for a rule
+                             alternatives however improbable, the demand for a rule
 refusal, unparsed            the model's action, expected, the demand for exactly one label
 error                        a note that the row says nothing about the prompt
 ===========================  ===============================================================
+
+Labels that a reported token begins without telling them apart are one alternative, under that beginning:
+``'Bills/...' (46%: 'Bills/Gas' or 'Bills/Water', not told apart)``.
 
 Where the labels have a structure, a sentence follows about the distance to the true label: the steps on a
 scale, or the levels of a path that are right. It is left out where one word is enough.
@@ -27,7 +30,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from os.path import commonprefix
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label
@@ -39,6 +43,8 @@ MAX_ALTERNATIVES = 3
 _MAX_RAW_CHARACTERS = 80
 # An alternative below one percent is noise to a model that rewrites the prompt.
 _MIN_ALTERNATIVE = 0.01
+# Beside a sure mistake nothing else reaches that.
+_MIN_BESIDE_SURE = 1e-4
 
 
 def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are keyword-only
@@ -101,8 +107,8 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
     >>> from calibrant.core import Outcome
     >>> from calibrant.feedback import build_feedback
     >>> row = {"is_correct": False, "expected": "Rent", "got": "Food", "confidence": 0.95}
-    >>> build_feedback(**row, distribution=None, outcome=Outcome.OK)
-    "Wrong (95% probability). Expected 'Rent', got 'Food'."
+    >>> build_feedback(**row, distribution=None, outcome=Outcome.OK).split(". ")[:2]
+    ['Wrong (95% probability)', "Expected 'Rent', got 'Food'"]
     """
     check(confidence=confidence, low=low, high=high)
     if outcome is Outcome.ERROR:
@@ -119,7 +125,7 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
     distance = _distance(labels, prediction, expected)
     if is_correct:
         return _correct(got, shown, distribution, unsure=unsure) + distance
-    return _wrong(expected, got, shown, distribution, sure=sure, unsure=unsure) + distance + context
+    return _wrong(expected, got, shown, distribution, sure=sure) + distance + context
 
 
 def _correct(got: str, shown: str, distribution: LabelDistribution | None, *, unsure: bool) -> str:
@@ -133,12 +139,10 @@ def _correct(got: str, shown: str, distribution: LabelDistribution | None, *, un
     return f"{text} Also considered: {rivals}. The prompt does not separate {quoted(got)} from these labels."
 
 
-def _wrong(
-    expected: str, got: str, shown: str, distribution: LabelDistribution | None, *, sure: bool, unsure: bool
-) -> str:
+def _wrong(expected: str, got: str, shown: str, distribution: LabelDistribution | None, *, sure: bool) -> str:
     labels = f"Expected {quoted(expected)}, got {quoted(got)}."
     if sure:
-        others = _alternatives(distribution, got, expected)
+        others = _alternatives(distribution, got, expected, least=_MIN_BESIDE_SURE)
         also = f" Other alternatives: {others}." if others else ""
         return (
             f"WRONG with {shown} certainty. {labels}{_true_probability(expected, distribution)}{also} The prompt "
@@ -148,9 +152,7 @@ def _wrong(
     rivals = _alternatives(distribution, got)
     if rivals:
         text += f" Alternatives to {quoted(got)}: {rivals}."
-    if unsure:
-        text += f" Clearer guidance in the prompt on when {quoted(expected)} applies could fix it."
-    return text
+    return f"{text} Clearer guidance in the prompt on when {quoted(expected)} applies could fix it."
 
 
 def _distance(labels: LabelSet | None, prediction: Prediction, expected: str) -> str:
@@ -224,22 +226,45 @@ def _true_probability(expected: str, distribution: LabelDistribution | None) -> 
     shown = small_percent(distribution.probability(label))
     if distribution.measured[distribution.labels.index(label)]:
         return f" The true label's own probability is {shown}."
+    if any(label in labels for labels, _ in distribution.shared):
+        return (
+            f" The true label shares a reported token with others; an estimate of its probability is {shown}."
+        )
     return (
         f" The true label was not among the reported alternatives; an estimate of its probability is {shown}."
     )
 
 
-def _alternatives(distribution: LabelDistribution | None, *left_out: str) -> str:
-    """Return the probable rivals as ``'B' (24%), 'C' (2%)``, without the labels in `left_out`."""
+def _alternatives(
+    distribution: LabelDistribution | None, *left_out: str, least: float = _MIN_ALTERNATIVE
+) -> str:
+    """Return the probable rivals as ``'B' (24%), 'C' (2%)``, without the labels in `left_out`.
+
+    `left_out` begins with the predicted label: a group of labels with it is no rival.
+    """
     if distribution is None:
         return ""
-    excluded = {_canonical(distribution, label) for label in left_out}
+    excluded = [_canonical(distribution, label) for label in left_out]
     rivals = [
-        f"{quoted(label)} ({percent(p)})"
-        for label, p in distribution.alternatives(limit=MAX_ALTERNATIVES + len(left_out))
-        if label not in excluded and p >= _MIN_ALTERNATIVE
+        (share, f"{quoted(label)} ({small_percent(share)})")
+        for label, share in distribution.alternatives(limit=MAX_ALTERNATIVES + len(left_out))
+        if label not in excluded and share >= least
     ]
-    return ", ".join(rivals[:MAX_ALTERNATIVES])
+    for labels, share in distribution.shared:
+        beginning = commonprefix(labels)  # noqa: RUF071 (no paths)
+        if beginning and excluded[0] not in labels and share >= least:
+            rivals.append((share, _shared_alternative(beginning, labels, share)))
+    rivals.sort(key=lambda rival: -rival[0])
+    return ", ".join(text for _, text in rivals[:MAX_ALTERNATIVES])
+
+
+def _shared_alternative(beginning: str, labels: Sequence[str], share: float) -> str:
+    """Return labels of one beginning as ``'Bills/...' (46%: 'Bills/Gas' or 'Bills/Water', not told apart)``."""
+    named = [quoted(label) for label in labels[:MAX_ALTERNATIVES]]
+    if len(labels) > len(named):
+        named.append(f"{len(labels) - len(named)} more")
+    choice = f"{', '.join(named[:-1])} or {named[-1]}"
+    return f"{quoted(f'{beginning}...')} ({small_percent(share)}: {choice}, not told apart)"
 
 
 def _canonical(distribution: LabelDistribution | None, text: str) -> str | None:

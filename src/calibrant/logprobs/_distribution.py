@@ -129,6 +129,7 @@ def extract_distribution(
         space=LogprobSpace(space),
         emitted=names[spelled[0]] if spelled else "",
         closing_logprob=_closing_logprob(aligned, trie, content),
+        shared=masses.shared(names),
     )
 
 
@@ -252,6 +253,18 @@ class _BranchMasses:
         shared = math.fsum(math.exp(mass) for fit, mass in self.branches if len(fit) > 1)
         bounded = math.fsum(len(fit) * math.exp(mass) for fit, mass in self.bounds)
         return min(1.0, shared + bounded)
+
+    def shared(self, names: Sequence[str]) -> tuple[tuple[tuple[str, ...], float], ...]:
+        """Return the labels that a token begins together, and their mass as a share of all, largest first."""
+        groups: dict[tuple[int, ...], float] = {}
+        peak = max((mass for _, mass in (*self.branches, *self.bounds)), default=0.0)
+        total = math.fsum(math.exp(mass - peak) for _, mass in self.branches)
+        total += math.fsum(len(fit) * math.exp(mass - peak) for fit, mass in self.bounds)
+        for fit, mass in self.branches:
+            if len(fit) > 1:
+                groups[tuple(fit)] = groups.get(tuple(fit), 0.0) + math.exp(mass - peak) / total
+        found = sorted(groups.items(), key=lambda group: -group[1])
+        return tuple((tuple(names[place] for place in fit), share) for fit, share in found)
 
     def normalised(self, n_labels: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return normalised log-probabilities and the mask of measured labels, both of shape (L,)."""

@@ -170,6 +170,9 @@ class RoutingProviderSettings(Section):
         ``masked`` or ``raw``, where the model's own default is wrong.
     concurrency : int or None
         Calls in flight; None takes the ``n_parallel`` of an embedded model, and sets no limit of others.
+    embedding_model : str or None
+        The model asked for embeddings where this is the ``embedding_provider``, at the same address; None takes
+        `name`, which then has to be one of embeddings.
     options : mapping
         Passed to the provider unchanged.
     cost : float or None
@@ -183,6 +186,7 @@ class RoutingProviderSettings(Section):
     api_base: str | None = None
     space: Literal["masked", "raw"] | None = None
     concurrency: _AtLeastOne | None = None
+    embedding_model: _Name | None = None
     options: dict[str, Any] = pydantic.Field(default_factory=dict)
     cost: Amount | None = None
     context_window: _AtLeastOne | None = None

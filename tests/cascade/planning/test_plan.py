@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -129,12 +130,58 @@ def test_a_budget_buys_the_best_policy() -> None:
     plan = plan_cascade(*recorded(), **COSTS, budget=20.0)
     affordable = [point for point in plan.frontier if point.planned_cost <= 20.0]
     assert plan.goal == "budget"
-    assert plan.report.held_out
     assert plan.report.n == plan.rows.reporting
-    assert plan.report.cost.estimate < 25.0
+    assert plan.report.cost.estimate <= 20.0
     assert plan.report.accuracy.estimate > affordable[0].accuracy
     assert plan.certificate.method == "single test"
     assert plan.certificate.rows == plan.rows.reporting
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("budget", [2.0, 5.0, 20.0, 50.0])
+def test_a_budget_is_kept_and_no_model_alone_is_better(seed: int, budget: float) -> None:
+    """On few rows a plan costs at most its budget, and no model that the budget pays for is more accurate."""
+    plan = plan_cascade(*recorded(120, seed), **COSTS, budget=budget, rng=seed)
+    assert plan.report.cost.estimate <= budget
+    affordable = [one for one in plan.alone if one.cost.estimate <= budget]
+    best = max(one.accuracy.estimate for one in affordable)
+    assert plan.report.accuracy.estimate >= best
+    assert plan.gain is not None
+    assert plan.gain.estimate == pytest.approx(plan.report.accuracy.estimate - best)
+    text = " ".join(plan.describe())
+    if len(plan.policy.members) == 1:
+        assert f"No cascade for {budget:g} per row was more accurate" in text
+    else:
+        assert "the best single model for" in text
+        assert ("do not show that it is higher" in text) is (plan.gain.lower <= 0.0)
+        assert "also decided between the policy and one model alone" in text
+
+
+def test_a_free_small_model_keeps_a_budget_of_nothing() -> None:
+    """With a budget of 0 and a small model that costs nothing, that model answers every row."""
+    small, large = recorded(200)
+    plan = plan_cascade(small, large, small_cost=0.0, large_cost=50.0, budget=0.0)
+    assert (plan.policy.members, plan.report.cost.estimate) == ((0,), 0.0)
+    text = " ".join(plan.describe())
+    assert "small answers every row." in text
+    assert "No cascade for 0 per row was more accurate" in text
+
+
+def test_policies_by_ranges_name_their_ranges() -> None:
+    """A policy that keeps some ranges of confidence says who answers where."""
+    rng = np.random.default_rng(0)
+    confidence = rng.random(2000)
+    odd = (confidence < 0.3) | (confidence > 0.6)
+    small = RecordedRun(
+        confidence=confidence, correct=rng.random(2000) < np.where(odd, 0.99, 0.2), name="small"
+    )
+    large = RecordedRun(confidence=np.ones(2000), correct=rng.random(2000) < 0.9, name="large")
+    first = plan_cascade(small, large, small_cost=1, large_cost=2, budget=1.6).describe()[0]
+    assert re.fullmatch(
+        r"small answers where its (calibrated )?confidence lies in one of these ranges, large in the others: "
+        r"below 0\.\d+; 0\.\d+ and above\.",
+        first,
+    ), first
 
 
 def test_a_target_is_reached_at_the_least_cost() -> None:

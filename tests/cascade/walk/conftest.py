@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.cascade import Cascade
-from calibrant.cascade._models import CascadeModel
+from calibrant.cascade import Cascade, CascadeModel
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
 from calibrant.core import ConfigurationError, Limits, Usage
 from calibrant.inference import Classifier, RetryPolicy
@@ -47,6 +46,7 @@ class Told:
         self.top_logprobs = top_logprobs
         self.asked: list[Answered] = []
         self.closed = 0
+        self.makes_calls = calls > 0
         self._calls, self._about = calls, about
         self._say = say if callable(say) else lambda answered: say[answered.classifier.client.name]
 

@@ -317,6 +317,7 @@ def test_usage_counts_every_call(build: Build, told: Any, say: Any, refusal: Any
         refused,
         say("dog", 0.9, tokens=1000, cost=2.0),
         method=told(calls=3),
+        verify_last=True,
     )
     found = built.cascade.classify("t")
     assert found.usage == Usage(prompt_tokens=10 + 300 + 7 + 1000 + 300, completion_tokens=2, cost=2.5)
@@ -402,25 +403,27 @@ def test_models_over_other_labels_are_refused(told: Any) -> None:
 
 
 class Route:
-    """Meta-verifier that escalates below one half, and keeps the scores it gets."""
+    """Meta-verifier that escalates below a limit, and keeps the scores it gets."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float = 0.5) -> None:
+        self.limit = limit
         self.asked: list[list[float]] = []
 
     def route(self, verifier_score: Any) -> Any:
         """Return whether to ask the next model."""
         self.asked.append(list(verifier_score))
-        return np.asarray(verifier_score) < 0.5
+        return np.asarray(verifier_score) < self.limit
 
 
 def test_meta_verifiers_replace_thresholds(build: Build, told: Any) -> None:
-    """A meta-verifier decides, and the last model's answer is taken without being verified."""
+    """A meta-verifier decides, and the last model's answer is taken, with that model's own confidence."""
     rule, method = Route(), told(lambda answered: 0.4 if answered.question == "hard" else 0.5, calls=8)
     built = build("cat", "dog", method=method, meta_verifier=rule)
     rule.asked.clear()
     easy, hard = built.cascade.classify_many(["easy", "hard"])
     assert (easy.label, easy.confidence, easy.accepted) == ("cat", 0.5, True)
-    assert (hard.label, hard.confidence, hard.accepted) == ("dog", None, False)
+    assert (hard.label, hard.confidence, hard.accepted) == ("dog", 1.0, True)
+    assert [step.reason for step in hard.steps] == ["", "not verified; the confidence is the model's own"]
     assert rule.asked == [[0.5], [0.4]]
     assert (hard.attempts, len(method.asked)) == (1 + 8 + 1, 2)
     assert built.cascade.thresholds is None
@@ -428,6 +431,58 @@ def test_meta_verifiers_replace_thresholds(build: Build, told: Any) -> None:
         "hard"
     )
     assert (checked.label, checked.confidence, checked.accepted) == ("dog", 0.4, True)
+
+
+def test_calls_about_the_last_answer_are_not_made(build: Build, told: Any) -> None:
+    """Where a verifier takes calls, the last model is verified only under a threshold of its own, or on request."""
+
+    def verified(*, calls: int, **options: Any) -> tuple[int, float | None, bool | None]:
+        method = told({"a": 0.1, "b": 0.9}, calls=calls)
+        found = build("cat", ("dog", 0.8), method=method, **options).cascade.classify("t")
+        assert found.label == "dog"
+        return len(method.asked), found.confidence, found.accepted
+
+    own = (1, pytest.approx(0.8), True)
+    assert verified(calls=8) == own
+    assert verified(calls=8, threshold=0.95) == own
+    assert verified(calls=8, threshold=[0.95]) == own
+    assert verified(calls=0) == (2, 0.9, True)
+    assert verified(calls=8, threshold=[0.95, 0.95]) == (2, 0.9, False)
+    assert verified(calls=8, threshold=0.95, verify_last=True) == (2, 0.9, False)
+    assert verified(calls=0, verify_last=False) == own
+
+
+def test_a_verifier_that_is_down_makes_no_answer_sure(build: Build, told: Any) -> None:
+    """Where nothing says how sure the first model is, the last model's unverified answer is not accepted."""
+    method = told(lambda _: NoEvidence(reason="the verifier is down"), calls=1)
+    found = build("cat", "dog", method=method).cascade.classify("t")
+    assert (found.label, found.confidence, found.accepted) == ("dog", None, False)
+    assert found.reason.startswith("nothing says how sure the models are: the verifier is down")
+
+
+def test_one_model_alone_is_verified(build: Build, told: Any) -> None:
+    """A cascade of one model asks the verifier about it."""
+    method = told(lambda _: 0.4, calls=8)
+    found = build("cat", method=method).cascade.classify("t")
+    assert (len(method.asked), found.confidence, found.accepted) == (1, 0.4, False)
+
+
+def test_a_rule_keeps_the_last_model_s_confidence(build: Build) -> None:
+    """Under any rule for the first model, the last model's answer comes with its label's probability."""
+    built = build(("cat", 0.7), ("dog", 0.9), method="label_probability", meta_verifier=Route(0.8))
+    found = built.cascade.classify("t")
+    assert (found.label, found.confidence, found.accepted) == ("dog", pytest.approx(0.9), True)
+
+
+def test_unverified_answers_without_confidence_are_not_accepted(build: Build, told: Any) -> None:
+    """An answer that nobody verifies, of a model without log-probabilities, is returned and not accepted."""
+    silent = {"choices": [{"message": {"content": '{"category": "dog"}'}, "finish_reason": "stop"}]}
+    built = build(
+        "cat", silent, method=told({"a": 0.1, "b": 0.9}, calls=1), classifiers=[{}, {"space": "none"}]
+    )
+    found = built.cascade.classify("t")
+    assert (found.label, found.confidence, found.accepted) == ("dog", None, False)
+    assert found.reason == "nothing says how sure the models are: its answer is taken as it is"
 
 
 def test_meta_verifiers_apply_in_order(build: Build, told: Any) -> None:
@@ -636,7 +691,7 @@ def test_the_account_is_the_sum_of_all_calls(build: Build, told: Any, say: Any, 
 
         return answer
 
-    built = build(*[rule(model) for model in range(count)], method=told(calls=verifier))
+    built = build(*[rule(model) for model in range(count)], method=told(calls=verifier), verify_last=True)
     found = built.cascade.classify_many([str(number) for number in range(4)])
     answered = [
         sum(rows[int(request.messages[1]["content"])][model] > 0 for request in client.requests)

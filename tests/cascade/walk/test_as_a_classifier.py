@@ -84,15 +84,15 @@ def test_another_threshold_asks_no_model_again(build: Build, told: Any) -> None:
     """With a journal, another threshold makes no call of a model or a verifier."""
     journal = MemoryJournal()
     texts = [row.input for row in ROWS]
-    first = build(unsure, sure, method=told(calls=2), journal=journal, threshold=0.95)
+    first = build(unsure, sure, method=told(calls=2), journal=journal, threshold=[0.95, 0.95])
     first.cascade.classify_many(texts)
     assert first.calls == [30, 30]
     assert len(first.method.asked) == 60
-    second = build(unsure, sure, method=told(calls=2), threshold=0.8)
+    second = build(unsure, sure, method=told(calls=2), threshold=[0.8, 0.8])
     second.cascade.use_journal(journal)
     found = second.cascade.classify_many(texts)
     assert (second.calls, second.method.asked) == ([0, 0], [])
-    fresh = build(unsure, sure, method=told(calls=2), threshold=0.8).cascade.classify_many(texts)
+    fresh = build(unsure, sure, method=told(calls=2), threshold=[0.8, 0.8]).cascade.classify_many(texts)
     assert [(row.label, row.confidence, row.usage, row.accepted) for row in found] == [
         (row.label, row.confidence, row.usage, row.accepted) for row in fresh
     ]
@@ -191,7 +191,7 @@ def test_unjudged_answers_are_not_final(build: Build, told: Any) -> None:
 def test_copies_find_stored_assessments(build: Build, told: Any) -> None:
     """A copy assesses only what gave no evidence before."""
     method = told({"a": 0.5, "b": None}, calls=1)
-    built = build("cat", "dog", method=method, journal=MemoryJournal())
+    built = build("cat", "dog", method=method, journal=MemoryJournal(), verify_last=True)
     built.cascade.classify("t")
     built.cascade.with_limits(Limits()).classify("t")
     assert [answered.classifier.client.name for answered in method.asked] == ["a", "b", "b"]

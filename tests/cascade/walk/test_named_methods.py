@@ -35,9 +35,9 @@ def test_a_method_is_known_by_its_name(build: Build, name: str) -> None:
     assert built.cascade.method.name == name
     assert (found.label, found.accepted) == ("dog", True)
     assert [step.verdict.value for step in found.steps] == ["escalated", "accepted"]
-    calls = 2 if name == "self_verify" else 1
-    assert built.calls == [calls, calls]
-    assert found.attempts == 2 * calls
+    calls = 2 if name == "self_verify" else 1  # about the last answer, no call is made
+    assert built.calls == [calls, 1]
+    assert found.attempts == calls + 1
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_fitted_meta_verifier_runs_live(build: Build, told: Any, make: Callabl
     built = build("cat", "dog", method=told(lambda answered: float(answered.question)), meta_verifier=rule)
     found = built.cascade.classify_many([str(score) for score in SCORES])
     assert [row.label for row in found] == ["dog" if large else "cat" for large in rule.route(SCORES)]
-    assert [row.accepted for row in found] == [False, False, False, True, True]
+    assert all(row.accepted for row in found)
     same, other = (
         build("cat", "dog", method=told(), meta_verifier=fitted(make(), turn)) for turn in (0.5, 0.25)
     )

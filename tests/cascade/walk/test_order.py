@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.cascade import Cascade
-from calibrant.cascade._models import CascadeModel
+from calibrant.cascade import Cascade, CascadeModel
 from calibrant.core import ConfigurationError
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient

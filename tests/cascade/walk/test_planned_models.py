@@ -65,20 +65,20 @@ def asked(found: Any) -> list[str]:
     ("text", "models", "label", "confidence"),
     [
         ("1 0", ["a"], "cat", 1.0),
-        ("0 0", ["a", "c"], "dog", None),
-        ("0.2 0", ["a", "c"], "dog", None),
+        ("0 0", ["a", "c"], "dog", 1.0),
+        ("0.2 0", ["a", "c"], "dog", 1.0),
         ("0.5 1", ["a", "b"], "cat", 1.0),
         ("0.3 0.4", ["a", "b"], "cat", 0.4),
-        ("0.5 0", ["a", "b", "c"], "dog", None),
+        ("0.5 0", ["a", "b", "c"], "dog", 1.0),
     ],
 )
 def test_rows_follow_the_policy(
-    build: Build, told: Any, text: str, models: list[str], label: str, confidence: float | None
+    build: Build, told: Any, text: str, models: list[str], label: str, confidence: float
 ) -> None:
-    """Each row takes the way of the policy, and an answer that is not verified has no confidence."""
+    """Each row takes the way of the policy; an answer that is not verified has the model's own confidence."""
     found = built(build, told).cascade.classify(text)
     assert (asked(found), found.label, found.confidence) == (models, label, confidence)
-    assert found.accepted is (confidence is not None)
+    assert found.accepted
 
 
 def test_learned_policies_agree_with_evaluate(build: Build, told: Any) -> None:
@@ -106,8 +106,7 @@ def test_learned_policies_agree_with_evaluate(build: Build, told: Any) -> None:
         )
         assert [
             sum(
-                call[step.model] + look.get(step.model, 0.0) * (step.confidence is not None)
-                for step in row.steps
+                call[step.model] + look.get(step.model, 0.0) * (step.native is not None) for step in row.steps
             )
             for row in found
         ] == spent.tolist()
@@ -119,7 +118,7 @@ def test_learned_policies_agree_with_evaluate(build: Build, told: Any) -> None:
 def test_a_policy_may_begin_with_the_largest_model(build: Build, told: Any) -> None:
     """A policy can call the largest model alone."""
     found = built(build, told, meta_verifier=policy(actions={(): report(2)})).cascade.classify("1 1")
-    assert (asked(found), found.label, found.accepted) == (["c"], "dog", False)
+    assert (asked(found), found.label, found.accepted) == (["c"], "dog", True)
 
 
 def test_after_a_failure_the_next_model_is_believed(build: Build, told: Any) -> None:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.cascade import AvgLogprob, Cascade, LabelProbability, SelfVerify
-from calibrant.cascade._models import CascadeModel
+from calibrant.cascade import AvgLogprob, Cascade, CascadeModel, LabelProbability, SelfVerify
 from calibrant.core import ConfigurationError, Field, FieldLabels, MultiLabels
 from calibrant.core._prediction import Verdict
 from calibrant.inference import Classifier

@@ -66,6 +66,7 @@ class AutoMixEntailment(BaseMethod):
     """
 
     name: ClassVar[str] = "automix_entailment"
+    makes_calls: ClassVar[bool] = True
     unit: ClassVar[str] = "a share of samples"
 
     def __init__(

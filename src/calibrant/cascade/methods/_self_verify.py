@@ -76,8 +76,8 @@ class SelfVerify(BaseMethod):
     ...     reply = {"choices": [{"message": {"content": f'{{"confidence": {grade}}}'}}]}
     ...     fake = FakeClient(["cat", "dog"], {"confidence": reply, "purrs": "cat"})
     ...     return Classifier(model=fake, labels=["cat", "dog"], field="category")
-    >>> steps = Cascade([model(0.3), model(0.9)], method=SelfVerify()).classify("It purrs.").steps
-    >>> [step.confidence for step in steps]
+    >>> cascade = Cascade([model(0.3), model(0.9)], method=SelfVerify(), verify_last=True)
+    >>> [step.confidence for step in cascade.classify("It purrs.").steps]
     [0.3, 0.9]
     """
 
@@ -85,6 +85,7 @@ class SelfVerify(BaseMethod):
     max_tokens: int = 256
     temperature: float | None = 0.1
     name: ClassVar[str] = "self_verify"
+    makes_calls: ClassVar[bool] = True
     unit: ClassVar[str] = "a grade"
 
     def __post_init__(self) -> None:

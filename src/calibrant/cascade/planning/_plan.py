@@ -18,6 +18,7 @@ from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import Interval
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
@@ -27,6 +28,7 @@ _KIND: Final = "cascade plan"
 _VERSION: Final = 1
 _MAKE: Final = "plan"
 _FILE: Final = "plan.json"
+_ROUNDING: Final = 1e-9  # of a sum of costs
 
 Goal = Literal["certified", "target_accuracy", "budget"]
 _StoredCalibrator = Annotated[
@@ -155,6 +157,9 @@ class CascadePlan:
         Certificate of its loss.
     report : PricedPolicy
         The policy on the reporting half, with intervals. ``held_out`` is False where it was certified on all rows.
+    gain : Interval or None
+        Accuracy of the policy minus that of the best model alone within the budget, on the same rows; None without a
+        budget.
     alone : tuple of PricedPolicy, one per model
         Every model alone, on the reporting half.
     frontier : tuple of FrontierPoint
@@ -181,6 +186,7 @@ class CascadePlan:
     rows: PlanningRows
     method: str = "label_probability"
     key: str | None = None
+    gain: Interval | None = None
 
     @property
     def certified(self) -> bool:
@@ -243,30 +249,44 @@ class CascadePlan:
         rows, names, policy = self.rows, self.names, self.policy
         causes = ((rows.failed, "failed with a transport error in a run"), (rows.unlabelled, "unlabelled"))
         left_out = ", ".join(f"{count:,} {cause}" for count, cause in causes if count)
-        seen = (
-            "the policy was not chosen on" if self.report.held_out else "were among those of the certificate"
-        )
+        seen = "the policy was not chosen on"
+        if not self.report.held_out:
+            seen = "were among those of the certificate"
+            if self.goal == "budget":
+                seen = "also decided between the policy and one model alone"
         return [
-            f"{' -> '.join(names[member] for member in policy.members)}: {policy.name}.",
+            _describe_policy(policy, names),
             *(
                 f"Of the answers of {names[member]} with confidence {rule.edges[0]:.6g}, {rule.tied_share:.1%} are "
                 "kept, chosen by a keyed hash of their texts: the same text is always decided alike."
                 for member, rule in zip(policy.members, policy.rules, strict=False)
                 if rule.splits
             ),
-            *(
-                f"{names[member]} answers where its confidence lies {rule.ranges()}; {names[following]} is asked about "
-                "the others."
-                for member, following, rule in zip(
-                    policy.members, policy.members[1:], policy.rules, strict=False
-                )
-                if rule.threshold is None and not rule.splits
-            ),
+            *self._describe_budget(),
             self.describe_certificate(),
             f"The numbers, with {100 * self.report.accuracy.level:g} % intervals, are from {rows.reporting:,} rows "
             f"that {seen}; {rows.planning:,} others were for planning"
             + (f" (left out: {left_out})." if left_out else "."),
         ]
+
+    def _describe_budget(self) -> list[str]:
+        """Describe the policy for a budget beside the best model alone that the budget allows."""
+        if self.goal != "budget" or self.value is None:
+            return []
+        affordable = [one for one in self.alone if one.cost.estimate <= self.value * (1.0 + _ROUNDING)]
+        best = max(affordable, key=lambda one: one.accuracy.estimate)
+        name = self.names[best.policy.members[0]]
+        if len(self.policy.members) == 1:
+            return [
+                f"No cascade for {self.value:g} per row was more accurate on the rows of the figures below."
+            ]
+        gain = self.gain
+        if gain is None:
+            return []
+        ends = f"{gain.lower:+.4f} to {gain.upper:+.4f}"
+        doubt = "" if gain.lower > 0.0 else "; these rows do not show that it is higher"
+        best_alone = f"{name} alone, the best single model for {self.value:g} per row"
+        return [f"Its accuracy minus that of {best_alone}, is {gain.estimate:+.4f} ({ends}){doubt}."]
 
     def describe_certificate(self) -> str:
         """Describe the certificate in a sentence, or say that there is none."""
@@ -348,8 +368,6 @@ class CascadePlan:
         decides: dict[str, Any] = {"threshold": thresholds}
         if thresholds is None:
             decides = {"meta_verifier": self.policy.rules}
-        if self.policy.splits:  # of a threshold, too, the last answer comes with its confidence
-            decides["verify_last"] = True
         return Cascade(
             [classifiers[one] for one in members],
             calibrators=[self.calibrators[one] for one in members] if self.policy.calibrated else None,
@@ -406,6 +424,28 @@ def short_names(names: Sequence[str]) -> list[str]:
     """Return the file stems of paths if they are distinct; otherwise the names."""
     short = [Path(name.removesuffix(".jsonl")).name or name for name in names]
     return short if len(set(short)) == len(short) else list(names)
+
+
+def _describe_policy(policy: KeepPolicy, names: Sequence[str]) -> str:
+    """Describe a policy: the models, and the confidences at which each one answers."""
+    asked = [names[member] for member in policy.members]
+    if len(asked) == 1:
+        return f"{asked[0]} answers every row."
+    rule = policy.rules[0]
+    if len(asked) > 2 or rule.threshold is not None or rule.splits:
+        return f"{' -> '.join(asked)}: {policy.name}."
+    confidence = "calibrated confidence" if policy.calibrated else "confidence"
+    ranges = "; ".join(_describe_range(*ends) for ends in rule.kept_ranges)
+    if not ranges:
+        return f"{asked[0]} is asked first, and {asked[1]} answers every row."
+    return f"{asked[0]} answers where its {confidence} lies in one of these ranges, {asked[1]} in the others: {ranges}."
+
+
+def _describe_range(low: float | None, high: float | None) -> str:
+    """Describe a range of confidence that begins with `low` and ends before `high`."""
+    if low is None:
+        return f"below {high:.4g}"
+    return f"{low:.4g} and above" if high is None else f"{low:.4g} to below {high:.4g}"
 
 
 def calibrated(

@@ -35,6 +35,8 @@ from calibrant.cascade.planning._rules import (
     tie_ranks,
 )
 from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._prediction import Interval
+from calibrant.metrics._paired import paired_comparison
 from calibrant.metrics._validation import check_number
 
 _Rows = NDArray[np.intp]
@@ -91,7 +93,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     target_accuracy : float in [0, 1], optional
         Choose the cheapest policy that reaches it on the planning half.
     budget : float, optional
-        Choose the most accurate policy that costs no more per row on the planning half.
+        Choose the most accurate policy of the planning half that costs no more per row on either half; the best model
+        alone within the budget, where that is at least as accurate on the reporting half.
     verifier_cost : float or sequence of float, default 0
         Cost of finding out how sure an answer is; one number, or one for each model (but the last). The confidence of
         a recorded run came with its answers, so by default it costs nothing.
@@ -129,7 +132,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     With two models the certified rule is that of `certify_cascade`. With more there are two sequences,
     each tested at ``delta / 2``: one threshold for all models, lowered step by step on all rows (what is tied at a step
     is taken in hundredths), and the corners of the planning half's frontier, from the dearest to the cheapest, on the
-    other half. A policy chosen for a target or a budget is tested by itself on the reporting half.
+    other half. A policy chosen for a target or a budget is tested by itself on the reporting half; for a budget at
+    ``delta / 2``, where these rows decided between it and a model alone.
 
     Examples
     --------
@@ -159,10 +163,13 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     if value is None:
         policy, certificate, held_out = planner.certified(*risk, certify_on=certify_on)
         return planner.plan("certified", None, policy, certificate, held_out=held_out, method=method)
+    if budget is None:
+        policy, tests = planner.for_target(float(value)), 1
+    else:
+        policy, tests = planner.within_budget(float(value))
     goal: Goal = "target_accuracy" if budget is None else "budget"
-    policy = planner.choose(goal, float(value))
-    certificate = _certificate(policy, planner.reporting, *risk, method="single test")
-    return planner.plan(goal, float(value), policy, certificate, held_out=True, method=method)
+    certificate = _certificate(policy, planner.reporting, *risk, method="single test", tests=tests)
+    return planner.plan(goal, float(value), policy, certificate, held_out=tests == 1, method=method)
 
 
 def replay(
@@ -282,19 +289,53 @@ class _Planner:
         kind, own = self._places[place]
         return kind.policy(own)
 
-    def choose(self, goal: Goal, value: float) -> KeepPolicy:
-        """Choose the policy for a budget or a target, on the planning half."""
-        cost, accuracy = self._cost, self._accuracy
-        possible, wanted, then = accuracy >= value - _ROUNDING, cost, -accuracy
-        if goal == "budget":
-            possible, wanted, then = cost <= value + _ROUNDING * max(1.0, value), -accuracy, cost
-        if not possible.any():
-            raise ConfigurationError(
-                f"Expected a {goal} that a policy meets on the planning rows, got {value:g}: the cheapest policy costs "
-                f"{cost.min():.6g} per row, the most accurate has {accuracy.max():.4f}. Raise the budget, lower the "
-                "target, or add a better model."
-            )
-        return self._policy(int(np.lexsort((then, np.where(possible, wanted, np.inf)))[0]))
+    def for_target(self, target: float) -> KeepPolicy:
+        """Choose the cheapest policy that reaches the target on the planning half."""
+        reached = self._accuracy >= target - _ROUNDING
+        if not reached.any():
+            raise self._out_of_reach("target_accuracy", target)
+        cost = np.where(reached, self._cost, np.inf)
+        return self._policy(int(np.lexsort((-self._accuracy, cost))[0]))
+
+    def within_budget(self, budget: float) -> tuple[KeepPolicy, int]:
+        """Choose the most accurate policy for a budget, and return the number of policies compared at the end.
+
+        A choice among thousands of policies flatters the one chosen. So the reporting half decides between it and
+        every model alone that the budget pays for; of equals the cheapest is taken.
+        """
+        most = budget + _ROUNDING * max(1.0, budget)
+        if not (self._cost <= most).any():
+            raise self._out_of_reach("budget", budget)
+        candidates = [
+            KeepPolicy.alone(model) for model, cost in enumerate(self.prices.models) if cost <= most
+        ]
+        policy = self._affordable_policy(most)
+        if policy is not None and len(policy.members) > 1:
+            candidates.append(policy)
+        cost, accuracy = np.transpose([self.reporting.figures(one, self.prices) for one in candidates])
+        return candidates[int(np.lexsort((cost, -accuracy))[0])], len(candidates)
+
+    def _affordable_policy(self, most: float) -> KeepPolicy | None:
+        """Return the policy of the highest planned accuracy that costs at most `most` on both halves."""
+        limit = most
+        while (possible := self._cost <= limit).any():
+            accuracy = np.where(possible, self._accuracy, -np.inf)
+            place = int(np.lexsort((self._cost, -accuracy))[0])
+            policy = self._policy(place)
+            cost = self.reporting.figures(policy, self.prices)[0]
+            if cost <= most:
+                return policy
+            # What costs that much less on the planning half is expected to fit on the other one, too; never the same.
+            planned = float(self._cost[place])
+            limit = min(planned * most / cost, float(np.nextafter(planned, -np.inf)))
+        return None
+
+    def _out_of_reach(self, goal: Goal, value: float) -> ConfigurationError:
+        return ConfigurationError(
+            f"Expected a {goal} that a policy meets on the planning rows, got {value:g}: the cheapest policy "
+            f"costs {self._cost.min():.6g} per row, the most accurate has {self._accuracy.max():.4f}. Raise the "
+            "budget, lower the target, or add a better model."
+        )
 
     def frontier(self) -> tuple[FrontierPoint, ...]:
         """Return the frontier of the planning half, with cost and accuracy also on the reporting half."""
@@ -328,6 +369,7 @@ class _Planner:
         def price(one: KeepPolicy, *, held_out: bool = True) -> PricedPolicy:
             return price_policy(one, self.reporting, prices, held_out=held_out, rng=self.generator)
 
+        gain = None if goal != "budget" or value is None else self._gain(policy, value)
         columns = (runs.names, prices.models, prices.verifier, self.calibrators, runs.fingerprints)
         return CascadePlan(
             goal=goal,
@@ -335,6 +377,7 @@ class _Planner:
             policy=policy,
             certificate=certificate,
             report=price(policy, held_out=held_out),
+            gain=gain,
             alone=tuple(price(KeepPolicy.alone(model)) for model in range(self.last + 1)),
             frontier=self.frontier(),
             models=tuple(
@@ -360,6 +403,14 @@ class _Planner:
             key=self.rows.keys[0],
         )
 
+    def _gain(self, policy: KeepPolicy, budget: float) -> Interval:
+        """Return the accuracy of a policy minus that of the best model alone for a budget, on the reporting half."""
+        most = budget + _ROUNDING * max(1.0, budget)
+        alone = [place for place, cost in enumerate(self.prices.models) if cost <= most]
+        correct = self.reporting.correct[alone]
+        best = correct[int(correct.mean(axis=1).argmax())]
+        return paired_comparison(best, self.reporting.right(self.reporting.route(policy))).interval
+
     def certified(
         self, epsilon: float, delta: float, *, certify_on: CertifyOn
     ) -> tuple[KeepPolicy, PlanCertificate, bool]:
@@ -382,7 +433,7 @@ class _Planner:
             found += [(policy, self.reporting) for policy in passed]
         costs = [self.drafting.figures(policy, self.prices)[0] for policy, _ in found]
         policy, tested = found[int(np.argmin(costs))]
-        certificate = _certificate(policy, tested, epsilon, delta, method="sequence", sequences=sequences)
+        certificate = _certificate(policy, tested, epsilon, delta, method="sequence", tests=sequences)
         return policy, certificate, tested is self.drafting or policy.members == (self.last,)
 
 
@@ -426,21 +477,21 @@ def _certificate(
     delta: float,
     *,
     method: Literal["sequence", "single test"],
-    sequences: int = 1,
+    tests: int = 1,
 ) -> PlanCertificate:
-    """Return the certificate of a policy, found by a sequence of tests or by a single test."""
+    """Return the certificate of a policy; `tests` is the number of tests that share delta."""
     m, n = rows.correct.shape
     worse, better = rows.losses(policy)
     p_value = 0.0 if policy.members == (m - 1,) else loss_p_value(worse, better, n, epsilon)
     return PlanCertificate(
-        holds=method == "sequence" or p_value <= delta,
+        holds=method == "sequence" or p_value <= delta / tests,
         epsilon=epsilon,
         delta=delta,
         p_value=p_value,
         loss=(worse - better) / n,
         rows=n,
         method=method,
-        fewest_rows=fewest_rows(epsilon, delta / sequences),
+        fewest_rows=fewest_rows(epsilon, delta / tests),
     )
 
 

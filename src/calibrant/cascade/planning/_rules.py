@@ -165,6 +165,14 @@ class KeepRule:
         return self.edges[0] if self.keeps == (False, True) and not self.splits else None
 
     @property
+    def kept_ranges(self) -> list[tuple[float | None, float | None]]:
+        """Ranges of kept confidence, from the lower end up to below the upper one; None where there is no end."""
+        lower: list[float | None] = [None, *self.edges]
+        upper: list[float | None] = [*self.edges, None]
+        ends = zip(lower, upper, self.keeps, strict=True)
+        return [(low, high) for low, high, keeps in ends if keeps]
+
+    @property
     def tied_confidence(self) -> float | None:
         """Confidence at which ties are split; None if no ties are split."""
         return self.edges[0] if self.splits else None
@@ -214,16 +222,6 @@ class KeepRule:
         """Describe the threshold and the kept share of ties in words."""
         edge = f"{self.edges[0] if self.edges else 0.0:.6g}"
         return f"{edge} ({self.tied_share:.1%} of those tied at it)" if self.splits else edge
-
-    def ranges(self) -> str:
-        """Return the ranges of confidence that the rule keeps, in words; the lower end of each belongs to it."""
-        lower, upper = [0.0, *self.edges], [*self.edges, 1.0]
-        kept = [
-            f"from {low:.4g} to {high:.4g}"
-            for low, high, keeps in zip(lower, upper, self.keeps, strict=True)
-            if keeps
-        ]
-        return " or ".join(kept) or "nowhere"
 
     def to_record(self) -> dict[str, Any]:
         """Return the rule as JSON values.
