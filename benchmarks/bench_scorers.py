@@ -7,13 +7,16 @@ Recorded: GPT-4.1-mini answered three tasks under three prompts: gepa's seed pro
 search found by right answers alone (`default`) and the one its search found with confidence (`confidence`). Printed
 are the paired differences of the last two, and what each score makes of the three prompts as a rule to pick one: a
 stratified draw of the size of gepa's validation set (40 rows a label) picks the highest mean score, the other rows say
-what was picked. Differences from picking by right answers alone are paired over draws; their Monte Carlo error is the
-standard error over draws, their interval resamples the rows themselves (draws repeated inside every resample). The
-recordings hold the probability of the predicted label; for `brier` and `log` the rest is spread evenly.
+what was picked; prompts of equal score share the pick. Differences from picking by right answers alone are paired over
+draws; their Monte Carlo error is the standard error over draws, and their interval is about the rows: everything is
+done again on random halves of them, whose variance estimates that of all rows (a delete-half jackknife). A label gives
+at most half of its rows to a draw. The recordings hold the probability of the predicted label; for `brier` and `log`
+the rest is spread evenly.
 
 Searches: `gepa.optimize` with `ConfidenceAdapter` and `ExemplarProposer` on the embedded model, labels scored exactly,
 from one plain prompt; adapter, proposer, rows, seeds and budget are the same, the score differs. The best prompt by
-the score's own mean on the validation rows is judged by accuracy on test rows that no search saw.
+the score's own mean on the validation rows is judged by accuracy on test rows that no search saw. The interval of a
+difference is the t interval over searches (tasks times seeds).
 
 The rule, written down before either part was run. The default score, `LinearBlendScoring(0.99)`, gives way to another
 one only if all three hold:
@@ -42,7 +45,7 @@ from _data import available
 from numpy.typing import NDArray
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.core import Client, Interval, LabelDistribution, read_examples
+from calibrant.core import Client, Interval, LabelDistribution, LogprobSpace, read_examples
 from calibrant.inference import open_client
 from calibrant.logprobs._schema import enum_schema
 from calibrant.metrics import paired_comparison, paired_mean_interval
@@ -241,6 +244,222 @@ def run_searches(options: argparse.Namespace) -> dict[tuple[str, int, str], Sear
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class RecordedTask:
+    """Answers of one task under three prompts.
+
+    Attributes
+    ----------
+    answers : ndarray of shape (n,)
+        True label of each row, as a number.
+    right : ndarray of shape (n, 3)
+        Right (1) or wrong (0) by prompt.
+    scores : dict of str to ndarray of shape (n, 3)
+        Scores by prompt, for each scorer.
+    """
+
+    answers: Rows
+    right: Floats
+    scores: dict[str, Floats]
+
+    @classmethod
+    def read(cls, path: Path) -> RecordedTask:
+        """Read a task."""
+        with path.open(newline="", encoding="utf-8") as file:
+            records = list(csv.DictReader(file))
+        labels = sorted(
+            {record["expected"] for record in records} | {record["predicted"] for record in records}
+        )
+        numbers = sorted({int(record["row"]) for record in records})
+        place_of = {number: place for place, number in enumerate(numbers)}
+        answers = np.zeros(len(numbers), dtype=np.intp)
+        right = np.zeros((len(numbers), len(PROMPTS)))
+        scores = {name: np.zeros_like(right) for name in SCORERS}
+        for record in records:
+            place, column = place_of[int(record["row"])], PROMPTS.index(record["prompt"])
+            is_correct = record["correct"] == "true"
+            answers[place] = labels.index(record["expected"])
+            right[place, column] = is_correct
+            distribution = distribution_of(record, labels)
+            logprob = float(np.log(min(1.0, max(LEAST, float(record["probability"])))))
+            for name, scorer in SCORERS.items():
+                scores[name][place, column] = scorer.score(
+                    is_correct, logprob, distribution=distribution, answer=record["expected"]
+                )
+        return cls(answers=answers, right=right, scores=scores)
+
+    def half(self, rng: np.random.Generator) -> RecordedTask:
+        """Return a random half of the rows of every label."""
+        kept = np.concatenate(
+            [rng.permutation(rows)[: len(rows) // 2] for rows in rows_by_label(self.answers)]
+        )
+        scores = {name: values[kept] for name, values in self.scores.items()}
+        return RecordedTask(answers=self.answers[kept], right=self.right[kept], scores=scores)
+
+    def picked(self, draws: int, rng: np.random.Generator) -> dict[str, Floats]:
+        """Return the accuracy of what each score picks, on the rows outside each draw, shape (draws,)."""
+        drawn = np.zeros((draws, len(self.answers)))
+        for rows in rows_by_label(self.answers):
+            n = min(ROWS_PER_LABEL, len(rows) // 2)
+            chosen = rng.random((draws, len(rows))).argpartition(n, axis=1)[:, :n]
+            np.put_along_axis(drawn, rows[chosen], 1.0, axis=1)
+        accuracy = (1.0 - drawn) @ self.right / (1.0 - drawn).sum(axis=1, keepdims=True)
+        found = {}
+        for name, values in self.scores.items():
+            mean = (drawn @ values).round(9)
+            is_best = mean == mean.max(axis=1, keepdims=True)
+            found[name] = (accuracy * is_best).sum(axis=1) / is_best.sum(axis=1)
+        return found
+
+
+def distribution_of(record: dict[str, str], labels: Sequence[str]) -> LabelDistribution:
+    """Return a distribution with the recorded probability of the predicted label, and the rest even."""
+    p = float(record["probability"])
+    found = np.full(len(labels), (1.0 - p) / (len(labels) - 1))
+    found[labels.index(record["predicted"])] = p
+    found = np.maximum(found, LEAST)
+    return LabelDistribution(
+        labels=tuple(labels),
+        logprobs=np.log(found / found.sum()),
+        measured=np.array([label == record["predicted"] for label in labels]),
+        joint_logprob=None,
+        label_mass=1.0,
+        unresolved_mass=0.0,
+        space=LogprobSpace.MASKED,
+    )
+
+
+def rows_by_label(answers: Rows) -> list[Rows]:
+    """Return the rows of every label."""
+    return [np.flatnonzero(answers == label) for label in np.unique(answers)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Difference of two scores as rules to pick a prompt, in points.
+
+    Attributes
+    ----------
+    estimate : float
+        Mean over draws.
+    monte_carlo : float
+        Its standard error over draws.
+    over_rows : float
+        Its standard error over rows.
+    """
+
+    estimate: float
+    monte_carlo: float
+    over_rows: float
+
+    def __str__(self) -> str:
+        """Return estimate, Monte Carlo error and interval."""
+        low, high = self.limits
+        return f"{self.estimate:+.2f} ±{self.monte_carlo:.2f} ({low:+.2f} to {high:+.2f})"
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Ends of the 95 % interval over rows."""
+        return self.estimate - 1.96 * self.over_rows, self.estimate + 1.96 * self.over_rows
+
+    @classmethod
+    def mean(cls, gains: Sequence[Gain]) -> Gain:
+        """Return the mean over tasks, whose rows are independent."""
+        n = len(gains)
+        return cls(
+            estimate=sum(one.estimate for one in gains) / n,
+            monte_carlo=sum(one.monte_carlo**2 for one in gains) ** 0.5 / n,
+            over_rows=sum(one.over_rows**2 for one in gains) ** 0.5 / n,
+        )
+
+
+Picked = dict[str, Floats]
+
+
+def gain_of(picked: Picked, halves: Sequence[Picked], name: str, baseline: str) -> Gain:
+    """Return what picking by one score gains over picking by another one."""
+    difference = 100.0 * (picked[name] - picked[baseline])
+    by_half = [100.0 * float(np.mean(half[name] - half[baseline])) for half in halves]
+    return Gain(
+        estimate=float(difference.mean()),
+        monte_carlo=float(difference.std(ddof=1) / len(difference) ** 0.5),
+        over_rows=float(np.std(by_half, ddof=1)),
+    )
+
+
+def show_pair(title: str, task: RecordedTask) -> None:
+    """Print accuracy under the three prompts, and what the search with confidence gained over the one without."""
+    first, second = task.right[:, 1], task.right[:, 2]
+    found = paired_comparison(first, second)
+    rng = np.random.default_rng(0)
+    sample = rng.integers(0, len(first), (10_000, len(first)))
+    low, high = np.quantile((second - first)[sample].mean(axis=1), (0.025, 0.975))
+    means = ", ".join(f"{mean:.4f}" for mean in task.right.mean(axis=0))
+    interval = found.interval
+    print(
+        f"{title:16} {found.n} rows: {means}; confidence minus default {100 * found.difference:+.2f} points, "
+        f"bootstrap {100 * low:+.2f} to {100 * high:+.2f}, Newcombe {100 * interval.lower:+.2f} to "
+        f"{100 * interval.upper:+.2f}, McNemar p = {found.p_value:.4f} ({found.only_b} against {found.only_a} rows)"
+    )
+
+
+def judge_recorded(options: argparse.Namespace) -> dict[str, bool]:
+    """Print the recorded part; return for each score whether it passes the first two conditions."""
+    names = available(options.recorded, TASKS, ending=".csv", all_of_them=True)
+    tasks = {name: RecordedTask.read(options.recorded / f"{name}.csv") for name in names}
+    print(f"accuracy under {', '.join(PROMPTS)}")
+    for name, task in tasks.items():
+        show_pair(name, task)
+    picked: dict[str, Picked] = {}
+    halves: dict[str, list[Picked]] = {}
+    for name, task in tasks.items():
+        rng = np.random.default_rng(1)
+        picked[name] = task.picked(options.draws, rng)
+        halves[name] = [task.half(rng).picked(options.draws // 4, rng) for _ in range(options.resamples)]
+    for baseline in (ALONE, DEFAULT):
+        print(
+            f"\npicking a prompt, test accuracy minus that of picking by {baseline}, in points: estimate ±Monte"
+        )
+        print("Carlo error (95 % interval over rows)")
+        for score in SCORERS:
+            gains = [gain_of(picked[name], halves[name], score, baseline) for name in names]
+            cells = [f"{gain!s:30}" for gain in (*gains, Gain.mean(gains))]
+            print(f"{score:16} {' '.join(cells)}")
+    verdicts = {}
+    for score in SCORERS:
+        gains = [gain_of(picked[name], halves[name], score, DEFAULT) for name in names]
+        mean = Gain.mean(gains)
+        is_above = mean.estimate >= 0.2 and mean.limits[0] >= 0.0
+        verdicts[score] = is_above and all(one.estimate >= -2 * one.monte_carlo for one in gains)
+    return verdicts
+
+
+def judge_searches(found: dict[tuple[str, int, str], Search]) -> dict[str, bool]:
+    """Print the searches' part; return for each score whether it passes the third condition."""
+    runs = sorted({(name, seed) for name, seed, _ in found})
+    accuracy = {
+        score: np.array([np.mean(found[name, seed, score].correct) for name, seed in runs])
+        for score in SEARCH_SCORERS
+    }
+    first = np.array([np.mean(found[name, seed, ALONE].seed_correct) for name, seed in runs])
+    print(f"\n{len(runs)} searches a score, mean test accuracy; the first prompt has {first.mean():.3f}")
+    verdicts = {}
+    for score, values in accuracy.items():
+        against = paired_mean_interval(values - accuracy[DEFAULT])
+        alone = paired_mean_interval(values - accuracy[ALONE])
+        print(
+            f"{score:16} {values.mean():.3f}, minus {DEFAULT} {shown(against)}, minus {ALONE} {shown(alone)}, "
+            f"{sum(found[name, seed, score].candidates for name, seed in runs)} prompts kept"
+        )
+        verdicts[score] = against.estimate >= -0.01 and against.upper >= 0.0
+    return verdicts
+
+
+def shown(interval: Interval) -> str:
+    """Return an interval as text."""
+    return f"{interval.estimate:+.3f} ({interval.lower:+.3f} to {interval.upper:+.3f})"
+
+
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -253,8 +472,11 @@ def main() -> None:
     parser.add_argument("--searches", nargs="+", default=list(SEARCHED))
     options = parser.parse_args()
     logging.getLogger("calibrant").setLevel(logging.ERROR)
-    if options.data is not None:
-        run_searches(options)
+    recorded = judge_recorded(options) if options.recorded is not None else {}
+    searched = judge_searches(run_searches(options)) if options.data is not None else {}
+    if recorded and searched:
+        better = [score for score in SEARCH_SCORERS if recorded[score] and searched[score]]
+        print(f"\nscores that take the place of {DEFAULT} by the rule: {', '.join(better) or 'none'}")
 
 
 if __name__ == "__main__":
