@@ -19,23 +19,18 @@ from __future__ import annotations
 import argparse
 import csv
 import time
-import warnings
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from _data import available
-from mapie.risk_control import BinaryRisk, MultiClassificationLTTController, abstention_rate
 from numpy.typing import NDArray
 
-from calibrant.calibration import certify_threshold
 from calibrant.calibration._certify import first_rows, last_certified, rows_at_thresholds
 
 TARGETS = {"ag_news": (0.85, 0.88), "rotten_tomatoes": (0.85, 0.88), "emotion": (0.60, 0.62)}
 
 Array = NDArray[np.float64]
-Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,70 +94,6 @@ def simulate(
     )
 
 
-def promised(confidence: Array, correct: Array, drawn: Places, target: float, delta: float) -> float | None:
-    """Return the threshold that `certify_threshold` finds on a sample; None without one."""
-    return certify_threshold(confidence[drawn], correct[drawn], target_accuracy=target, delta=delta).threshold
-
-
-def promised_by_mapie(
-    confidence: Array, correct: Array, drawn: Places, target: float, delta: float, *, in_sequence: bool
-) -> float | None:
-    """Return the threshold that MAPIE's controller finds on a sample; None without one.
-
-    Two classes stand for the labels: the predicted one, whose probability is the confidence, and all others.
-    """
-    kept_accuracy = BinaryRisk(
-        risk_occurrence=lambda y_true, y_pred: y_pred == y_true,
-        risk_condition=lambda y_true, y_pred: ~np.isnan(y_pred),  # noqa: ARG005 (MAPIE's signature)
-        higher_is_better=True,
-    )
-    grid = np.linspace(1.0, 0.0, 101) if in_sequence else np.linspace(0.0, 0.99, 100)
-    # The predicted class has the higher probability even where the answer's own is below one half.
-    predicted = 0.5 + confidence / 2.0
-    controller = MultiClassificationLTTController(
-        predict_function=lambda places: np.stack((1.0 - predicted, predicted), axis=1)[places],
-        risks=[kept_accuracy],
-        target_level=[target],
-        confidence_level=1.0 - delta,
-        best_predict_param_choice=abstention_rate,
-        list_predict_params=0.5 + grid / 2.0,
-        classes=[0, 1],
-        fwer_method="fixed_sequence" if in_sequence else "bonferroni_holm",
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # where no threshold holds
-        controller.calibrate(drawn, correct[drawn].astype(int))
-    best = controller.best_predict_param
-    return None if best is None else 2.0 * float(np.ravel(best)[0]) - 1.0
-
-
-def beside_mapie(options: argparse.Namespace, names: list[str]) -> None:
-    """Print how often each side's promise is broken, and what it keeps."""
-    sides = {
-        "calibrant": promised,
-        "MAPIE": partial(promised_by_mapie, in_sequence=False),
-        "MAPIE, in sequence": partial(promised_by_mapie, in_sequence=True),
-    }
-    print(f"{options.draws} samples of {options.rows} rows, delta {options.delta}")
-    print(f"{'population':28} {'target':>6} {'':20} {'wrong':>6} {'coverage':>8} {'nothing':>8}")
-    for name in names:
-        confidence, correct = read(options.data / f"{name}.csv")["default"]
-        for target in TARGETS[name]:
-            rng = np.random.default_rng(options.seed)
-            samples = [rng.integers(len(confidence), size=options.rows) for _ in range(options.draws)]
-            for title, side in sides.items():
-                found = [side(confidence, correct, drawn, target, options.delta) for drawn in samples]
-                kept = [
-                    np.zeros(len(confidence), bool) if one is None else confidence >= one for one in found
-                ]
-                wrong = np.mean([bool(rows.any()) and correct[rows].mean() < target for rows in kept])
-                print(
-                    f"{name + ', default':28} {target:6.2f} {title:20} {wrong:6.3f} {np.mean(kept):8.3f} "
-                    f"{np.mean([one is None for one in found]):8.3f}",
-                    flush=True,
-                )
-
-
 def main() -> None:
     """Print one line per population and target."""
     parser = argparse.ArgumentParser(
@@ -177,7 +108,16 @@ def main() -> None:
     options = parser.parse_args()
     names = available(options.data, TARGETS, ending=".csv")
     if options.mapie:
-        beside_mapie(options, names)
+        from _mapie_peer import compare  # the rest does not need MAPIE
+
+        compare(
+            {name: read(options.data / f"{name}.csv")["default"] for name in names},
+            TARGETS,
+            draws=options.draws,
+            rows=options.rows,
+            delta=options.delta,
+            seed=options.seed,
+        )
         return
     started = time.perf_counter()
     error = 2.0 * float(np.sqrt(options.delta * (1.0 - options.delta) / options.draws))
