@@ -164,7 +164,7 @@ class SmallModel:
         return cls(answers=answers, few_shot=verifier(verdict_prompt(labels, examples)), general=verifier(""))
 
     def answered(self, row: Record) -> Record:
-        """Answer a row and verify the answer, few-shot."""
+        """Answer a row, and measure the answer's own tokens."""
         prediction = self.answers.classify(row["text"])
         answered = Answered(question=row["text"], prediction=prediction, classifier=self.answers)
         methods = {
@@ -173,27 +173,32 @@ class SmallModel:
             "margin": Margin(),
             "hybrid": Hybrid(),
         }
-        found = {name: evidence(method, answered) for name, method in methods.items()}
         label = str(prediction.label)
-        found["verdict, few-shot"] = correctness(self.few_shot.classify(case_of(row["text"], label)))
         return {
             "text": row["text"],
             "label": label,
             "right": label == row["answer"],
             "large": row[PROMPTS[-1]]["correct"] == "true",
-            "confidence": found,
+            "confidence": {name: evidence(method, answered) for name, method in methods.items()},
         }
 
-    def graded(self, record: Record) -> Record:
-        """Grade an answer, and verify it under the general prompt."""
-        prediction = Prediction(label=record["label"], confidence=0.5)
-        answered = Answered(question=record["text"], prediction=prediction, classifier=self.answers)
+    def verified(self, record: Record) -> Record:
+        """Verify an answer, few-shot."""
+        case = case_of(record["text"], record["label"])
+        return {"verdict, few-shot": correctness(self.few_shot.classify(case))}
+
+    def generally_verified(self, record: Record) -> Record:
+        """Verify an answer under the general prompt."""
         case = f"{self.answers.prompt.splitlines()[0]}\n\n{record['text']}"
         texts = {"question": quoted(case), "answer": quoted(record["label"]), "context": "(none)"}
-        return {
-            "self_verify": evidence(SelfVerify(max_tokens=12), answered),
-            "verdict, general": correctness(self.general.classify(fill_slots(VERIFIER_PROMPT, texts))),
-        }
+        asked = fill_slots(VERIFIER_PROMPT, texts)
+        return {"verdict, general": correctness(self.general.classify(asked))}
+
+    def graded(self, record: Record) -> Record:
+        """Grade an answer."""
+        prediction = Prediction(label=record["label"], confidence=0.5)
+        answered = Answered(question=record["text"], prediction=prediction, classifier=self.answers)
+        return {"self_verify": evidence(SelfVerify(max_tokens=12), answered)}
 
 
 def evidence(method: Any, answered: Answered) -> float | None:
@@ -235,10 +240,13 @@ def collect(name: str, options: argparse.Namespace, client: Client) -> list[Reco
     order = np.random.default_rng(0).permutation(len(rows))[: options.rows]
     drawn = [rows[place] for place in order]
     records = kept_records(options.keep / f"{name}-answers.jsonl", drawn, small.answered)
-    judged = records[: options.graded_rows]
-    grades = kept_records(options.keep / f"{name}-grades.jsonl", judged, small.graded)
-    for record, grade in zip(records, grades, strict=False):
-        record["confidence"] |= grade
+    # One prompt after the other: the engine remembers the beginning of the last one.
+    passes = {"verdicts": small.verified, "general": small.generally_verified, "grades": small.graded}
+    for title, ask in passes.items():
+        n = options.rows if title == "verdicts" else options.graded_rows
+        found = kept_records(options.keep / f"{name}-{title}.jsonl", records[:n], ask)
+        for record, one in zip(records, found, strict=False):
+            record["confidence"] |= one
     return records
 
 
