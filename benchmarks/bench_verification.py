@@ -71,6 +71,7 @@ REGIONS = 5
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Curve = tuple[Floats, Floats, int]
+Halves = tuple[Rows, Rows]
 Pair = tuple[str, str]
 Record = dict[str, Any]
 
@@ -307,7 +308,7 @@ class Signal:
     Attributes
     ----------
     values : ndarray of shape (n,)
-        In [0, 1]; the surer of the small model's answer, the higher.
+        In [0, 1]; the surer of the small model's answer, the higher. Samples are drawn from them.
     cost : float
         Of one look.
     samples : int or None
@@ -317,6 +318,10 @@ class Signal:
     values: Floats
     cost: float
     samples: int | None = None
+
+    def looked_at(self, split: int) -> Floats:
+        """Return the values, or shares of samples drawn from them, anew for every split."""
+        return self.values if self.samples is None else samples_of(self.values, split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,10 +365,11 @@ def region_lifts(
     return lift.reshape(regions, 100).mean(axis=1)
 
 
-def tested(problem: Problem, signal: Signal, train: Rows, test: Rows, large_cost: float) -> Curve:
+def tested(problem: Problem, signal: Signal, split: int, halves: Halves, large_cost: float) -> Curve:
     """Return what the policies learned on one half come to on the other, and the place of the best lift."""
     costs = {"small_cost": SMALL, "large_cost": large_cost, "verifier_cost": signal.cost}
-    rows = (signal.values, problem.small, problem.large)
+    train, test = halves
+    rows = (signal.looked_at(split), problem.small, problem.large)
     frontier = routing_frontier(
         *(one[train] for one in rows), **costs, k=signal.samples, thresholds_only=signal.samples is None
     )
@@ -379,7 +385,7 @@ def tested(problem: Problem, signal: Signal, train: Rows, test: Rows, large_cost
     return cost, performance, int(np.argmax(worth))
 
 
-def halves(n: int, splits: int) -> list[tuple[Rows, Rows]]:
+def random_halves(n: int, splits: int) -> list[Halves]:
     """Return random halves of the rows."""
     rng = np.random.default_rng(0)
     orders = [rng.permutation(n) for _ in range(splits)]
@@ -389,11 +395,11 @@ def halves(n: int, splits: int) -> list[tuple[Rows, Rows]]:
 def lifts_of(problem: Problem, signal: Signal, splits: int) -> Floats:
     """Return the lift by region of every split where the large model is better, shape (splits, REGIONS)."""
     found = []
-    for train, test in halves(len(problem.small), splits):
-        small, large = problem.small[test].mean(), problem.large[test].mean()
+    for split, halves in enumerate(random_halves(len(problem.small), splits)):
+        small, large = problem.small[halves[1]].mean(), problem.large[halves[1]].mean()
         if large <= small:
             continue
-        cost, performance, _ = tested(problem, signal, train, test, LARGE)
+        cost, performance, _ = tested(problem, signal, split, halves, LARGE)
         found.append(region_lifts(cost, performance, ends=(SMALL, small, LARGE, large)))
     return np.array(found)
 
@@ -401,9 +407,9 @@ def lifts_of(problem: Problem, signal: Signal, splits: int) -> Floats:
 def best_lifts(problem: Problem, signal: Signal, splits: int, large_cost: float) -> Floats:
     """Return the lift, on the second halves, of the policy of the best lift on the first, shape (splits,)."""
     found = []
-    for train, test in halves(len(problem.small), splits):
-        small, large = problem.small[test].mean(), problem.large[test].mean()
-        cost, performance, best = tested(problem, signal, train, test, large_cost)
+    for split, halves in enumerate(random_halves(len(problem.small), splits)):
+        small, large = problem.small[halves[1]].mean(), problem.large[halves[1]].mean()
+        cost, performance, best = tested(problem, signal, split, halves, large_cost)
         if large <= small or cost[best] <= SMALL:
             continue
         found.append(
@@ -466,7 +472,7 @@ def verified_problem(records: Sequence[Record]) -> Problem:
             verdict = np.array([one[name] for one in confidence])
             signals[name] = Signal(values=verdict, cost=VERIFYING)
             signals[f"8 samples, {name.removeprefix('verdict, ')}"] = Signal(
-                values=samples_of(verdict), cost=VERIFYING, samples=SAMPLES
+                values=verdict, cost=VERIFYING, samples=SAMPLES
             )
     small, large = (
         np.array([record[side] for record in records], dtype=np.float64) for side in ("right", "large")
@@ -474,9 +480,9 @@ def verified_problem(records: Sequence[Record]) -> Problem:
     return Problem(small=small, large=large, signals=signals)
 
 
-def samples_of(verdict: Floats) -> Floats:
+def samples_of(verdict: Floats, seed: int = 0) -> Floats:
     """Return the share of eight samples that say "correct", drawn from the probability of that verdict."""
-    return np.random.default_rng(0).binomial(SAMPLES, verdict) / SAMPLES
+    return np.random.default_rng(seed).binomial(SAMPLES, verdict) / SAMPLES
 
 
 def show_verified(name: str, records: Sequence[Record]) -> None:
