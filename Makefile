@@ -31,7 +31,7 @@ DATA ?= data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= data/recorded
 
-.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label bench-fused
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label bench-fused bench-scorers bench-verification
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -196,6 +196,7 @@ bench-engine: $(INSTALLED_DEV)
 
 bench-certify: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_certify.py --data $(RECORDED)
+	$(PYTHON) benchmarks/bench_certify.py --data $(RECORDED) --mapie --draws 300 --rows 300
 
 bench-guarantee: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_guarantee.py --data $(RECORDED)
@@ -215,6 +216,14 @@ bench-forms: $(INSTALLED_DEV)
 
 bench-automix: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_automix.py --data $(RECORDED)
+
+# An hour on an idle machine: 24 searches with the embedded model; what was searched stays in runs/bench-scorers.
+bench-scorers: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_scorers.py --recorded $(RECORDED) --data $(DATA)
+
+# Some minutes: the embedded model answers and verifies its answers.
+bench-verification: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_verification.py --recorded $(RECORDED) --data $(DATA)
 
 bench-cascade: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_cascade.py

@@ -29,6 +29,7 @@ def bench() -> Any:
     spec = importlib.util.spec_from_file_location("bench_certify", ROOT / "benchmarks" / "bench_certify.py")
     if spec is None or spec.loader is None or not (ROOT / "benchmarks").is_dir():
         pytest.skip("benchmarks/ is not part of this installation")
+    sys.path.insert(0, str(ROOT / "benchmarks"))  # for the module of its data sets
     module = importlib.util.module_from_spec(spec)
     sys.modules["bench_certify"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)

@@ -94,7 +94,6 @@ def test_a_rule_is_a_meta_verifier() -> None:
     rule = KeepRule(edges=(0.3, 0.6), keeps=(True, False, True))
     assert rule.route([0.0, 0.3, 0.59, 0.6, np.nan]).tolist() == [False, True, True, False, True]
     assert rule.threshold is None
-    assert rule.ranges() == "from 0 to 0.3 or from 0.6 to 1"
     assert KeepRule.from_threshold(0.4).threshold == 0.4
     assert KeepRule.from_bins([0.0, 0.2, 0.4, 0.6], [False, False, True, True]) == KeepRule.from_threshold(
         0.4
