@@ -76,8 +76,10 @@ def _shipped_task(name: str) -> Task:
     task = Task.from_file(EXAMPLES / name / "task.toml")
     if name in PROMPTS:
         return replace(task, prompt=PROMPTS[name])
-    judged = Task.from_file(EXAMPLES / name / "judge.toml")  # its test rows are in no split of the other file
-    return replace(judged, prompt=task.prompt)
+    folder = EXAMPLES / name
+    labelled = tuple(example for example, _ in read_examples(folder / "labelled.jsonl"))
+    test = tuple(example for example, _ in read_examples(folder / "test.jsonl"))
+    return replace(task, train=labelled, validation=(), test=test)
 
 
 def labelled_rows(task: Task) -> list[Pair]:

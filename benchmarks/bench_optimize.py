@@ -23,6 +23,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -35,8 +36,8 @@ from _tasks import MODEL, SHIPPED, drawn_rows, pairs_of, task_of
 from numpy.typing import NDArray
 
 from calibrant import optimize
-from calibrant.core import Example, Journal, Prediction, Task
-from calibrant.inference import Classifier
+from calibrant.core import Client, Example, Journal, Prediction, Task
+from calibrant.inference import Classifier, open_client
 from calibrant.store import PredictionCache
 
 TASKS: Final = ("rotten_tomatoes", "emotion", "transactions", "banking", "requests")
@@ -87,10 +88,13 @@ def drawn_task(task: Task, *, seed: int, n_test: int) -> Task:
     )
 
 
-def searched(task: Task, *, seed: int, calls: int, out: Path, shared: Journal) -> dict[str, Any]:
+def searched(
+    task: Task, client: Client, *, seed: int, calls: int, out: Path, shared: Journal
+) -> dict[str, Any]:
     """Search once; return what every side has right of the test rows, and how the search went."""
-    asked = {"model": MODEL, "labels": task.labels, "field": task.field, "prompt": task.prompt}
-    with SharingClassifier(**asked) as classifier:
+    with SharingClassifier(
+        model=client, labels=task.labels, field=task.field, prompt=task.prompt
+    ) as classifier:
         classifier.shared = shared
         classifier.use_journal(None)
         result = optimize(task, model=classifier, max_metric_calls=calls, seed=seed, out=out)
@@ -135,7 +139,7 @@ def right_rows(out: Path) -> list[bool]:
 
 
 def kept_search(
-    name: str, options: argparse.Namespace, *, seed: int, keep: Path, shared: Journal
+    name: str, client: Client, options: argparse.Namespace, *, seed: int, keep: Path, shared: Journal
 ) -> dict[str, Any]:
     """Return a search that an earlier run left in a folder; else search and leave it there."""
     stem = f"{name}-{seed}-{options.calls}-{options.rows}"
@@ -144,7 +148,7 @@ def kept_search(
         found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return found
     task = drawn_task(task_of(name, options.data), seed=seed, n_test=options.rows)
-    found = searched(task, seed=seed, calls=options.calls, out=keep / stem, shared=shared)
+    found = searched(task, client, seed=seed, calls=options.calls, out=keep / stem, shared=shared)
     file.write_text(json.dumps(found), encoding="utf-8")
     return found
 
@@ -190,17 +194,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--calls", type=int, default=300, help="metric calls of a search")
     parser.add_argument("--rows", type=int, default=200, help="test rows of a task, at most")
+    parser.add_argument("--threads", type=int, default=2, help="of the engine")
     parser.add_argument("--keep", type=Path, help="folder of answers and finished searches")
     options = parser.parse_args()
     names = available(options.data, options.tasks, without_file=SHIPPED)
     searches: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    with tempfile.TemporaryDirectory() as folder:
+    client = open_client(MODEL, options={"n_threads": options.threads})
+    with tempfile.TemporaryDirectory() as folder, closing(client):
         keep = options.keep or Path(folder)
         keep.mkdir(parents=True, exist_ok=True)
         with PredictionCache(keep / "answers.db") as shared:
             for seed in range(options.seeds):
                 for name in names:
-                    found = kept_search(name, options, seed=seed, keep=keep, shared=shared)
+                    found = kept_search(name, client, options, seed=seed, keep=keep, shared=shared)
                     searches[name].append(found)
                     print_search(name, seed, found)
     print_summary(searches)
