@@ -43,7 +43,12 @@ from calibrant.store import PredictionCache
 
 SIDES: Final = ("alone", "words", "vectors", "both", "hosted", "fit", "fit+vectors")
 PEERS: Final = ("alone", "words", "vectors", "both", "hosted")
-COMPARISONS: Final = (*(("fit", peer) for peer in PEERS), ("fit+vectors", "both"), ("fit+vectors", "fit"))
+COMPARISONS: Final = (
+    *(("fit", peer) for peer in PEERS),
+    ("fit+vectors", "vectors"),
+    ("fit+vectors", "both"),
+    ("fit+vectors", "fit"),
+)
 TEST_ROWS: Final = {"banking": 400, "requests": 400}
 """Test rows of tasks whose number does not depend on `--rows`."""
 
@@ -198,7 +203,7 @@ def report(problem: Problem, sides: dict[str, Shares]) -> dict[Difference, Draws
         gain = found["accuracy", "fit", other]
         if interval(gain)[0] <= 0.0:
             print(
-                f"  On {name}, {other} is as good as fit: fit minus {other} {show(gain, sign='+')}.",
+                f"  On {name}, fit is not surely better than {other}: fit minus {other} {show(gain, sign='+')}",
                 flush=True,
             )
     return found
