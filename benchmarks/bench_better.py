@@ -1,367 +1,256 @@
-"""What a user gets without knowing any option: the default pipeline beside simpler ways and beside a prompt search.
+"""What a user gets without knowing any option: `Classifier.fit` beside what needs no language model, on equal terms.
 
-    python benchmarks/bench_better.py --data DIR_WITH_JSONL [--tasks NAME ...] [--seeds 3] [--labelled 150] [--rows 300]
-                                      [--without-gepa | --gepa-seeds 1] [--budget 400] [--keep DIR] [--strict]
+    python benchmarks/bench_better.py --data DIR_WITH_JSONL [--tasks NAME ...] [--draws 10] [--labelled 150]
+                                      [--rows 200] [--keep DIR]
 
-For every task and seed, `--labelled` rows are drawn at random from the training and validation rows; all sides learn
-from these, and are judged on the same test rows, which nothing was chosen on:
+For every task, `--labelled` rows are drawn at random from the training and validation rows, `--draws` times; all sides
+learn from these, and are judged on the same test rows, which nothing was chosen on:
 
-exact   the embedded model's most probable label under one plain prompt,
-text    TF-IDF of words and pieces of words with logistic regression, written here with scikit-learn,
-prior   exact, its label prior divided out in full, learned from the texts of the labelled rows,
-rung    the `prior` rung of `calibrant.heads.fit_head`: with a strength and a temperature learned from the answers,
-fitted  `Classifier.fit` and nothing else,
-gepa    the best prompt that `gepa.optimize` finds from the plain one (see `_gepa_peer.py`).
+alone        the embedded model's most probable label under the prompt, which is printed,
+words        TF-IDF of words, pairs and pieces of words, and the labels' names; logistic regression,
+vectors      sentence vectors (all-MiniLM-L6-v2); logistic regression,
+both         words, names and sentence vectors; logistic regression,
+hosted       `fit` without the model's features, as with every model behind an interface,
+fit          `Classifier.fit` and nothing else,
+fit+vectors  `Classifier.fit` with the sentence vectors as its embedding model.
 
-Ends with a verdict on every bar; `--strict` exits 1 where one is missed. With `--keep`, what the sides said of the test
-rows and the model answered in gepa's searches is written to files in DIR and read back by the next run with the same
-options, which goes on where one was stopped.
+Labels weigh alike on all sides. The tasks of `examples/banking` and `examples/requests` have 150 labelled rows in all:
+their draws differ in order only, so in the folds by which `fit` chooses. Intervals: 95 %, bootstrap over draws and test
+rows. With `--keep`, answers of the model and what the sides said are read from DIR by the next run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
-from _better_figures import COMPARISONS, METRICS, Comparison, Draws, Figures, show, verdict
+from _better_figures import METRICS, Draws, Figures, Shares, interval, show
 from _data import available
+from _minilm import MiniLM
+from _peers import vectors_alone, vectors_and_words, words_alone
+from _tasks import MODEL, SHIPPED, TASKS, Pair, drawn_rows, labelled_rows, pairs_of, task_of
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline, make_union
 
-from calibrant.calibration import LabelPriorCorrection
 from calibrant.core import Prediction, Task
 from calibrant.heads import fit_head
 from calibrant.inference import Classifier
+from calibrant.store import PredictionCache
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-TASKS = ("ag_news", "emotion", "rotten_tomatoes", "sms_spam", "transactions", "reviews")
-FIELD = "category"
+SIDES: Final = ("alone", "words", "vectors", "both", "hosted", "fit", "fit+vectors")
+PEERS: Final = ("alone", "words", "vectors", "both", "hosted")
+COMPARISONS: Final = (
+    *(("fit", peer) for peer in PEERS),
+    ("fit+vectors", "vectors"),
+    ("fit+vectors", "both"),
+    ("fit+vectors", "fit"),
+)
+TEST_ROWS: Final = {"banking": 400, "requests": 400}
+"""Test rows of tasks whose number does not depend on `--rows`."""
 
-Pair = tuple[str, str]
-
-
-class Clock:
-    """Seconds since it was made."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-
-    def read(self) -> float:
-        """Return the seconds."""
-        return time.perf_counter() - self._start
-
-
-class Memory:
-    """Answers of the model: every row is asked once, whatever the seeds."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, Prediction] = {}
-
-    def get_many(self, keys: Sequence[str]) -> Mapping[str, Prediction]:
-        """Return what is there."""
-        return {key: self._kept[key] for key in keys if key in self._kept}
-
-    def put(self, key: str, prediction: Prediction) -> None:
-        """Keep an answer."""
-        self._kept[key] = prediction
-
-
-def rows_of(name: str, folder: Path | None) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return the rows to learn from and the test rows, as pairs of text and label."""
-    if name in ("reviews", "transactions"):
-        task = Task.from_file(EXAMPLES / name / "task.toml")
-        return [(e.input, e.answer) for e in (*task.train, *task.validation)], [
-            (e.input, e.answer) for e in task.test
-        ]
-    folder = folder or Path()
-    available(folder, [name])
-    records = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
-    pairs = [(record["input"], record["answer"], record["split"] == "test") for record in records]
-    teaching = [(text, label) for text, label, is_test in pairs if not is_test]
-    return teaching, [(text, label) for text, label, is_test in pairs if is_test]
+Difference = tuple[str, str, str]
+"""A metric, a side, and the side that it is compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Answers of the model to texts, as a head learns from them.
+
+    Attributes
+    ----------
+    logprobs : ndarray of shape (texts, labels)
+        Log-probabilities of the labels.
+    features : ndarray of shape (texts, d)
+        The model's features.
+    """
+
+    logprobs: NDArray[np.float64]
+    features: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, predictions: Sequence[Prediction]) -> Answers:
+        """Read them from predictions that all have a distribution and features."""
+        logprobs, features = [], []
+        for prediction in predictions:
+            if prediction.distribution is None or prediction.features is None:
+                raise SystemExit(f"Expected a distribution and features on every row, got {prediction}.")
+            logprobs.append(prediction.distribution.logprobs)
+            features.append(prediction.features)
+        return cls(logprobs=np.array(logprobs), features=np.array(features, dtype=float))
+
+
 class Problem:
     """A task as every side gets it.
 
-    Attributes
+    Parameters
     ----------
-    name : str
+    task : Task
         The task.
-    labels : list of str
-        The labels.
-    draws : list of lists of pairs
-        The labelled rows of each seed.
-    test : list of pairs
-        The rows that all are judged on.
+    n_labelled, n_draws, n_test : int
+        Rows of a draw, draws, and test rows.
     """
 
-    name: str
-    labels: list[str]
-    draws: list[list[Pair]]
-    test: list[Pair]
+    def __init__(self, task: Task, *, n_labelled: int, n_draws: int, n_test: int) -> None:
+        self.task, self.labels = task, list(task.labels.labels)
+        self.draws = [drawn_rows(task, n=n_labelled, seed=seed) for seed in range(n_draws)]
+        test = pairs_of(task.test)[: TEST_ROWS.get(task.name, n_test)]
+        self.texts = [text for text, _ in test]
+        self.truth = self.positions(test)
+        self.rungs: dict[str, list[str]] = {}
 
-    @classmethod
-    def of(cls, name: str, options: argparse.Namespace) -> Problem:
-        """Read a task and draw its labelled rows."""
-        teaching, test = rows_of(name, options.data)
-        n = min(options.labelled, 3 * len(teaching) // 4)  # of few rows, so that draws differ
-        places = [np.random.default_rng(seed).permutation(len(teaching))[:n] for seed in range(options.seeds)]
-        return cls(
-            name=name,
-            labels=sorted({label for _, label in teaching}),
-            draws=[[teaching[place] for place in some] for some in places],
-            test=test[: options.rows],
-        )
+    def positions(self, rows: Sequence[Pair]) -> NDArray[np.intp]:
+        """Return the places of true labels."""
+        return np.array([self.labels.index(label) for _, label in rows])
 
-    @property
-    def prompt(self) -> str:
-        """The plain prompt."""
-        return (
-            f"Classify the text into exactly one of: {', '.join(self.labels)}. "
-            f"Answer as JSON with the key {FIELD}."
-        )
+    def sides(self, journal: PredictionCache, encoder: MiniLM) -> dict[str, Shares]:
+        """Return what every side says of the test rows."""
+        with Classifier(
+            model=MODEL,
+            labels=self.task.labels,
+            field=self.task.field,
+            prompt=self.task.prompt,
+            journal=journal,
+        ) as classifier:
+            asking = classifier.with_features()
+            asked = Answers.of(asking.classify_many(self.texts))
+            by_draw = []
+            for rows in self.draws:
+                taught = Answers.of(asking.classify_many([text for text, _ in rows]))
+                by_draw.append(self._of_draw(rows, taught, asked, encoder))
+        return {side: np.array([said[side] for said in by_draw]) for side in SIDES}
 
-    def open(self) -> Classifier:
-        """Return the embedded model under the plain prompt."""
-        return Classifier(
-            model="local/smollm2-135m", labels=self.labels, field=FIELD, prompt=self.prompt, journal=Memory()
-        )
+    def _of_draw(
+        self, rows: Sequence[Pair], taught: Answers, asked: Answers, encoder: MiniLM
+    ) -> dict[str, NDArray[np.float64]]:
+        hosted = self._fitted("hosted", rows, taught, asked)
+        fit = self._fitted("fit", rows, taught, asked, with_features=True)
+        fit_vectors = self._fitted("fit+vectors", rows, taught, asked, with_features=True, encoder=encoder)
+        return {
+            "alone": np.exp(asked.logprobs),
+            "words": words_alone(rows, self.texts, self.labels),
+            "vectors": vectors_alone(rows, self.texts, self.labels, encoder),
+            "both": vectors_and_words(rows, self.texts, self.labels, encoder),
+            "hosted": hosted,
+            "fit": fit,
+            "fit+vectors": fit_vectors,
+        }
 
-    def positions(self, answers: Sequence[str | None]) -> list[int]:
-        """Return where answers stand among the labels, -1 for none of them."""
-        return [-1 if one not in self.labels else self.labels.index(one) for one in answers]
-
-
-@dataclass(kw_only=True)
-class Side:
-    """What one side said of the test rows.
-
-    Attributes
-    ----------
-    said : list of lists of int
-        Positions of labels, shape (seeds, rows); -1 is none.
-    brier : list of lists of float
-        Half the squared distance of each distribution to the answer, the same shape; empty where there are none.
-    calls : list of int
-        Calls of the model to learn, by seed.
-    seconds : float
-        To learn, with the first seed.
-    rate : float
-        Test rows per second.
-    notes : list of str
-        More about each seed.
-    """
-
-    said: list[list[int]] = field(default_factory=list)
-    brier: list[list[float]] = field(default_factory=list)
-    calls: list[int] = field(default_factory=list)
-    seconds: float = 0.0
-    rate: float = 0.0
-    notes: list[str] = field(default_factory=list)
-
-    def add(
-        self, said: Sequence[int] | NDArray[np.intp], *, calls: int = 0, seconds: float = 0.0, note: str = ""
-    ) -> None:
-        """Take what was said with one more seed."""
-        self.seconds = self.seconds if self.calls else seconds
-        self.said.append([int(place) for place in said])
-        self.calls.append(calls)
-        self.notes.append(note)
-
-    def add_distributions(
+    def _fitted(
         self,
-        logprobs: NDArray[np.float64],
-        truth: Sequence[int],
+        side: str,
+        rows: Sequence[Pair],
+        taught: Answers,
+        asked: Answers,
         *,
-        calls: int = 0,
-        seconds: float = 0.0,
-        note: str = "",
-    ) -> None:
-        """Take distributions, shape (rows, labels), of one more seed."""
-        self.add(logprobs.argmax(axis=1), calls=calls, seconds=seconds, note=note)
-        gap = np.exp(logprobs)
-        gap[np.arange(len(gap)), truth] -= 1.0
-        self.brier.append((0.5 * (gap**2).sum(axis=1)).tolist())
-
-
-def distributions(predictions: Sequence[Prediction]) -> NDArray[np.float64]:
-    """Return log-probabilities of the labels, shape (rows, labels), normalised."""
-    found = [one.distribution for one in predictions]
-    missing = sum(one is None for one in found)
-    if missing:
-        sys.exit(f"Expected a distribution on every row, got none on {missing} of {len(found)}.")
-    return np.array([one.logprobs for one in found if one is not None])
-
-
-def text_side(problem: Problem) -> Side:
-    """Return what a classifier says that knows words only."""
-    side, texts = Side(), [text for text, _ in problem.test]
-    for labelled in problem.draws:
-        words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-        pieces = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
-        model = make_pipeline(make_union(words, pieces), LogisticRegression(C=10, max_iter=2000))
-        clock = Clock()
-        model.fit([text for text, _ in labelled], [label for _, label in labelled])
-        learned, clock = clock.read(), Clock()
-        said = [str(label) for label in model.predict(texts)]
-        side.rate = len(texts) / clock.read()
-        side.add(problem.positions(said), seconds=learned)
-    return side
-
-
-def model_sides(problem: Problem) -> dict[str, Side]:
-    """Return what needs the model under the plain prompt: exact, prior, rung and fitted."""
-    texts, truth = [text for text, _ in problem.test], problem.positions([label for _, label in problem.test])
-    sides = {name: Side() for name in ("exact", "prior", "rung", "fitted")}
-    with problem.open() as classifier:
-        plain = classifier.with_features()
-        plain.classify(problem.draws[0][0][0])  # loads the model
-        clock = Clock()
-        exact = distributions(plain.classify_many(texts))
-        asking = clock.read()
-        for side in sides.values():
-            side.rate = len(texts) / asking
-        for labelled in problem.draws:
-            known, answers = [text for text, _ in labelled], [label for _, label in labelled]
-            clock = Clock()
-            learned = distributions(plain.classify_many(known))
-            seconds = clock.read()
-            sides["exact"].add_distributions(exact, truth)
-            calls = len(known)
-            corrected = LabelPriorCorrection().fit(learned).transform(exact)
-            sides["prior"].add_distributions(corrected, truth, calls=calls, seconds=seconds)
-            head = fit_head(learned, problem.positions(answers), labels=problem.labels, candidates=["prior"])
-            sides["rung"].add_distributions(
-                head.transform(exact), truth, calls=calls, seconds=seconds, note=head.rung
-            )
-            clock = Clock()
-            classifier.fit(known, answers)  # asks nothing again
-            seconds, clock = seconds + clock.read(), Clock()
-            found = distributions(classifier.classify_many(texts))  # remembered: the head alone takes time
-            sides["fitted"].rate = len(texts) / (asking + clock.read())
-            rung = "" if classifier.head is None else classifier.head.rung
-            sides["fitted"].add_distributions(found, truth, calls=calls, seconds=seconds, note=rung)
-    return sides
-
-
-def gepa_side(problem: Problem, *, seeds: int, budget: int, file: Path | None) -> Side:
-    """Return what the better of gepa's two prompts says."""
-    from _gepa_peer import GepaSide  # the other sides do not need gepa
-
-    side, texts = Side(), [text for text, _ in problem.test]
-    with problem.open() as classifier:
-        peer = GepaSide(
-            classifier.client, labels=problem.labels, field=FIELD, prompt=problem.prompt, file=file
+        with_features: bool = False,
+        encoder: MiniLM | None = None,
+    ) -> NDArray[np.float64]:
+        """Return what `Classifier.fit` makes of the answers: it hands the same to `fit_head`."""
+        head = fit_head(
+            taught.logprobs,
+            self.positions(rows),
+            labels=self.labels,
+            texts=[text for text, _ in rows],
+            features=taught.features if with_features else None,
+            embedding=encoder,
         )
-        peer.classify(problem.prompt, [problem.draws[0][0][0]])  # loads the model
-        for seed, labelled in enumerate(problem.draws[:seeds]):
-            start = peer.answers.clock()
-            searches = peer.search(labelled, budget=budget, seed=seed)
-            learned = peer.answers.clock()
-            said = peer.classify(searches[0].prompt, texts)
-            side.rate = len(texts) / (peer.answers.clock() - learned)
-            note = "judged: " + "; not judged: ".join(
-                f"{one.proposer} {one.seed_validation:.3f} -> {one.validation:.3f} on {len(labelled) // 2} validation "
-                f"rows, {one.candidates} prompts, {one.calls} calls, {one.reflections} reflections"
-                for one in searches
-            )
-            calls = sum(one.calls + one.reflections for one in searches)
-            side.add(problem.positions(said), calls=calls, seconds=learned - start, note=note)
-    return side
+        self.rungs.setdefault(side, []).append(head.rung)
+        features = asked.features if head.uses_features else None
+        return np.exp(head.transform(asked.logprobs, self.texts, features=features))
 
 
-def kept(file: Path | None, make: Callable[[], dict[str, Side]]) -> dict[str, Side]:
-    """Return the sides that a file holds; else make them and write it."""
-    if file is not None and file.is_file():
-        return {name: Side(**one) for name, one in json.loads(file.read_text(encoding="utf-8")).items()}
-    sides = make()
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({name: asdict(side) for name, side in sides.items()}), encoding="utf-8")
+def kept_sides(problem: Problem, keep: Path, encoder: MiniLM, journal: PredictionCache) -> dict[str, Shares]:
+    """Return the sides of a task that an earlier run left in a folder; else make them and leave them there."""
+    n_labelled = len(problem.draws[0])
+    file = keep / f"{problem.task.name}-{len(problem.draws)}-{n_labelled}-{len(problem.texts)}.npz"
+    if file.is_file():
+        with np.load(file) as stored:
+            problem.rungs = {
+                name.removeprefix("rungs "): stored[name].tolist()
+                for name in stored
+                if name.startswith("rungs ")
+            }
+            return {side: stored[side] for side in SIDES}
+    sides = problem.sides(journal, encoder)
+    rungs = {f"rungs {side}": np.array(rungs) for side, rungs in problem.rungs.items()}
+    np.savez_compressed(file, **sides, **rungs)
     return sides
 
 
-def sides_of(problem: Problem, options: argparse.Namespace) -> dict[str, Side]:
-    """Return all sides of a task."""
-
-    def file(part: str) -> Path | None:
-        return None if options.keep is None else options.keep / f"{problem.name}-{part}"
-
-    rows = f"{options.labelled}-{options.rows}"
-    sides = kept(
-        file(f"own-{options.seeds}-{rows}.json"),
-        lambda: {"text": text_side(problem), **model_sides(problem)},
-    )
-    if options.gepa_seeds:
-        asked = {"seeds": options.gepa_seeds, "budget": options.budget}
-        sides |= kept(
-            file(f"gepa-{options.gepa_seeds}-{rows}-{options.budget}.json"),
-            lambda: {"gepa": gepa_side(problem, **asked, file=file("answers.jsonl"))},
-        )
-    return sides
-
-
-def report(problem: Problem, sides: Mapping[str, Side], figures: Figures) -> dict[Comparison, Draws]:
+def report(problem: Problem, sides: dict[str, Shares]) -> dict[Difference, Draws]:
     """Print a task; return the differences."""
-    for name, side in sides.items():
-        metrics = METRICS if side.brier else METRICS[:2]
-        said = ", ".join(f"{metric} {show(figures.of(side, metric))}" for metric in metrics)
-        cost = f"{np.mean(side.calls):.0f} calls, {side.seconds:.1f} s to learn, {side.rate:.1f} rows/s"
-        print(f"{problem.name:16} {name:6} {said}; {cost}")
-        for seed, note in enumerate(side.notes):
-            if note:
-                print(f"{'':23} seed {seed}: {note}")
-    found = {
-        (metric, other): figures.difference(sides, metric, other)
-        for metric, other in COMPARISONS
-        if other in sides
-    }
-    for (metric, other), figure in found.items():
-        print(f"{problem.name:16} {metric} of fitted - {other}: {show(figure, sign='+')}", flush=True)
+    name = problem.task.name
+    figures = Figures(name, problem.truth, n_labels=len(problem.labels), n_draws=len(problem.draws))
+    print(
+        f"\n{name}: {len(problem.draws)} draws of {len(problem.draws[0])} labelled rows out of "
+        f"{len(labelled_rows(problem.task))}, {len(problem.texts)} test rows\n  prompt: {problem.task.prompt}"
+    )
+    for side, shares in sides.items():
+        shown = ", ".join(f"{metric} {show(figures.of(shares, metric))}" for metric in METRICS)
+        rungs = problem.rungs.get(side, [])
+        counts = ", ".join(f"{rung} {rungs.count(rung)}" for rung in dict.fromkeys(rungs))
+        print(f"  {side:12} {shown}" + (f"; {counts}" if counts else ""))
+    found = {}
+    for metric in METRICS:
+        for first, other in COMPARISONS:
+            found[metric, first, other] = figures.of(sides[first], metric) - figures.of(sides[other], metric)
+    print_differences(found)
+    for other in PEERS:
+        gain = found["accuracy", "fit", other]
+        if interval(gain)[0] <= 0.0:
+            print(
+                f"  On {name}, fit is not surely better than {other}: fit minus {other} {show(gain, sign='+')}",
+                flush=True,
+            )
     return found
 
 
+def print_differences(found: Mapping[Difference, Draws]) -> None:
+    """Print every difference on a line."""
+    for (metric, first, other), figure in found.items():
+        print(f"  {metric} of {first} - {other}: {show(figure, sign='+')}")
+
+
 def main() -> None:
-    """Run all tasks and seeds, then hold them against the bars."""
+    """Run all tasks, then take the means."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path)
     parser.add_argument("--tasks", nargs="+", default=TASKS)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--labelled", type=int, default=150)
-    parser.add_argument("--rows", type=int, default=300)
-    parser.add_argument("--budget", type=int, default=400, help="metric calls of each of gepa's searches")
-    parser.add_argument("--gepa-seeds", type=int, help="seeds of the side gepa; by default all")
-    parser.add_argument("--without-gepa", dest="gepa_seeds", action="store_const", const=0)
-    parser.add_argument("--keep", type=Path, help="folder of finished tasks")
-    parser.add_argument("--strict", action="store_true", help="exit 1 where a bar is missed")
+    parser.add_argument("--rows", type=int, default=200, help="test rows of a task, at most")
+    parser.add_argument("--keep", type=Path, help="folder of answers and finished tasks")
     options = parser.parse_args()
-    options.gepa_seeds = (
-        options.seeds if options.gepa_seeds is None else min(options.gepa_seeds, options.seeds)
-    )
-    found: dict[Comparison, dict[str, Draws]] = {}
-    for name in available(options.data, options.tasks, without_file=("transactions", "reviews")):
-        problem = Problem.of(name, options)
-        truth = problem.positions([label for _, label in problem.test])
-        differences = report(problem, sides_of(problem, options), Figures(name, truth, len(problem.labels)))
-        for comparison, figure in differences.items():
-            found.setdefault(comparison, {})[name] = figure
-    for (metric, other), tasks in found.items():
-        mean = np.mean(list(tasks.values()), axis=0)
-        print(f"{'mean of tasks':16} {metric} of fitted - {other}: {show(mean, sign='+')}")
-    bars = verdict(found)
-    print("", *bars, "" if options.gepa_seeds else "not measured: accuracy of fitted - gepa", sep="\n")
-    if options.strict and not all(bar.is_met for bar in bars):
-        sys.exit(1)
+    names = available(options.data, options.tasks, without_file=SHIPPED)
+    differences: dict[Difference, list[Draws]] = {}
+    means: dict[tuple[str, str], list[float]] = {}
+    encoder = MiniLM()
+    with tempfile.TemporaryDirectory() as folder:
+        keep = options.keep or Path(folder)
+        keep.mkdir(parents=True, exist_ok=True)
+        with PredictionCache(keep / "answers.db") as journal:
+            for name in names:
+                task = task_of(name, options.data)
+                problem = Problem(
+                    task, n_labelled=options.labelled, n_draws=options.draws, n_test=options.rows
+                )
+                sides = kept_sides(problem, keep, encoder, journal)
+                for pair, figure in report(problem, sides).items():
+                    differences.setdefault(pair, []).append(figure)
+                figures = Figures(name, problem.truth, n_labels=len(problem.labels), n_draws=options.draws)
+                for side, shares in sides.items():
+                    for metric in METRICS:
+                        means.setdefault((side, metric), []).append(figures.of(shares, metric)[0])
+    print("\nmean of the tasks")
+    for side in SIDES:
+        print(
+            f"  {side:12} " + ", ".join(f"{metric} {np.mean(means[side, metric]):.3f}" for metric in METRICS)
+        )
+    print_differences({key: np.mean(tasks, axis=0) for key, tasks in differences.items()})
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """The evaluation engine beside a bare aiohttp loop and gepa's ConfidenceAdapter, on one loopback server.
 
-    python benchmarks/bench_engine.py [--rows 2000] [--runs 5] [--only speed cache faults kill memory start]
+    python benchmarks/bench_engine.py [--rows 4000] [--runs 5] [--only start speed cache faults kill memory]
 
 The server is a process of its own: 20 ms latency, answers of 4 labels with log-probabilities. Calls are
 64 at a time. All sides of a ratio run in turns, in one process, on texts nobody asked before; medians of
-the runs are printed with the ratios. The memory and kill measurements run ``calibrant evaluate``.
+the runs are printed. What a side costs is the processor's time of this process for each row; how much faster
+that makes it depends on the latency of the server, so rows per second are measured at three. The memory and
+kill measurements run ``calibrant evaluate``.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,7 @@ COMMAND = str(Path(sys.executable).parent / "calibrant")
 PROMPT = "Classify the news text."
 CONCURRENCY = 64
 LATENCY = 0.02
+LATENCIES = (0.02, 0.3, 1.0)
 FAULTS = {
     "500": 0.03,
     "rate_limit:0.05": 0.03,
@@ -85,11 +89,28 @@ def rows(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def rate(count: int, run: Callable[[], object]) -> float:
-    """Return rows per second."""
-    start = time.perf_counter()
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What rows took.
+
+    Attributes
+    ----------
+    rate : float
+        Rows per second.
+    processor : float
+        Milliseconds of the processor a row, of this process.
+    """
+
+    rate: float
+    processor: float
+
+
+def cost(count: int, run: Callable[[], object]) -> Cost:
+    """Return what `count` rows take."""
+    start, used = time.perf_counter(), time.process_time()
     run()
-    return count / (time.perf_counter() - start)
+    seconds, used = time.perf_counter() - start, time.process_time() - used
+    return Cost(rate=count / seconds, processor=1000 * used / count)
 
 
 async def bare(api_base: str, count: int, schema: dict[str, Any]) -> None:
@@ -119,55 +140,57 @@ async def bare(api_base: str, count: int, schema: dict[str, Any]) -> None:
 
 
 def speed(count: int, runs: int) -> None:
-    """Adapter against adapter against the bare loop."""
+    """Compare the adapter with gepa's and with the bare loop, at three latencies."""
+    print(f"\nspeed: {CONCURRENCY} calls at a time, medians of {runs}")
+    print(f"{'latency':>8} {'side':20} {'processor, ms a row':>20} {'rows/s':>8} {'calibrant is faster':>20}")
+    for latency in LATENCIES:
+        rows_asked = min(count, round(10 * CONCURRENCY / latency**0.5))
+        with server(latency=latency) as api_base:
+            found = _costs(api_base, rows_asked, runs)
+        own = found["calibrant adapter"]
+        for name, (processor, rate) in found.items():
+            ratio = own[1] / rate
+            print(f"{latency:7.2f}s {name:20} {processor:20.2f} {rate:8.0f} {ratio:19.2f}x", flush=True)
+
+
+def _costs(api_base: str, count: int, runs: int) -> dict[str, tuple[float, float]]:
+    """Return the median processor time and rate of every side."""
     from gepa.adapters.confidence_adapter import ConfidenceAdapter as ReferenceAdapter
 
     from calibrant.adapters import ConfidenceAdapter
     from calibrant.logprobs._schema import enum_schema
 
     schema = enum_schema(LABELS, "category")
-    candidate = {"system_prompt": PROMPT}
-    with server() as api_base:
-        options = {"api_base": api_base, "api_key": "none"}
-        own = ConfidenceAdapter(
-            "openai/fake",
-            "category",
-            schema,
-            max_litellm_workers=CONCURRENCY,
-            litellm_batch_completion_kwargs=options,
+    settings: dict[str, Any] = {
+        "max_litellm_workers": CONCURRENCY,
+        "litellm_batch_completion_kwargs": {"api_base": api_base, "api_key": "none"},
+    }
+    own = ConfidenceAdapter("openai/fake", "category", schema, **settings)
+    answer_schema = schema["json_schema"]["schema"]
+    peer = ReferenceAdapter("openai/fake", "category", schema, answer_schema, **settings)
+    sides: dict[str, Callable[[], Cost]] = {
+        "bare aiohttp loop": lambda: cost(count, lambda: asyncio.run(bare(api_base, count, schema))),
+        "calibrant adapter": lambda: _evaluated(own, count),
+        "gepa adapter": lambda: _evaluated(peer, count),
+    }
+    for side in sides.values():
+        side()  # imports, connections
+    found: dict[str, list[Cost]] = {name: [] for name in sides}
+    for _ in range(runs):
+        for name, side in sides.items():
+            found[name].append(side())
+    return {
+        name: (
+            statistics.median(one.processor for one in costs),
+            statistics.median(one.rate for one in costs),
         )
-        peer = ReferenceAdapter(
-            "openai/fake",
-            "category",
-            schema,
-            schema["json_schema"]["schema"],
-            max_litellm_workers=CONCURRENCY,
-            litellm_batch_completion_kwargs=options,
-        )
-        few = max(200, count // 5)  # the peer is slow
-        sides: dict[str, Callable[[], float]] = {
-            "bare aiohttp loop": lambda: rate(count, lambda: asyncio.run(bare(api_base, count, schema))),
-            "calibrant adapter": lambda: _evaluate(own, count, candidate),
-            "gepa adapter": lambda: _evaluate(peer, few, candidate),
-        }
-        for side in sides.values():
-            side()  # imports, connections
-        found: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in range(runs):
-            for name, side in sides.items():
-                found[name].append(side())
-    medians = {name: statistics.median(values) for name, values in found.items()}
-    print(f"\nspeed: {count} rows, {CONCURRENCY} calls at a time, medians of {runs}")
-    for name, value in medians.items():
-        print(f"{name:20} {value:8.0f} rows/s")
-    mine = medians["calibrant adapter"]
-    print(f"calibrant / gepa      {mine / medians['gepa adapter']:8.2f}  (bar 8)")
-    print(f"calibrant / bare loop {mine / medians['bare aiohttp loop']:8.2f}  (bar 0.65)", flush=True)
+        for name, costs in found.items()
+    }
 
 
-def _evaluate(adapter: Any, count: int, candidate: dict[str, str]) -> float:
+def _evaluated(adapter: Any, count: int) -> Cost:
     batch = rows(count)
-    return rate(count, lambda: adapter.evaluate(batch, candidate, capture_traces=True))
+    return cost(count, lambda: adapter.evaluate(batch, {"system_prompt": PROMPT}, capture_traces=True))
 
 
 def cache(count: int, runs: int) -> None:

@@ -1,9 +1,11 @@
 """Many labels: what few labelled rows of each bring, and what a thousand labels cost.
 
-    python benchmarks/bench_many_labels.py --data DIR_WITH_JSONL [--seeds 3] [--rows 200]
+    python benchmarks/bench_many_labels.py --data DIR_WITH_JSONL [--parts peers learned scored] [--seeds 3] [--rows 200]
 
-learned   banking77, 77 labels: `Classifier.fit` on 154 rows drawn from the training and validation rows (two of each
-          label, on average) and on all 308 of them, against a text classifier on the same rows; same test rows.
+peers     banking77, 77 labels: what needs no language model, on 154 rows drawn from the training and validation rows
+          (two of each label, on average) and on all 308 of them: words (TF-IDF with logistic regression), words and the
+          labels' names, sentence vectors (all-MiniLM-L6-v2), and these with the names.
+learned   the same rows and test rows, and `Classifier.fit` beside words and names.
 scored    banking77 and 1,000 made-up labels: rows per second, tokens of labels that are asked about, the stated bound
           of the error, and the error against asking about all of them, by tolerance.
 """
@@ -12,23 +14,22 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
 import numpy as np
-from bench_better import Memory, rows_of
+from _data import available
+from _minilm import MiniLM
+from _peers import Shares, vectors_alone, vectors_and_names, vectors_and_words, words_alone
+from _tasks import MODEL, Pair, pairs_of
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline, make_union
 
+from calibrant.core import Prediction, read_examples
 from calibrant.inference import Classifier
 
-MODEL = "local/smollm2-135m"
 TASK = "banking77"
-# Labelled rows, and by how much the accuracy should at least be above that of the text alone.
-BARS = {154: 0.03, 308: 0.0}
+LABELLED = (154, 308)
 TOLERANCES = (0.0, 0.02, 0.1, 0.3, 1.0)
 THINGS = ("card", "cash", "loan", "phone", "train", "hotel", "school", "water", "garden", "film")
 EVENTS = (
@@ -45,6 +46,33 @@ EVENTS = (
 )
 STATES = ("late", "wrong", "lost", "pending", "declined", "twice", "abroad", "broken", "missing", "stolen")
 RESAMPLES = 10_000
+PARTS = ("peers", "learned", "scored")
+
+
+class Memory:
+    """Answers of the model: every row is asked once, whatever the seeds."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Prediction] = {}
+
+    def get_many(self, keys: Sequence[str]) -> Mapping[str, Prediction]:
+        """Return what is there."""
+        return {key: self._kept[key] for key in keys if key in self._kept}
+
+    def put(self, key: str, prediction: Prediction) -> None:
+        """Keep an answer."""
+        self._kept[key] = prediction
+
+
+def rows_of(folder: Path | None) -> tuple[list[Pair], list[Pair]]:
+    """Return the rows to learn from and the test rows, training before validation."""
+    available(folder, [TASK])
+    path = (folder or Path()) / f"{TASK}.jsonl"
+    rows = {
+        split: pairs_of([example for example, _ in read_examples(path, split=split)])
+        for split in ("train", "validation", "test")
+    }
+    return rows["train"] + rows["validation"], rows["test"]
 
 
 def naming(labels: Sequence[str]) -> str:
@@ -54,13 +82,39 @@ def naming(labels: Sequence[str]) -> str:
     )
 
 
-def text_alone(labelled: Sequence[tuple[str, str]], texts: Sequence[str]) -> list[str]:
-    """Return what a classifier says that knows words only, and no names of labels."""
-    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
-    pieces = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True)
-    model = make_pipeline(make_union(words, pieces), LogisticRegression(C=10, max_iter=2000))
-    model.fit([text for text, _ in labelled], [label for _, label in labelled])
-    return [str(label) for label in model.predict(texts)]
+def drawn(teaching: Sequence[Pair], *, seeds: int) -> Iterator[tuple[int, list[list[Pair]]]]:
+    """Yield numbers of labelled rows, with the draws of so many."""
+    for n in LABELLED:
+        n_draws = seeds if n < len(teaching) else 1
+        places = [np.random.default_rng(seed).permutation(len(teaching))[:n] for seed in range(n_draws)]
+        yield n, [[teaching[place] for place in some] for some in places]
+
+
+def right_answers(shares: Shares, labels: Sequence[str], test: Sequence[Pair]) -> NDArray[np.bool_]:
+    """Return which test rows the most probable label of is right."""
+    said = np.array(labels)[shares.argmax(axis=1)]
+    return np.asarray(said == np.array([label for _, label in test]))
+
+
+def peers(teaching: Sequence[Pair], test: Sequence[Pair], *, seeds: int) -> None:
+    """Print the accuracy of what needs no language model."""
+    labels = sorted({label for _, label in teaching})
+    texts, encoder = [text for text, _ in test], MiniLM()
+    for n, draws in drawn(teaching, seeds=seeds):
+        found: dict[str, list[str]] = {}
+        for rows in draws:
+            sides = {
+                "words": words_alone(rows, texts, labels, with_names=False),
+                "words and names": words_alone(rows, texts, labels),
+                "vectors": vectors_alone(rows, texts, labels, encoder),
+                "vectors and names": vectors_and_names(rows, texts, labels, encoder),
+                "words, vectors and names": vectors_and_words(rows, texts, labels, encoder),
+            }
+            for side, shares in sides.items():
+                accuracy = right_answers(shares, labels, test).mean()
+                found.setdefault(side, []).append(f"{accuracy:.3f}")
+        for side, accuracies in found.items():
+            print(f"{n} rows, {side}: {', '.join(accuracies)}", flush=True)
 
 
 def interval(gains: NDArray[np.float64]) -> tuple[float, float]:
@@ -72,32 +126,30 @@ def interval(gains: NDArray[np.float64]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def learned(folder: Path | None, *, seeds: int, n_rows: int) -> None:
-    """Hold what labelled rows bring against a text classifier."""
-    teaching, test = rows_of(TASK, folder)
-    test = test[:n_rows]
-    texts, truth = [text for text, _ in test], np.array([label for _, label in test])
+def learned(teaching: Sequence[Pair], test: Sequence[Pair], *, seeds: int) -> None:
+    """Hold what `Classifier.fit` brings against words and names."""
+    texts = [text for text, _ in test]
     labels = sorted({label for _, label in teaching})
+    truth = np.array([label for _, label in test])
     with Classifier(
         model=MODEL, labels=labels, field="category", prompt=naming(labels), journal=Memory()
     ) as classifier:
-        for n, bar in BARS.items():
+        for n, draws in drawn(teaching, seeds=seeds):
             gains = []
-            for seed in range(seeds if n < len(teaching) else 1):
-                drawn = np.random.default_rng(seed).permutation(len(teaching))[:n]
-                labelled = [teaching[place] for place in drawn]
-                classifier.fit([text for text, _ in labelled], [label for _, label in labelled])
-                words = np.array(text_alone(labelled, texts)) == truth
+            for seed, rows in enumerate(draws):
+                classifier.fit([text for text, _ in rows], [label for _, label in rows])
+                words = right_answers(words_alone(rows, texts, labels), labels, test)
                 fitted = np.array([p.label for p in classifier.classify_many(texts)]) == truth
                 gains.append(fitted.astype(float) - words.astype(float))
                 rung = "" if classifier.head is None else classifier.head.rung
                 print(
-                    f"{n} rows, seed {seed}: text {words.mean():.3f}, fitted {fitted.mean():.3f}, {rung}, {n} calls",
+                    f"{n} rows, seed {seed}: words and names {words.mean():.3f}, fit {fitted.mean():.3f}, {rung}, "
+                    f"{n} calls",
                     flush=True,
                 )
             low, high = interval(np.mean(gains, axis=0))
             print(
-                f"{n} rows: fitted - text {np.mean(gains):+.3f} ({low:+.3f} to {high:+.3f}), bar {bar:+.3f}",
+                f"{n} rows: fit - words and names {np.mean(gains):+.3f} ({low:+.3f} to {high:+.3f})",
                 flush=True,
             )
 
@@ -148,15 +200,17 @@ def main() -> None:
     """Run all parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--parts", nargs="+", default=["learned", "scored"], choices=["learned", "scored"])
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=200)
     parser.add_argument("--scored-rows", type=int, default=4)
     options = parser.parse_args()
+    teaching, test = rows_of(options.data)
+    if "peers" in options.parts:
+        peers(teaching, test[: options.rows], seeds=options.seeds)
     if "learned" in options.parts:
-        learned(options.data, seeds=options.seeds, n_rows=options.rows)
+        learned(teaching, test[: options.rows], seeds=options.seeds)
     if "scored" in options.parts:
-        teaching, _ = rows_of(TASK, options.data)
         labels = sorted({label for _, label in teaching})
         texts = [text for text, _ in teaching[: options.scored_rows]]
         scored(TASK, labels, texts, naming(labels))

@@ -1,12 +1,13 @@
-"""Does dividing the label prior out help? Five tasks, one prompt each, the embedded model; and recorded options.
+"""Does dividing the label prior out help? Seven tasks, one prompt each, the embedded model; and recorded options.
 
     python benchmarks/bench_prior.py --data DIR_WITH_JSONL [--prior-rows 64] [--validation-rows 60] [--test-rows 120]
+                                     [--keep DIR]
     python benchmarks/bench_prior.py --options DIR_WITH_NPZ [--prior-rows 64] [--draws 20]
 
-Every task's first training texts give the prior (without their answers), its validation rows decide
-whether the correction is used, and its test rows are what the table is about: as the model answered,
-with the prior divided out whether that helps or not, as the guard allows without labels, and as the
-validation rows decided.
+Every task's first labelled texts give the prior (without their answers), the next ones, with answers, decide whether
+the correction is used, and its test rows are what the table is about: as the model answered, with the prior divided
+out whether that helps or not, as the guard allows without labels, and as the rows with answers decided. With `--keep`,
+answers are read from DIR, which may be that of bench_better.py: tasks and prompts are the same.
 
 With `--options`: log-probabilities of six options, of which two are nearly never right, that four models gave to
 10,000 questions each. The arg max of the large model of a family stands for the truth. Every draw takes some rows as
@@ -17,32 +18,22 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 from _data import OPTIONS, available
+from _tasks import MODEL, SHIPPED, TASKS, labelled_rows, pairs_of, task_of
 from numpy.typing import NDArray
 
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.core import Client, Example, LabelSet, Prediction, read_examples
+from calibrant.core import LabelSet, Prediction, Task
 from calibrant.heads import fit_head
-from calibrant.inference import Classifier, open_client
+from calibrant.inference import Classifier
 from calibrant.metrics import classification_summary, expected_calibration_error
-
-PROMPTS = {
-    "ag_news": "Classify the following news text.",
-    "emotion": "Which emotion does the following text express?",
-    "rotten_tomatoes": "Classify the following movie review.",
-    "banking77": "Classify the following question of a bank's customer.",
-    "sms_spam": "Is the following text message spam?",
-}
+from calibrant.store import PredictionCache
 
 Array = NDArray[np.float64]
-
-
-def rows(path: Path, split: str, limit: int) -> list[Example]:
-    """Return the first rows of a split."""
-    return [example for example, _ in read_examples(path, split=split)][:limit]
 
 
 def log_probabilities(predictions: list[Prediction]) -> Array:
@@ -68,31 +59,38 @@ def figures(rows_of_logs: Array, answers: NDArray[np.intp], labels: LabelSet) ->
     return f"{(predicted == answers).mean():9.3f} {summary.macro_f1:9.3f} {brier:7.3f} {error:7.3f}"
 
 
-def measure(client: Client, path: Path, options: argparse.Namespace) -> None:
+def measure(task: Task, journal: PredictionCache, options: argparse.Namespace) -> None:
     """Print one task's figures."""
-    name = path.stem
-    limits = {"train": options.prior_rows, "validation": options.validation_rows, "test": options.test_rows}
-    data = {split: rows(path, split, limit) for split, limit in limits.items()}
-    labels = LabelSet(sorted({example.answer for example, _ in read_examples(path)}))
-    prompt = f"{PROMPTS[name]} Answer in JSON with one of these categories: {', '.join(labels)}."
-    asked = Classifier(
-        model=client, labels=labels, field="category", prompt=prompt, tolerance=options.tolerance
-    )
-    predicted = {split: asked.classify_many([e.input for e in found]) for split, found in data.items()}
-    logs = {split: log_probabilities(found) for split, found in predicted.items()}
+    labels, labelled = task.labels, labelled_rows(task)
+    data = {
+        "prior": labelled[: options.prior_rows],
+        "validation": labelled[options.prior_rows :][: options.validation_rows],
+        "test": pairs_of(task.test)[: options.test_rows],
+    }
+    with Classifier(
+        model=MODEL, labels=labels, field=task.field, prompt=task.prompt, journal=journal
+    ) as classifier:
+        predicted = {
+            name: classifier.classify_many([text for text, _ in found]) for name, found in data.items()
+        }
+    logs = {name: log_probabilities(found) for name, found in predicted.items()}
     answers = {
-        split: np.array([labels.labels.index(e.answer) for e in found]) for split, found in data.items()
+        name: np.array([labels.labels.index(label) for _, label in found]) for name, found in data.items()
     }
     mass = np.mean([p.distribution.label_mass for p in predicted["test"] if p.distribution is not None])
     head = fit_head(logs["validation"], answers["validation"], labels=labels, candidates=["prior"])
-    full = LabelPriorCorrection("batch", strength=1.0).fit(logs["train"])
-    guarded = LabelPriorCorrection("batch").fit(logs["train"])
-    print(f"\n{name}: {len(labels)} labels, {len(data['test'])} test rows, mean label mass {mass:.3f}")
+    sides = {
+        "as answered": logs["test"],
+        "prior divided out": LabelPriorCorrection("batch", strength=1.0)
+        .fit(logs["prior"])
+        .transform(logs["test"]),
+        "as the guard allows": LabelPriorCorrection("batch").fit(logs["prior"]).transform(logs["test"]),
+        f"head ({head.rung})": head.transform(logs["test"]),
+    }
+    print(f"\n{task.name}: {len(labels)} labels, {len(data['test'])} test rows, mean label mass {mass:.3f}")
     print(f"{'':24} {'accuracy':>9} {'macro-F1':>9} {'Brier':>7} {'ECE':>7}")
-    print(f"{'as answered':24}", figures(logs["test"], answers["test"], labels))
-    print(f"{'prior divided out':24}", figures(full.transform(logs["test"]), answers["test"], labels))
-    print(f"{'as the guard allows':24}", figures(guarded.transform(logs["test"]), answers["test"], labels))
-    print(f"{f'head ({head.rung})':24}", figures(head.transform(logs["test"]), answers["test"], labels))
+    for name, found in sides.items():
+        print(f"{name:24}", figures(found, answers["test"], labels))
     print(f"decided on validation: {head.reason}", flush=True)
 
 
@@ -136,8 +134,8 @@ def main() -> None:
     parser.add_argument("--prior-rows", type=int, default=64)
     parser.add_argument("--validation-rows", type=int, default=60)
     parser.add_argument("--test-rows", type=int, default=120)
-    parser.add_argument("--tolerance", type=float, default=None)
-    parser.add_argument("--tasks", nargs="+", default=list(PROMPTS))
+    parser.add_argument("--tasks", nargs="+", default=TASKS)
+    parser.add_argument("--keep", type=Path, help="folder of answers")
     options = parser.parse_args()
     if options.options is not None:
         files = sorted(options.options.glob("*.npz"))
@@ -148,10 +146,13 @@ def main() -> None:
                 measure_options(path, n_options, n_rows=options.prior_rows, draws=options.draws)
     if options.data is None:
         return
-    names = available(options.data, options.tasks)
-    client = open_client("local/smollm2-135m")
-    for name in names:
-        measure(client, options.data / f"{name}.jsonl", options)
+    names = available(options.data, options.tasks, without_file=SHIPPED)
+    with tempfile.TemporaryDirectory() as folder:
+        keep = options.keep or Path(folder)
+        keep.mkdir(parents=True, exist_ok=True)
+        with PredictionCache(keep / "answers.db") as journal:
+            for name in names:
+                measure(task_of(name, options.data), journal, options)
 
 
 if __name__ == "__main__":

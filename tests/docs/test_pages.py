@@ -251,3 +251,12 @@ def test_figures_name_the_command_behind_them() -> None:
     named = set(re.findall(r"make (bench-[\w-]+)", text))
     assert named <= TARGETS
     assert {target for target in TARGETS if target.startswith("bench-")} <= named
+
+
+def test_figures_name_their_commit() -> None:
+    """Every command on the page of benchmarks says at which commit its figures were taken, or that there are none."""
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `make (bench-[\w-]+)`.*\| ([^|]+) \|$", text, flags=re.MULTILINE)
+    assert len(rows) > 20
+    without = {name for name, measured in rows if not re.search(r"\b[0-9a-f]{8}\b", measured)}
+    assert without <= {"bench-adapter", "bench-house"}
