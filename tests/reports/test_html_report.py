@@ -466,7 +466,7 @@ def test_a_search_states_its_choice(write_run: WriteRun) -> None:
     )
     html, page = page_of(write_run(SEARCH_ROWS, result=record))
     assert "score 0.200 -&gt; 0.300, accuracy 0.400 -&gt; 0.500, macro F1 0.300 -&gt; 0.400." in html
-    assert "No improvement: on the test rows the chosen prompt is worse than the seed prompt" in html
+    assert "No improvement: on the test rows the best prompt is worse than the seed prompt alone" in html
     assert "Accepted proposals scored more than the prompt they were made from" in html
     assert page.table("run", "minus")
 
