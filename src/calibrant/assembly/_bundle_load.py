@@ -23,7 +23,6 @@ from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client
 from calibrant.inference._predictor import ModelPredictor
-from calibrant.inference._replaced import replaced_model
 from calibrant.inference.doctor._records import public_description
 
 _LOG = logging.getLogger("calibrant")
@@ -46,8 +45,7 @@ def load(
     path : str, Path or Bundle
         The folder that `calibrant export` wrote; or what `calibrant.assembly.read_bundle` read of it.
     model : str, Client or callable, optional
-        Replaces the bundle's only model, with the same settings where the provider is the same; for weights at another
-        place on this machine.
+        Replaces the bundle's only model, with the same settings; for weights at another place on this machine.
         Figures, calibrator and thresholds belong to the bundle's own.
     options : mapping, optional
         Credentials and settings that depend on the machine: ``api_key``, ``extra_headers``,
@@ -98,10 +96,7 @@ def load(
         raise ConfigurationError("Expected router_state only for a bundle with [routing]: leave it out.")
     try:
         if model is not None:
-            address = (options or {}).get("api_base")
-            classifier = _open_with_other_model(
-                bundle, tasks[0], model, api_base=address, limits=limits, journal=journal
-            )
+            classifier = _open_with_other_model(bundle, tasks[0], model, limits=limits, journal=journal)
         elif bundle.plan is not None:
             classifier = _open_plan(bundle.plan, tasks, limits=limits, journal=journal)
         else:
@@ -217,7 +212,6 @@ def _open_with_other_model(
     task: Task,
     model: ModelLike,
     *,
-    api_base: str | None,
     limits: Limits | None,
     journal: Journal | None,
 ) -> BasePredictor:
@@ -226,7 +220,7 @@ def _open_with_other_model(
             "Expected no model for a bundle that asks several: leave it out, or export a run of that model."
         )
     if isinstance(model, str):
-        task = replace(task, model=replaced_model(task.model, model, api_base=api_base))
+        task = replace(task, model=task.model.model_copy(update={"name": model}))
         return Classifier.from_task(task, limits=limits, journal=journal)
     client = model if isinstance(model, Client) else open_client(model)
     return Classifier.from_task(task, client=client, limits=limits, journal=journal)

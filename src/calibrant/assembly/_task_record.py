@@ -161,7 +161,8 @@ def with_model_alone(task: Task, model: str | None, *, api_base: str | None = No
             "one to ask."
         )
     if task.sections:
-        return replace(task, model=replaced_model(ModelSettings(), model, api_base=api_base), sections={})
+        alone = ModelSettings() if model is None else ModelSettings(name=model)
+        return replace(task, model=alone.model_copy(update={"api_base": api_base}), sections={})
     return replace(task, model=replaced_model(task.model, model, api_base=api_base))
 
 

@@ -348,7 +348,8 @@ def is_refused(reason: str) -> bool:
 
 def unreadable_text(count: int, examples: Sequence[str]) -> str:
     """Return the lines that say how many answers could not be read, and show some of them."""
-    head = f"{count:,} answers could not be read as a label"
+    answers = "answer" if count == 1 else "answers"
+    head = f"{count:,} {answers} could not be read as a label"
     if not examples:
         return f"{head}; predictions.jsonl says why."
     return "\n".join([f"{head}. Instead the model wrote, for example:", *(f"  {one}" for one in examples)])

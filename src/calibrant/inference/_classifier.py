@@ -437,7 +437,7 @@ def _task_arguments(
 ) -> dict[str, Any]:
     """Return the arguments of a task's classifier; raise if the task has several models and none is given."""
     own = task.model
-    if isinstance(model, str):
+    if isinstance(model, str) and not task.sections:
         own = replaced_model(own, model)
     elif model is not None:
         if own.api_base is not None:
