@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
 from calibrant.core._completion import Message
+from calibrant.core._errors import ProviderError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import CallMeter, Limits
