@@ -36,7 +36,7 @@ RECORDED ?= data/recorded
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label bench-fused bench-scorers bench-verification
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -225,6 +225,10 @@ bench-mislabelled: $(INSTALLED_DEV)
 # Some minutes: the embedded model, four prompts.
 bench-forms: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_forms.py --data $(DATA)
+
+# Some minutes: the embedded model, sixteen texts that argue for a wrong label.
+bench-injection: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_injection.py
 
 bench-automix: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_automix.py --data $(RECORDED)

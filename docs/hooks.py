@@ -45,6 +45,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Return the text of a page with the links into the repository that the site has a page for."""
+    del page, config, files
+    return markdown.replace(f"(../{NOTEBOOK.relative_to(SOURCE.parent)})", "(notebook.md)")
+
+
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
     """Refuse a page that would ask another server for something."""
     del config

@@ -185,9 +185,9 @@ class Slow(FakeClient):
     """A model that answers "meow" texts after all others."""
 
     async def complete(self, request: CompletionRequest) -> object:
-        """Delay the answer to a text with "meow"."""
-        if "meow" in request.messages[-1]["content"]:
-            await asyncio.sleep(0.1)
+        """Delay the answer to a text with "meow" until all others were answered."""
+        while "meow" in request.messages[-1]["content"] and len(self.requests) < 3:  # noqa: ASYNC110 (no event)
+            await asyncio.sleep(0.001)
         return await super().complete(request)
 
 
@@ -197,7 +197,9 @@ def test_a_row_waits_for_those_before_it(write_task: WriteTask, use_model: UseMo
     use_model(client)
     texts = ["woof 0", "meow 1", "woof 2", "woof 3", "meow 4"]
     result = run(write_task(), *(word for text in texts for word in ("--text", text)))
-    assert [request.messages[-1]["content"] for request in client.requests][-1] == "meow 4"
+    assert ["meow" in request.messages[-1]["content"] for request in client.requests] == [False] * 3 + [
+        True
+    ] * 2
     assert [line.split("\t")[2] for line in result.stdout.splitlines()] == texts
 
 

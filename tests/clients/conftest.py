@@ -39,6 +39,7 @@ class ChatServer(LoopbackServer):
         self.begun = threading.Event()
         self.absent: set[str] = set()
         self.delay = 0.0
+        self.together = 0  # requests that have to be under way at once before any is answered
         self.running = self.peak = 0
         super().__init__()
         self.url = f"{self.root}/v1"
@@ -67,6 +68,8 @@ class ChatServer(LoopbackServer):
         self.peak = max(self.peak, self.running)
         try:
             await asyncio.sleep(self.delay)
+            while self.peak < self.together:  # noqa: ASYNC110 (each request looks for itself)
+                await asyncio.sleep(0.005)
         finally:
             self.running -= 1
         if request.path in self.absent:

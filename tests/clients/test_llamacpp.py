@@ -48,17 +48,23 @@ def test_satisfies_the_client_protocols(path: Path) -> None:
     assert (client.n_parallel, LlamaCppClient(path, n_parallel=3).n_parallel) == (1, 3)
 
 
-@pytest.mark.parametrize("setting", ["n_ctx", "n_parallel", "n_threads"])
-def test_parameters_out_of_range_raise_an_error(path: Path, setting: str) -> None:
-    """A parameter out of its range raises ConfigurationError at construction."""
-    with pytest.raises(ConfigurationError, match=f"{setting} must be at least 1"):
-        LlamaCppClient(path, **{setting: 0})  # type: ignore[arg-type]
-
-
-def test_too_many_parallel_rows_raise_an_error(path: Path) -> None:
-    """More than 64 rows at a time raise ConfigurationError."""
-    with pytest.raises(ConfigurationError, match="n_parallel must be at most 64"):
-        LlamaCppClient(path, n_parallel=65)
+@pytest.mark.parametrize(
+    ("settings", "accepted"),
+    [
+        ({"n_ctx": 0}, "n_ctx must be from 256 to 16777216, got 0"),
+        ({"n_ctx": 64}, "n_ctx must be from 256 to 16777216, got 64"),
+        ({"n_ctx": 10**11}, "n_ctx must be from 256 to 16777216, got 100000000000"),
+        ({"n_ctx": 10**6, "n_parallel": 64}, "n_ctx must be from 256 to 262144, got 1000000"),
+        ({"n_parallel": 0}, "n_parallel must be from 1 to 64, got 0"),
+        ({"n_parallel": 65}, "n_parallel must be from 1 to 64, got 65"),
+        ({"n_threads": 0}, "n_threads must be from 1 to 512, got 0"),
+        ({"n_threads": 1_000_000}, "n_threads must be from 1 to 512, got 1000000"),
+    ],
+)
+def test_parameters_out_of_range_raise_an_error(path: Path, settings: dict[str, int], accepted: str) -> None:
+    """A parameter out of its range raises ConfigurationError with the range, before a model is loaded."""
+    with pytest.raises(ConfigurationError, match=accepted):
+        LlamaCppClient(path, **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("_no_library")

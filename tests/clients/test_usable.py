@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -65,13 +64,11 @@ def test_other_servers_are_passed_over(serve: Callable[[object], int], body: obj
 
 
 @pytest.mark.usefixtures("no_keys")
-def test_silent_servers_cost_little_time() -> None:
-    """A port that nobody listens on and a server that never answers are passed over in under a second."""
+def test_silent_servers_are_passed_over() -> None:
+    """A port that nobody listens on and a server that never answers are passed over."""
     with socket.create_server(("127.0.0.1", 0)) as silent, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        began = time.perf_counter()
         found = usable_models({"a": silent.getsockname()[1], "b": closed.getsockname()[1]})
-    assert time.perf_counter() - began < 1
     assert [model.name for model in found] == EMBEDDED
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from calibrant.core import ConfigurationError, StateError
 from fault_server import FaultServer
+from fault_server._limits import RateLimit
 
 LABELS = ["Food", "Rent", "Sports"]
 
@@ -155,36 +156,41 @@ class TestRefusals:
 
 class TestLimits:
     def test_requests_above_the_rate_get_429(self, serve: Any, ask: Any) -> None:
-        """A 429 names its wait in seconds and in milliseconds, after which a request succeeds."""
-        server = serve(requests_per_second=20)
-        found = [ask(server)]
-        while found[-1].status == 200 and len(found) < 500:
-            found.append(ask(server))
-        assert len(found) > 20
-        refused = found[-1]
+        """A 429 names its wait in seconds and in milliseconds."""
+        server = serve(requests_per_second=0.001)
+        assert ask(server).status == 200
+        refused = ask(server)
         assert server.refused == {429: 1}
         assert refused.json["error"]["code"] == "rate_limit_exceeded"
-        assert refused.headers["retry-after"] == "1"
-        assert 1 <= int(refused.headers["retry-after-ms"]) <= 50
-        time.sleep(int(refused.headers["retry-after-ms"]) / 1000)
-        assert ask(server).status == 200
+        seconds, milliseconds = (int(refused.headers[name]) for name in ("retry-after", "retry-after-ms"))
+        assert 500 < seconds <= 1000
+        assert 1000 * (seconds - 1) <= milliseconds <= 1000 * seconds
+
+    def test_the_rate_refills(self) -> None:
+        """One second's worth of requests may come at once, and a refused one succeeds after its wait."""
+        limit = RateLimit(requests=20.0, tokens=None)
+        assert all(limit.take(1, 5.0) <= 0 for _ in range(20))
+        wait = limit.take(1, 5.0)
+        assert wait == pytest.approx(0.05)
+        assert limit.take(1, 5.0 + 0.9 * wait) > 0
+        assert limit.take(1, 5.0 + 1.1 * wait) <= 0
 
     def test_rate_headers_announce_what_is_left(self, serve: Any, ask: Any) -> None:
         """Headers report the remaining requests and tokens, and when they are reset."""
-        server = serve(requests_per_second=0.5, tokens_per_second=1000)
+        server = serve(requests_per_second=0.001, tokens_per_second=1000)
         headers = ask(server, "x" * 400).headers
         assert headers["x-ratelimit-limit-requests"] == "1"
         assert headers["x-ratelimit-remaining-requests"] == "0"
-        assert headers["x-ratelimit-reset-requests"] == "2s"
+        assert headers["x-ratelimit-reset-requests"] == "16m40s"
         assert int(headers["x-ratelimit-remaining-tokens"]) == pytest.approx(896, abs=5)
         assert headers["x-ratelimit-reset-tokens"].endswith("ms")
-        assert ask(server).headers["retry-after"] == "2"
+        assert 500 < int(ask(server).headers["retry-after"]) <= 1000
 
     def test_tokens_are_limited_too(self, serve: Any, ask: Any) -> None:
         """A long prompt uses up the token limit, but passes once even above it."""
-        server = serve(tokens_per_second=50)
+        server = serve(tokens_per_second=5)
         assert [ask(server, "x" * 4000).status for _ in range(2)] == [200, 429]
-        assert int(ask(server, "x").headers["retry-after"]) > 15
+        assert int(ask(server, "x").headers["retry-after"]) > 100
 
     def test_headers_of_ones_own_are_sent(self, serve: Any, ask: Any) -> None:
         """Own headers are sent, also with errors, and may depend on the number of the request."""
@@ -283,9 +289,7 @@ class TestLifetime:
         """Stopping does not wait even for a hanging request."""
         with FaultServer(LABELS, faults=["hang"]) as server, raw_call(server) as line:
             in_flight(server, 1)
-            begun = time.monotonic()
-            server.stop()
-            assert time.monotonic() - begun < 2
+            server.stop()  # the request hangs without end
             assert line.recv(100) == b""
         assert server.in_flight == 0
 

@@ -87,7 +87,7 @@ class TestConnections:
         begun = time.monotonic()
         with raw_call(serve(faults=["hang:0.3"])) as line:
             assert line.recv(1) == b""
-        assert 0.29 < time.monotonic() - begun < 5
+        assert time.monotonic() - begun > 0.29
 
     def test_endless_hanging_ends_with_the_client(
         self, serve: Any, ask: Any, raw_call: Any, in_flight: Any
@@ -110,7 +110,7 @@ class TestConnections:
             while not data or len(head_and_body(data)[1]) < length_of(data):
                 data += line.recv(65536)
                 pieces += 1
-        assert 0.45 < time.monotonic() - begun < 10
+        assert time.monotonic() - begun > 0.45
         assert pieces > 10
         assert json.loads(head_and_body(data)[1])["choices"] == ask(server).json["choices"]
 

@@ -78,7 +78,7 @@ def test_a_signal_ends_it(spawn: Spawn, number: signal.Signals) -> None:
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", line["port"]), timeout=20) as hanging:
         hanging.sendall(head.encode() + data)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not stats(line["api_base"])["in_flight"] and time.monotonic() < deadline:
             time.sleep(0.01)
         assert process.poll() is None
@@ -109,7 +109,7 @@ def test_it_ends_when_its_parent_is_killed() -> None:
     line = json.loads(parent.stdout.readline())
     parent.kill()
     parent.communicate()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             stats(line["api_base"])

@@ -173,16 +173,26 @@ def test_ctrl_c_keeps_a_coroutine_from_starting() -> None:
     main = threading.main_thread().ident
     assert main is not None
     began: list[bool] = []
+    handled = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        handled.set()
+        raise KeyboardInterrupt
 
     def keep_busy() -> None:
-        time.sleep(0.2)  # by now the main thread waits
+        time.sleep(0.2)  # the main thread mostly waits by now
         signal.pthread_kill(main, signal.SIGINT)
-        time.sleep(0.3)
+        handled.wait()
+        time.sleep(0.3)  # so the main thread has cancelled the coroutine
 
     async def work() -> None:
         began.append(True)
 
-    _loop._background_loop().call_soon_threadsafe(keep_busy)
-    with pytest.raises(KeyboardInterrupt):
+    def wait() -> None:
+        _loop._background_loop().call_soon_threadsafe(keep_busy)
         run_sync(work())
+
+    signal.signal(signal.SIGINT, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        wait()
     assert began == []

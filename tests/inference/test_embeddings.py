@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -378,7 +377,7 @@ class TestNeverFails:
         release = threading.Event()
 
         def blocks(texts: list[str]) -> list[list[float]]:
-            release.wait(10.0)
+            release.wait()
             return lengths(texts)
 
         async def never() -> Any:
@@ -386,9 +385,7 @@ class TestNeverFails:
 
         blocked = CallableEmbedder(blocks)
         for embedder in (Scripted(never), blocked):
-            start = time.monotonic()
             assert one(CachedEmbedder(embedder, timeout_seconds=0.05), "a") is None
-            assert time.monotonic() - start < 5.0
         assert "0.05 s" in caplog.text
         release.set()
         blocked.close()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from calibrant.assembly import Bundle
 from calibrant.core import Outcome, Prediction, ProviderError
+from calibrant.inference import Classifier, RetryPolicy
+from fault_server import Fault, FaultServer
 from held import SECONDS, Held, app, ask, later
 
 FAILED = Prediction(label=None, outcome=Outcome.ERROR, reason="no connection")
@@ -115,3 +119,65 @@ def test_a_hanging_probe_is_cancelled(serve: Any, bundle: Bundle) -> None:
     assert not held.begun.acquire(blocking=False)  # one at a time
     running.clock.advance(60.0)
     assert held.given_up.wait(SECONDS)
+
+
+@contextlib.contextmanager
+def asking(server: FaultServer, policy: RetryPolicy | None = None) -> Iterator[Classifier]:
+    """Yield a classifier whose model is a loopback server."""
+    classifier = Classifier(
+        model="openai/animal",
+        labels=["cat", "dog"],
+        field="category",
+        options={"api_base": server.api_base},
+        retry=policy,
+    )
+    with contextlib.closing(classifier):
+        yield classifier
+
+
+def test_a_refused_connection_makes_it_unready(serve: Any, bundle: Bundle) -> None:
+    """One request whose connections are refused makes the service not ready, and an answer makes it ready."""
+    with FaultServer(["cat", "dog"]) as server, asking(server) as classifier:
+        running = serve(app(bundle, classifier))
+        assert ask(running, {"text": "a cat"}).status == 200
+        server.stop()
+        failed = ask(running, {"texts": ["a cat", "a dog"]})
+        assert (failed.status, failed.headers["retry-after"]) == (503, "1")
+        assert [row["outcome"] for row in failed.json["results"]] == ["error", "error"]
+        assert ready(running) == (503, "model failing")
+        server.start()
+        assert ask(running, {"text": "a cat"}).status == 200
+        assert ready(running) == (200, "ready")
+
+
+def test_requests_under_way_fail_with_the_server(serve: Any, bundle: Bundle) -> None:
+    """Requests that the server holds when it dies get 503, and the service is not ready."""
+
+    def fault(_: int, request: dict[str, Any]) -> Fault | None:
+        return None if "cat" in request["messages"][-1]["content"] else Fault("hang")
+
+    with FaultServer(["cat", "dog"], faults=fault) as server, asking(server) as classifier:
+        running = serve(app(bundle, classifier))
+        assert ask(running, {"text": "a cat"}).status == 200  # now it is known how the model is asked
+        held = [later(lambda text=text: ask(running, {"text": text})) for text in ("a", "b")]
+        while server.in_flight < len(held):
+            threading.Event().wait(0.005)
+        server.stop()
+        for thread, found in held:
+            thread.join(SECONDS)
+            assert found[0].status == 503
+        assert ready(running) == (503, "model failing")
+
+
+def test_waits_end_when_connections_are_refused(serve: Any, bundle: Bundle) -> None:
+    """Requests that wait to try again get 503 once connections are refused, however long they would wait."""
+    policy = RetryPolicy(initial_seconds=600.0, maximum_seconds=600.0)
+    with FaultServer(["cat", "dog"]) as server, asking(server, policy) as classifier:
+        running = serve(app(bundle, classifier))
+        assert ask(running, {"text": "a cat"}).status == 200
+        server.stop()
+        waiting = [later(lambda text=text: ask(running, {"text": text})) for text in "abc"]
+        for thread, found in waiting:
+            thread.join(SECONDS)
+            assert found[0].status == 503
+        assert ready(running) == (503, "model failing")

@@ -107,7 +107,7 @@ def process(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]
 
 def wait_for(condition: Callable[[], bool], running: subprocess.Popen[str]) -> None:
     """Wait until a condition holds while a process runs."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 90
     while not condition():
         assert time.monotonic() < end, "it never came so far"
         assert running.poll() is None, running.communicate()[1]

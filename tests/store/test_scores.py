@@ -212,13 +212,11 @@ def test_locked_files_can_be_read(path: Path) -> None:
     store.add(SCOPE, scores(1.0))
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        start = time.monotonic()
         for run_id in (None, "run"):
             with pytest.raises(
                 StateError, match=r"cannot be written, nothing was recorded \(database is locked\): end what"
             ):
                 store.add(SCOPE, scores(2.0), run_id=run_id)
-        assert time.monotonic() - start < 5
         assert values(store) == [1.0]
         assert values(ScoreStore(path, create=False)) == [1.0]
         other.execute("ROLLBACK")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 import traceback
 from functools import partial
 from pathlib import Path
@@ -104,12 +103,10 @@ def test_locked_tables_stop_nothing(
     fill(cache, rows(5))
     with server.begin() as connection:
         connection.exec_driver_sql("LOCK TABLE calibrant_predictions")
-        start = time.monotonic()
         assert cache.get_many(list(rows(5))) == {}
         put(cache, rows(5, start=5))
         with pytest.raises(StateError, match=r"5 predictions could not be saved .*lock timeout"):
             cache.flush()
-        assert time.monotonic() - start < 5
     cache.flush()
     assert cache.get_many(list(rows(10))) == rows(10)
     assert caplog.text.count("cannot be read for now") == 1

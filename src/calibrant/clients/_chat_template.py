@@ -3,15 +3,58 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from calibrant.core._completion import Message
 from calibrant.core._errors import ConfigurationError
 
 if TYPE_CHECKING:
     import jinja2
+
+_FIRST_STAND_IN: Final = 0xF0000  # of the supplementary private use areas
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatPart:
+    """Part of a rendered chat: a control token of the template, or the text between two of them.
+
+    Attributes
+    ----------
+    text : str
+        The text of the part; empty between two adjacent control tokens.
+    is_control : bool
+        True for a control token.
+    """
+
+    text: str
+    is_control: bool
+
+
+class ControlTexts:
+    """Texts of a model's control tokens, as a chat template writes them.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        The texts, such as ``<|im_start|>``.
+
+    Attributes
+    ----------
+    pattern : re.Pattern
+        Matches any of the texts; the longest one where several match.
+    edges : str
+        The characters that begin or end a text, except white space.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        longest_first = sorted(texts, key=len, reverse=True)
+        self.pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        edges = {text[0] for text in longest_first} | {text[-1] for text in longest_first}
+        self.edges = "".join(sorted(edge for edge in edges if not edge.isspace()))
 
 
 class ChatTemplate:
@@ -66,6 +109,54 @@ class ChatTemplate:
                 f"The chat_template cannot be rendered ({type(error).__name__}: {error}). Give the one of the "
                 "model's tokenizer_config.json, and messages it allows."
             ) from error
+
+    def parts(self, messages: Sequence[Message], controls: ControlTexts) -> list[ChatPart]:
+        """Return the prompt in parts: control tokens that the template wrote, and the texts around them.
+
+        The text of a control token inside a message stays text. Templates join, trim and test messages, so the
+        origin of a rendered character is not known afterwards: the edges of control texts in the messages are
+        replaced by stand-ins while the template is rendered. What matches then begins and ends in the template.
+
+        Parameters
+        ----------
+        messages : sequence of mappings
+            The chat.
+        controls : ControlTexts
+            The model's control tokens.
+
+        Returns
+        -------
+        list of ChatPart
+            Texts and control tokens in turn; the first and the last part are texts.
+
+        Raises
+        ------
+        ConfigurationError
+            The template does not take these messages.
+        """
+        stand_ins = _unused_characters("".join(value for message in messages for value in message.values()))
+        hidden = {ord(edge): stand_in for edge, stand_in in zip(controls.edges, stand_ins, strict=False)}
+        shown = {ord(stand_in): chr(edge) for edge, stand_in in hidden.items()}
+        disguised = [
+            {name: value.translate(hidden) for name, value in message.items()} for message in messages
+        ]
+        rendered = self.render(disguised, {})
+        parts = []
+        start = 0
+        for match in controls.pattern.finditer(rendered):
+            text = rendered[start : match.start()].translate(shown)
+            control = match.group().translate(shown)
+            parts += [ChatPart(text=text, is_control=False), ChatPart(text=control, is_control=True)]
+            start = match.end()
+        return [*parts, ChatPart(text=rendered[start:].translate(shown), is_control=False)]
+
+
+def _unused_characters(text: str) -> Iterator[str]:
+    """Yield private-use characters that `text` does not hold."""
+    used = set(text)
+    for code in range(_FIRST_STAND_IN, 0x10FFFE):
+        if chr(code) not in used:
+            yield chr(code)
 
 
 def _compiled(source: str) -> jinja2.Template:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import os
 import queue
-import re
 import threading
 import weakref
 from collections import deque
@@ -24,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from calibrant.clients._chat_template import ChatTemplate
+from calibrant.clients._chat_template import ChatTemplate, ControlTexts
 from calibrant.clients._generate import Grammars
 from calibrant.clients._llama import llama
 from calibrant.clients._places import BATCH, SEQUENCES, EnginePlace, Job, Segment, TooLongError
@@ -116,8 +115,8 @@ class Engine:
         self._memory = self._llama.get_memory(self._context)
         self._tokens = self._llama.model_get_vocab(self._model)
         self.vocabulary = Vocabulary(self._llama.pieces(self._tokens))
-        controls = sorted(self._llama.control_texts(self._tokens), key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, controls)) or r"(?!)")
+        self._control_tokens = self._llama.control_tokens(self._tokens)
+        self._control_texts = ControlTexts(self._control_tokens)
         source = self._llama.model_chat_template(self._model, None)
         self._template = ChatTemplate(source.decode() if source else _CHATML)
         bos = self._llama.vocab_bos(self._tokens)
@@ -166,11 +165,21 @@ class Engine:
         return model, context
 
     def prompt(self, messages: Sequence[Mapping[str, str]]) -> Prompt:
-        """Render a chat by the model's template, and tokenise it up to the last control token."""
-        text = self._template.render(messages, {})
-        end = max((match.end() for match in self._control.finditer(text)), default=0)
-        tokens = [*self._begin, *self.tokenize(text[:end], special=True)]
-        return Prompt(tokens=tokens, tail=text[end:])
+        """Render a chat by the model's template, and tokenise it up to the template's last control token.
+
+        Only the template's control tokens are recognised. A text between two of them is tokenised as a whole, the
+        template's words together with a message, so an ordinary message has the tokens that the whole chat has.
+        """
+        *parts, tail = self._template.parts(messages, self._control_texts)
+        tokens = list(self._begin)
+        strips = False
+        for text, control in zip(parts[::2], parts[1::2], strict=True):
+            found = self._control_tokens[control.text]
+            words = text.text.lstrip() if strips else text.text
+            tokens += self.tokenize(words.rstrip() if found.strips_before else words)
+            tokens.append(found.token)
+            strips = found.strips_after
+        return Prompt(tokens=tokens, tail=tail.text)
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         """Return the tokens of `text`; with `special`, control tokens in it are recognised."""

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -28,9 +29,16 @@ _SPARE: Final = 512
 
 
 class _ModelParams(ctypes.Structure):
-    """Mirror of the C struct ``llama_model_params``, used only as the library fills it in."""
+    """Mirror of the C struct ``llama_model_params``, with names for the fields in use and their neighbours."""
 
-    _fields_ = [("content", ctypes.c_uint64 * (_SPARE // 8))]
+    _fields_ = [
+        ("_pointers", ctypes.c_uint64 * 2),
+        ("n_gpu_layers", ctypes.c_int32),
+        ("split_mode", ctypes.c_int32),
+        ("load_mode", ctypes.c_int32),
+        ("lazy_mode", ctypes.c_int32),
+        ("_rest", ctypes.c_uint64 * (_SPARE // 8)),
+    ]
 
 
 class _ContextParams(ctypes.Structure):
@@ -95,6 +103,7 @@ _FUNCTIONS: Final[tuple[tuple[Any, tuple[Any, ...], str], ...]] = (
     (ctypes.c_bool, (_Pointer, _Int, _Int, _Int), "memory_seq_rm"),
     (ctypes.c_uint32, (_Pointer,), "n_ctx n_ctx_seq n_batch n_ubatch n_seq_max"),
     (_Int, (_Pointer,), "n_threads n_threads_batch vocab_n_tokens vocab_bos vocab_eos"),
+    (_Int, (_Pointer, _Int), "vocab_get_attr"),
     (_Int, (_Pointer, _Batch), "decode"),
     (
         _Int,
@@ -118,10 +127,36 @@ _DEFAULTS: Final = {
     "offload_kqv": True,
     "kv_unified": False,
 }
+_MODEL_DEFAULTS: Final = {"n_gpu_layers": -1, "split_mode": 1, "load_mode": -1, "lazy_mode": 1}
+# A mapped file that is truncated ends the process (SIGBUS), and one that is overwritten changes the model under a run.
+# Read into memory, 98 MB load in 0.5 s instead of 0.4 s; but processes no longer share them.
+_READ_INTO_MEMORY: Final = 0
 # Where keys and values have the same type, attention uses faster kernels for many tokens than for one, which round
 # differently. With values in bfloat16 a token's result does not depend on the tokens beside it.
 _BF16: Final = 30
 _DEFAULT_TYPES: Final = (0, -1, -1, -1, -1)  # of context, RoPE scaling, pooling, attention, flash attention
+
+
+# Flags of `llama_token_attr`.
+_STRIPS_BEFORE: Final = 1 << 7
+_STRIPS_AFTER: Final = 1 << 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlToken:
+    """Control token of a vocabulary.
+
+    Attributes
+    ----------
+    token : int
+        Its number.
+    strips_before, strips_after : bool
+        True if white space beside it belongs to it.
+    """
+
+    token: int
+    strips_before: bool
+    strips_after: bool
 
 
 class Llama:
@@ -162,6 +197,10 @@ class Llama:
         types = tuple(params._types)  # noqa: SLF001 (a field)
         if found != _DEFAULTS or types != _DEFAULT_TYPES:
             raise _unknown(f"its default settings are {found} and {types}")
+        model_params = self._library.llama_model_default_params()
+        model_found = {name: getattr(model_params, name) for name in _MODEL_DEFAULTS}
+        if model_found != _MODEL_DEFAULTS:
+            raise _unknown(f"its default settings of models are {model_found}")
         batch = self._library.llama_batch_init(4, 0, 1)
         filled = all((batch.token, batch.pos, batch.n_seq_id, batch.seq_id, batch.logits))
         if batch.n_tokens or batch.embd is not None or not filled:
@@ -169,10 +208,10 @@ class Llama:
         self._library.llama_batch_free(batch)
 
     def load(self, path: Path) -> int | None:
-        """Load a model; return None if the file cannot be loaded."""
-        pointer: int | None = self.model_load_from_file(
-            os.fsencode(path), self._library.llama_model_default_params()
-        )
+        """Read a model into memory; return None if the file cannot be loaded."""
+        params = self._library.llama_model_default_params()
+        params.load_mode = _READ_INTO_MEMORY
+        pointer: int | None = self.model_load_from_file(os.fsencode(path), params)
         return pointer
 
     def context(self, model: int, *, n_ctx: int, n_batch: int, n_seq_max: int, n_threads: int) -> int | None:
@@ -264,14 +303,19 @@ class Llama:
             pieces.append(buffer.raw[: max(size, 0)])
         return tuple(pieces)
 
-    def control_texts(self, vocabulary: int) -> list[str]:
-        """Return the texts of all control tokens in a vocabulary."""
-        texts = [
-            piece.decode("utf-8", "replace")
-            for token, piece in enumerate(self.pieces(vocabulary, special=True))
-            if self.vocab_is_control(vocabulary, token)
-        ]
-        return [text for text in texts if text]
+    def control_tokens(self, vocabulary: int) -> dict[str, ControlToken]:
+        """Return the control tokens of a vocabulary by their texts."""
+        controls: dict[str, ControlToken] = {}
+        for token, piece in enumerate(self.pieces(vocabulary, special=True)):
+            text = piece.decode("utf-8", "replace")
+            if text and text not in controls and self.vocab_is_control(vocabulary, token):
+                attributes = self.vocab_get_attr(vocabulary, token)
+                controls[text] = ControlToken(
+                    token=token,
+                    strips_before=bool(attributes & _STRIPS_BEFORE),
+                    strips_after=bool(attributes & _STRIPS_AFTER),
+                )
+        return controls
 
 
 @functools.cache

@@ -18,7 +18,14 @@ from calibrant.clients._constraint import Constraint, constraint_for, json_gramm
 from calibrant.clients._engine import Engine, EngineError, EngineSettings, Prompt, open_engine, release_engine
 from calibrant.clients._generate import SAMPLING_OPTIONS, Grammar, Sampler, best_value, token_record
 from calibrant.clients._llama import engine_module
-from calibrant.clients._places import MOST_PLACES, EnginePlace, Job, TooLongError
+from calibrant.clients._places import (
+    LEAST_TOKENS,
+    MOST_PLACES,
+    MOST_TOKENS,
+    EnginePlace,
+    Job,
+    TooLongError,
+)
 from calibrant.clients._weights import check_weights, locate_weights
 from calibrant.core._completion import CompletionRequest, NextTokens
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
@@ -27,6 +34,7 @@ from calibrant.core._tokens import TokenLogprobs, Vocabulary
 
 _MAX_TOKENS = 512
 _NEXT_TOKENS = 1000
+_MOST_THREADS = 512  # llama.cpp's own maximum; a million end the process
 
 # Raw alternatives are headed by tokens the grammar forbids: a handful would leave most labels unmeasured.
 _MIN_TOP_LOGPROBS = 100
@@ -54,11 +62,12 @@ class LlamaCppClient:
     name : str, optional
         Shown in messages and results; by default ``llamacpp:PATH``.
     n_ctx : int, default 4096
-        Longest prompt with its answer, in tokens. Memory grows with ``n_ctx * n_parallel``.
+        Longest prompt with its answer, in tokens, from 256 to ``16777216 // n_parallel``. Memory grows with
+        ``n_ctx * n_parallel``.
     n_parallel : int, default 1
-        Rows computed at the same time. Answers are reproducible to the last bit only with 1.
+        Rows computed at the same time, from 1 to 64. Answers are reproducible to the last bit only with 1.
     n_threads : int, optional
-        Threads that compute; by default one per available core.
+        Threads that compute, from 1 to 512; by default one per available core.
 
     Attributes
     ----------
@@ -68,6 +77,8 @@ class LlamaCppClient:
         Always True: its calls cost this machine's time and nothing else.
     default_tolerance : float
         Tolerance of exact scoring by default, as a total variation: a node costs no more than one token here.
+    tokenisation : str
+        How chats become tokens; with another way, earlier answers count as another model's.
     endpoint : str
         The file with its size and its time of change (nanoseconds since 1970); for `local`, the name
         alone.
@@ -81,6 +92,7 @@ class LlamaCppClient:
     space = LogprobSpace.RAW
     in_process: ClassVar[bool] = True
     default_tolerance: ClassVar[float] = 0.1
+    tokenisation: ClassVar[str] = "control tokens of the template alone"
 
     def __init__(
         self,
@@ -94,13 +106,9 @@ class LlamaCppClient:
         # The cores this process may use; the first function is not on macOS and Windows.
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = cores if n_threads is None else n_threads
-        for key, value in (("n_ctx", n_ctx), ("n_parallel", n_parallel), ("n_threads", threads)):
-            if value < 1:
-                raise ConfigurationError(f"{key} must be at least 1, got {value}.")
-        if n_parallel > MOST_PLACES:
-            raise ConfigurationError(
-                f"n_parallel must be at most {MOST_PLACES}, got {n_parallel}: llama.cpp holds no more sequences."
-            )
+        _check_range("n_parallel", n_parallel, 1, MOST_PLACES)
+        _check_range("n_ctx", n_ctx, LEAST_TOKENS, MOST_TOKENS // n_parallel)
+        _check_range("n_threads", threads, 1, _MOST_THREADS)
         engine_module()
         file = Path(path).expanduser()
         check_weights(file)
@@ -268,6 +276,11 @@ class LlamaCppClient:
         if isinstance(error, EngineError):
             return ProviderError(f"llama.cpp refused the request: {error}", provider=self.name)
         return error
+
+
+def _check_range(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise ConfigurationError(f"{name} must be from {least} to {most}, got {value}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,13 @@ SEQUENCES: Final = 256
 MOST_PLACES: Final = SEQUENCES // 4
 """Largest number of rows computed at the same time: each needs a few sequences for branches."""
 
+LEAST_TOKENS: Final = BATCH
+"""Smallest context, in tokens: llama.cpp ends the process where a batch does not fit."""
+
+MOST_TOKENS: Final = 1 << 24
+"""Largest context of all places together, in tokens. llama.cpp counts them with 32 bits, and keeps a record of each
+before it finds that the model's memory is too small: a thousand million take all memory of the machine."""
+
 _OUTPUTS: Final = 64  # tokens of a batch with logits, at most: 0.2 MB each for a vocabulary of 49,152
 
 

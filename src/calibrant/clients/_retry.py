@@ -95,7 +95,7 @@ class RetryPolicy:
         error.attempts = attempts
         if attempts >= self.attempts or not self.worth_retrying(error):
             return False
-        await interruptible_sleep(self.wait_seconds(attempts, error), sleep=self.sleep)
+        await interruptible_sleep(self.wait_seconds(attempts, error), sleep=self.sleep, failure=error)
         return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -21,6 +22,7 @@ from calibrant.core._reported import reported_mapping
 _STATUS = re.compile("[0-9]{3}")
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 _MESSAGE_LIMIT = 500
+_LONGEST_CHAIN = 10  # of exceptions; a library may close a circle
 _OUT_OF_CREDIT = ("insufficient_quota", "exceeded your current quota", "credit balance is too low")
 # Messages of status 400 for faults that most servers report with 401 or 404.
 _WRONG_SETUP = ("model_not_found", "invalid_api_key", "api key not valid")
@@ -84,7 +86,7 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
     is_passing = any("connect" in name or name in {"transporterror", "clientoserror"} for name in names)
     if status is not None:
         is_passing = status in _RETRYABLE_STATUS or status >= 500
-    return ProviderError(
+    failure = ProviderError(
         message,
         provider=provider,
         status=status,
@@ -93,6 +95,20 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         hint=_HINTS.get(status) if status else None,
         systemic=status == 400 and any(word in message_and_code(error) for word in _WRONG_SETUP),
     )
+    failure.connection_refused = _is_connection_refused(error)
+    return failure
+
+
+def _is_connection_refused(error: BaseException) -> bool:
+    """Return whether the error, or one that it was raised for, says that nothing listens at an address."""
+    chain: BaseException | None = error
+    for _ in range(_LONGEST_CHAIN):
+        if chain is None:
+            return False
+        if isinstance(chain, OSError) and chain.errno == errno.ECONNREFUSED:
+            return True
+        chain = chain.__cause__ or chain.__context__
+    return False
 
 
 def status_of(error: BaseException) -> int | None:

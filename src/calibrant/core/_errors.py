@@ -186,6 +186,8 @@ class ProviderError(CalibrantError):
     ----------
     attempts : int
         Calls made before giving up; set by the code that retries.
+    connection_refused : bool
+        True if nothing listens at the server's address.
 
     Examples
     --------
@@ -219,6 +221,7 @@ class ProviderError(CalibrantError):
         self.hint = hint
         self._systemic = systemic
         self.attempts = 1
+        self.connection_refused = False
         text = clean_line(f"{provider}: {message}", limit=_LONGEST_MESSAGE)
         super().__init__(f"{text} {hint}" if hint else text)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
 from calibrant.core._completion import Message
+from calibrant.core._errors import ProviderError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import CallMeter, Limits
@@ -124,13 +125,25 @@ class Patience:
 
     Use it inside a task. `end` cancels the task if it waits between calls, then or later, itself or in a task that it
     started; calls under way are left alone.
+
+    Parameters
+    ----------
+    on_failure : callable, optional
+        Called in the task's event loop with the error of every call that is to be repeated, before the wait.
+
+    Attributes
+    ----------
+    is_cancelled : bool
+        True once `end` has cancelled the task.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_failure: Callable[[ProviderError], None] | None = None) -> None:
         self._task = asyncio.current_task()
         self._loop = asyncio.get_running_loop()
+        self._on_failure = on_failure
         self._waits = 0
         self._ended = False
+        self.is_cancelled = False
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -147,6 +160,15 @@ class Patience:
         self._ended = True
         if self._waits:
             self._cancel()
+
+    def failed(self, error: ProviderError) -> None:
+        """Report the failure of a call that is to be repeated."""
+        if self._on_failure is None:
+            return
+        if asyncio.get_running_loop() is self._loop:
+            self._on_failure(error)
+        else:  # a model that asks another one in a thread of its own
+            self._loop.call_soon_threadsafe(self._on_failure, error)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -165,14 +187,17 @@ class Patience:
             self._waits -= 1
 
     def _cancel(self) -> None:
-        if self._task is not None:
+        if self._task is not None and not self.is_cancelled:
+            self.is_cancelled = True
             self._task.cancel()
 
 
 _PATIENCE: ContextVar[Patience | None] = ContextVar("calibrant_patience", default=None)
 
 
-async def interruptible_sleep(seconds: float, *, sleep: Callable[[float], Awaitable[None]]) -> None:
+async def interruptible_sleep(
+    seconds: float, *, sleep: Callable[[float], Awaitable[None]], failure: ProviderError | None = None
+) -> None:
     """Sleep between two calls; `Patience.end` can cancel the task during this sleep.
 
     Parameters
@@ -181,8 +206,12 @@ async def interruptible_sleep(seconds: float, *, sleep: Callable[[float], Awaita
         Duration of the sleep.
     sleep : coroutine function
         Sleep function; receives the seconds.
+    failure : ProviderError, optional
+        Failure of the call that is repeated after the sleep.
     """
     patience = _PATIENCE.get()
+    if patience is not None and failure is not None:
+        patience.failed(failure)
     with contextlib.nullcontext() if patience is None else patience.waiting():
         await sleep(seconds)
 

@@ -141,6 +141,7 @@ class PromptedModel:
         return error.systemic and not answered
 
     def _settings(self, query: Query, *, method: Method) -> list[object]:
+        tokenisation = getattr(self.method.client, "tokenisation", None)
         return [
             self.method.client.name,
             getattr(self.method.client, "endpoint", None),
@@ -150,6 +151,7 @@ class PromptedModel:
             self.response_format,
             self.top_logprobs,
             {name: value for name, value in self.options.items() if name not in _NOT_IN_KEY},
+            *([] if tokenisation is None else [tokenisation]),
         ]
 
 

@@ -21,9 +21,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calibrant.assembly._bundle import Bundle
-from calibrant.core._errors import CalibrantError
+from calibrant.core._errors import CalibrantError, ProviderError
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._predictor import Predictor
+from calibrant.core._predictor import Patience, Predictor
 from calibrant.inference._loop import ask_async
 from calibrant.serving._answers import (
     Answers,
@@ -42,6 +42,7 @@ _CLASSIFY: Final = "/v1/classify"
 _PROBES: Final = ("/healthz", "/readyz", "/metrics")
 _PROBE_TEXT: Final = "Are you there?"
 _ALL_FAILED: Final = "The model failed for every text: ask again later."
+_UNREACHABLE: Final = "The model's server refuses connections."
 _FAILED: Final = "Nobody expected this; the log says why."
 _FAILURES_IN_A_ROW: Final = 3
 # Seconds from the end of a probe to the next one, doubled after each failure.
@@ -178,6 +179,7 @@ class _Service:
         self._settings = settings
         self._keys = [_digest(key) for key in settings.api_keys]
         self._rows_in_flight = 0
+        self._waiting: set[Patience] = set()
 
     async def check_key(
         self, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
@@ -206,8 +208,29 @@ class _Service:
         return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def _answer(self, text: str) -> Prediction:
-        """Return the prediction of one text."""
-        return (await ask_async(self._predictor, [self._predictor.query(text)]))[0]
+        """Return the prediction of one text; a failed one instead of a wait for a server that is not there."""
+        patience = Patience(on_failure=self._note_failed_call)
+        if self._readiness.is_unreachable:
+            patience.end()  # after the first failure
+        self._waiting.add(patience)
+        try:
+            with patience.applied():
+                return (await ask_async(self._predictor, [self._predictor.query(text)]))[0]
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not patience.is_cancelled or task is None or task.uncancel() > 0:
+                raise
+            return Prediction(label=None, outcome=Outcome.ERROR, reason=_UNREACHABLE)
+        finally:
+            self._waiting.discard(patience)
+
+    def _note_failed_call(self, error: ProviderError) -> None:
+        """Count a refused connection; once the server is unreachable, end the waits of all requests."""
+        if error.connection_refused:
+            self._readiness.note_refused_connection()
+            if self._readiness.is_unreachable:
+                for patience in tuple(self._waiting):
+                    patience.end()
 
     async def classify(self, request: Request) -> JSONResponse:
         """Answer ``POST /v1/classify``."""
@@ -316,6 +339,8 @@ class _Service:
 class _Readiness:
     """Circuit breaker that reports the service unready after three model failures in a row.
 
+    A request that failed is one; so is a refused connection, on which the request would wait and try again.
+
     A load balancer sends nothing to a service that is not ready, so the service probes the model itself: with one
     short text, on a readiness check, one call at a time, with exponential backoff while calls fail. The first
     success, of a probe or a request, makes it ready again.
@@ -337,6 +362,7 @@ class _Readiness:
         self._seconds = seconds
         self._stopping = stopping
         self._failures = 0
+        self._refused_connections = 0
         self._pause = _FIRST_PAUSE
         self._next_probe = 0.0
         self._probing: asyncio.Task[None] | None = None
@@ -346,18 +372,37 @@ class _Readiness:
         """Status of the service: ``ready``, ``model failing`` or ``stopping``."""
         if self._stopping.is_set():
             return "stopping"
-        return "ready" if self._failures < _FAILURES_IN_A_ROW else "model failing"
+        is_failing = self.is_unreachable or self._failures >= _FAILURES_IN_A_ROW
+        return "model failing" if is_failing else "ready"
+
+    @property
+    def is_unreachable(self) -> bool:
+        """True if connections to the model's server are refused."""
+        return self._refused_connections >= _FAILURES_IN_A_ROW
 
     def note(self, *, answered: bool) -> None:
-        """Count a request that failed because of the model, or reset the count after an answer."""
+        """Count a request that failed because of the model, or reset the counts after an answer."""
         before = self.status
         self._failures = 0 if answered else self._failures + 1
+        if answered:
+            self._refused_connections = 0
+        self._log_change(before)
+
+    def note_refused_connection(self) -> None:
+        """Count a connection that the model's server refused."""
+        before = self.status
+        self._refused_connections += 1
+        self._log_change(before)
+
+    def _log_change(self, before: str) -> None:
+        """Log a change of the status; a failing model is probed after a pause."""
         if self.status == before:
             return
-        if answered:
+        if self.status == "ready":
             _LOG.warning("The model answers again: the service is ready.")
-        else:
-            _LOG.error("The model failed %d times in a row: the service is not ready.", _FAILURES_IN_A_ROW)
+        elif self.status == "model failing":
+            words = "refused" if self.is_unreachable else "failed"
+            _LOG.error("The model %s %d times in a row: the service is not ready.", words, _FAILURES_IN_A_ROW)
             self._pause = _FIRST_PAUSE
             self._next_probe = asyncio.get_running_loop().time() + self._pause
 
