@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from calibrant.cli._app import app
 
-PASSING = {"attempts", "latency_seconds"}
+PASSING = {"source", "attempts", "latency_seconds"}
 FRESH = """
 import json, sys
 import calibrant
