@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from biased_model import BUDGET, LABELS, biased_task, run, search
-from command_line import done, refusal
+from command_line import done, prediction_rows, refusal
 
 
 @pytest.fixture
@@ -91,13 +91,19 @@ def test_an_evaluation_says_what_the_runs_certificate_accepts(
     command = ("evaluate", task, "--run", searched, "--file", rows, "--no-cache", "--out")
     calibration = searched / "calibration.json"
     record = json.loads(calibration.read_text())
-    for threshold, expected in ((0.0, "10 (100.0 %) of these rows, accuracy 1.000"), (1.1, "0 (0.0 %)")):
+    for threshold, expected in (
+        (0.0, "10 (100.0 %) of these rows, accuracy "),
+        (1.1, "0 (0.0 %) of these rows"),
+    ):
         certified = {"threshold": threshold, "target_accuracy": 0.9}
         calibration.write_text(json.dumps({**record, "certified": certified}))
         printed = done(run(*command, tmp_path / str(threshold))).stdout
         (line,) = [line for line in printed.splitlines() if line.startswith("accepted at the confidence")]
         assert "promised 0.9 right" in line
         assert expected in line
+        if threshold == 0.0:
+            right = [row["correct"] for row in prediction_rows(tmp_path / str(threshold))]
+            assert f"accuracy {sum(right) / 10:.3f} (" in line
     calibration.write_text(json.dumps({**record, "certified": None}))
     assert "accepted at" not in done(run(*command, tmp_path / "none")).stdout
 

@@ -96,7 +96,7 @@ def test_a_task_file_is_written(here: Path) -> None:
 
 def test_the_next_commands_run(fake: Callable[..., FakeClient]) -> None:
     """The printed command for a search runs as it stands, on the file as it was read."""
-    fake(lambda text, _: ("billing" if "charged" in text else "delivery", 0.9))
+    fake(lambda text, _: ("billing" if "charged" in text else "delivery", 0.9), field="label")
     rows = [{"said": row["said"], "desk": row["desk"], "by": "Ana"} for row in messages(30)]
     data = write(rows, "own mail.csv", header=False, delimiter=";", encoding="latin-1")
     found = json_of(run(data, "--json"))

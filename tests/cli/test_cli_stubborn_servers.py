@@ -60,7 +60,7 @@ def test_evaluate_finds_the_form(serve: Serve, tmp_path: Path) -> None:
     assert server.formats == ["json_schema", *["json_object"] * 24]
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert run["method"]["answer_form"] == "json"
-    done(label(task, tmp_path / "test.jsonl", "--text", "input", "--out", tmp_path / "labels"))
+    done(label(task, tmp_path / "test.jsonl", "--text-column", "input", "--out", tmp_path / "labels"))
     assert "json_schema" not in server.formats[1:]
 
 
@@ -75,7 +75,7 @@ def test_unreadable_answers_are_shown(serve: Serve, tmp_path: Path) -> None:
     assert "24 answers could not be read as a label" in found.stderr
     assert "Well, it is hard to say what this is about." in found.stderr
     assert "\x1b" not in found.output
-    again = label(task, tmp_path / "test.jsonl", "--text", "input", "--out", tmp_path / "labels")
+    again = label(task, tmp_path / "test.jsonl", "--text-column", "input", "--out", tmp_path / "labels")
     assert again.exit_code == 1
     assert "24 answers could not be read" in again.stderr
     texts = classify(task, "--text", "a meow")

@@ -49,7 +49,16 @@ _GROUPS: Final = {
     ),
     "Answers paid for before": ("cache", "no_cache"),
     "History of scores": ("history", "account", "profile"),
-    "Output": ("out", "format", "distribution", "watch_drift", "parquet", "fail_under", "as_json"),
+    "Output": (
+        "out",
+        "format",
+        "distribution",
+        "watch_drift",
+        "accept_suggested",
+        "parquet",
+        "fail_under",
+        "as_json",
+    ),
 }
 _GROUP_OF: Final = {name: group for group, names in _GROUPS.items() for name in names}
 # Values that a shell proposes; they are checked when the command runs.
