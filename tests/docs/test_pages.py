@@ -174,6 +174,8 @@ def check_command(words: list[str]) -> None:
     elif program == "pip":
         named = re.findall(r"(?:calibrant|\.)\[(\w+)\]", " ".join(rest))
         assert set(named) <= set(EXTRAS), words
+    elif program == "source":
+        assert rest == [".venv/bin/activate"], words  # of the environment that make builds
     else:
         pytest.fail(f"{words}: no way to check this command")
 
