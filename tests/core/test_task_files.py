@@ -236,8 +236,8 @@ ROOT_KEYS = (
         pytest.param(
             HEAD + 'data = { train = "t.jsonl", tset = "x" }\n',
             "task.toml:4: unknown key 'data.tset': expected one of file, train, validation, test, "
-            "input_column, answer_column, split_column, context_column, answer_separator, split, encoding, separator, "
-            "header.",
+            "input_column, answer_column, split_column, context_column, id_column, answer_separator, split, encoding, "
+            "separator, header.",
         ),
         pytest.param(
             HEAD + 'model.nam = "x"\n',

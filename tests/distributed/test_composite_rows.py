@@ -40,11 +40,11 @@ def lasting(lines: list[bytes]) -> list[dict[str, Any]]:
 
 def test_a_block_counts_like_one_machine(tmp_path: Path) -> None:
     """The metrics of a worker's block, parts included, equal those of one machine."""
-    rows = [(number, f"text {number}", HIGH if number % 3 else LOW, None) for number in range(9)]
+    rows = [(number, f"text {number}", HIGH if number % 3 else LOW, None, None, None) for number in range(9)]
     book = LocalBook(Limits(), workers=1)
     answered = Worker(opening, Limits(), 1, None, book).answer(0, rows)
     book.ask(Ledger.close, "over", at_once=True)  # ends the worker's thread
-    examples = [Example(input=text, answer=answer) for _, text, answer, _ in rows]
+    examples = [Example(input=text, answer=answer) for _, text, answer, *_ in rows]
     result = BatchEvaluator(opening(limits=Limits())).evaluate(examples, out=tmp_path)
     here = (tmp_path / "predictions.jsonl").read_bytes().splitlines()
     assert lasting(answered.lines.splitlines()) == lasting(here)

@@ -281,7 +281,9 @@ def test_a_worker_that_cannot_open_its_classifier_says_so(
 def test_a_block_is_given_up_after_five_deaths(server: FaultServer, tmp_path: Path) -> None:
     """A block that killed five workers raises StateError with its rows; four deaths are allowed."""
     book = in_process.LocalBook(LIMITS, 2)
-    rows = [(index, row.input, row.answer, None, None, None) for index, row in enumerate(animals(tmp_path))][16:24]
+    rows = [(index, row.input, row.answer, None, None, None) for index, row in enumerate(animals(tmp_path))][
+        16:24
+    ]
 
     def answered(number: int, *, deaths: int) -> _worker.Answered:
         for _ in range(deaths):

@@ -34,7 +34,9 @@ def evaluation(
         }
         lines.append(json.dumps(line) + "\n")
     (directory / "predictions.jsonl").write_text("".join(lines))
-    (directory / "metrics.json").write_text(json.dumps({"schema_version": 1, "rows": count}))
+    outcomes = {"ok": count - len(failed), "error": len(failed)}
+    record = {"schema_version": 1, "rows": count, "outcomes": outcomes}
+    (directory / "metrics.json").write_text(json.dumps(record))
     return directory
 
 
@@ -44,7 +46,13 @@ def test_the_comparison_is_added_to_the_metrics(tmp_path: Path) -> None:
     found = add_baselines(directory, LABELLED, labels=LABELS)
     text = (directory / "metrics.json").read_text()
     record = json.loads(text)
-    assert record == {"schema_version": 1, "rows": 20, "baselines": json.loads(json.dumps(found.to_record()))}
+    baselines = json.loads(json.dumps(found.to_record()))
+    assert record == {
+        "schema_version": 1,
+        "rows": 20,
+        "outcomes": {"ok": 20, "error": 0},
+        "baselines": baselines,
+    }
     add_baselines(directory, iter(LABELLED), labels=LABELS)
     assert (directory / "metrics.json").read_text() == text
 
