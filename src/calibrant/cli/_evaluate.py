@@ -89,7 +89,15 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     beside = baseline_lines(result, loaded, file=options.file, split=options.split)
     if options.run is not None:
         beside = [*acceptance_lines(result, run=options.run), *beside]
-    print_result(result, loaded, entry, routing=routing, baselines=beside, as_json=options.as_json)
+    print_result(
+        result,
+        loaded,
+        entry,
+        routing=routing,
+        baselines=beside,
+        in_process=classifier.in_process,
+        as_json=options.as_json,
+    )
     if problem is not None:
         say("The run is kept: run the same command again to add it to the history.")
         raise problem

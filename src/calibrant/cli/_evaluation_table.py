@@ -32,13 +32,14 @@ _CASCADE_HEAD: Final = ("cascade", "asked", "accepted", "accuracy of accepted", 
 _PROVIDER_HEAD: Final = ("provider", "calls", "failed", "turned down", "mean latency", "tokens", "cost")
 
 
-def print_result(
+def print_result(  # noqa: PLR0913 (keyword-only options)
     result: evaluation.EvaluationResult,
     task: Task,
     entry: HistoryEntry | None = None,
     *,
     routing: RoutingStats | None = None,
     baselines: Sequence[str] = (),
+    in_process: bool = False,
     as_json: bool,
 ) -> None:
     """Print the metrics of a finished evaluation, the `baselines` and the output files."""
@@ -61,7 +62,9 @@ def print_result(
         lines += history_lines(entry)
     columns = ", predictions.parquet" if (directory / "predictions.parquet").exists() else ""
     files = f"Files: {directory}/predictions.jsonl{columns}, metrics.json, run.json"
-    print_output({**record, **more}, [*lines, effort_line(metrics), files], as_json=as_json)
+    print_output(
+        {**record, **more}, [*lines, effort_line(metrics, in_process=in_process), files], as_json=as_json
+    )
 
 
 def _number_lines(metrics: evaluation.EvaluationMetrics) -> Iterator[str]:
@@ -122,10 +125,12 @@ def counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "-"
 
 
-def effort_line(metrics: evaluation.EvaluationMetrics) -> str:
-    """Return one line with calls, tokens, cost and speed."""
+def effort_line(metrics: evaluation.EvaluationMetrics, *, in_process: bool) -> str:
+    """Return one line with calls, tokens, cost and speed; a model `in_process` costs nothing."""
     cost = "" if metrics.cost is None else f", {dollars(metrics.cost)}"
-    if metrics.unpriced_rows:
+    if in_process:
+        cost = ", at no cost"
+    elif metrics.unpriced_rows:
         cost += f", {metrics.unpriced_rows:,} rows without a known price"
     speed = "; every row was there already, nothing was asked" if metrics.complete else ""
     if metrics.session_rows:

@@ -80,8 +80,7 @@ def label(options: Label) -> None:
             ):
                 result = _run(source, options, classifier, rows, labels.file, on_progress=display, stop=stop)
             write_down(source, options.out, classifier)
-        has_head = isinstance(classifier, Classifier) and classifier.head is not None
-        _print_result(result, labels, options, has_head=has_head)
+        _print_result(result, labels, options, classifier)
         exit_as(result, {}, stop=stop)
 
 
@@ -142,14 +141,17 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, label
     print_output({"outcomes": dict(report.outcomes), **record}, lines, as_json=options.as_json)
 
 
-def _print_result(result: EvaluationResult, labels: DecidedLabels, options: Label, *, has_head: bool) -> None:
+def _print_result(
+    result: EvaluationResult, labels: DecidedLabels, options: Label, classifier: BasePredictor
+) -> None:
     """Print the labelled rows, decisions, drift and the files."""
     metrics, written = result.metrics, labels.file.written
+    has_head = isinstance(classifier, Classifier) and classifier.head is not None
     record, lines = labels.outcome(with_drift=options.watch_drift)
     lines = [
         _headline(metrics, written.rows),
         *aligned(_figures(metrics, has_head=has_head)),
-        effort_line(metrics),
+        effort_line(metrics, in_process=classifier.in_process),
         *lines,
     ]
     print_output({**metrics.to_record(), **record}, lines, as_json=options.as_json)
