@@ -86,15 +86,12 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
             entry = history[1].record(history[0], result.directory)
         except StateError as error:  # the numbers are printed first
             problem = error
-    beside = baseline_lines(result, loaded, file=options.file, split=options.split)
-    if options.run is not None:
-        beside = [*acceptance_lines(result, run=options.run), *beside]
     print_result(
         result,
         loaded,
         entry,
         routing=routing,
-        baselines=beside,
+        baselines=_lines_beside(result, loaded, options),
         in_process=classifier.in_process,
         as_json=options.as_json,
     )
@@ -102,6 +99,12 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
         say("The run is kept: run the same command again to add it to the history.")
         raise problem
     exit_as(result, gates, stop=stop)
+
+
+def _lines_beside(result: evaluation.EvaluationResult, task: Task, options: Evaluate) -> list[str]:
+    """Return lines on what the run's certificate accepts, and on the baselines."""
+    accepted = [] if options.run is None else acceptance_lines(result, run=options.run)
+    return [*accepted, *baseline_lines(result, task, file=options.file, split=options.split)]
 
 
 def _gate(text: str) -> tuple[str, float]:
