@@ -1,16 +1,21 @@
-"""Draw the picture of README from a run: two charts of its report, with the colours of both themes in one SVG file.
+"""Draw the picture of README from an evaluation: two charts of its report, in the colours of both themes.
 
-make demo && calibrant calibrate runs/demo --target-accuracy 0.95 --out runs/demo
-python benchmarks/draw_result.py runs/demo
+The charts are about the evaluated rows; the mark is the threshold that the run certified on rows of its own.
+
+make demo
+python benchmarks/draw_result.py runs/judged --certified-by runs/demo
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import shutil
 import tempfile
 from pathlib import Path
 
+from calibrant.evaluation import load_predictions
 from calibrant.reports import write_report
 
 OUT = Path(__file__).parent.parent / "docs" / "assets" / "result.svg"
@@ -60,11 +65,19 @@ def drawing(page: str) -> str:
 
 
 def main() -> None:
-    """Write the report of a run aside, and the picture into the documentation."""
+    """Write the report of an evaluation aside, and the picture into the documentation."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("evaluation", type=Path)
+    parser.add_argument("--certified-by", type=Path, required=True, help="run whose threshold is marked")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as aside:
-        page = write_report(parser.parse_args().run, out=Path(aside) / "report.html")
+        copied = Path(aside) / options.evaluation.name
+        shutil.copytree(options.evaluation, copied)
+        calibration = json.loads((options.certified_by / "calibration.json").read_text(encoding="utf-8"))
+        accepted = load_predictions(copied).confidence >= calibration["certified"]["threshold"]
+        calibration["certified"]["coverage"] = float(accepted.mean())  # of these rows
+        (copied / "calibration.json").write_text(json.dumps(calibration), encoding="utf-8")
+        page = write_report(copied, out=Path(aside) / "report.html")
         OUT.write_text(drawing(page.read_text(encoding="utf-8")), encoding="utf-8")
     print(OUT)
 
