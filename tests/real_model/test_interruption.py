@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -48,7 +49,9 @@ def test_an_evaluation_ends_although_a_call_goes_on(tmp_path: Path) -> None:
     assert running.returncode == 130, stderr
     kept = answered(out)
     assert "the rows under way are given up; what was answered is kept" in stderr
-    assert f"{len(kept)} of 6 rows are saved" in stderr
+    saved = re.search(r"(\d) of 6 rows are saved", stderr)
+    assert saved is not None, stderr
+    assert len(kept) <= int(saved[1]) < 6  # with those that wait for a row before them
     assert json.loads((out / "metrics.json").read_text())["stopped"] == "interrupted"
     ended = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
     assert json.loads(ended.stdout)["rows"] == 6
