@@ -204,7 +204,6 @@ def test_limits_end_the_first_call(tmp_path: Path) -> None:
         slow = BatchEvaluator(classifier, limits=Limits(run_seconds=0.1))
         late = slow.evaluate(ROWS, out=tmp_path / "late").metrics
     assert (late.stopped, late.rows) == ("The deadline of 0.1 seconds has passed", 0)
-    assert late.seconds < 1
     assert sum(server.counts.values()) == 1
 
 

@@ -7,12 +7,6 @@ from typing import Any
 
 _Record = Mapping[str, Any]
 
-WHAT_ACCEPTED_MEANS = (
-    "Accepted proposals scored more than the prompt they were made from on a minibatch of training rows, and went on "
-    "to the validation rows; these alone decide which prompt is best."
-)
-"""GEPA's word, explained."""
-
 
 def changed_prompt(record: _Record) -> bool:
     """Return True if a search's best prompt is not the seed prompt.

@@ -197,11 +197,6 @@ class Choice:
     by_head: HeadChoice | None = None
 
     @property
-    def decided_by_head(self) -> bool:
-        """True if the comparison with heads chose another prompt than the winner of the race."""
-        return self.by_head is not None and self.by_head.chosen != self.by_head.raced
-
-    @property
     def seed(self) -> ValidatedPrompt:
         """The seed prompt, with its figures."""
         return self.validated[0]

@@ -18,7 +18,6 @@ from markupsafe import Markup
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import write_atomically
 from calibrant.core._reported import writable
-from calibrant.core._search_verdicts import WHAT_ACCEPTED_MEANS
 from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._paired import holm
 from calibrant.reports import _analysis as analysis
@@ -165,7 +164,6 @@ def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
         "run": run,
         "figures": analysis.headline(rows, table),
         "collapsed": analysis.collapse_warning(rows, table),
-        "accepted": WHAT_ACCEPTED_MEANS,
         "seed_figures": [] if seed is None else analysis.headline(seed, analysis.confusion(seed)),
         "unscored": int((rows.judged & ~rows.scored).sum()),
         "bins": bins,
