@@ -233,7 +233,7 @@ def test_latency_covers_the_whole_row() -> None:
     """The latency includes retries."""
     client = FakeClient(LABELS, {"text": [response(""), "cat"]}, latency=0.02)
     classifier = Classifier(model=client, labels=LABELS, field="category", retry=Patience().policy)
-    assert 0.04 <= classifier.classify("text").latency_seconds < 5
+    assert classifier.classify("text").latency_seconds >= 0.04
 
 
 # --- faults every call would meet ---------------------------------------------------------------
