@@ -192,8 +192,9 @@ def main() -> int:
         "optimize": run(folder, "optimize", "messages/task.toml", "--out", "messages/run"),
         "label": run(folder, "label", "messages/run", "fresh.csv", "--out", "messages/labelled"),
     }
-    with (folder / "messages" / "labelled" / "labels.csv").open(encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.DictReader(file))
+    labels = folder / "messages" / "labelled" / "labels.csv"  # in the form of the file that came in
+    with labels.open(encoding="windows-1252", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter=";"))
     answers = [row["label"] for row in rows]
     print(", ".join(f"{name} {value:.0f} s" for name, value in seconds.items()))
     print(f"accuracy on {len(fresh)} other messages: calibrant {accuracy(answers, fresh):.2f}", end=", ")
