@@ -52,7 +52,7 @@ def test_commands_of_the_shell_are_known() -> None:
     named = {name for words in COMMANDS if words[0] == "make" for name in words[1:]}
     assert named
     assert named <= targets
-    assert {words[0] for words in COMMANDS} == {"make", "source", "calibrant"}
+    assert {words[0] for words in COMMANDS} == {"git", "cd", "make", "source", "calibrant"}
 
 
 def test_toml_blocks_are_read(tmp_path: Path) -> None:
