@@ -93,7 +93,7 @@ def test_an_evaluation_says_what_the_runs_certificate_accepts(
     record = json.loads(calibration.read_text())
     for threshold, expected in (
         (0.0, "10 (100.0 %) of these rows, accuracy "),
-        (1.1, "0 (0.0 %) of these rows"),
+        (1.0, "0 (0.0 %) of these rows"),
     ):
         certified = {"threshold": threshold, "target_accuracy": 0.9}
         calibration.write_text(json.dumps({**record, "certified": certified}))
@@ -104,6 +104,10 @@ def test_an_evaluation_says_what_the_runs_certificate_accepts(
         if threshold == 0.0:
             right = [row["correct"] for row in prediction_rows(tmp_path / str(threshold))]
             assert f"accuracy {sum(right) / 10:.3f} (" in line
+    itself = done(
+        run("evaluate", searched, "--file", rows, "--no-cache", "--out", tmp_path / "itself")
+    ).stdout
+    assert "certifies (1 or more, promised 0.9 right): 0 (0.0 %) of these rows" in itself
     calibration.write_text(json.dumps({**record, "certified": None}))
     assert "accepted at" not in done(run(*command, tmp_path / "none")).stdout
 

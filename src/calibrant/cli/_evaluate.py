@@ -103,7 +103,8 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
 
 def _lines_beside(result: evaluation.EvaluationResult, task: Task, options: Evaluate) -> list[str]:
     """Return lines on what the run's certificate accepts, and on the baselines."""
-    accepted = [] if options.run is None else acceptance_lines(result, run=options.run)
+    # Without --run, the source may be a run itself.
+    accepted = acceptance_lines(result, run=options.run or options.task)
     return [*accepted, *baseline_lines(result, task, file=options.file, split=options.split)]
 
 
