@@ -18,6 +18,7 @@ import pytest
 from calibrant.core import Client
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, fake_model
+from stubborn_server import StubbornServer
 
 # No deadlines: the machines are shared. CI fixes order and examples with --randomly-seed and --hypothesis-seed.
 hypothesis.settings.register_profile("calibrant", deadline=None, max_examples=50)
@@ -186,3 +187,17 @@ def use_model() -> Iterator[UseModel]:
             return model
 
         yield use
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., StubbornServer]]:
+    """Start servers that refuse or ignore formats, and stop with the test."""
+    servers: list[StubbornServer] = []
+
+    def start(**settings: Any) -> StubbornServer:
+        servers.append(StubbornServer(**settings))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()

@@ -92,7 +92,8 @@ def test_a_better_prompt_is_found_shown_and_kept(write_task: WriteTask, fake: Fa
     assert json.loads((out / "result.json").read_text())["task"] == "animals"
     assert "<h1>animals: fake</h1>" in (out / "report.html").read_text()
     assert result.stderr.startswith(
-        f"At most 30 rows to search and 8 to test.\nEverything is kept in {out}: the same command goes on from there.\n"
+        "At most 30 rows to search and 8 to test; 4 s or more if an answer takes a second.\n"
+        f"Everything is kept in {out}: the same command goes on from there.\n"
         "search: "
     )
     assert re.search(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,6 @@ Serve = Callable[..., StubbornServer]
 
 evaluate, label, classify = command("evaluate"), command("label"), command("classify")
 optimize, doctor = command("optimize"), command("doctor")
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Start servers that stop with the test."""
-    servers: list[StubbornServer] = []
-
-    def start(**settings: Any) -> StubbornServer:
-        servers.append(StubbornServer(**settings))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.stop()
 
 
 def task_file(folder: Path, server: StubbornServer, *, model: str = "openai/pet", more: str = "") -> Path:
@@ -188,3 +175,19 @@ def test_bare_names_are_refused_at_once(tmp_path: Path, serve: Serve, name: str,
     task = task_file(tmp_path, server, model="anthropic/claude-x")
     assert meant in refusal(classify(task, "--model", name, "--text", "a meow"))
     assert server.bodies == []
+
+
+def test_a_search_estimates_cost_and_time_before_it_asks(serve: Serve, tmp_path: Path) -> None:
+    """Before anything is asked, list price and length of the texts say what a search costs, about."""
+    server = serve()
+    task = task_file(tmp_path, server, model="gpt-4.1-mini")
+    result = command("optimize")(task, "--max-metric-calls", 90, "--out", tmp_path / "run")
+    said = re.match(
+        r"At most 90 rows to search and 48 to test; about \$(0\.\d{4}) at the list price; 14 s or more if an answer "
+        r"takes a second\.\n",
+        result.stderr,
+    )
+    assert said is not None, (result.stderr, result.stdout, result.exception)
+    prompt = "Which animal?" + '["cat", "dog"]' + "meow 1 10"
+    tokens = len(prompt) / 4
+    assert float(said[1]) == pytest.approx(138 * (tokens * 0.4e-6 + 10 * 1.6e-6), rel=0.3)

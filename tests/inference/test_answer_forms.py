@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,20 +15,6 @@ from stubborn_server import StubbornServer
 TEXTS = ["a meow", "a bark", "another meow", "another bark"]
 LABELS = ["cat", "dog", "cat", "dog"]
 Serve = Callable[..., StubbornServer]
-
-
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Start servers that stop with the test."""
-    servers: list[StubbornServer] = []
-
-    def start(**settings: Any) -> StubbornServer:
-        servers.append(StubbornServer(**settings))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.stop()
 
 
 def opened(server: StubbornServer, **changes: Any) -> Classifier:

@@ -144,9 +144,9 @@ def _announcements(progress: Progress) -> dict[str, str]:
     """Return sentences about rows, time and cost of a search, by topic, as far as they are known."""
     found = {}
     if progress.search_rows:
-        free = "; the model runs here, at no cost" if progress.in_process else ""
         found["rows"] = (
-            f"At most {progress.search_rows:,} rows to search and {progress.test_rows:,} to test{free}."
+            f"At most {progress.search_rows:,} rows to search and {progress.test_rows:,} to test"
+            f"{_expected(progress)}."
         )
     if progress.directory is not None:
         found["directory"] = (
@@ -156,6 +156,19 @@ def _announcements(progress: Progress) -> dict[str, str]:
     if seconds is not None:
         found["time"] = f"By the first answers, that takes at most {_duration(seconds)}{_price(progress)}."
     return found
+
+
+def _expected(progress: Progress) -> str:
+    """Return the end of a sentence: what the rows take, as far as that is known before any is asked."""
+    if progress.in_process:
+        return "; the model runs here, at no cost"
+    parts = []
+    if progress.expected_cost is not None:
+        parts.append(f"about {dollars(progress.expected_cost)} at the list price")
+    if progress.concurrency:
+        seconds = (progress.search_rows + progress.test_rows) / progress.concurrency
+        parts.append(f"{_duration(seconds)} or more if an answer takes a second")
+    return "".join(f"; {part}" for part in parts)
 
 
 def _price(progress: Progress) -> str:

@@ -106,6 +106,31 @@ def listed_price(model: str) -> Price | None:
     return None
 
 
+def price_of_model(name: str, options: Mapping[str, Any]) -> Price | None:
+    """Return the price of a model under any provider: the one of its options, or litellm's list price.
+
+    Parameters
+    ----------
+    name : str
+        The model as litellm names it, with or without its provider's prefix.
+    options : mapping
+        The model's options; prices among them come first.
+
+    Raises
+    ------
+    ConfigurationError
+        A price is no number of dollars, or one of the prices is missing.
+    """
+    given = price_of_options(options)
+    if given is not None:
+        return given
+    for listed in (name, name.partition("/")[2]):
+        entry = _price_list().get(listed)
+        if entry is not None:
+            return entry[1]
+    return None
+
+
 @functools.cache
 def _price_list() -> Mapping[str, tuple[str, Price | None]]:
     """Return the provider and the price of each model in litellm's price list, by name."""

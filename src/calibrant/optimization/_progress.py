@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from calibrant.core._limits import CallMeter
     from calibrant.core._prediction import Prediction
+    from calibrant.core._predictor import Predictor
 
 
 PERFECT = 1.0 - 1e-12
@@ -42,6 +43,11 @@ class Progress:
         Prompts proposed and tried on a minibatch, and those that went on to validation.
     cost : float or None
         US dollars so far; None where no price is known.
+    expected_cost : float or None
+        US dollars that all rows of search and test take by the list price of the model and the length of the texts,
+        about; known before anything is asked. None where no price is listed.
+    concurrency : int or None
+        Calls in flight at most; None in this process.
     in_process : bool
         True if the model runs in this process, where rows cost nothing.
     directory : Path or None
@@ -79,6 +85,8 @@ class Progress:
     proposals: int = 0
     accepted: int = 0
     cost: float | None = None
+    expected_cost: float | None = None
+    concurrency: int | None = None
     in_process: bool = False
     directory: Path | None = None
     session_rows: int = 0
@@ -114,19 +122,32 @@ ProgressListener: TypeAlias = Callable[[Progress], None]
 class ProgressTracker:
     """Tracker that turns predictions and GEPA's events into `Progress`."""
 
-    def __init__(self, listener: ProgressListener | None, *, total: int, test_rows: int = 0) -> None:
-        self.now = Progress(total=total, search_rows=total, test_rows=test_rows)
+    def __init__(
+        self,
+        listener: ProgressListener | None,
+        *,
+        total: int,
+        test_rows: int = 0,
+        expected_cost: float | None = None,
+    ) -> None:
+        self.now = Progress(total=total, search_rows=total, test_rows=test_rows, expected_cost=expected_cost)
         self.unpriced_calls = 0
         self._listener = listener
         self._gates: tuple[CallMeter, ...] = ()
         self._lock = threading.Lock()
         self._since = time.perf_counter()
 
-    def begin(self, *, in_process: bool, directory: Path | None = None) -> None:
-        """Report the most rows of a search, before it asks anything, and the directory of its run."""
+    def begin(self, predictor: Predictor, *, directory: Path | None = None) -> None:
+        """Report the most rows of a search and their cost, before it asks anything, and the directory of its run."""
+        slots = [gate.concurrency for gate in predictor.gates]
+        calls_at_once = None if predictor.in_process else min(slots, default=None)
         with self._lock:
             self._since = time.perf_counter()
-            self._update(in_process=in_process, directory=directory)
+            self._update(
+                in_process=predictor.in_process,
+                concurrency=calls_at_once,
+                directory=directory,
+            )
 
     def watch(self, gates: Sequence[CallMeter]) -> None:
         """Report to the listener when calls at these meters wait for a rate limit."""

@@ -32,6 +32,7 @@ from calibrant.optimization._plan import (
     Proposer,
     SearchPlan,
     SearchStage,
+    expected_cost,
     make_plan,
     search_fingerprint,
     search_size,
@@ -207,14 +208,14 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     limits, stop = limits or Limits(), Stop()
     with ExitStack() as stack:
         predictor, embedding = _open(task, model, stack, limits), _open_embedding(task)
-        tracker = ProgressTracker(progress, total=max_metric_calls, test_rows=2 * len(task.test))
+        tracker = _tracker(task, model, progress, max_metric_calls)
         if isinstance(model, Predictor):  # whose description is part of the fingerprint
-            tracker.begin(in_process=predictor.in_process)
+            tracker.begin(predictor)
             settle(predictor, task.validation, rows=max_metric_calls, stop=stop)
         fingerprint = search_fingerprint(task, model, plan)
         directory = _chosen_directory(out, fingerprint)
         journal, reflections = _opened_run(directory, fingerprint, stack, limits=limits, stop=stop)
-        tracker.begin(in_process=predictor.in_process, directory=directory)
+        tracker.begin(predictor, directory=directory)
         teaches = False
         if current and isinstance(predictor, Classifier) and task.head.fit == "auto":
             teaches, predictor = True, predictor.with_features()
@@ -257,6 +258,17 @@ def _opened_task(
             f"{type(task).__name__} without them: add text= and label=."
         )
     return Task.from_frame(task, text=text, label=label, labels=labels, prompt=prompt)
+
+
+def _tracker(
+    task: Task,
+    model: ModelLike | Predictor | None,
+    listener: ProgressListener | None,
+    max_metric_calls: int,
+) -> ProgressTracker:
+    n_test = 2 * len(task.test)  # under the first prompt, and under the last
+    dollars = expected_cost(task, model, rows=max_metric_calls + n_test)
+    return ProgressTracker(listener, total=max_metric_calls, test_rows=n_test, expected_cost=dollars)
 
 
 def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
