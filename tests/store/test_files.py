@@ -9,7 +9,7 @@ import sqlite3
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,14 @@ def test_unwritable_folders_are_errors(rows: Rows) -> None:
         shutil.rmtree(folder)
 
 
+def wait_for(happens: Callable[[], bool]) -> None:
+    """Wait until something happens, which has no time of its own; fail after a minute."""
+    deadline = time.monotonic() + 60
+    while not happens():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_locked_databases_stop_nothing(
     path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,6 +133,7 @@ def test_locked_databases_stop_nothing(
             ):
                 cache.flush()
         assert cache.get_many(list(after)) == after
+        wait_for(lambda: "cannot be saved for now" in caplog.text)
         assert open_cache(path).get_many(list(after)) == before  # opening and reading need no lock
     cache.flush()
     assert open_cache(path).get_many(list(after)) == after
@@ -138,10 +147,7 @@ def test_failed_writes_are_repeated(path: Path, open_cache: Open, rows: Rows) ->
         put(cache, rows(5))
         with pytest.raises(StateError, match="5 predictions could not be saved"):
             cache.flush()
-    deadline = time.monotonic() + 60
-    while other.get_many(list(rows(5))) != rows(5):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: other.get_many(list(rows(5))) == rows(5))
 
 
 def test_waiting_rows_are_bounded(
