@@ -128,7 +128,7 @@ def create_classifier_app(
     settings = settings or ServiceSettings()
     app = FastAPI(title=f"calibrant: {bundle.name}", version=bundle.calibrant, docs_url=None, redoc_url=None)
     routes = f"POST {_CLASSIFY} and GET {', '.join(_PROBES)} and /openapi.json"
-    stopping = prepare_app(app, settings.connections, routes=routes)
+    stopping = prepare_app(app, routes=routes)
     service = _Service(bundle, classifier, settings, on_predictions, stopping)
     app.add_middleware(_Watch, service=service)
     keyed = [Security(service.check_key)] if settings.api_keys else []
@@ -240,7 +240,7 @@ class _Service:
             raise HTTPException(415, "Expected Content-Type: application/json, got another or none: set it.")
         settings = self._settings
         self._refuse_flood(1)
-        body = await bounded_body(request, settings.most_bytes, seconds=settings.connections.seconds_for_body)
+        body = await bounded_body(request, settings.most_bytes, seconds=settings.body_seconds)
         texts = parse_request(body, settings.most_texts)
         self._refuse_flood(len(texts))
         self._rows_in_flight += len(texts)
