@@ -76,7 +76,7 @@ class TestOnTheModel:
             if language == "python":
                 exec(compile(block, str(README), "exec"), namespace)  # noqa: S102  (our own README)
         printed = capsys.readouterr().out
-        assert re.search(r"^(negative|positive) 0\.\d+$", printed, re.MULTILINE)
+        assert re.search(r"^(negative|positive) 0\.\d+ \[", printed, re.MULTILINE)
         assert re.search(r"^On held-out rows log loss goes from 0\.\d+ to 0\.\d+", printed, re.MULTILINE)
         assert printed.rstrip().splitlines()[-1]
 
