@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from calibrant.cascade.automix._frontier import ibc, ibc_lift, routing_frontier
     from calibrant.cascade.automix._meta import SelfConsistencyMetaVerifier, ThresholdMetaVerifier
     from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
-    from calibrant.cascade.automix._pomdp_file import read_pomdp
     from calibrant.cascade.automix._several import CascadePolicy, plan_models, union_baseline
     from calibrant.cascade.methods._entailment import AutoMixEntailment
     from calibrant.cascade.methods._filters import TokenFilter
@@ -32,7 +31,6 @@ else:
             ".automix._frontier": "ibc ibc_lift routing_frontier",
             ".automix._meta": "SelfConsistencyMetaVerifier ThresholdMetaVerifier",
             ".automix._pomdp": "POMDPMetaVerifier",
-            ".automix._pomdp_file": "read_pomdp",
             ".automix._several": "CascadePolicy plan_models union_baseline",
             ".methods._entailment": "AutoMixEntailment",
             ".methods._filters": "TokenFilter",
@@ -71,7 +69,6 @@ __all__ = [
     "ibc_lift",
     "plan_cascade",
     "plan_models",
-    "read_pomdp",
     "routing_frontier",
     "union_baseline",
 ]
