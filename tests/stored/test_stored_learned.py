@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from calibrant.calibration import LabelPriorCorrection, TemperatureScaling, VectorScaling, load_calibrator
-from calibrant.cascade import LearnedScorer
 from calibrant.core import StateError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import LogprobSpace, Verdict
@@ -27,7 +26,7 @@ from calibrant.inference.doctor._records import FindingVerdict, load_examination
 from calibrant.routing import BanditRouter, EMARouter, Router, RoutingRequest, ThompsonRouter
 from calibrant.store import PredictionCache
 from calibrant.store._router_state import open_router_state
-from stored_files import content, run
+from stored_files import run
 
 FINGERPRINT = Fingerprint(prompt="Sort.", model="fake/any", space=LogprobSpace.MASKED, labels=("cat", "dog"))
 OTHER = Fingerprint(prompt="Other.", model="fake/any", space=LogprobSpace.MASKED, labels=("cat", "dog"))
@@ -94,17 +93,6 @@ def test_a_head_gives_what_it_gave(untouched: Path, rung: str, expected: tuple[f
         np.log([[0.8, 0.2], [0.5, 0.5]]), texts=["meow 1", "woof 2"], features=[[0.0, 0.0], [1.0, 0.5]]
     )
     assert np.exp(found)[:, 0] == pytest.approx(expected)
-
-
-def test_a_learned_scorer_gives_what_it_gave(untouched: Path) -> None:
-    """The learned scorer loads for its model, and raises StateError for another prompt."""
-    path = untouched / "bundle-with-scorer" / "learned.json"
-    fingerprint = Fingerprint(
-        prompt="Which animal?", model="fake/small", space=LogprobSpace.MASKED, labels=("cat", "dog")
-    )
-    assert LearnedScorer.load(path, fingerprint=fingerprint).strength_ == content(path)["state"]["strength"]
-    with pytest.raises(StateError, match="prompt"):
-        LearnedScorer.load(path, fingerprint=FINGERPRINT)
 
 
 @pytest.mark.parametrize("place", ["routers.json", "routers.sqlite"])

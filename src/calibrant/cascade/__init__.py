@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from calibrant.cascade.automix._several import CascadePolicy, plan_models, union_baseline
     from calibrant.cascade.methods._entailment import AutoMixEntailment
     from calibrant.cascade.methods._filters import TokenFilter
-    from calibrant.cascade.methods._learned import LearnedScorer
     from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
     from calibrant.cascade.methods._self_verify import SelfVerify
     from calibrant.cascade.methods._verification import Verifier
@@ -34,7 +33,6 @@ else:
             ".automix._several": "CascadePolicy plan_models union_baseline",
             ".methods._entailment": "AutoMixEntailment",
             ".methods._filters": "TokenFilter",
-            ".methods._learned": "LearnedScorer",
             ".methods._reported": "AvgLogprob Hybrid LabelProbability Margin",
             ".methods._self_verify": "SelfVerify",
             ".methods._verification": "Verifier",
@@ -55,7 +53,6 @@ __all__ = [
     "Hybrid",
     "HybridWeights",
     "LabelProbability",
-    "LearnedScorer",
     "Margin",
     "POMDPMetaVerifier",
     "RecordedRun",
