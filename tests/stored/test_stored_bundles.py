@@ -2,7 +2,7 @@
 
 All come from ``calibrant export``. ``bundle-with-plan`` is of ``planned``, a `calibrant cascade run` of ``plan`` with
 its calibrator; ``bundle-of-cascade`` of ``cascade``, an evaluation of ``cascade.toml`` that was calibrated in place;
-``bundle-with-scorer`` of the same task with a learned scorer, whose run is not kept; ``bundle-that-shows`` of
+``bundle-that-shows`` of
 ``shown``, with a label prior, a calibrator, a user template and demonstrations; ``bundle-of-fields`` of ``fields``,
 answers of two fields; ``bundle-of-routed`` of ``routed``, two providers. A cascade takes neither head nor label prior,
 so no bundle holds everything.
@@ -24,8 +24,6 @@ from stored_model import LARGE, SMALL
 
 Models = dict[str, FakeClient]
 LARGE_ASKED = 25
-ESCALATED = [0, 1, 14, 16, 18, 20, 27, 33, 34, 37]
-SCORED = [0.5939379767328398, 0.750916179116792, 0.8624234435826624]
 SHOWN = """Which animal?
 
 Examples:
@@ -84,15 +82,6 @@ def test_a_plan_in_a_bundle_splits_tied_answers(models: Models, stored: Path) ->
     )
 
 
-def test_a_learned_scorer_in_a_bundle_decides(models: Models, stored: Path) -> None:
-    """The learned scorer sends the same ten of 40 answers to the large model."""
-    with calibrant.load(stored / "bundle-with-scorer") as classifier:
-        found = classifier.classify_many([row["input"] for row in rows(stored / "small")])
-    assert [row for row, one in enumerate(found) if len(one.steps) == 2] == ESCALATED
-    assert len(models[LARGE].requests) == len(ESCALATED)
-    assert [one.steps[0].confidence for one in found[:3]] == pytest.approx(SCORED)
-
-
 @pytest.mark.usefixtures("models")
 def test_a_calibrator_in_a_bundle_gives_the_value_it_gave(untouched: Path) -> None:
     """The stored calibrators give values computed by hand."""
@@ -114,7 +103,6 @@ def test_a_calibrator_in_a_bundle_gives_the_value_it_gave(untouched: Path) -> No
         ("bundle-of-cascade", [True, True], "cascade", "cascade", None),
         ("bundle-that-shows", [True, True], "certified", "confidence", 0.524),
         ("bundle-with-plan", [False, False], "certified", "confidence", None),
-        ("bundle-with-scorer", [True, True], "cascade", "cascade", None),
     ],
 )
 def test_a_bundle_accepts_what_it_accepted(

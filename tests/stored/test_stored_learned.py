@@ -3,7 +3,7 @@
 The files in ``saved`` were written by ``save`` of what was fitted on 400 made-up confidences (calibrators, scalings),
 40 distributions (label prior) and 120 made-up rows (heads, one of each rung); ``label-prior-1.json`` has the layout of
 version 1. ``routers.json`` and ``routers.sqlite`` hold three strategies after six observations, ``doctor`` an
-examination stored by ``save_examination``, ``two.pomdp`` a POMDP of two states, and ``predictions.sqlite`` a
+examination stored by ``save_examination``, and ``predictions.sqlite`` a
 `PredictionCache` with the answer of one model, of a cascade, of two fields, and one with features.
 """
 
@@ -18,8 +18,6 @@ import numpy as np
 import pytest
 
 from calibrant.calibration import LabelPriorCorrection, TemperatureScaling, VectorScaling, load_calibrator
-from calibrant.cascade import LearnedScorer, read_pomdp
-from calibrant.cascade.automix._pomdp_file import PomdpSpecification
 from calibrant.core import StateError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import LogprobSpace, Verdict
@@ -28,7 +26,7 @@ from calibrant.inference.doctor._records import FindingVerdict, load_examination
 from calibrant.routing import BanditRouter, EMARouter, Router, RoutingRequest, ThompsonRouter
 from calibrant.store import PredictionCache
 from calibrant.store._router_state import open_router_state
-from stored_files import content, run
+from stored_files import run
 
 FINGERPRINT = Fingerprint(prompt="Sort.", model="fake/any", space=LogprobSpace.MASKED, labels=("cat", "dog"))
 OTHER = Fingerprint(prompt="Other.", model="fake/any", space=LogprobSpace.MASKED, labels=("cat", "dog"))
@@ -97,17 +95,6 @@ def test_a_head_gives_what_it_gave(untouched: Path, rung: str, expected: tuple[f
     assert np.exp(found)[:, 0] == pytest.approx(expected)
 
 
-def test_a_learned_scorer_gives_what_it_gave(untouched: Path) -> None:
-    """The learned scorer loads for its model, and raises StateError for another prompt."""
-    path = untouched / "bundle-with-scorer" / "learned.json"
-    fingerprint = Fingerprint(
-        prompt="Which animal?", model="fake/small", space=LogprobSpace.MASKED, labels=("cat", "dog")
-    )
-    assert LearnedScorer.load(path, fingerprint=fingerprint).strength_ == content(path)["state"]["strength"]
-    with pytest.raises(StateError, match="prompt"):
-        LearnedScorer.load(path, fingerprint=FINGERPRINT)
-
-
 @pytest.mark.parametrize("place", ["routers.json", "routers.sqlite"])
 def test_every_strategy_takes_up_what_it_had_learnt(stored: Path, place: str) -> None:
     """Each strategy has its stored averages, counts and rewards."""
@@ -163,17 +150,6 @@ def test_an_examination_is_found_by_its_setup(stored: Path, monkeypatch: pytest.
     ]
     assert (found.thresholds.high, found.thresholds.low, found.label_mass) == (0.95, 0.8, 0.5)
     assert load_examination("openai/x", "http://127.0.0.1:8000/v1", {"seed": 4}) is None
-
-
-def test_a_pomdp_file_is_read(untouched: Path) -> None:
-    """The POMDP file gives names, tables and discount."""
-    found = read_pomdp(untouched / "two.pomdp")
-    assert isinstance(found, PomdpSpecification)
-    assert (found.states, found.actions) == (("right", "wrong"), ("keep", "ask"))
-    assert (found.discount, found.start.tolist()) == (0.95, [0.75, 0.25])
-    assert found.transition.tolist() == [[[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.0, 1.0]]]
-    assert found.observation[0].tolist() == found.observation[1].tolist() == [[0.9, 0.1], [0.2, 0.8]]
-    assert found.reward[:, :, 0, 0].tolist() == [[1.0, -2.0], [-0.25, -0.25]]
 
 
 def test_cached_predictions_of_every_kind_are_read(stored: Path) -> None:

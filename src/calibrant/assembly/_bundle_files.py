@@ -28,8 +28,7 @@ _REQUIRED: Final = (
     "figures.json history.json labels.json prompt.txt schema.json settings.json thresholds.json"
 )
 _OPTIONAL: Final = (
-    "calibrator.json card.md demonstrations.jsonl head.json label_prior.json learned.json plan.json"
-    " user_template.txt"
+    "calibrator.json card.md demonstrations.jsonl head.json label_prior.json plan.json user_template.txt"
 )
 _MANIFEST_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20
