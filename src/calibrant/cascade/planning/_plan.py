@@ -172,7 +172,7 @@ class CascadePlan:
         The confidence method the recorded confidences come from.
     key : str or None
         Key of the hash of texts by which equally sure answers are told apart (`tie_ranks`); each rule but the
-        first has a key derived from it. None in plans of earlier versions, which take or leave such answers whole.
+        first has a key derived from it. None where every rule takes or leaves such answers whole.
     """
 
     goal: Goal
