@@ -437,8 +437,8 @@ def _settings(
         found = read_run_settings(path)
         if found is None:
             raise StateError(
-                f"{path}: expected task.json, in which runs write down what they asked, got none: run the same command "
-                "again, which writes it and asks nothing anew, or hand in the task file that was run, with --task."
+                f"{path}: expected task.json, in which commands write down what they asked, got none: hand in the task "
+                "file that was run, with --task."
             )
         return found
     given = task if isinstance(task, Task) else Task.from_file(task, splits=())
