@@ -135,10 +135,10 @@ def test_a_search_exports_correction_and_template(
 
 
 def without_head(search: Path) -> None:
-    """Change a search's result into one of an earlier version, which had no head."""
+    """Change a search's result into one without a head."""
     (search / "head.json").unlink()
     record = json.loads((search / "result.json").read_text())
-    del record["final"]
+    record["final"] = None
     (search / "result.json").write_text(json.dumps(record))
     rows = [json.dumps(row) + "\n" for row in lines(search) if row["prompt"] != "final"]
     (search / "predictions.jsonl").write_text("".join(rows))
@@ -440,7 +440,7 @@ def test_equal_runs_make_equal_bundles(evaluated: Path, tmp_path: Path) -> None:
 # --- what is exported ---------------------------------------------------------------------------
 
 
-def test_an_older_run_needs_its_task_file(task: Path, evaluated: Path, tmp_path: Path) -> None:
+def test_a_run_without_settings_needs_its_task_file(task: Path, evaluated: Path, tmp_path: Path) -> None:
     """A run without task.json needs --task, and a task file with other settings exits with 2."""
     whole = export(evaluated, tmp_path / "whole")
     (evaluated / "task.json").unlink()

@@ -225,12 +225,6 @@ def test_a_wrong_model_key_names_its_line(tmp_path: Path, entry: str, line: int,
             f"{ONE}[[cascade.models]]\ncost = 1\n", "6: missing key 'cascade.models.name': add it.", id="no name"
         ),
         pytest.param(
-            f"{ONE}[[cascade.models]]\nname = 'b'\nlabel_codes = true\n",
-            ("8: cascade.models.label_codes: Input should be left out, as labels are always shown as they are, got "
-            "True: remove it; prior correction and calibration correct a preference for a label."),
-            id="label codes",
-        ),
-        pytest.param(
             f"{ONE}[cascade.models.options]\nx = 1\n[[cascade.models]]\nname = 'b'\noptions = 3\n",
             "10: cascade.models.options: Input should be a valid dictionary, got 3.",
             id="options, whose table belongs to the entry above it",

@@ -333,7 +333,7 @@ def read_bundle(path: str | Path) -> Bundle:
     Raises
     ------
     StateError
-        The folder is no bundle, is of a newer version, was changed after the export, or has parts that do not
+        The folder is no bundle, is of another version, was changed after the export, or has parts that do not
         belong together.
 
     Examples
