@@ -25,7 +25,7 @@ from calibrant.inference import _shared_router
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import BanditRouter, EMARouter, Observation, Router, RoutingRequest, ThompsonRouter
 from calibrant.routing._protocol import ProviderStanding
-from calibrant.store._router_state import RouterState, open_router_state
+from calibrant.store._router_state import RouterState
 
 
 class AveragingRouter:
@@ -208,7 +208,7 @@ def outcomes(count: int, seed: int = 5) -> list[Observation]:
 @pytest.mark.parametrize("kind", MAKERS)
 def test_shared_strategies_equal_single_ones(share: Share, tmp_path: Path, kind: str) -> None:
     """A shared strategy learns the same as a single one; a later process starts with it."""
-    alone, state = MAKERS[kind](), open_router_state(tmp_path / "router.db")
+    alone, state = MAKERS[kind](), RouterState(tmp_path / "router.db")
     shared = share(state, MAKERS[kind](), flush_seconds=0.0)
     for number, observation in enumerate(outcomes(200)):
         alone.record(observation)
@@ -225,7 +225,7 @@ def test_shared_strategies_equal_single_ones(share: Share, tmp_path: Path, kind:
 @pytest.mark.parametrize("kind", MAKERS)
 def test_processes_learn_in_write_order(share: Share, tmp_path: Path, kind: str) -> None:
     """Two routers learn what one router would in the order of the writes."""
-    alone, state = MAKERS[kind](), open_router_state(tmp_path / "router.db")
+    alone, state = MAKERS[kind](), RouterState(tmp_path / "router.db")
     pair = [share(state, MAKERS[kind](), **NEVER) for _ in range(2)]
     for number in range(10):
         told = [outcomes(7, seed=2 * number + side) for side in range(2)]
@@ -257,7 +257,7 @@ def test_unusable_record_stays_until_its_reset(
     share: Share, tmp_path: Path, kind: str, record: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A record that the strategy cannot use stays, with one warning, and requests go on; a reset helps."""
-    state = open_router_state(tmp_path / "router.db")
+    state = RouterState(tmp_path / "router.db")
     state.update(kind, lambda _: record)
     shared = share(state, MAKERS[kind](), **NEVER)
     shared.record(outcomes(1)[0])
@@ -496,7 +496,7 @@ def test_restore_replaces_the_shared_state(share: Share) -> None:
 
 def test_threads_share_a_router(share: Share, tmp_path: Path) -> None:
     """Eight threads share a router, and no observation is lost."""
-    state = open_router_state(tmp_path / "router.db")
+    state = RouterState(tmp_path / "router.db")
     shared = share(state, flush_seconds=0.001)
     context = np.ones(64)
 
@@ -521,10 +521,9 @@ def test_flush_seconds_out_of_range_are_refused(seconds: float) -> None:
 
 HEAD = """
 import os, signal, sys
-from calibrant.store._router_state import RouterState
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import Observation
-from calibrant.store._router_state import open_router_state
+from calibrant.store._router_state import RouterState
 
 class Counting:
     strategy, providers = "thompson", ("a",)
@@ -535,7 +534,7 @@ class Counting:
     def restore(self, snapshot): self.n = 0 if snapshot is None else snapshot["n"]
     def standings(self): return ()
 
-shared = SharedRouter(Counting(), open_router_state(sys.argv[1]), flush_seconds=float(sys.argv[2]))
+shared = SharedRouter(Counting(), RouterState(sys.argv[1]), flush_seconds=float(sys.argv[2]))
 def record(count):
     for _ in range(count):
         shared.record(Observation(provider="a", success=True, latency_seconds=0.1))
@@ -553,7 +552,7 @@ def run(code: str, place: Path, flush_seconds: float) -> int:
 
 def counted(place: Path) -> int:
     """Return the number of stored observations."""
-    state = open_router_state(place)
+    state = RouterState(place)
     record = state.read("thompson")
     state.close()
     return 0 if record is None else int(record["n"])
@@ -610,7 +609,7 @@ def test_kill_loses_only_unwritten_observations(tmp_path: Path) -> None:
 def test_damaged_record_stops_nothing(share: Share, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """After damage to its record a router logs one warning, and after a reset stores what it had not stored."""
     path = tmp_path / "router.db"
-    state = open_router_state(path)
+    state = RouterState(path)
     shared = share(state, **NEVER)
     shared.record(seen("a"))
     shared.flush()
@@ -627,7 +626,7 @@ def test_damaged_record_stops_nothing(share: Share, tmp_path: Path, caplog: pyte
 
 def test_changed_providers_keep_the_others(share: Share, tmp_path: Path) -> None:
     """Removed providers are forgotten, new ones begin, and the others keep their state."""
-    state = open_router_state(tmp_path / "router.db")
+    state = RouterState(tmp_path / "router.db")
     with SharedRouter(ThompsonRouter(providers=["a", "b"]), state) as old:
         old.record(seen("a"))
         old.record(seen("b"))

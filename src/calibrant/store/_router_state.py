@@ -196,7 +196,3 @@ def _checked_name(name: str, *, what: str, longest: int) -> str:
             f"Expected {what} of 1 to {longest} printable characters, got {name!r:.300}."
         )
     return name
-
-
-open_router_state = RouterState
-"""The former name of `RouterState`."""
