@@ -265,8 +265,8 @@ def test_a_newer_file_is_left_alone(place: Path) -> None:
         connection.execute("UPDATE calibrant_versions SET version = 7")
     result = run("stats", "--state", place)
     assert result.exit_code == 1
-    assert "install the newer calibrant" in result.stderr
-    assert "install the newer calibrant" in refusal(run("reset", "--state", place))
+    assert "use the calibrant that wrote it" in result.stderr
+    assert "use the calibrant that wrote it" in refusal(run("reset", "--state", place))
     with contextlib.closing(sqlite3.connect(place)) as connection, connection:
         connection.execute("UPDATE calibrant_versions SET version = 1")
     assert run("stats", "--state", place).exit_code == 0

@@ -239,7 +239,7 @@ class SharedRouter(WriteBehind):
             self._take_over(stored)
 
     def _take_over(self, stored: Mapping[str, Any]) -> None:
-        """Replace what the router has learnt by a stored record and what was noted since."""
+        """Replace the state of the router by a stored record and the observations noted since."""
         with self._lock:
             self._router.restore(stored)
             for observation in self._notes:
