@@ -25,7 +25,7 @@ _PROMPTS: Final = 256
 # Rows answered behind one that is not: they wait in memory, and no further ones are begun.
 _WINDOW: Final = 1024
 # Rows between two turns of the event loop at most.
-_BREATH: Final = 64
+_ROWS_BETWEEN_YIELDS: Final = 64
 # Failures without any answer, and in a row, after which no row can be expected to succeed.
 _FAILURES_AT_FIRST: Final = 20
 _FAILURES_IN_A_ROW: Final = 100
@@ -345,7 +345,7 @@ class Feed:
                     index, prediction if self.finish is None else self.finish(row.query, prediction)
                 )
                 self._watch(prediction)
-                if index % _BREATH == 0:
+                if index % _ROWS_BETWEEN_YIELDS == 0:
                     await asyncio.sleep(0)  # what a journal holds is answered without any wait
 
     async def _settle(self, first: Query) -> None:
