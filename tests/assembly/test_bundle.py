@@ -19,7 +19,7 @@ from calibrant.clients._weights import local_models
 from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError
 from calibrant.core._records import prediction_to_record
 from calibrant.inference import Classifier
-from calibrant.runs._records import row_record
+from calibrant.runs._rows import row_record
 from calibrant.testing import FakeClient
 from command_line import prediction_rows
 from fault_server import FaultServer

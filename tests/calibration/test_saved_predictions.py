@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from calibrant.core import DataError, Example, Outcome, ProviderError, StateError
-from calibrant.evaluation import BatchEvaluator, load_predictions
+from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
+from calibrant.runs import SavedRows
 from calibrant.testing import Answer, FakeClient
 
 LABELS = ["cat", "dog"]
@@ -24,7 +25,7 @@ def write(path: Path, *rows: dict[str, Any] | str) -> Path:
 
 
 def test_an_evaluation_comes_back_with_its_fingerprint(tmp_path: Path) -> None:
-    """`load_predictions` reads an evaluation's rows and its classifier's fingerprint."""
+    """`SavedRows.load` reads an evaluation's rows and its classifier's fingerprint."""
 
     def rule(text: str, _prompt: str) -> Answer:
         if text == "silence":
@@ -35,7 +36,7 @@ def test_an_evaluation_comes_back_with_its_fingerprint(tmp_path: Path) -> None:
     texts = {"meow": "cat", "woof": "cat", "silence": "dog"}
     rows = [Example(input=text, answer=answer) for text, answer in texts.items()]
     BatchEvaluator(classifier).evaluate(rows, out=tmp_path / "run")
-    found = load_predictions(tmp_path / "run")
+    found = SavedRows.load(tmp_path / "run")
     assert found.inputs == ("meow", "woof", "silence")
     assert found.labels == ("cat", "dog", None)
     assert found.correct.tolist() == [1, 0, -1]
@@ -46,16 +47,16 @@ def test_an_evaluation_comes_back_with_its_fingerprint(tmp_path: Path) -> None:
 
 
 def test_whatever_was_accepted_as_a_text_comes_back(tmp_path: Path) -> None:
-    """`load_predictions` reads a line of more than 5 MB."""
+    """`SavedRows.load` reads a line of more than 5 MB."""
     rows = [Example(input="meow " + "\x01" * 990_000, answer="cat")]
     fake = FakeClient(LABELS, lambda _text, _prompt: ("cat", 0.9))
     BatchEvaluator(Classifier(model=fake, labels=LABELS, field="category")).evaluate(rows, out=tmp_path)
     assert (tmp_path / "predictions.jsonl").stat().st_size > 5_000_000
-    assert load_predictions(tmp_path).inputs == (rows[0].input,)
+    assert SavedRows.load(tmp_path).inputs == (rows[0].input,)
 
 
 def test_the_best_prompt_of_a_search_counts(tmp_path: Path) -> None:
-    """`load_predictions` reads the best prompt's answers, with its user template."""
+    """`SavedRows.load` reads the best prompt's answers, with its user template."""
     plain = {"answer": "cat", "confidence": 0.7, "distribution": {"labels": LABELS, "space": "masked"}}
     kinds = {"seed": {"correct": False, "label": "dog"}, "best": {"correct": True, "label": "cat"}}
     rows = [
@@ -68,7 +69,7 @@ def test_the_best_prompt_of_a_search_counts(tmp_path: Path) -> None:
     write(tmp_path / "predictions.jsonl", *rows, failed)
     best = {"system_prompt": "Best.", "user_template": "It says: {input}"}
     (tmp_path / "result.json").write_text(json.dumps({"best_candidate": best, "model": "m"}))
-    found = load_predictions(tmp_path)
+    found = SavedRows.load(tmp_path)
     assert found.correct.tolist() == [1, 1, 1, -1]
     assert found.fingerprint is not None
     assert found.fingerprint.prompt == "Best.\n\nIt says: {input}"
@@ -78,11 +79,11 @@ def test_the_best_prompt_of_a_search_counts(tmp_path: Path) -> None:
 def test_a_plain_file_needs_little(tmp_path: Path) -> None:
     """A file needs `correct`, or labels and answers, and may be CSV."""
     stated = write(tmp_path / "a.jsonl", {"correct": True, "confidence": 0.9}, {"correct": 0})
-    assert load_predictions(stated).correct.tolist() == [1, 0]
-    assert load_predictions(stated).fingerprint is None
+    assert SavedRows.load(stated).correct.tolist() == [1, 0]
+    assert SavedRows.load(stated).fingerprint is None
     data = tmp_path / "b.csv"
     data.write_text("label,answer,confidence\ncat,cat,1.0000004\ndog,cat,\ncat,,0.5\n")
-    found = load_predictions(data)
+    found = SavedRows.load(data)
     assert found.correct.tolist() == [1, 0, -1]
     assert found.confidence[0] == 1.0
     assert np.isnan(found.confidence[1])
@@ -108,7 +109,7 @@ def test_broken_rows_are_named(tmp_path: Path, row: dict[str, Any] | str, messag
     """A broken row raises DataError with file, line and what was expected."""
     path = write(tmp_path / "p.jsonl", {"correct": True}, row)
     with pytest.raises(DataError) as caught:
-        load_predictions(path)
+        SavedRows.load(path)
     assert str(caught.value).startswith(f"{path}:2: ")
     assert message in str(caught.value)
 
@@ -116,17 +117,17 @@ def test_broken_rows_are_named(tmp_path: Path, row: dict[str, Any] | str, messag
 def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     """A missing or empty file raises DataError, and a damaged run.json raises StateError."""
     with pytest.raises(DataError, match="no such file or directory"):
-        load_predictions(tmp_path / "nowhere")
+        SavedRows.load(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"expected predictions\.jsonl in it"):
-        load_predictions(tmp_path)
+        SavedRows.load(tmp_path)
     write(tmp_path / "predictions.jsonl")
     with pytest.raises(DataError, match="expected at least one row"):
-        load_predictions(tmp_path)
+        SavedRows.load(tmp_path)
     write(
         tmp_path / "predictions.jsonl",
         {"correct": True, "probabilities": {"a": 0.9, "b": 0.1}, "space": "masked"},
     )
-    assert load_predictions(tmp_path).label_set == ("a", "b")
+    assert SavedRows.load(tmp_path).label_set == ("a", "b")
     (tmp_path / "run.json").write_text("[]")
     with pytest.raises(StateError, match=r"run\.json: expected what the predictions depend on"):
-        load_predictions(tmp_path)
+        SavedRows.load(tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from calibrant.core import Outcome
-from calibrant.core._run_rows import UNKNOWN, RunRow
+from calibrant.runs._rows import UNKNOWN, RunRow
 
 
 def test_texts_of_csv_files_are_parsed() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import DataError, Example, Outcome, Prediction, StateError
-from calibrant.runs._records import RowFile, row_line
+from calibrant.runs._rows import RowFile, row_line
 
 TEXTS = ("first", "zweite Zeile: größer", "third\nwith a break")
 

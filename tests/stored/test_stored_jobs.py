@@ -24,7 +24,6 @@ from calibrant.evaluation import (
     Polling,
     batch_status,
     collect_batch,
-    load_predictions,
     retry_batch,
     submit_batch,
 )
@@ -123,7 +122,7 @@ def test_a_finished_job_is_known_to_be_the_same(stored: Path) -> None:
 
 def test_a_job_is_read_as_a_run(stored: Path) -> None:
     """The job's predictions load with their fingerprint, and its export has the old figures."""
-    found = load_predictions(stored / "job")
+    found = SavedRows.load(stored / "job")
     assert found.fingerprint is not None
     assert (found.fingerprint.model, found.fingerprint.labels) == ("openai/tiny", ("cat", "dog"))
     bundle = export(stored / "job", stored / "again")

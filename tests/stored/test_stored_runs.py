@@ -25,9 +25,10 @@ from calibrant.calibration import load_calibrator
 from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.core import DataSource, LabelSet, Limits, Task
 from calibrant.distributed import Cluster, evaluate
-from calibrant.evaluation import Dataset, SavedPredictions, load_predictions
+from calibrant.evaluation import Dataset
 from calibrant.inference import Classifier
 from calibrant.optimization import optimize
+from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
 from stored_files import content, rows, run
 from stored_model import LARGE, NAME, SMALL
@@ -200,7 +201,7 @@ def test_the_label_prior_of_a_search_is_used(model: FakeClient, stored: Path) ->
 @pytest.mark.parametrize("directory", PLAIN)
 def test_predictions_are_read_with_their_fingerprint(untouched: Path, directory: str) -> None:
     """Predictions load with every column and with the run's fingerprint."""
-    found = load_predictions(untouched / directory)
+    found = SavedRows.load(untouched / directory)
     check_columns(found, lines(untouched / directory))
     assert found.fingerprint is not None
     settings = [
@@ -220,13 +221,13 @@ def test_predictions_of_a_search_are_those_of_its_prompt(
     untouched: Path, directory: str, prompt: str
 ) -> None:
     """Predictions of a search are those of its best prompt, or of its head."""
-    found = load_predictions(untouched / directory)
+    found = SavedRows.load(untouched / directory)
     check_columns(found, [line for line in lines(untouched / directory) if line["prompt"] == prompt])
     assert found.fingerprint is not None
     assert (found.fingerprint.model, found.fingerprint.space) == (NAME, "masked")
 
 
-def check_columns(found: SavedPredictions, told: list[dict[str, Any]]) -> None:
+def check_columns(found: SavedRows, told: list[dict[str, Any]]) -> None:
     """Compare loaded predictions with the lines of the file."""
     assert found.inputs == tuple(line["input"] for line in told)
     assert found.answers == tuple(line["answer"] for line in told)
@@ -239,7 +240,7 @@ def check_columns(found: SavedPredictions, told: list[dict[str, Any]]) -> None:
 
 def test_a_parquet_file_is_read_like_the_lines(untouched: Path) -> None:
     """The Parquet file gives the texts, labels and confidences of the lines."""
-    found, told = load_predictions(untouched / "predictions.parquet"), rows(untouched / "evaluation")
+    found, told = SavedRows.load(untouched / "predictions.parquet"), rows(untouched / "evaluation")
     assert found.inputs == tuple(row["input"] for row in told)
     assert found.labels == tuple(row["label"] for row in told)
     assert found.confidence.tolist() == [row["confidence"] for row in told]
@@ -248,7 +249,7 @@ def test_a_parquet_file_is_read_like_the_lines(untouched: Path) -> None:
 
 def test_calibrations_are_read_for_the_run_they_belong_to(untouched: Path) -> None:
     """The calibrator loads for the run's fingerprint, and gives the values of its stored points."""
-    found = load_predictions(untouched / "evaluation")
+    found = SavedRows.load(untouched / "evaluation")
     assert found.fingerprint is not None
     calibrator = load_calibrator(untouched / "evaluation" / "calibrator.json", fingerprint=found.fingerprint)
     expected = np.interp([0.6, 0.975, 0.99], [0.56, 0.97, 0.98, 0.99], [13 / 17, 13 / 17, 1.0, 1.0])

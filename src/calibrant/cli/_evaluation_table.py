@@ -18,6 +18,7 @@ from calibrant.core._task import Task
 from calibrant.evaluation._calibrate import CALIBRATION
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import confidence_remarks
+from calibrant.runs._rows import SavedRows
 
 if TYPE_CHECKING:
     from calibrant.evaluation._history_run import HistoryEntry
@@ -315,7 +316,7 @@ def acceptance_lines(result: evaluation.EvaluationResult, *, run: Path) -> list[
     certified = record.get("certified")
     if certified is None:
         return []
-    saved = evaluation.load_predictions(result.directory)
+    saved = SavedRows.load(result.directory)
     known = saved.correct >= 0
     accepted = known & (saved.confidence >= certified["threshold"])
     n_known, n_accepted = int(known.sum()), int(accepted.sum())

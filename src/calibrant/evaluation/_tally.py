@@ -17,7 +17,6 @@ import numpy as np
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
-from calibrant.core._records import has_low_label_mass
 from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
@@ -32,6 +31,7 @@ from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._selective import auroc_interval
 from calibrant.runs._directory import RunDirectory, write_json
+from calibrant.runs._rows import has_low_label_mass
 
 if TYPE_CHECKING:
     from calibrant.metrics._cascade import CascadeTally
@@ -105,7 +105,7 @@ class Tally:
         return wilson_interval(self.correct, self.answered) if self.labelled and self.answered else None
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Count a row, given its record of `calibrant.runs.row_record` or ``predictions.jsonl``.
+        """Count a row, given its record as in ``predictions.jsonl``.
 
         Raises
         ------

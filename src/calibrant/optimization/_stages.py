@@ -8,23 +8,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
-from calibrant.calibration._saved import DEMONSTRATIONS
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import DataError, ProviderError
-from calibrant.core._files import write_atomically
+from calibrant.core._files import atomic_bytes_writer, write_atomically
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.core._records import prediction_to_record
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.evaluation._calibrate import CALIBRATION, calibrate_search
-from calibrant.evaluation._saved import load_predictions
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
 from calibrant.inference._classifier import Classifier
@@ -50,7 +47,8 @@ from calibrant.optimization._result import (
     final_score,
     score_prompt,
 )
-from calibrant.runs._records import origin_record
+from calibrant.runs._directory import DEMONSTRATIONS, PREDICTIONS
+from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows, record_line, row_record
 
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
 
@@ -260,22 +258,9 @@ class TestStage(SearchStage):
         self, directory: Path, result: OptimizationResult, predictions: Mapping[str, Sequence[Prediction]]
     ) -> None:
         """Write the result, the predictions and the best prompt's files to a directory, atomically."""
-        lines = [
-            {
-                "row": number,
-                "prompt": name,
-                "input": example.input,
-                "answer": example.answer,
-                "correct": prediction.label == example.answer,
-                **origin_record(example),
-                **prediction_to_record(prediction),
-            }
-            for name, made in predictions.items()
-            for number, (example, prediction) in enumerate(zip(self.task.test, made, strict=True))
-            if name != "prior"
-        ]
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        write_atomically(directory / "predictions.jsonl", text)
+        records = self._records(predictions)
+        with atomic_bytes_writer(directory / PREDICTIONS) as file:
+            file.writelines(map(record_line, records))
         write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
         record = {**result.to_record(), "label_set": labels_to_record(self.task.labels)}
         write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))
@@ -294,7 +279,19 @@ class TestStage(SearchStage):
         if not (directory / CALIBRATION).exists():  # one that the user made stays
             # On the test rows, which neither the prompt nor its head saw; too few of them teach nothing.
             with contextlib.suppress(DataError):
-                calibrate_search(load_predictions(directory)).write(directory)
+                rows = SavedRows.of(records, name=str(directory))
+                if rows.space is not None:
+                    rows = replace(rows, fingerprint=replace(fingerprint, space=rows.space))
+                calibrate_search(rows).write(directory)
+
+    def _records(self, predictions: Mapping[str, Sequence[Prediction]]) -> list[dict[str, Any]]:
+        """Return the saved rows of the test predictions: each row under each prompt."""
+        records = []
+        for prompt in (SEED, BEST, FINAL):
+            for index, prediction in enumerate(predictions.get(prompt, ())):
+                record = row_record(index, self.task.test[index], prediction, prompt=prompt)
+                records.append(record)
+        return records
 
     def _result(
         self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float

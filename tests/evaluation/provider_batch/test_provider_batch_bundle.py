@@ -14,7 +14,7 @@ import calibrant
 from calibrant.assembly import export, read_bundle
 from calibrant.cli._app import app
 from calibrant.core import StateError
-from calibrant.evaluation import load_predictions
+from calibrant.runs import SavedRows
 
 WriteTask = Callable[..., Path]
 MODEL = '\n[model]\nname = "openai/tiny"\n[model.options]\nseed = 3\n'
@@ -84,7 +84,7 @@ def test_a_job_of_an_older_version_says_so(task: Path, tmp_path: Path) -> None:
     record = json.loads((job / "batch.json").read_text())
     del record["described"]
     (job / "batch.json").write_text(json.dumps(record))
-    assert load_predictions(job).fingerprint is None
+    assert SavedRows.load(job).fingerprint is None
     with pytest.raises(
         StateError, match=r"expected a run that says .* \(run\.json, result\.json or batch\.json"
     ):
