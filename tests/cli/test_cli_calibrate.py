@@ -210,11 +210,11 @@ def test_suggestions_say_that_they_promise_nothing(tmp_path: Path) -> None:
 
 
 def test_a_low_label_mass_is_said(tmp_path: Path) -> None:
-    """Low label mass is counted in every layout of a row; mass in the space "outer" or on an error is not."""
+    """Low label mass is counted; mass in the space "outer" or on an error is not."""
     found = rows(80)
     found[0] |= {"label_mass": 0.1, "unresolved_mass": 0.1, "space": "exact"}
-    found[1] |= {"distribution": {"label_mass": 0.2, "unresolved_mass": 0.2, "space": "raw"}}
-    found[2] |= {"parts": [{"distribution": {"label_mass": 0.2, "unresolved_mass": 0.0, "space": "raw"}}]}
+    found[1] |= {"label_mass": 0.2, "unresolved_mass": 0.2, "space": "raw"}
+    found[2] |= {"label_mass": 0.2, "space": "raw"}
     found[3] |= {"label_mass": 0.2, "unresolved_mass": 0.3, "space": "raw"}
     found[4] |= {"label_mass": "heavy", "space": "outer"}
     found[5] |= {"label_mass": 0.1, "space": "exact", "outcome": "error"}

@@ -99,7 +99,7 @@ def test_the_files_agree_with_the_result(tmp_path: Path) -> None:
     assert record["verdict"] == result.final.verdict
     found = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
     final = [row for row in found if row["prompt"] == "final"]
-    assert [row["row"] for row in final] == list(range(30))
+    assert [row["index"] for row in final] == list(range(30))
     assert all(row["correct"] and row["label"] == row["answer"] for row in final)
     assert not any("features" in row for row in found)
     classifier = Classifier(

@@ -28,6 +28,7 @@ from calibrant.evaluation import (
     submit_batch,
 )
 from calibrant.inference import Classifier, RetryPolicy
+from calibrant.runs import SavedRows
 from stored_files import content, rows
 
 SOON = Polling(seconds=0.01, timeout_seconds=30)

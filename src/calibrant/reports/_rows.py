@@ -202,7 +202,7 @@ def _tallies(
             try:
                 _count_row(row, cascade, composite)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise _unshown_row(saved, place, error) from error
+                raise saved.invalid(place, f"expected the steps or parts of an answer ({error!r})") from error
     return cascade.metrics(), None if composite is None else composite.metrics()
 
 
@@ -217,13 +217,6 @@ def _count_row(row: SavedRow, cascade: CascadeTally, composite: CompositeTally |
         parts = values.get("parts", ())
         given = [GivenPart(part["name"], part["label"], part["confidence"]) for part in parts]
         composite.add(answer, row.label, given)
-
-
-def _unshown_row(saved: SavedRows, place: int, error: Exception) -> DataError:
-    return DataError(
-        f"{saved.name}: expected the values that the report shows, got others in row {place + 1:,} ({error!r}): "
-        "restore the file, or run the same command in a new directory."
-    )
 
 
 def read_texts(
@@ -273,7 +266,7 @@ def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np
     Raises
     ------
     DataError
-        A probability is none; the message names the row.
+        A probability is none; the message names file and line.
     """
     rest = (1.0 - rows.confidence[chosen]) / (len(rows.labels) - 1)
     found = np.repeat(rest[:, None], len(rows.labels), axis=1)
@@ -285,7 +278,7 @@ def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np
                 if label in place:
                     found[number, place[label]] = _probability(probability)
         except (AttributeError, ValueError) as error:
-            raise _unshown_row(rows.saved, int(chosen[number]), error) from error
+            raise rows.saved.invalid(int(chosen[number]), str(error)) from error
     return found
 
 

@@ -446,6 +446,8 @@ class SavedRows:
     ----------
     name : str
         Directory or file of the predictions.
+    path : Path
+        File of the rows.
     prompt : str
         The prompt of a search that they belong to; empty for rows of anything else.
     index : ndarray of int, shape (n,)
@@ -494,6 +496,7 @@ class SavedRows:
     """
 
     name: str
+    path: Path
     prompt: str
     index: NDArray[np.int64]
     answers: tuple[str | None, ...]
@@ -619,6 +622,10 @@ class SavedRows:
         """Mask of rows without an answer because of a transport error, shape (n,)."""
         return np.array([outcome is Outcome.ERROR for outcome in self.outcomes], dtype=np.bool_)
 
+    def invalid(self, place: int, reason: str) -> DataError:
+        """Return the error for the row at a place, with its file and line."""
+        return _invalid_row(reason, self.path, line=int(self._line[place]))
+
     def rows(self, places: Iterable[int] | None = None) -> Iterator[SavedRow]:
         """Yield the rows, read again from the file, in its order.
 
@@ -698,6 +705,7 @@ class _Columns:
             raise _invalid_row(message, path, line=int(lines[again]))
         return SavedRows(
             name=name,
+            path=path,
             prompt=prompt,
             index=index,
             confidence=np.array(self.confidence),
@@ -757,7 +765,7 @@ def _invalid_row(message: str, path: Path, *, line: int) -> DataError:
 
 def _with_fingerprint(rows: SavedRows, source: Path, record: Mapping[str, Any]) -> SavedRows:
     """Return the rows of a run with the fingerprint that its manifest or result records."""
-    if rows.space is None:
+    if rows.space is None or rows.prompt == SEED:  # a result describes the best prompt
         return rows
     try:
         found = _READERS[source.name](record, source.parent)
