@@ -140,8 +140,9 @@ def without_head(search: Path) -> None:
     record = json.loads((search / "result.json").read_text())
     del record["final"]
     (search / "result.json").write_text(json.dumps(record))
-    rows = [json.dumps(row) + "\n" for row in lines(search) if row["prompt"] != "final"]
-    (search / "predictions.jsonl").write_text("".join(rows))
+    predictions = search / "predictions.jsonl"
+    rows = predictions.read_text().splitlines(keepends=True)
+    predictions.write_text("".join(row for row in rows if '"prompt": "final"' not in row))
 
 
 def record_of(found: Prediction) -> dict[str, Any]:

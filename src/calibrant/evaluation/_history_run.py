@@ -21,8 +21,9 @@ from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
 from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
+from calibrant.evaluation._metrics import EvaluationResult
 from calibrant.runs._directory import write_json
-from calibrant.runs._rows import UNKNOWN, SavedRows
+from calibrant.runs._rows import UNKNOWN
 from calibrant.store._scores import Scope
 
 _FILE: Final = "history.json"
@@ -101,8 +102,8 @@ class RunScope:
             profile_name = f"prompt-{digest[:16]}"
         return cls(account_id=account_id, task=task, profile_name=profile_name)
 
-    def record(self, history: EvaluationHistory, directory: Path) -> HistoryEntry:
-        """Record the run in `directory`, replacing an earlier record of it.
+    def record(self, history: EvaluationHistory, result: EvaluationResult, directory: Path) -> HistoryEntry:
+        """Record the run, replacing an earlier record of it; its name is kept in its directory.
 
         Rows that failed with a transport error are left out.
 
@@ -112,10 +113,8 @@ class RunScope:
             The database or the directory cannot be read or written.
         """
         run_id = _run_id(directory / _FILE)
-        rows = SavedRows.load(directory)
-        correct = rows.correct[rows.correct != UNKNOWN]
-        answered = np.array([outcome is Outcome.OK for outcome in rows.outcomes])
-        confidence = rows.confidence[answered & ~np.isnan(rows.confidence)]
+        correct = result.correct[result.correct != UNKNOWN]
+        confidence = result.confidence[~np.isnan(result.confidence)]
         drift = history.drift(confidence, without_run=run_id, **self.confidence)
         recorded = history.record_run(correct, run_id=run_id, family="exact-match", **self._correct)
         history.record_run(confidence, run_id=run_id, family="metrics", **self.confidence)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
 from calibrant.core._composite import CompositeLabels
@@ -195,7 +195,7 @@ class TestStage(SearchStage):
         predictions = self._test()
         result = self._result(predictions, seconds=time.perf_counter() - started)
         if self.directory is not None:
-            self._write(self.directory, result, predictions)
+            self._write(self.directory, result)
         return result
 
     def _best(self) -> Predictor:
@@ -254,13 +254,11 @@ class TestStage(SearchStage):
             predictions = [self.adapter.corrected(query, prediction) for query, prediction in pairs]
         return [replace(prediction, features=None) for prediction in predictions]
 
-    def _write(
-        self, directory: Path, result: OptimizationResult, predictions: Mapping[str, Sequence[Prediction]]
-    ) -> None:
+    def _write(self, directory: Path, result: OptimizationResult) -> None:
         """Write the result, the predictions and the best prompt's files to a directory, atomically."""
-        records = self._records(predictions)
         with atomic_bytes_writer(directory / PREDICTIONS) as file:
-            file.writelines(map(record_line, records))
+            for saved in result.test_rows.values():
+                file.writelines(record_line(row.values) for row in saved.rows())
         write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
         record = {**result.to_record(), "label_set": labels_to_record(self.task.labels)}
         write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))
@@ -279,19 +277,21 @@ class TestStage(SearchStage):
         if not (directory / CALIBRATION).exists():  # one that the user made stays
             # On the test rows, which neither the prompt nor its head saw; too few of them teach nothing.
             with contextlib.suppress(DataError):
-                rows = SavedRows.of(records, name=str(directory))
-                if rows.space is not None:
-                    rows = replace(rows, fingerprint=replace(fingerprint, space=rows.space))
-                calibrate_search(rows).write(directory)
+                saved = result.test_rows[BEST if self.head is None else FINAL]
+                if saved.space is not None:
+                    saved = replace(saved, fingerprint=replace(fingerprint, space=saved.space))
+                calibrate_search(saved).write(directory)
 
-    def _records(self, predictions: Mapping[str, Sequence[Prediction]]) -> list[dict[str, Any]]:
-        """Return the saved rows of the test predictions: each row under each prompt."""
-        records = []
+    def _test_rows(self, predictions: Mapping[str, Sequence[Prediction]]) -> dict[str, SavedRows]:
+        """Return the test rows with their predictions, by prompt."""
+        name = self.task.name if self.directory is None else str(self.directory)
+        saved = {}
         for prompt in (SEED, BEST, FINAL):
-            for index, prediction in enumerate(predictions.get(prompt, ())):
-                record = row_record(index, self.task.test[index], prediction, prompt=prompt)
-                records.append(record)
-        return records
+            if prompt in predictions:
+                pairs = zip(self.task.test, predictions[prompt], strict=True)
+                records = [row_record(index, *pair, prompt=prompt) for index, pair in enumerate(pairs)]
+                saved[prompt] = SavedRows.of(records, name=name)
+        return saved
 
     def _result(
         self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
@@ -335,6 +335,7 @@ class TestStage(SearchStage):
             by_head=found.by_head,
             detectable_gain=self.plan.detectable_gain,
             final=final,
+            test_rows=self._test_rows(predictions),
         )
 
 

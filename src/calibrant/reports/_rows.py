@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._composite import CompositeLabels, part_of
-from calibrant.core._errors import DataError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels

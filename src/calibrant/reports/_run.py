@@ -126,8 +126,15 @@ class Run:
     remarks: list[str]
 
 
-def read_run(directory: Path) -> Run:
+def read_run(directory: Path, rows: Mapping[str, SavedRows] | None = None) -> Run:
     """Read the directory of a search, of an evaluation, or of any predictions.
+
+    Parameters
+    ----------
+    directory : Path
+        The directory.
+    rows : mapping of str to SavedRows, optional
+        Its rows by prompt, where they are in memory; by default they are read from ``predictions.jsonl``.
 
     Raises
     ------
@@ -141,22 +148,22 @@ def read_run(directory: Path) -> Run:
     search, metrics = _record(directory / "result.json"), _record(directory / "metrics.json")
     finished = bool(search or metrics)
     labels = _labels(directory, search, metrics)
-    prompts = SavedRows.by_prompt(directory)
+    prompts = SavedRows.by_prompt(directory) if rows is None else rows
     saved = next((prompts[name] for name in (FINAL, BEST, SEED) if name in prompts), None)
-    rows = PromptRows.of(prompts[""] if saved is None else saved, labels)
+    shown = PromptRows.of(prompts[""] if saved is None else saved, labels)
     seed = PromptRows.of(prompts[SEED], labels) if SEED in prompts else None
     about = search or metrics or _json(directory / "run.json")
     certified, certified_on = _certified(directory / "calibration.json")
     return Run(
         name=directory.resolve().name,
         title=": ".join(str(about[key]) for key in ("task", "model") if isinstance(about.get(key), str)),
-        rows=rows,
+        rows=shown,
         metrics=metrics,
         search=_search(directory / "result.json", search, seed) if search else None,
         baselines=_baselines(directory / ("result.json" if search else "metrics.json"), search or metrics),
         certified=certified,
         certified_on=certified_on,
-        remarks=_remarks(metrics, rows, finished=finished),
+        remarks=_remarks(metrics, shown, finished=finished),
     )
 
 

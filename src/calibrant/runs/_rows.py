@@ -545,7 +545,11 @@ class SavedRows:
         >>> len(saved), saved.inputs, saved.correct.tolist(), saved.confidence.tolist()
         (1, ('purrs',), [0], [0.9])
         """
-        return _chosen(cls.by_prompt(path), Path(path))
+        found = cls.by_prompt(path)
+        for prompt in _CHOSEN:
+            if prompt in found:
+                return found[prompt]
+        raise DataError("expected rows of the best prompt, got none: choose another file.", path=Path(path))
 
     @classmethod
     def by_prompt(cls, path: str | Path) -> dict[str, SavedRows]:
@@ -582,12 +586,12 @@ class SavedRows:
         name: str = "predictions",
         fingerprint: Fingerprint | None = None,
     ) -> SavedRows:
-        """Return rows in memory as checked columns; see `load`.
+        """Return rows in memory, all under one prompt, as checked columns; see `load`.
 
         Parameters
         ----------
         records : iterable of mapping
-            Such as the lines of ``predictions.jsonl``.
+            Such as the lines of ``predictions.jsonl``. Where they have several prompts, those of the last one count.
         name : str, default "predictions"
             Name of the predictions, also in messages.
         fingerprint : Fingerprint, optional
@@ -601,7 +605,8 @@ class SavedRows:
         path = Path(name)
         rows = [Row(values=record, path=path, line=line) for line, record in enumerate(records, start=1)]
         found = _read_columns(_RowList(rows=rows), name=name, path=path)
-        return replace(_chosen(found, path), fingerprint=fingerprint)
+        *_, last = found.values()
+        return replace(last, fingerprint=fingerprint)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -743,13 +748,6 @@ def _read_columns(source: _RowSource, *, name: str, path: Path) -> dict[str, Sav
     return {
         prompt: found.rows(source, name=name, prompt=prompt, path=path) for prompt, found in columns.items()
     }
-
-
-def _chosen(found: Mapping[str, SavedRows], path: Path) -> SavedRows:
-    for prompt in _CHOSEN:
-        if prompt in found:
-            return found[prompt]
-    raise DataError("expected rows of the best prompt, got none: choose another file.", path=path)
 
 
 def _checked(row: Row) -> SavedRow:
