@@ -119,9 +119,11 @@ def test_a_search_exports_correction_and_template(
     searched = [row for row in lines(search) if row["prompt"] == "best"]
     with calibrant.load(tmp_path / "one", options=options) as classifier:
         found_again = classifier.classify_many(TEXTS)
-    for name in ("label", "confidence", "distribution"):
-        mine = [record_of(found)[name] for found in found_again]
-        assert mine == [row[name] for row in searched]
+    for found, row in zip(found_again, searched, strict=True):
+        assert found.distribution is not None
+        probabilities = dict(zip(found.distribution.labels, found.distribution.probabilities, strict=True))
+        told = (found.label, found.confidence, probabilities)
+        assert told == (row["label"], row["confidence"], row["probabilities"])
     one, two = read_bundle(tmp_path / "one"), read_bundle(tmp_path / "two")
     assert isinstance(one.prior_correction, LabelPriorCorrection)
     assert one.user_template == two.user_template == "Text: {input}"
