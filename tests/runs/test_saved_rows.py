@@ -222,7 +222,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     write(tmp_path / "predictions.jsonl", {"correct": True, "probabilities": {"a": 0.9, "b": 0.1}})
     assert SavedRows.load(tmp_path).label_set == ("a", "b")
     (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(StateError, match=r"run\.json: expected what the predictions depend on"):
+    with pytest.raises(StateError, match=r"run\.json: expected a JSON object, got \[\]: restore it"):
         SavedRows.load(tmp_path)
 
 

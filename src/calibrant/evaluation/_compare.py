@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._prediction import Interval
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
 from calibrant.metrics._classification import classification_summary
@@ -17,7 +18,6 @@ from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
-SCHEMA_VERSION: Final = 1
 _SHOWN: Final = 60  # characters of a text in a message
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import read_json_object
+from calibrant.core._files import read_json_object, read_run_record
 from calibrant.core._label_records import labels_from_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval
@@ -20,7 +20,7 @@ from calibrant.reports._charts import CertifiedPoint
 from calibrant.reports._rows import PromptRows
 from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows
 
-_SCHEMA_VERSION: Final = 1
+_REMEDY: Final = "restore the file or run it again"
 _Record: TypeAlias = Mapping[str, Any]
 
 
@@ -152,7 +152,7 @@ def read_run(directory: Path, rows: Mapping[str, SavedRows] | None = None) -> Ru
     saved = next((prompts[name] for name in (FINAL, BEST, SEED) if name in prompts), None)
     shown = PromptRows.of(prompts[""] if saved is None else saved, labels)
     seed = PromptRows.of(prompts[SEED], labels) if SEED in prompts else None
-    about = search or metrics or _json(directory / "run.json")
+    about = search or metrics or _record(directory / "run.json")
     certified, certified_on = _certified(directory / "calibration.json")
     return Run(
         name=directory.resolve().name,
@@ -168,29 +168,20 @@ def read_run(directory: Path, rows: Mapping[str, SavedRows] | None = None) -> Ru
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """Return the record in a versioned file; empty for a missing file."""
-    found = _json(path)
-    version = found.get("schema_version")
-    if path.exists() and version != _SCHEMA_VERSION:
-        raise StateError(
-            f"{path}: expected schema version {_SCHEMA_VERSION}, got {version!r:.40}: use the calibrant that wrote it."
-        )
-    return found
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """Return the record in a file; empty for a missing file."""
-    return read_json_object(path, remedy="restore the file or run it again") if path.exists() else {}
+    """Return the record in a file of the run; empty for a missing file."""
+    return read_run_record(path, remedy=_REMEDY) if path.exists() else {}
 
 
 def _labels(directory: Path, search: _Record, metrics: _Record) -> LabelSet | list[str]:
     """Return the labels of a run, so that those without a row count, too; none where the run does not say."""
     path = directory / ("result.json" if search else "run.json")
     try:
-        record = (search or _json(path)).get("label_set")
+        record = (search or _record(path)).get("label_set")
         if record is None:
             path = directory / "task.json"
-            record = _json(path)["tasks"][0]["labels"] if path.exists() else None
+            record = None
+            if path.exists():
+                record = read_json_object(path, remedy=_REMEDY)["tasks"][0]["labels"]
         if record is not None:
             return labels_from_record(record)
     except (ConfigurationError, KeyError, IndexError, TypeError) as error:
@@ -266,7 +257,7 @@ def _score(name: str, found: _Record) -> ScoreRow:
 
 def _certified(path: Path) -> tuple[CertifiedPoint | None, str]:
     """Return the certified rule of ``calibration.json``, if there is one, and a description of its rows."""
-    record = _json(path)
+    record = _record(path)
     found, rows, source = record.get("certified"), record.get("rows"), record.get("source")
     about = f"{rows:,} rows of {source}" if isinstance(rows, int) and isinstance(source, str) else ""
     if found is None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from calibrant.core._composite import part_of
 from calibrant.core._errors import DataError, StateError
+from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._label_records import labels_from_record
 from calibrant.core._prediction import (
@@ -41,9 +42,6 @@ from calibrant.runs._directory import (
     damaged_origin,
     read_origin,
 )
-
-SCHEMA_VERSION: Final = 1
-"""Version of the rows, as ``schema_version`` in a run's ``run.json``, ``result.json`` or ``batch.json`` says."""
 
 COLUMNS: Final = (
     *("index", "input", "answer", "label", "confidence", "correct", "outcome", "reason", "probabilities"),
@@ -787,7 +785,7 @@ def _evaluated(record: Mapping[str, Any], _: Path) -> tuple[str, str]:
 
 
 def _submitted(record: Mapping[str, Any], directory: Path) -> tuple[str, str] | None:
-    """Return the prompt and the model of a batch; None for a job of an older version."""
+    """Return the prompt and the model of a batch; None for a job without its description."""
     described = record.get("described")
     return None if described is None else _evaluated(described, directory)
 
