@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._labels import LabelSet, normalise_label
@@ -196,6 +197,13 @@ class Tally:
         counts = self._counts[:, :-1], self._counts[:, -1]
         return ClassificationSummary.from_counts(self._labels.labels, *counts)
 
+    def _scored(self) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        """Return the confidence and the correctness of the rows that have both."""
+        # Copies: an array that lends its memory cannot grow.
+        confidence, right = np.array(self.confidence), np.array(self.right)
+        is_scored = ~np.isnan(confidence) & (right != UNKNOWN)
+        return confidence[is_scored], right[is_scored]
+
     def _mean_confidence(self) -> float | None:
         """Return the mean confidence where true labels are not known; None elsewhere."""
         confidence = np.array(self.confidence)
@@ -208,11 +216,7 @@ class Tally:
         """Return the metrics of the rows so far; see `EvaluationMetrics` for the parameters."""
         composite = None if self._composite is None or not self.labelled else self._composite.metrics()
         summary = self._summary(composite)
-        # Copies: an array that lends its memory cannot grow.
-        confidence, right = np.array(self.confidence), np.array(self.right)
-        rows_with_confidence = int((~np.isnan(confidence)).sum())
-        is_scored = ~np.isnan(confidence) & (right != UNKNOWN)
-        confidence, right = confidence[is_scored], right[is_scored]
+        confidence, right = self._scored()
         return EvaluationMetrics(
             rows=self.rows,
             rows_expected=expected,
@@ -226,7 +230,7 @@ class Tally:
             accuracy_answered=self.accuracy_answered,
             macro_f1=None if summary is None else summary.macro_f1,
             per_label={} if summary is None else summary.per_label,
-            rows_with_confidence=rows_with_confidence,
+            rows_with_confidence=int((~np.isnan(self.confidence)).sum()),
             ece=expected_calibration_error(confidence, right) if len(right) else None,
             brier=brier_score(confidence, right) if len(right) else None,
             auroc=auroc_interval(confidence, right) if 0 < right.sum() < len(right) else None,
