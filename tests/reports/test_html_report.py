@@ -665,7 +665,7 @@ def test_a_directory_without_rows_is_refused(write_run: WriteRun, tmp_path: Path
     """A directory without rows raises an error; the same directory twice, ConfigurationError."""
     with pytest.raises(StateError, match="expected the directory of a run"):
         write_report(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"expected predictions\.jsonl in it"):
+    with pytest.raises(StateError, match=r"predictions\.jsonl: expected the predictions of a run"):
         write_report(tmp_path)
     with pytest.raises(DataError, match="expected at least one row"):
         write_report(write_run(b""))

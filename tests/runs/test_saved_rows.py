@@ -79,9 +79,7 @@ def test_rows_of_another_format_are_refused(tmp_path: Path) -> None:
         DataError, match=r"predictions\.jsonl:1: expected a row of schema version 1"
     ) as caught:
         SavedRows.load(directory)
-    assert "got one without index, probabilities: another version of calibrant wrote it; run" in str(
-        caught.value
-    )
+    assert "(schema version 1 has index, probabilities, too): restore the file, or run" in str(caught.value)
 
 
 # --- what is read -------------------------------------------------------------------------------
@@ -214,7 +212,7 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     """A missing or empty file raises DataError, and a damaged run.json raises StateError."""
     with pytest.raises(DataError, match="no such file or directory"):
         SavedRows.load(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"expected predictions\.jsonl in it"):
+    with pytest.raises(StateError, match=r"predictions\.jsonl: expected the predictions of a run"):
         SavedRows.load(tmp_path)
     write(tmp_path / "predictions.jsonl")
     with pytest.raises(DataError, match="expected at least one row"):

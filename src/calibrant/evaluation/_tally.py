@@ -207,8 +207,9 @@ class Tally:
     def _mean_confidence(self) -> float | None:
         """Return the mean confidence where true labels are not known; None elsewhere."""
         confidence = np.array(self.confidence)
-        is_sure = ~np.isnan(confidence)
-        return float(confidence[is_sure].mean()) if self.given and is_sure.any() else None
+        if not self.given or np.isnan(confidence).all():
+            return None
+        return float(np.nanmean(confidence))
 
     def metrics(
         self, *, expected: int | None, stopped: str, seconds: float, session_rows: int

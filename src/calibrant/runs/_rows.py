@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,7 @@ from calibrant.core._records import step_to_record
 from calibrant.core._rows import MAX_RUN_ROW_BYTES, Example, Row, read_rows
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.runs._directory import (
-    BATCH,
     DEMONSTRATIONS,
-    MANIFEST,
     METRICS,
     PREDICTIONS,
     RESULT,
@@ -66,19 +64,19 @@ _EVALUATED: Final = ""  # prompt of the rows of anything but a search
 _CHOSEN: Final = (FINAL, BEST, _EVALUATED)
 _LONGEST_TEXT: Final = 500
 _ROUNDING: Final = 1e-6  # exp of a sum may leave [0, 1] by this much
+_SPACES: Final = frozenset(space.value for space in LogprobSpace)
+_NUMBERS: Final = {
+    "index": "q",
+    "correct": "b",
+    "confidence": "d",
+    "cost": "d",
+    "latency_seconds": "d",
+    "called": "b",
+}
 _CORRECT: Final = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
 
 CountRow: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Called with the record of a row that has its final prediction; raises KeyError, TypeError or ValueError otherwise."""
-
-
-class _RowSource(Protocol):
-    """File or list that rows are read from, as often as needed."""
-
-    is_torn: bool
-
-    def read(self, wanted: Collection[int] | None = None) -> Iterator[Row]:
-        """Yield all rows, or those on the lines `wanted`, from 1."""
 
 
 def row_record(index: int, example: Example, prediction: Prediction, *, prompt: str = "") -> dict[str, Any]:
@@ -246,6 +244,8 @@ class SavedRow:
         1 right, 0 wrong, -1 unknown: the row failed with a transport error, or its true label is not known.
     cost, latency_seconds : float
         US dollars and seconds, at least 0; NaN where unknown.
+    called : bool
+        False where the model's answer was known already.
     """
 
     values: Mapping[str, Any]
@@ -259,6 +259,7 @@ class SavedRow:
     correct: int
     cost: float
     latency_seconds: float
+    called: bool
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> SavedRow:
@@ -288,6 +289,7 @@ class SavedRow:
             correct=UNKNOWN if outcome is Outcome.ERROR else _correct(values),
             cost=_amount(values, "cost"),
             latency_seconds=_amount(values, "latency_seconds"),
+            called=values.get("attempts", 1) != 0,
         )
 
 
@@ -366,72 +368,48 @@ class _RowFile:
             if wanted is not None and number not in wanted:
                 continue
             try:
-                values = _json_object(line)
+                values = _json_object(line, required=COLUMNS if self.is_run else ())
             except ValueError as error:
                 if not self.is_finished and not line.endswith(b"\n"):
                     self.is_torn = True
                     return
-                raise self._broken_line(error, line=number) from error
-            if self.is_run and not values.keys() >= _FIELDS:
-                raise self._foreign_row(values, line=number)
+                raise DataError(
+                    f"expected the line of a row, got one that does not fit ({error}): restore the file, or run the "
+                    "same command in a new directory.",
+                    path=self.path,
+                    line=number,
+                ) from error
             yield Row(values=values, path=self.path, line=number)
 
-    def _broken_line(self, error: ValueError, *, line: int) -> DataError:
-        return DataError(
-            f"expected the line of a row, got one that does not fit ({error}): restore the file, or run the same "
-            "command in a new directory.",
-            path=self.path,
-            line=line,
-        )
 
-    def _foreign_row(self, values: Mapping[str, Any], *, line: int) -> DataError:
-        missing = ", ".join(name for name in COLUMNS if name not in values)
-        return DataError(
-            f"expected a row of schema version {SCHEMA_VERSION}, got one without {missing}: another version of "
-            "calibrant wrote it; run the same command in a new directory.",
-            path=self.path,
-            line=line,
-        )
-
-
-_FIELDS: Final = frozenset(COLUMNS)
-
-
-def _json_object(line: bytes) -> dict[str, Any]:
+def _json_object(line: bytes, *, required: Sequence[str] = ()) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except RecursionError as error:
         raise ValueError(str(error)) from error
     if not isinstance(record, dict):
         raise ValueError(f"expected a JSON object, got {record!r:.40}")  # noqa: TRY004 (one error for all lines)
+    missing = [name for name in required if name not in record]
+    if missing:
+        raise ValueError(f"schema version {SCHEMA_VERSION} has {', '.join(missing)}, too")
     return record
 
 
-@dataclass(kw_only=True)
-class _DataFile:
-    """File of predictions that is not a run's: JSON Lines, CSV or Parquet."""
+@dataclass(frozen=True, kw_only=True)
+class _OtherRows:
+    """Rows in memory, or of a file that is not a run's."""
 
-    path: Path
+    path: Path | None = None
+    rows: Sequence[Row] = ()
     is_torn: bool = False
 
     def read(self, wanted: Collection[int] | None = None) -> Iterator[Row]:
-        """Yield the rows; see `_RowSource`."""
-        # It may be a copy of ours, which holds more than the text that was asked about.
-        for row in read_rows(self.path, max_row_bytes=MAX_RUN_ROW_BYTES):
-            if wanted is None or row.line in wanted:
-                yield row
-
-
-@dataclass(kw_only=True)
-class _RowList:
-    """Rows in memory."""
-
-    rows: Sequence[Row]
-    is_torn: bool = False
-
-    def read(self, wanted: Collection[int] | None = None) -> Iterator[Row]:
-        """Yield the rows; see `_RowSource`."""
-        yield from (row for row in self.rows if wanted is None or row.line in wanted)
+        """Yield the rows, or those on the lines `wanted` alone."""
+        rows: Iterable[Row] = self.rows
+        if self.path is not None:
+            # It may be a copy of ours, which holds more than the text that was asked about.
+            rows = read_rows(self.path, max_row_bytes=MAX_RUN_ROW_BYTES)
+        yield from (row for row in rows if wanted is None or row.line in wanted)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -511,7 +489,7 @@ class SavedRows:
     fingerprint: Fingerprint | None
     rows_with_low_label_mass: int
     _line: NDArray[np.int64] = field(repr=False)
-    _source: _RowSource = field(repr=False)
+    _source: _RowFile | _OtherRows = field(repr=False)
 
     @classmethod
     def load(cls, path: str | Path) -> SavedRows:
@@ -561,20 +539,15 @@ class SavedRows:
         """
         place = Path(path)
         file = place / PREDICTIONS if place.is_dir() else place
-        if place.is_dir() and not file.exists():
-            raise DataError(
-                f"expected {PREDICTIONS} in it, as `calibrant evaluate` and `calibrant optimize` leave it: choose "
-                "another directory, or run the evaluation first.",
-                path=place,
-            )
-        if not file.exists():
+        if not file.exists() and not place.is_dir():
             raise DataError("no such file or directory: check the path.", path=file)
         origin = read_origin(file.parent)
-        source = _row_source(file, is_run=origin is not None)
+        source: _RowFile | _OtherRows = _OtherRows(path=file)
+        if file.name == PREDICTIONS:
+            is_finished = any((file.parent / name).exists() for name in (RESULT, METRICS))
+            source = _RowFile(path=file, is_run=origin is not None, is_finished=is_finished)
         found = _read_columns(source, name=str(path), path=file)
-        if origin is None:
-            return found
-        return {prompt: _with_fingerprint(rows, *origin) for prompt, rows in found.items()}
+        return {prompt: _with_fingerprint(rows, origin) for prompt, rows in found.items()}
 
     @classmethod
     def of(
@@ -602,7 +575,7 @@ class SavedRows:
         """
         path = Path(name)
         rows = [Row(values=record, path=path, line=line) for line, record in enumerate(records, start=1)]
-        found = _read_columns(_RowList(rows=rows), name=name, path=path)
+        found = _read_columns(_OtherRows(rows=rows), name=name, path=path)
         *_, last = found.values()
         return replace(last, fingerprint=fingerprint)
 
@@ -649,103 +622,78 @@ class SavedRows:
                 yield checked
 
 
-def _row_source(file: Path, *, is_run: bool) -> _RowSource:
-    if file.name != PREDICTIONS:
-        return _DataFile(path=file)
-    is_finished = any((file.parent / name).exists() for name in (RESULT, METRICS))
-    return _RowFile(path=file, is_run=is_run, is_finished=is_finished)
-
-
 class _Columns:
     """Growing columns of one prompt's rows, before they become arrays."""
 
     def __init__(self) -> None:
-        self.line, self.called = array("q"), array("b")
-        self.index, self.correct = array("q"), array("b")
-        self.confidence, self.cost, self.latency_seconds = array("d"), array("d"), array("d")
+        self.line = array("q")
+        self.numbers: dict[str, array[Any]] = {name: array(kind) for name, kind in _NUMBERS.items()}
         self.answers: list[str | None] = []
         self.labels: list[str | None] = []
         self.outcomes: list[Outcome] = []
         self.fields: set[str] = set()
         self.label_set: tuple[str, ...] | None = None
-        self.space: str | None = None
+        self.space: LogprobSpace | None = None
         self.low_label_mass = 0
 
     def add(self, row: SavedRow, line: int) -> None:
         """Add a row; one that does not know its place has the next one."""
         values, place = row.values, len(self.line)
         self.line.append(line)
-        self.called.append(values.get("attempts", 1) != 0)
-        self.index.append(place if row.index is None else row.index)
-        self.correct.append(row.correct)
-        self.confidence.append(row.confidence)
-        self.cost.append(row.cost)
-        self.latency_seconds.append(row.latency_seconds)
+        for name, column in self.numbers.items():
+            number = getattr(row, name)
+            column.append(place if number is None else number)
         # Millions of rows have few labels, and every line has a text of its own for its label.
-        self.answers.append(None if row.answer is None else sys.intern(row.answer))
-        self.labels.append(None if row.label is None else sys.intern(row.label))
+        self.answers.append(row.answer and sys.intern(row.answer))
+        self.labels.append(row.label and sys.intern(row.label))
         self.outcomes.append(row.outcome)
         self.fields.update(values)
         self.low_label_mass += row.outcome is not Outcome.ERROR and has_low_label_mass(values)
-        if self.space is None and isinstance(space := values.get("space"), str):
-            self.space = space
-        if self.label_set is None and isinstance(probabilities := values.get("probabilities"), dict):
-            self.label_set = tuple(probabilities)
-
-    def rows(self, source: _RowSource, *, name: str, prompt: str, path: Path) -> SavedRows:
-        """Return the rows as arrays.
-
-        Raises
-        ------
-        DataError
-            Two rows have the same index.
-        """
-        index, lines = np.array(self.index), np.array(self.line)
-        _, first = np.unique(index, return_index=True)
-        if len(first) < len(index):
-            again = np.setdiff1d(np.arange(len(index)), first)[0]
-            message = f"expected every index once, got {index[again]} again"
-            raise _invalid_row(message, path, line=int(lines[again]))
-        return SavedRows(
-            name=name,
-            path=path,
-            prompt=prompt,
-            index=index,
-            confidence=np.array(self.confidence),
-            correct=np.array(self.correct),
-            cost=np.array(self.cost),
-            latency_seconds=np.array(self.latency_seconds),
-            answers=tuple(self.answers),
-            labels=tuple(self.labels),
-            outcomes=tuple(self.outcomes),
-            called=np.array(self.called, dtype=np.bool_),
-            fields=frozenset(self.fields),
-            label_set=self.label_set,
-            space=_space(self.space),
-            fingerprint=None,
-            rows_with_low_label_mass=self.low_label_mass,
-            _line=lines,
-            _source=source,
-        )
+        if self.space is None and values.get("space") in _SPACES:
+            self.space = LogprobSpace(values["space"])
+        if self.label_set is None and isinstance(values.get("probabilities"), dict):
+            self.label_set = tuple(values["probabilities"])
 
 
-def _space(name: str | None) -> LogprobSpace | None:
-    return LogprobSpace(name) if name in set(LogprobSpace) else None
-
-
-def _read_columns(source: _RowSource, *, name: str, path: Path) -> dict[str, SavedRows]:
+def _read_columns(source: _RowFile | _OtherRows, *, name: str, path: Path) -> dict[str, SavedRows]:
     """Read all rows once, and return their columns by prompt."""
-    columns: defaultdict[str, _Columns] = defaultdict(_Columns)
+    found: defaultdict[str, _Columns] = defaultdict(_Columns)
     for row in source.read():
         checked = _checked(row)
-        columns[checked.prompt].add(checked, row.line)
-    if not columns:
+        found[checked.prompt].add(checked, row.line)
+    if not found:
         raise DataError(
             "expected at least one row, got none: wait for the first answers, or run again.", path=path
         )
-    return {
-        prompt: found.rows(source, name=name, prompt=prompt, path=path) for prompt, found in columns.items()
-    }
+    rows = {}
+    for prompt, columns in found.items():
+        arrays: dict[str, Any] = {column: np.array(values) for column, values in columns.numbers.items()}
+        arrays["called"] = arrays["called"] != 0
+        rows[prompt] = SavedRows(
+            name=name,
+            path=path,
+            prompt=prompt,
+            **arrays,
+            answers=tuple(columns.answers),
+            labels=tuple(columns.labels),
+            outcomes=tuple(columns.outcomes),
+            fields=frozenset(columns.fields),
+            label_set=columns.label_set,
+            space=columns.space,
+            fingerprint=None,
+            rows_with_low_label_mass=columns.low_label_mass,
+            _line=np.array(columns.line),
+            _source=source,
+        )
+        _check_index(rows[prompt])
+    return rows
+
+
+def _check_index(rows: SavedRows) -> None:
+    _, first = np.unique(rows.index, return_index=True)
+    if len(first) < len(rows):
+        again = int(np.setdiff1d(np.arange(len(rows)), first)[0])
+        raise rows.invalid(again, f"expected every index once, got {rows.index[again]} again")
 
 
 def _checked(row: Row) -> SavedRow:
@@ -759,48 +707,37 @@ def _invalid_row(message: str, path: Path, *, line: int) -> DataError:
     return DataError(f"{message}: correct the row, or leave it out.", path=path, line=line)
 
 
-def _with_fingerprint(rows: SavedRows, source: Path, record: Mapping[str, Any]) -> SavedRows:
+def _with_fingerprint(rows: SavedRows, origin: tuple[Path, dict[str, Any]] | None) -> SavedRows:
     """Return the rows of a run with the fingerprint that its manifest or result records."""
-    if rows.space is None or rows.prompt == SEED:  # a result describes the best prompt
+    if origin is None or rows.space is None or rows.prompt == SEED:  # a result describes the best prompt
         return rows
+    source, record = origin
+    described = record.get("described") or record  # a batch job describes itself inside its state
     try:
-        found = _READERS[source.name](record, source.parent)
+        if "best_candidate" in record:
+            prompt = _best_prompt(record["best_candidate"], source.parent)
+        else:
+            prompt = asked_text(
+                described["prompt"], described["user_template"], described.get("demonstrations")
+            )
         # A run of answers with a structure writes its labels down itself.
-        described = (record.get("described") or record).get("label_set")
-        labels = rows.label_set if described is None else labels_from_record(described)
-        if found is None or labels is None:
+        written = described.get("label_set")
+        labels = rows.label_set if written is None else labels_from_record(written)
+        if labels is None:
             return rows
-        prompt, model = found
-        return replace(
-            rows, fingerprint=Fingerprint(prompt=prompt, model=model, space=rows.space, labels=labels)
-        )
+        fingerprint = Fingerprint(prompt=prompt, model=described["model"], space=rows.space, labels=labels)
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged_origin(source, error) from error
+    return replace(rows, fingerprint=fingerprint)
 
 
-def _evaluated(record: Mapping[str, Any], _: Path) -> tuple[str, str]:
-    """Return the prompt and the model of an evaluation."""
-    prompt = asked_text(record["prompt"], record["user_template"], record.get("demonstrations"))
-    return prompt, record["model"]
-
-
-def _submitted(record: Mapping[str, Any], directory: Path) -> tuple[str, str] | None:
-    """Return the prompt and the model of a batch; None for a job without its description."""
-    described = record.get("described")
-    return None if described is None else _evaluated(described, directory)
-
-
-def _searched(record: Mapping[str, Any], directory: Path) -> tuple[str, str]:
-    """Return the best prompt of a search, and its model."""
-    best = record["best_candidate"]
+def _best_prompt(best: Mapping[str, str], directory: Path) -> str:
+    """Return the best prompt of a search, as it was asked."""
     shown = None
     if best.get("demonstrations", "").strip():
         rows = (directory / DEMONSTRATIONS).read_text(encoding="utf-8")
         shown = demonstrated(DemonstrationSettings.from_text(best["demonstrations"]), rows)
-    return asked_text(best["system_prompt"], best.get("user_template"), shown), record["model"]
-
-
-_READERS: Final = {RESULT: _searched, MANIFEST: _evaluated, BATCH: _submitted}
+    return asked_text(best["system_prompt"], best.get("user_template"), shown)
 
 
 def _index(values: Mapping[str, Any]) -> int | None:

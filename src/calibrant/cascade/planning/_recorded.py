@@ -132,27 +132,18 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
             source = SavedRows.of(rows, name=name or "predictions")
         elif len(rows) == 2 and all(np.ndim(one) == 1 for one in rows):
             source = dict(zip(("confidence", "correct"), rows, strict=True))
-    if isinstance(source, SavedRows):
-        return RecordedRun(
-            name=source.name,
-            confidence=source.confidence,
-            correct=source.correct,
-            ids=source.index.tolist(),
-            inputs=source.inputs,
-            labels=source.labels,
-            cost=source.cost,
-            failed=source.failed,
-            fingerprint=source.fingerprint,
-        )
     if _has_columns(source):
-        source = {column: getattr(source, column, None) for column in _COLUMNS}
+        columns = {column: getattr(source, column, None) for column in _COLUMNS}
+        if isinstance(source, SavedRows):
+            columns["ids"] = source.index.tolist()
+        source = columns
     if not isinstance(source, Mapping) or not {"confidence", "correct"} <= set(source):
         raise ConfigurationError(
             "Expected a recorded run: a RecordedRun, an object or a pair with confidence and correct, lines of "
             f"predictions.jsonl, or the path of a run, got {type(source).__name__}."
         )
-    columns: dict[str, Any] = {one: source[one] for one in _COLUMNS if source.get(one) is not None}
-    return RecordedRun(**{"name": name, **columns})
+    given: dict[str, Any] = {one: source[one] for one in _COLUMNS if source.get(one) is not None}
+    return RecordedRun(**{"name": name, **given})
 
 
 def _has_columns(source: object) -> bool:
