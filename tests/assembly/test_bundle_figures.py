@@ -17,11 +17,11 @@ from calibrant.assembly._bundle import Figure
 from calibrant.assembly._bundle_export import _history
 from calibrant.assembly._bundle_figures import LABELS_ANSWERED, figure_warnings, figures_of
 from calibrant.assembly._task_record import record_run
-from calibrant.calibration._saved import SavedPredictions, read_predictions
 from calibrant.core import Example, LabelSet, Prediction, ProviderError, StateError, Task
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
+from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
 from command_line import prediction_rows
 from packed import packed
@@ -38,16 +38,14 @@ def suggested(high: float) -> dict[str, Any]:
     return {**NOTHING, "suggested": {"high": high, "low": 0.1, "n": 9, "warnings": []}}
 
 
-def predictions(*rows: tuple[float | None, bool | None]) -> SavedPredictions:
+def predictions(*rows: tuple[float | None, bool | None]) -> SavedRows:
     """Return saved predictions of these confidences, and whether they are right."""
-    return read_predictions(
+    return SavedRows.of(
         [{"confidence": confidence, "correct": correct} for confidence, correct in rows], name="x"
     )
 
 
-def accepted(
-    saved: SavedPredictions, thresholds: dict[str, Any], name: str = "accepted answers"
-) -> list[Figure]:
+def accepted(saved: SavedRows, thresholds: dict[str, Any], name: str = "accepted answers") -> list[Figure]:
     """Return the figures about accepted answers, or about others of that name."""
     figures = figures_of(saved, LABELS, thresholds=thresholds)
     return [figure for figure in figures if figure.name.startswith(name)]
@@ -80,13 +78,13 @@ def test_a_run_without_metrics_is_counted() -> None:
         {"label": "a", "answer": None},
     ]
     labels = LabelSet(["a", "b"])
-    figures = figures_of(read_predictions(rows, name="x"), labels)
+    figures = figures_of(SavedRows.of(rows, name="x"), labels)
     assert [(figure.name, figure.estimate, figure.rows) for figure in figures] == [
         ("accuracy, all rows", 1 / 3, 3),
         ("accuracy, answered rows", 1 / 2, 2),
         (LABELS_ANSWERED, 1 / 2, 2),
     ]
-    assert figures_of(read_predictions(rows[3:], name="x"), labels) == ()
+    assert figures_of(SavedRows.of(rows[3:], name="x"), labels) == ()
 
 
 def searched(**changes: Any) -> dict[str, Any]:

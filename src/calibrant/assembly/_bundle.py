@@ -15,7 +15,6 @@ from calibrant.assembly._task_record import RecordedTask, checked_record, task_f
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.calibration._saved import DEMONSTRATIONS
 from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
@@ -26,6 +25,7 @@ from calibrant.core._sections import Number, Section, Share
 from calibrant.heads._head import Head
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.logprobs._schema import enum_schema
+from calibrant.runs._directory import DEMONSTRATIONS
 
 _THRESHOLDS: Final = frozenset({"suggested", "no_suggestion", "certified", "certification"})
 

@@ -22,7 +22,6 @@ from calibrant.assembly._task_record import (
     with_model_alone,
 )
 from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.calibration._saved import DEMONSTRATIONS, UNKNOWN, SavedPredictions
 from calibrant.calibration._thresholds import suggest_thresholds
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
@@ -32,12 +31,12 @@ from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
-from calibrant.evaluation._saved import load_predictions
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._models import call_options
 from calibrant.inference.doctor._records import identity
 from calibrant.logprobs._schema import enum_schema
-from calibrant.runs._directory import MANIFEST, read_manifest, unfinished
+from calibrant.runs._directory import DEMONSTRATIONS, MANIFEST, read_manifest, unfinished
+from calibrant.runs._rows import UNKNOWN, SavedRows
 
 _HISTORY: Final = 1000  # confidences that are kept
 _DESCRIBED: Final = (
@@ -144,7 +143,7 @@ def fitted_files(
     task: Task,
     *,
     calibrator: ConfidenceCalibrator | None = None,
-    held_out: SavedPredictions | None = None,
+    held_out: SavedRows | None = None,
 ) -> dict[str, str]:
     """Return the files of a bundle for a classifier that was fitted in memory, without a run.
 
@@ -156,7 +155,7 @@ def fitted_files(
         The task it was opened from, with the prompt it asks under.
     calibrator : ConfidenceCalibrator, optional
         Of the confidence in its labels.
-    held_out : SavedPredictions, optional
+    held_out : SavedRows, optional
         Predictions of labelled rows, none of which taught the head or the calibrator of its own prediction. Figures,
         history and suggested thresholds come from them.
 
@@ -195,7 +194,7 @@ def fitted_files(
     return files
 
 
-def _suggested(predictions: SavedPredictions | None) -> dict[str, Any]:
+def _suggested(predictions: SavedRows | None) -> dict[str, Any]:
     """Return the contents of ``thresholds.json``: suggestions, or the reason for none."""
     found: dict[str, Any] = {
         "suggested": None,
@@ -235,7 +234,7 @@ class _ExportedRun:
         self._search, self._metrics = _record(path / "result.json"), _record(path / "metrics.json")
         if (why := unfinished(path)) is not None:
             raise StateError(f"{path} {why}: run the same command again to finish it, and export then.")
-        self._predictions = load_predictions(path)
+        self._predictions = SavedRows.load(path)
         if self._predictions.fingerprint is None:
             raise StateError(
                 f"{path}: expected a run that says which prompt and model its predictions are from (run.json, "
@@ -462,7 +461,7 @@ def _text(path: Path) -> str:
         raise StateError(f"{path}: cannot be read ({error}): restore it, or run again.") from error
 
 
-def _history(predictions: SavedPredictions, labels: LabelSet) -> BundleHistory:
+def _history(predictions: SavedRows, labels: LabelSet) -> BundleHistory:
     known = np.sort(predictions.confidence[~np.isnan(predictions.confidence)])
     if len(known) > _HISTORY:
         known = known[np.linspace(0, len(known) - 1, _HISTORY).round().astype(np.intp)]

@@ -83,7 +83,7 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     entry, problem = None, None
     if history is not None and result.directory is not None and result.metrics.complete:
         try:
-            entry = history[1].record(history[0], result.directory)
+            entry = history[1].record(history[0], result, result.directory)
         except StateError as error:  # the numbers are printed first
             problem = error
     print_result(

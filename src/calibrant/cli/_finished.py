@@ -18,6 +18,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._task import Task
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.runs._directory import unfinished
+from calibrant.runs._rows import SavedRows
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Calibrate, Compare, Export, Report
@@ -38,7 +39,7 @@ def calibrate(options: Calibrate) -> None:
     predictions, out, seed = options.predictions, options.out, options.seed
     if not options.head and options.embeddings is None:
         result = evaluation.calibrate_predictions(
-            evaluation.load_predictions(predictions),
+            SavedRows.load(predictions),
             target_accuracy=options.target_accuracy,
             delta=options.delta,
             seed=seed,
@@ -159,7 +160,7 @@ def compare(options: Compare) -> None:
         raise ConfigurationError(
             f"Expected different runs, got one of them twice: {', '.join(map(str, runs))}. Name each once."
         )
-    found = evaluation.compare_predictions([evaluation.load_predictions(path) for path in runs])
+    found = evaluation.compare_predictions([SavedRows.load(path) for path in runs])
     print_output(found.to_record(), _comparison_lines(found), as_json=options.as_json)
     if options.require_better and not found.all_better:
         failing = ", ".join(one.name for one in found.differences if not one.is_better)

@@ -198,7 +198,7 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
     run, label_prior = options.run, options.label_prior
     head = settings.file if run is None and label_prior is None else None
     if run is not None:
-        from calibrant.calibration._saved import DEMONSTRATIONS
+        from calibrant.runs._directory import DEMONSTRATIONS
 
         best = _best_candidate(run / "result.json")
         template = best.get("user_template")
@@ -254,7 +254,7 @@ def write_demonstrations(predictor: BasePredictor, directory: Path) -> None:
     """Write the demonstrations to a run's directory, if the classifier has any."""
     shown = predictor.demonstrations if isinstance(predictor, inference.Classifier) else None
     if shown is not None and shown.settings is not None:
-        from calibrant.calibration._saved import DEMONSTRATIONS
+        from calibrant.runs._directory import DEMONSTRATIONS
 
         write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
 

@@ -11,20 +11,17 @@ from pathlib import Path
 from typing import Final
 
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
-from calibrant.calibration._saved import DEMONSTRATIONS
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import DataError, ProviderError
-from calibrant.core._files import write_atomically
+from calibrant.core._files import atomic_bytes_writer, write_atomically
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.core._records import prediction_to_record
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.evaluation._calibrate import CALIBRATION, calibrate_search
-from calibrant.evaluation._saved import load_predictions
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
 from calibrant.inference._classifier import Classifier
@@ -50,7 +47,8 @@ from calibrant.optimization._result import (
     final_score,
     score_prompt,
 )
-from calibrant.runs._records import origin_record
+from calibrant.runs._directory import DEMONSTRATIONS, PREDICTIONS
+from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows, record_line, row_record
 
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
 
@@ -197,7 +195,7 @@ class TestStage(SearchStage):
         predictions = self._test()
         result = self._result(predictions, seconds=time.perf_counter() - started)
         if self.directory is not None:
-            self._write(self.directory, result, predictions)
+            self._write(self.directory, result)
         return result
 
     def _best(self) -> Predictor:
@@ -256,26 +254,11 @@ class TestStage(SearchStage):
             predictions = [self.adapter.corrected(query, prediction) for query, prediction in pairs]
         return [replace(prediction, features=None) for prediction in predictions]
 
-    def _write(
-        self, directory: Path, result: OptimizationResult, predictions: Mapping[str, Sequence[Prediction]]
-    ) -> None:
+    def _write(self, directory: Path, result: OptimizationResult) -> None:
         """Write the result, the predictions and the best prompt's files to a directory, atomically."""
-        lines = [
-            {
-                "row": number,
-                "prompt": name,
-                "input": example.input,
-                "answer": example.answer,
-                "correct": prediction.label == example.answer,
-                **origin_record(example),
-                **prediction_to_record(prediction),
-            }
-            for name, made in predictions.items()
-            for number, (example, prediction) in enumerate(zip(self.task.test, made, strict=True))
-            if name != "prior"
-        ]
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        write_atomically(directory / "predictions.jsonl", text)
+        with atomic_bytes_writer(directory / PREDICTIONS) as file:
+            for saved in result.test_rows.values():
+                file.writelines(record_line(row.values) for row in saved.rows())
         write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
         record = {**result.to_record(), "label_set": labels_to_record(self.task.labels)}
         write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))
@@ -294,7 +277,21 @@ class TestStage(SearchStage):
         if not (directory / CALIBRATION).exists():  # one that the user made stays
             # On the test rows, which neither the prompt nor its head saw; too few of them teach nothing.
             with contextlib.suppress(DataError):
-                calibrate_search(load_predictions(directory)).write(directory)
+                saved = result.test_rows[BEST if self.head is None else FINAL]
+                if saved.space is not None:
+                    saved = replace(saved, fingerprint=replace(fingerprint, space=saved.space))
+                calibrate_search(saved).write(directory)
+
+    def _test_rows(self, predictions: Mapping[str, Sequence[Prediction]]) -> dict[str, SavedRows]:
+        """Return the test rows with their predictions, by prompt."""
+        name = self.task.name if self.directory is None else str(self.directory)
+        saved = {}
+        for prompt in (SEED, BEST, FINAL):
+            if prompt in predictions:
+                pairs = zip(self.task.test, predictions[prompt], strict=True)
+                records = [row_record(index, *pair, prompt=prompt) for index, pair in enumerate(pairs)]
+                saved[prompt] = SavedRows.of(records, name=name)
+        return saved
 
     def _result(
         self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
@@ -338,6 +335,7 @@ class TestStage(SearchStage):
             by_head=found.by_head,
             detectable_gain=self.plan.detectable_gain,
             final=final,
+            test_rows=self._test_rows(predictions),
         )
 
 

@@ -13,7 +13,6 @@ from typing import Final
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import select_calibrator
-from calibrant.calibration._saved import SavedPredictions, read_predictions
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import OnPrediction, Predictor
@@ -24,6 +23,7 @@ from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import head_of, held_out_predictions
 from calibrant.inference._loop import run_sync
 from calibrant.runs._journal import JsonlStore, PredictionJournal
+from calibrant.runs._rows import SavedRows
 
 # Rows that the model is asked about by default. On three tasks of 2 to 6 labels the embedded model's head gained 0.15,
 # 0.06 and 0.01 accuracy from 100 to 300 rows, and 0.02 from 300 to 480 on the hardest.
@@ -126,13 +126,13 @@ class Learned:
         The head that the rows support.
     calibrator : ConfidenceCalibrator or None
         Calibrator of the confidence in the head's labels, fitted on held-out predictions.
-    held_out : SavedPredictions or None
+    held_out : SavedRows or None
         Predictions on the rows, each by a head that was fitted on other rows.
     """
 
     head: Head | None = None
     calibrator: ConfidenceCalibrator | None = None
-    held_out: SavedPredictions | None = None
+    held_out: SavedRows | None = None
 
     @classmethod
     def of(cls, classifier: Classifier, rows: Sequence[Example]) -> Learned:
@@ -150,7 +150,7 @@ class Learned:
         answer_texts(classifier.with_features(), texts, lambda _, prediction: found.append(prediction))
         rows = rows[: len(found)]
         head = head_of(found, [row.answer for row in rows], texts[: len(found)], labels=classifier.labels)
-        saved = read_predictions(
+        saved = SavedRows.of(
             {"input": row.input, "answer": row.answer, "label": one.label, "confidence": one.confidence}
             for row, one in zip(rows, held_out_predictions(head, found), strict=True)
             if one is not None and one.confidence is not None

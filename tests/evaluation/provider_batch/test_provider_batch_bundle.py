@@ -14,7 +14,7 @@ import calibrant
 from calibrant.assembly import export, read_bundle
 from calibrant.cli._app import app
 from calibrant.core import StateError
-from calibrant.evaluation import load_predictions
+from calibrant.runs import SavedRows
 
 WriteTask = Callable[..., Path]
 MODEL = '\n[model]\nname = "openai/tiny"\n[model.options]\nseed = 3\n'
@@ -79,20 +79,19 @@ def test_another_prompt_is_the_one_that_was_submitted(task: Path, tmp_path: Path
 
 
 def test_a_job_without_its_description_says_so(task: Path, tmp_path: Path) -> None:
-    """A job without its description raises StateError when exported."""
+    """A job without its description raises StateError when it is read or exported."""
     job = collected(task, tmp_path / "job")
     record = json.loads((job / "batch.json").read_text())
     del record["described"]
     (job / "batch.json").write_text(json.dumps(record))
-    assert load_predictions(job).fingerprint is None
-    with pytest.raises(
-        StateError, match=r"expected a run that says .* \(run\.json, result\.json or batch\.json"
-    ):
+    with pytest.raises(StateError, match=r"batch\.json: expected what the predictions depend on"):
+        SavedRows.load(job)
+    with pytest.raises(StateError, match=r"batch\.json: expected what the predictions depend on"):
         export(job, tmp_path / "bundle", task=task)
 
 
 def test_a_job_that_is_not_collected_is_no_run(task: Path, tmp_path: Path) -> None:
-    """Exporting a job that is not collected raises DataError."""
+    """Exporting a job that is not collected raises StateError."""
     run("batch", "submit", task, "--out", tmp_path / "job")
-    with pytest.raises(calibrant.core.DataError, match=r"expected predictions\.jsonl"):
+    with pytest.raises(StateError, match=r"predictions\.jsonl: expected the predictions of a run"):
         export(tmp_path / "job", tmp_path / "bundle")
