@@ -114,20 +114,6 @@ def test_required_files_must_be_listed(bundle: Path) -> None:
     assert "expected labels.json among the files, got none" in refused(bundle)
 
 
-def test_only_the_packed_scorer_is_loaded(bundle: Path) -> None:
-    """Settings that name a scorer's file elsewhere raise StateError."""
-    edited(bundle, "settings.json", lambda value: value["tasks"][0].update(model=None, cascade=LEARNED))
-    resealed(bundle)
-    assert "expected learned.json where a learned scorer is used" in refused(bundle)
-
-
-LEARNED = {
-    "confidence_method": "learned",
-    "learned_file": "../../elsewhere.json",
-    "models": [{"name": "a"}, {"name": "b"}],
-}
-
-
 def edited(folder: Path, name: str, change: Callable[[Any], object]) -> None:
     """Change the JSON value in a file."""
     value = json.loads((folder / name).read_text())
@@ -335,7 +321,7 @@ def test_other_places_are_no_bundles(tmp_path: Path, kind: str) -> None:
 )
 def test_ambiguous_json_is_refused(bundle: Path, content: str, why: str) -> None:
     """Repeated keys, infinite numbers and deep nesting raise StateError in every file."""
-    for name in (*FILES, "calibrator.json", "label_prior.json", "plan.json", "learned.json"):
+    for name in (*FILES, "calibrator.json", "label_prior.json", "plan.json"):
         path = bundle / name
         before = path.read_text() if path.exists() else None
         path.write_text(content)

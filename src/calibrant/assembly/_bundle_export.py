@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.assembly._bundle import LEARNED, Bundle, BundleHistory, BundleSettings, Figure, read_bundle
+from calibrant.assembly._bundle import Bundle, BundleHistory, BundleSettings, Figure, read_bundle
 from calibrant.assembly._bundle_figures import figures_of
 from calibrant.assembly._bundle_files import json_text, refuse_taken, write_folder
 from calibrant.assembly._task_record import (
@@ -339,22 +339,18 @@ class _ExportedRun:
         return files
 
     def _settings_files(self) -> dict[str, str]:
-        """Return ``settings.json``, and the learned scorer that it names."""
-        files, tasks = {}, []
+        """Return ``settings.json``."""
+        tasks = []
         for number, record in enumerate(self._settings.tasks):
             packed = _PACKED_ALWAYS if number else _PACKED
             own = {key: value for key, value in record.items() if key not in packed}
-            if own["cascade"] is not None and own["cascade"].get("learned_file") is not None:
-                files[LEARNED] = _text(Path(own["cascade"]["learned_file"]))
-                own["cascade"] = {**own["cascade"], "learned_file": LEARNED}
             if self._demonstrations is not None:  # a search may have found others than the task's
                 own["demonstrations"] = self._demonstrations.model_dump()
             tasks.append(own)
         settings = BundleSettings(
             tasks=tuple(tasks), prompt_for_all=self._settings.prompt_for_all, description=self._description
         )
-        files["settings.json"] = json_text(dict(settings))
-        return files
+        return {"settings.json": json_text(dict(settings))}
 
     def _measured_files(self, task: Task) -> dict[str, str]:
         """Return the files of figures, history and thresholds, empty if demonstrations are left out."""

@@ -28,7 +28,7 @@ _REQUIRED: Final = (
     "figures.json history.json labels.json prompt.txt schema.json settings.json thresholds.json"
 )
 _OPTIONAL: Final = (
-    "calibrator.json demonstrations.jsonl head.json label_prior.json learned.json plan.json user_template.txt"
+    "calibrator.json demonstrations.jsonl head.json label_prior.json plan.json user_template.txt"
 )
 _MANIFEST_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20
