@@ -476,12 +476,17 @@ def test_unfinished_or_damaged_runs_are_refused(evaluated: Path, tmp_path: Path)
     for name, why in (("nowhere", "no such directory"), ("empty", r"expected the predictions of a run")):
         with pytest.raises((DataError, StateError), match=why):
             export(tmp_path / name, out)
-    foreign = '{"kind": "calibration", "fingerprint": {"model": "other"}}'
+    foreign = '{"schema_version": 1, "kind": "calibration", "fingerprint": {"model": "other"}}'
     prior = '{"kind": "label-prior correction", "version": 1}'
     settings = '{"kind": "settings of a run", "version": 1, "tasks": [{}]}'
     for name, old, new, why in (
         ("metrics.json", '"complete": true', '"complete": false', "ended early"),
-        ("metrics.json", None, '{"complete": true}', "damaged: its files are not what a run leaves"),
+        (
+            "metrics.json",
+            None,
+            '{"schema_version": 1, "complete": true}',
+            "damaged: its files are not what a run leaves",
+        ),
         ("calibration.json", None, foreign, r"got calibration\.json of others"),
         ("calibration.json", None, "{", r"calibration\.json: expected a JSON object"),
         ("task.json", '"seed": 3', '"seed": 4', "options of the model"),

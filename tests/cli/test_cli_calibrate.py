@@ -313,7 +313,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     ("metrics", "said"),
     [
         ({"complete": True}, ""),
-        ({}, ""),  # of a search: result.json
+        ({"best_candidate": {"system_prompt": "p"}, "model": "m"}, ""),
         ({"complete": False, "stopped": "Ctrl-C"}, "holds a run that ended early (Ctrl-C)"),
         (None, "has neither metrics.json nor result.json"),
     ],
@@ -323,10 +323,12 @@ def test_an_unfinished_run_is_noticed(tmp_path: Path, metrics: dict[str, Any] | 
     run_directory = tmp_path / "run"
     run_directory.mkdir()
     write_rows(run_directory / "predictions.jsonl", rows(200))
-    (run_directory / "run.json").write_text('{"prompt": "p", "user_template": null, "model": "m"}')
+    (run_directory / "run.json").write_text(
+        '{"schema_version": 1, "prompt": "p", "user_template": null, "model": "m"}'
+    )
     if metrics is not None:
-        name = "metrics.json" if metrics else "result.json"
-        (run_directory / name).write_text(json.dumps(metrics))
+        name = "metrics.json" if "complete" in metrics else "result.json"
+        (run_directory / name).write_text(json.dumps({"schema_version": 1, **metrics}))
     found = done(run(run_directory, "--out", tmp_path / "out"))
     assert said in found.stderr
     assert ("warning" in found.stderr) == bool(said)
