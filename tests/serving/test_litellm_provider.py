@@ -11,9 +11,9 @@ from typing import Any
 import litellm
 import pytest
 
-from calibrant.assembly import Bundle, load
 from calibrant.core import ConfigurationError, StateError
 from calibrant.serving import BundleProvider
+from calibrant.tuned import Tuned, load
 from fault_server import FaultServer
 
 NAME = "calibrant/animals"
@@ -37,9 +37,7 @@ def server() -> Iterator[FaultServer]:
 
 
 @pytest.fixture
-def provider(
-    bundle: Bundle, server: FaultServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[BundleProvider]:
+def provider(bundle: Tuned, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[BundleProvider]:
     """Return the provider, registered for one test."""
     for name in ("custom_provider_map", "provider_list", "_custom_providers"):
         monkeypatch.setattr(litellm, name, list(getattr(litellm, name)))
@@ -60,7 +58,7 @@ def user(text: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("provider")
-def test_litellm_answers_with_the_bundle(bundle: Bundle, server: FaultServer) -> None:
+def test_litellm_answers_with_the_bundle(bundle: Tuned, server: FaultServer) -> None:
     """Litellm returns the service's answer; only the prompt and the last user message are sent."""
     with contextlib.closing(load(bundle, options={"api_base": server.api_base})) as classifier:
         expected = classifier.classify("one dog")
@@ -140,7 +138,7 @@ def test_litellm_s_timeout_is_kept() -> None:
     assert getattr(found.value, "status_code", None) in {408, 504}
 
 
-def test_wrong_bundles_are_refused(bundle: Bundle, tmp_path: Any) -> None:
+def test_wrong_bundles_are_refused(bundle: Tuned, tmp_path: Any) -> None:
     """Options for another bundle, no bundle, or a wrong folder raise an error in the constructor."""
     with pytest.raises(ConfigurationError, match="options for other"):
         BundleProvider({"animals": bundle.path}, options={"other": {}})

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import Bundle, load
+from calibrant.tuned import Tuned, load
 from fault_server import FaultServer
 
 pytestmark = [pytest.mark.proxy, pytest.mark.timeout(300)]
@@ -85,7 +85,7 @@ def user(text: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def proxy(bundle: Bundle, server: FaultServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def proxy(bundle: Tuned, server: FaultServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Return the port of a running proxy."""
     command = os.environ.get("LITELLM_PROXY")
     if not command:
@@ -126,7 +126,7 @@ def await_answer(process: subprocess.Popen[bytes], port: int, log: Path) -> None
     pytest.fail(f"the proxy does not answer: {log.read_text()[-3000:]}")
 
 
-def test_the_proxy_answers_with_the_bundle(proxy: int, bundle: Bundle, server: FaultServer) -> None:
+def test_the_proxy_answers_with_the_bundle(proxy: int, bundle: Tuned, server: FaultServer) -> None:
     """The proxy returns the classifier's answer and its tokens, whole and as a stream."""
     with contextlib.closing(load(bundle, options={"api_base": server.api_base})) as classifier:
         expected = classifier.classify("one dog")

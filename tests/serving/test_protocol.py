@@ -19,9 +19,9 @@ from fastapi import FastAPI
 from fastapi.responses import Response
 from uvicorn.server import ServerState
 
-from calibrant.assembly import Bundle
 from calibrant.serving import ConnectionLimits
 from calibrant.serving._server import PatientProtocol
+from calibrant.tuned import Tuned
 from held import PATH, SECONDS, Held, app, ask, counts
 
 POST = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -79,7 +79,7 @@ def sending(running: Any, head: bytes) -> Any:
         yield line
 
 
-def test_a_slow_body_is_408(serve: Any, bundle: Bundle) -> None:
+def test_a_slow_body_is_408(serve: Any, bundle: Tuned) -> None:
     """A body that arrives too slowly gets 408, and other requests are answered meanwhile."""
     held = Held(held=False)
     running = serve(app(bundle, held))
@@ -105,7 +105,7 @@ def test_bodies_have_their_own_timeout(running: Any) -> None:
         assert status(line) == 200
 
 
-def test_the_longest_idle_connection_is_closed(serve: Any, bundle: Bundle) -> None:
+def test_the_longest_idle_connection_is_closed(serve: Any, bundle: Tuned) -> None:
     """Idle connections are closed when too many come, and one with a request in progress stays."""
     held = Held()
     running = serve(app(bundle, held, connections=ConnectionLimits(seconds_idle=0.0, most_connections=4)))
@@ -127,7 +127,7 @@ def test_the_longest_idle_connection_is_closed(serve: Any, bundle: Bundle) -> No
 
 
 @pytest.mark.parametrize("idle", [False, True])
-def test_without_idle_connections_the_last_is_refused(serve: Any, bundle: Bundle, idle: bool) -> None:
+def test_without_idle_connections_the_last_is_refused(serve: Any, bundle: Tuned, idle: bool) -> None:
     """When no connection is idle, one too many gets 503, and others wait until there is room."""
     held = Held(held=not idle)
     limits = ConnectionLimits(seconds_idle=float(SECONDS), most_connections=2)
@@ -159,7 +159,7 @@ def test_without_idle_connections_the_last_is_refused(serve: Any, bundle: Bundle
 
 
 @pytest.mark.parametrize(("clients", "most"), [(300, 20), pytest.param(2_000, 512, marks=pytest.mark.slow)])
-def test_a_crowd_is_not_reset(serve: Any, bundle: Bundle, clients: int, most: int) -> None:
+def test_a_crowd_is_not_reset(serve: Any, bundle: Tuned, clients: int, most: int) -> None:
     """In a crowd of clients every connection gets 200, 429 or 503."""
     held = Held()
     limits = ConnectionLimits(most_connections=most, seconds_idle=float(SECONDS))
@@ -188,7 +188,7 @@ def test_a_crowd_is_not_reset(serve: Any, bundle: Bundle, clients: int, most: in
     assert running.ask(path="/healthz", method="GET").status == 200
 
 
-def test_a_crowd_is_accepted_in_parts(serve: Any, bundle: Bundle) -> None:
+def test_a_crowd_is_accepted_in_parts(serve: Any, bundle: Tuned) -> None:
     """At most one and a half times the limit of connections are open; the others wait."""
     limits = ConnectionLimits(most_connections=4, seconds_idle=float(SECONDS))
     running = serve(app(bundle, Held(held=False), connections=limits))
@@ -226,7 +226,7 @@ def file_descriptors(most: int) -> Any:
     ],
     ids=["length first", "chunked first", "HTTP/1.0"],
 )
-def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Bundle, head: bytes) -> None:
+def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Tuned, head: bytes) -> None:
     """A body with two lengths gets 400, and nothing after it is read as a request."""
     held = Held(held=False)
     running = serve(app(bundle, held))
@@ -239,7 +239,7 @@ def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Bundle, head: byte
     assert held.asked == []
 
 
-def test_a_body_in_tiny_chunks_is_refused(serve: Any, bundle: Bundle) -> None:
+def test_a_body_in_tiny_chunks_is_refused(serve: Any, bundle: Tuned) -> None:
     """A body in too many tiny chunks gets 400, and a reasonable number of chunks is read."""
     held = Held(held=False)
     running = serve(app(bundle, held))
@@ -317,7 +317,7 @@ def test_a_lost_sender_is_no_error(running: Any, caplog: pytest.LogCaptureFixtur
     assert not errors(caplog)
 
 
-def test_the_headers_timer_restarts(serve: Any, bundle: Bundle) -> None:
+def test_the_headers_timer_restarts(serve: Any, bundle: Tuned) -> None:
     """The timer for headers starts anew after every answer, even after a slow one."""
     held = Held()
     running = serve(app(bundle, held))
@@ -365,7 +365,7 @@ def protocol(state: ServerState, limits: ConnectionLimits = LIMITS) -> PatientPr
 
 
 @pytest.mark.parametrize("patient", [True, False])
-def test_an_unread_answer_ends_the_connection(serve: Any, bundle: Bundle, *, patient: bool) -> None:
+def test_an_unread_answer_ends_the_connection(serve: Any, bundle: Tuned, *, patient: bool) -> None:
     """An answer that nobody reads ends the connection; a slow reader gets all of it."""
     size = 16 << 20  # more than sockets hold
     made = app(bundle, Held(held=False))
@@ -403,7 +403,7 @@ def test_endless_headers_are_refused(running: Any) -> None:
         assert rest(line).startswith(b"HTTP/1.1 400")
 
 
-def test_a_pipeline_is_answered_in_order(serve: Any, bundle: Bundle) -> None:
+def test_a_pipeline_is_answered_in_order(serve: Any, bundle: Tuned) -> None:
     """Requests that were sent together are answered in order."""
     running = serve(app(bundle, Held(held=False), most_texts=1))
     with running.connected() as line:

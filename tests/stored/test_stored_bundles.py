@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import calibrant
-from calibrant.assembly import export, read_bundle
 from calibrant.testing import FakeClient
+from calibrant.tuned import Tuned
 from stored_files import rows
 from stored_model import LARGE, SMALL
 
@@ -64,11 +64,13 @@ def test_a_bundle_predicts_what_its_run_predicted(untouched: Path, bundle: str, 
 @pytest.mark.usefixtures("models")
 @pytest.mark.parametrize(("bundle", "directory"), OF_RUNS)
 def test_a_run_is_exported_as_it_was(stored: Path, bundle: str, directory: str) -> None:
-    """A stored run is exported with the same files as then, apart from the manifest and the card."""
-    export(stored / directory, stored / "again")
+    """A stored run is exported with the same files as then; settings and fits are written in the present layout."""
+    Tuned.from_run(stored / directory).save(stored / "again")
     names = {path.name for path in (stored / bundle).iterdir()} - {"card.md"}
     assert {path.name for path in (stored / "again").iterdir()} == names
-    for name in sorted(names - {"manifest.json"}):
+    for name in sorted(
+        names - {"manifest.json", "settings.json", "head.json", "label_prior.json", "calibrator.json"}
+    ):
         assert (stored / "again" / name).read_text() == (stored / bundle / name).read_text(), name
 
 
@@ -101,7 +103,7 @@ def test_a_calibrator_in_a_bundle_gives_the_value_it_gave(untouched: Path) -> No
         "bundle-with-plan": [0.8, 0.8],
     }
     for name, values in expected.items():
-        bundle = read_bundle(untouched / name)
+        bundle = Tuned.load(untouched / name)
         with calibrant.load(untouched / name) as classifier:
             found = classifier.classify_many(["test 0 woof", "test 1 meow"])
         assert [bundle.calibrated(one) for one in found] == pytest.approx(values)
@@ -121,7 +123,7 @@ def test_a_bundle_accepts_what_it_accepted(
     untouched: Path, name: str, accepted: list[bool], rule: str, decided_by: str, threshold: float | None
 ) -> None:
     """The bundle accepts by its certificate or its cascade's thresholds, never by a suggestion."""
-    bundle = read_bundle(untouched / name)
+    bundle = Tuned.load(untouched / name)
     with calibrant.load(untouched / name) as classifier:
         found = [bundle.decide(one) for one in classifier.classify_many(["test 0 woof", "test 2 woof"])]
     assert [one.accepted for one in found] == accepted
@@ -135,7 +137,7 @@ def test_the_figures_of_a_bundle_are_those_of_its_run(untouched: Path) -> None:
     """The bundle's accuracy is that of the stored rows."""
     for name, directory in OF_RUNS:
         right = [row["label"] == row["answer"] for row in rows(untouched / directory)]
-        figures = {figure.name: figure for figure in read_bundle(untouched / name).figures}
+        figures = {figure.name: figure for figure in Tuned.load(untouched / name).figures}
         assert figures["accuracy, all rows"].estimate == pytest.approx(np.mean(right)), name
         assert figures["accuracy, all rows"].rows == len(right)
 

@@ -17,7 +17,6 @@ import pytest
 
 import calibrant
 from batch_server import KEY, BatchServer
-from calibrant.assembly import export, read_bundle
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.core import Example
 from calibrant.evaluation import (
@@ -29,6 +28,7 @@ from calibrant.evaluation import (
     submit_batch,
 )
 from calibrant.inference import Classifier, RetryPolicy
+from calibrant.tuned import Tuned
 from stored_files import content, rows
 
 SOON = Polling(seconds=0.01, timeout_seconds=30)
@@ -126,8 +126,8 @@ def test_a_job_is_read_as_a_run(stored: Path) -> None:
     found = load_predictions(stored / "job")
     assert found.fingerprint is not None
     assert (found.fingerprint.model, found.fingerprint.labels) == ("openai/tiny", ("cat", "dog"))
-    bundle = export(stored / "job", stored / "again")
-    before = read_bundle(stored / "bundle-of-job")
+    bundle = Tuned.from_run(stored / "job").save(stored / "again")
+    before = Tuned.load(stored / "bundle-of-job")
     assert bundle.fingerprint == before.fingerprint
     assert {figure.name: figure.estimate for figure in bundle.figures} == {
         figure.name: figure.estimate for figure in before.figures

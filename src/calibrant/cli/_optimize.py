@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant import assembly, optimization, reports
-from calibrant.assembly._task_record import record_run
 from calibrant.calibration._promise import certificate_from_record, certificate_lines
 from calibrant.cli._errors import FAILED
 from calibrant.cli._evaluate import is_refused, unreadable_text
@@ -27,6 +26,7 @@ from calibrant.core._task import Task
 from calibrant.evaluation._calibrate import CALIBRATION
 from calibrant.metrics._remarks import confidence_remarks
 from calibrant.runs._directory import NumberedDirectory
+from calibrant.tuned._task_record import record_run
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Optimize

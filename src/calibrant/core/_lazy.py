@@ -1,4 +1,4 @@
-"""Lazy imports of a package's public names."""
+"""Lazy imports of a package's public names, and of what packages above supply to those below."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 _NONE: Mapping[str, str] = MappingProxyType({})
+_SUPPLIERS: dict[str, Callable[[], object]] = {}
 
 
 def lazy_names(
@@ -77,3 +78,16 @@ def _former_names() -> Mapping[str, Mapping[str, str]]:
 def _modules_by_name(homes: Mapping[str, str]) -> Mapping[str, str]:
     """Return the module of each name, given the names in each module."""
     return {name: module for module, names in homes.items() for name in names.split()}
+
+
+def supply(name: str, supplier: Callable[[], object]) -> None:
+    """Register who supplies `name`; `supplier` is called when somebody first needs it.
+
+    The root package registers all suppliers, as it stands above every package and is imported before any.
+    """
+    _SUPPLIERS[name] = supplier
+
+
+def supplied(name: str) -> object:
+    """Return what was registered under `name`."""
+    return _SUPPLIERS[name]()

@@ -32,6 +32,7 @@ from calibrant.optimization._choice import (
     row_scores,
 )
 from calibrant.optimization._prompt_parts import COMPONENT
+from calibrant.runs._journal import PredictionJournal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +48,7 @@ _OPTIONAL: Final = frozenset(
 )
 
 
-_NOT_WRITTEN: Final = frozenset({"directory"})  # a folder may be moved
+_NOT_WRITTEN: Final = frozenset({"directory", "answers", "tuned"})  # a folder may be moved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +196,8 @@ class OptimizationResult:
     final : FinalScore or None
         The best prompt with what labelled rows teach, beside baselines; None where answers hold several labels, several
         models answer, or no answer comes with a distribution.
+    answers : PredictionJournal or None
+        Every answer that was paid for, for `Predictor.use_journal`; not part of ``result.json``.
 
     Examples
     --------
@@ -240,6 +243,7 @@ class OptimizationResult:
     by_head: HeadChoice | None = None
     detectable_gain: float | None = None
     final: FinalScore | None = None
+    answers: PredictionJournal | None = field(default=None, repr=False, compare=False)
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``result.json`` holds them."""

@@ -234,7 +234,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
         found, head = heads.run(search.run(for_race=for_race))
         test = TestStage(**vars(stage), directory=directory, found=found, head=head, ended=search.ended)
-        return test.run(started=started)
+        return replace(test.run(started=started), answers=PredictionJournal(journal))
 
 
 def _opened_task(

@@ -10,13 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.assembly._bundle import Bundle, read_bundle
-from calibrant.assembly._bundle_load import load
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
+from calibrant.heads._tuned import Tuned
 from calibrant.inference._loop import ask_async, run_sync
 from calibrant.serving._answers import answer_record
+from calibrant.tuned._open import load
 
 # Importing litellm downloads a price list unless told not to.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -60,9 +60,9 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
     >>> import json
     >>> from pathlib import Path
     >>> from calibrant import BatchEvaluator, Classifier, Example, Task
-    >>> from calibrant.assembly import export
     >>> from calibrant.serving import BundleProvider
     >>> from calibrant.testing import FakeClient, fake_model
+    >>> from calibrant.tuned import Tuned
     >>> out = Path(tempfile.mkdtemp())
     >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?")
     >>> messages = [{"role": "user", "content": "purrs"}]
@@ -70,7 +70,7 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
     >>> with fake_model("fake/pets", fake) as name:
     ...     rows = [Example(input="purrs", answer="cat")]
     ...     _ = BatchEvaluator(Classifier.from_task(task, model=name)).evaluate(rows, out=out / "run")
-    ...     _ = export(out / "run", out / "bundle", task=task, model=name)
+    ...     _ = Tuned.from_run(out / "run", task=task, model=name).save(out / "bundle")
     ...     with contextlib.closing(BundleProvider({"pets": out / "bundle"})) as provider:
     ...         provider.register()
     ...         found = litellm.completion("calibrant/pets", messages=messages)
@@ -92,10 +92,10 @@ class BundleProvider(CustomLLM):  # type: ignore[misc]
                 f"Expected bundles by name, and options for these only, got options for {', '.join(unknown) or 'none'}"
                 f" and the bundles {', '.join(bundles) or 'none'}."
             )
-        self._opened: dict[str, tuple[Bundle, Predictor]] = {}
+        self._opened: dict[str, tuple[Tuned, Predictor]] = {}
         with ExitStack() as opened:
             for name, path in bundles.items():
-                bundle = read_bundle(path)
+                bundle = Tuned.load(path)
                 classifier = load(bundle, options=options.get(name))
                 opened.callback(classifier.close)
                 self._opened[name] = bundle, classifier

@@ -1,0 +1,67 @@
+"""Classifiers as tuned values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from calibrant.calibration._calibrators import ConfidenceCalibrator
+from calibrant.calibration._saved import SavedPredictions
+from calibrant.core._task import RecordedTask, Task
+from calibrant.heads._figures import figures_of
+from calibrant.heads._tuned import (
+    DESCRIBED,
+    DESCRIBED_SOMETIMES,
+    Figure,
+    PredictionHistory,
+    Tuned,
+    thresholds_of,
+)
+
+if TYPE_CHECKING:
+    from calibrant.inference._classifier import Classifier
+
+
+def tuned_of(
+    classifier: Classifier,
+    task: Task,
+    *,
+    calibrator: ConfidenceCalibrator | None = None,
+    thresholds: Mapping[str, Any] | None = None,
+    held_out: SavedPredictions | None = None,
+) -> Tuned:
+    """Return a classifier as a value, with what it has learned.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        The classifier, with its head or label prior.
+    task : Task
+        The task it was opened from, with the prompt it asks under; its training rows are its demonstrations.
+    calibrator : ConfidenceCalibrator, optional
+        Of the confidence in its labels.
+    thresholds : mapping, optional
+        See `Tuned.thresholds`.
+    held_out : SavedPredictions, optional
+        Predictions of labelled rows, none of which taught the head or the calibrator of its own prediction. Figures
+        and history come from them.
+    """
+    described = classifier.describe()
+    thresholds = thresholds_of(None) if thresholds is None else thresholds
+    history, figures = PredictionHistory(), tuple[Figure, ...]()
+    if held_out is not None:
+        history = PredictionHistory.of(held_out, task.labels)
+        figures = figures_of(held_out, task.labels, thresholds=thresholds)
+    return Tuned(
+        tasks=(RecordedTask(task=task),),
+        description={
+            name: described[name] for name in (*DESCRIBED, *DESCRIBED_SOMETIMES) if name in described
+        },
+        fingerprint=classifier.fingerprint(),
+        head=classifier.head,
+        prior_correction=classifier.prior_correction,
+        calibrator=calibrator,
+        thresholds=thresholds,
+        figures=figures,
+        history=history,
+    )
