@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._saved import SavedPredictions
+from calibrant.core._settings import ModelSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.heads._figures import figures_of
 from calibrant.heads._tuned import (
@@ -20,6 +21,8 @@ from calibrant.heads._tuned import (
 
 if TYPE_CHECKING:
     from calibrant.inference._classifier import Classifier
+
+_SAMPLED: Final = frozenset({"sampled", "fused"})
 
 
 def tuned_of(
@@ -64,4 +67,29 @@ def tuned_of(
         thresholds=thresholds,
         figures=figures,
         history=history,
+    )
+
+
+def task_of(classifier: Classifier) -> Task:
+    """Return the task of a classifier that was opened without one; its training rows are its demonstrations."""
+    method, shown = classifier.method.describe(), classifier.demonstrations
+    settings = None if shown is None else shown.settings
+    scoring = method["scoring"]
+    model = ModelSettings(
+        name=classifier.name,
+        api_base=getattr(classifier.client, "endpoint", None),
+        scoring=scoring,
+        tolerance=method.get("tolerance"),
+        samples=method.get("samples") if scoring in _SAMPLED else None,
+        options=dict(classifier.options),
+    )
+    return Task(
+        name="classifier",
+        labels=classifier.labels,
+        prompt=classifier.prompt,
+        field=classifier.field,
+        user_template=classifier.user_template,
+        model=model,
+        demonstrations=settings,
+        train=() if shown is None or settings is None else shown.index.examples(),
     )

@@ -20,6 +20,7 @@ from calibrant.core._rows import Example
 from calibrant.core._task import Task
 from calibrant.heads._compared import BaselineScore, compare_with_baselines
 from calibrant.heads._head import Head
+from calibrant.heads._tuned import Tuned
 from calibrant.metrics._classification import AnsweredLabels
 from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, paired_comparison
@@ -198,6 +199,8 @@ class OptimizationResult:
         models answer, or no answer comes with a distribution.
     answers : PredictionJournal or None
         Every answer that was paid for, for `Predictor.use_journal`; not part of ``result.json``.
+    tuned : Tuned or None
+        The final classifier as a value, to open, to save as a bundle, and to decide with; not part of ``result.json``.
 
     Examples
     --------
@@ -244,6 +247,7 @@ class OptimizationResult:
     detectable_gain: float | None = None
     final: FinalScore | None = None
     answers: PredictionJournal | None = field(default=None, repr=False, compare=False)
+    tuned: Tuned | None = field(default=None, repr=False, compare=False)
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``result.json`` holds them."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
-from calibrant.calibration._saved import DEMONSTRATIONS
+from calibrant.calibration._calibrators import ConfidenceCalibrator
+from calibrant.calibration._choice import load_calibrator
+from calibrant.calibration._prior import LabelPriorCorrection
+from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions, read_predictions
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import DataError, ProviderError
-from calibrant.core._files import write_atomically
+from calibrant.core._files import read_json_object, write_atomically
+from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
@@ -22,11 +25,12 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._records import prediction_to_record
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
-from calibrant.core._task import Task
+from calibrant.core._task import RecordedTask, Task
 from calibrant.evaluation._calibrate import CALIBRATION, calibrate_search
-from calibrant.evaluation._saved import load_predictions
 from calibrant.heads._embedding import EmbeddingModel
+from calibrant.heads._figures import figures_of
 from calibrant.heads._head import Head
+from calibrant.heads._tuned import PredictionHistory, Tuned, thresholds_of
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head, head_of
 from calibrant.inference._loop import ask
@@ -185,20 +189,26 @@ class TestStage(SearchStage):
         The head learned under it.
     ended : str
         Why the search ended before its budget was used up; may be empty.
+    asked : Task
+        The task with the model that was asked, which may not be its own.
     """
 
     directory: Path | None
     found: Choice
     head: Head | None
     ended: str
+    asked: Task
 
     def run(self, *, started: float) -> OptimizationResult:
         """Score the test rows; return the result, and write it to the run directory if there is one."""
         predictions = self._test()
         result = self._result(predictions, seconds=time.perf_counter() - started)
+        rows, best = self._rows(predictions), self._best()
         if self.directory is not None:
-            self._write(self.directory, result, predictions)
-        return result
+            self._write(self.directory, result, rows, best)
+        place = self.task.name if self.directory is None else str(self.directory)
+        saved = read_predictions(rows, name=place, fingerprint=lambda *_: best.fingerprint())
+        return replace(result, tuned=self._tuned(result, saved, best))
 
     def _best(self) -> Predictor:
         """Return the predictor under the best prompt, with its demonstrations."""
@@ -256,11 +266,9 @@ class TestStage(SearchStage):
             predictions = [self.adapter.corrected(query, prediction) for query, prediction in pairs]
         return [replace(prediction, features=None) for prediction in predictions]
 
-    def _write(
-        self, directory: Path, result: OptimizationResult, predictions: Mapping[str, Sequence[Prediction]]
-    ) -> None:
-        """Write the result, the predictions and the best prompt's files to a directory, atomically."""
-        lines = [
+    def _rows(self, predictions: Mapping[str, Sequence[Prediction]]) -> list[dict[str, Any]]:
+        """Return the test predictions as rows of ``predictions.jsonl``."""
+        return [
             {
                 "row": number,
                 "prompt": name,
@@ -274,27 +282,92 @@ class TestStage(SearchStage):
             for number, (example, prediction) in enumerate(zip(self.task.test, made, strict=True))
             if name != "prior"
         ]
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+    def _write(
+        self, directory: Path, result: OptimizationResult, rows: Sequence[Mapping[str, Any]], best: Predictor
+    ) -> None:
+        """Write the result, the predictions and the best prompt's files to a directory, atomically."""
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         write_atomically(directory / "predictions.jsonl", text)
         write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
         record = {**result.to_record(), "label_set": labels_to_record(self.task.labels)}
         write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))
-        best = self._best()
-        fingerprint = best.fingerprint()
+        fingerprint, prior = best.fingerprint(), self._label_prior()
         shown = best.demonstrations if isinstance(best, Classifier) else None
-        # The label prior of a prompt is the same for every row.
-        query = queries_of(self.found.best.candidate, self.task.test[:1])[0]
-        prior = None if self.plan.prior_correction is None else self.adapter.label_prior(query)
         if prior is not None:
             prior.save(directory / "label_prior.json", fingerprint=fingerprint)
         if shown is not None and shown.settings is not None:
             write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
         if self.head is not None:
             self.head.save(directory / "head.json", fingerprint=fingerprint)
-        if not (directory / CALIBRATION).exists():  # one that the user made stays
-            # On the test rows, which neither the prompt nor its head saw; too few of them teach nothing.
-            with contextlib.suppress(DataError):
-                calibrate_search(load_predictions(directory)).write(directory)
+
+    def _label_prior(self) -> LabelPriorCorrection | None:
+        """Return the label prior under the best prompt, which is the same for every row."""
+        if self.plan.prior_correction is None:
+            return None
+        query = queries_of(self.found.best.candidate, self.task.test[:1])[0]
+        return self.adapter.label_prior(query)
+
+    def _tuned(self, result: OptimizationResult, saved: SavedPredictions, best: Predictor) -> Tuned:
+        """Return what the search found as a value, calibrated on the test rows."""
+        calibration, calibrator = self._calibrated(saved)
+        thresholds = thresholds_of(calibration)
+        # A cascade decides by the thresholds between its models.
+        in_turn = "cascade" in self.asked.sections
+        return Tuned(
+            path=self.directory,
+            tasks=(RecordedTask(task=self._tuned_task(best)),),
+            prompt_for_all=True,
+            fingerprint=best.fingerprint(),
+            head=self.head,
+            prior_correction=None if self.head is not None else self._label_prior(),
+            calibrator=calibrator,
+            thresholds=thresholds,
+            figures=figures_of(
+                saved,
+                self.task.labels,
+                search=result.to_record(),
+                calibration=calibration,
+                thresholds=None if in_turn else thresholds,
+            ),
+            history=PredictionHistory.of(saved, self.task.labels),
+        )
+
+    def _tuned_task(self, best: Predictor) -> Task:
+        """Return the task under the best prompt, whose training rows are its demonstrations."""
+        asked, candidate = self.asked, self.found.best.candidate
+        shown = best.demonstrations if isinstance(best, Classifier) else None
+        settings = None if shown is None else shown.settings
+        return Task(
+            name=asked.name,
+            labels=asked.labels,
+            prompt=candidate[COMPONENT],
+            field=asked.field,
+            user_template=candidate.get(USER_TEMPLATE),
+            model=asked.model,
+            sections=asked.sections,
+            demonstrations=settings,
+            columns=asked.columns,
+            train=() if shown is None or settings is None else shown.index.examples(),
+        )
+
+    def _calibrated(
+        self, saved: SavedPredictions
+    ) -> tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None]:
+        """Return calibration and calibrator of the test rows, which neither the prompt nor its head saw.
+
+        A calibration that the user made in the run directory stays.
+        """
+        directory = self.directory
+        if directory is not None and (directory / CALIBRATION).exists():
+            return _own_calibration(directory, saved.fingerprint)
+        try:
+            found = calibrate_search(saved)
+        except DataError:  # too few rows teach nothing
+            return None, None
+        if directory is not None:
+            found.write(directory)
+        return found.to_record(), found.selection.calibrator
 
     def _result(
         self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
@@ -339,6 +412,17 @@ class TestStage(SearchStage):
             detectable_gain=self.plan.detectable_gain,
             final=final,
         )
+
+
+def _own_calibration(
+    directory: Path, fingerprint: Fingerprint | None
+) -> tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None]:
+    """Return the calibration in a run directory; (None, None) if it is that of other predictions."""
+    record = read_json_object(directory / CALIBRATION, remedy="calibrate the run again")
+    if fingerprint is None or record.get("fingerprint") != fingerprint.to_record():
+        return None, None
+    path = directory / "calibrator.json"
+    return record, load_calibrator(path, fingerprint=fingerprint) if path.exists() else None
 
 
 def _is_better(
