@@ -8,28 +8,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Self, TypeAlias, cast
 
 import numpy as np
 import pydantic
 
-from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.calibration._saved import SavedPredictions
-from calibrant.core._completion import Client
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._labels import LabelSet
 from calibrant.core._lazy import supplied
-from calibrant.core._limits import Limits
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.core._records import Journal
-from calibrant.core._rows import TextWithContext
 from calibrant.core._sections import Number, Section, Share
-from calibrant.core._task import RecordedTask, Task
-from calibrant.heads._head import Head
+
+if TYPE_CHECKING:
+    from calibrant.calibration._calibrators import ConfidenceCalibrator
+    from calibrant.calibration._prior import LabelPriorCorrection
+    from calibrant.calibration._saved import SavedPredictions
+    from calibrant.core._completion import Client
+    from calibrant.core._fingerprint import Fingerprint
+    from calibrant.core._labels import LabelSet
+    from calibrant.core._limits import Limits
+    from calibrant.core._records import Journal
+    from calibrant.core._rows import TextWithContext
+    from calibrant.core._task import RecordedTask, Task
+    from calibrant.heads._head import Head
 
 Rule: TypeAlias = Literal["certified", "suggested", "given", "cascade"]
 DecidedBy: TypeAlias = Literal["confidence", "calibrated", "cascade"]

@@ -13,8 +13,8 @@ from calibrant.calibration._choice import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._saved import DEMONSTRATIONS
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
-from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
+from calibrant.core._errors import CalibrantError, StateError
+from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._sections import Section
@@ -24,7 +24,14 @@ from calibrant.heads._tuned import Figure, PredictionHistory, Tuned, thresholds_
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.logprobs._schema import enum_schema
 from calibrant.tuned._files import Manifest, damaged_file, json_text, read_folder, write_folder
-from calibrant.tuned._task_record import checked_record, recorded_task, task_from_record
+from calibrant.tuned._task_record import (
+    checked_record,
+    fingerprint_of,
+    n_planned,
+    recorded_task,
+    task_from_record,
+    with_demonstrations,
+)
 
 # Settings that have files of their own; prompt and template are those of the first task.
 _PACKED_ALWAYS: Final = frozenset({"labels", "demonstrations"})
@@ -226,39 +233,3 @@ class _FolderReader:
 
     def _damage(self, name: str, why: str) -> StateError:
         return damaged_file(self._folder / name, why)
-
-
-def with_demonstrations(task: Task, rows: str, place: Path) -> Task:
-    """Return a task whose training rows are the demonstrations in `rows`, the text of the file `place`."""
-    try:
-        index = DemonstrationIndex.from_text(rows, labels=task.labels)
-    except ConfigurationError as error:
-        raise StateError(f"{place}: damaged: {error}") from error
-    return replace(task, train=index.examples())
-
-
-def fingerprint_of(
-    task: Task,
-    description: Mapping[str, Any] | None,
-    *,
-    rows: str | None,
-    model: str,
-    space: Any,  # noqa: ANN401
-) -> Fingerprint:
-    """Return the fingerprint of a task's prompt, labels and demonstrations, asked of `model`."""
-    # The prompts of a cascade's models differ; its description then has none.
-    prompt, template = task.prompt, task.user_template
-    if description is not None:
-        prompt, template = str(description["prompt"]), description["user_template"]
-    shown = None
-    if task.demonstrations is not None and rows is not None:
-        shown = demonstrated(task.demonstrations, rows)
-    asked = asked_text(prompt, template, shown)
-    return Fingerprint(prompt=asked, model=model, space=space, labels=task.labels)
-
-
-def n_planned(plan: Mapping[str, Any]) -> int:
-    """Return the number of models of a plan, which is checked."""
-    from calibrant.cascade.planning._plan import CascadePlan  # noqa: PLC0415 (few bundles have one)
-
-    return len(CascadePlan.from_record(plan).models)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.calibration._choice import load_calibrator
-from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions
 from calibrant.core._errors import CalibrantError, DataError, StateError
 from calibrant.core._files import read_json_object
@@ -18,7 +15,6 @@ from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.evaluation._saved import load_predictions
 from calibrant.heads._figures import figures_of
-from calibrant.heads._head import Head
 from calibrant.heads._tuned import (
     DESCRIBED,
     DESCRIBED_SOMETIMES,
@@ -30,17 +26,23 @@ from calibrant.inference._models import call_options
 from calibrant.inference.doctor._records import identity, public_description
 from calibrant.logprobs._schema import enum_schema
 from calibrant.runs._directory import MANIFEST, read_manifest, unfinished
-from calibrant.tuned._folder import fingerprint_of, n_planned, with_demonstrations
 from calibrant.tuned._task_record import (
     RunSettings,
+    fingerprint_of,
+    n_planned,
     read_run_settings,
     task_from_record,
     task_to_record,
+    with_demonstrations,
     with_model_alone,
 )
 
+if TYPE_CHECKING:
+    from calibrant.calibration._calibrators import ConfidenceCalibrator
+    from calibrant.calibration._prior import LabelPriorCorrection
+    from calibrant.heads._head import Head
+
 _AGAIN: Final = "run the same command again, which writes it and asks nothing anew"
-_Part = TypeVar("_Part")
 
 
 def from_run(
@@ -227,34 +229,42 @@ class _RunReader:
 
     def _head(self) -> Head | None:
         """Return the head that made the run's predictions."""
-        head = self._load_part(self._path / "head.json", Head.load)
-        description = self._description or {}
-        if head is None and ("head" in description or (self._search or {}).get("final") is not None):
+        path, description = self._path / "head.json", self._description or {}
+        if path.exists():
+            from calibrant.heads._head import Head  # noqa: PLC0415 (few runs have one)
+
+            return Head.load(path, fingerprint=self._fingerprint)
+        if "head" in description or (self._search or {}).get("final") is not None:
             raise StateError(
                 f"{self._path}: expected head.json, which made the run's predictions, got none: {_AGAIN}."
             )
-        return head
+        return None
 
     def _label_prior(self) -> LabelPriorCorrection | None:
         """Return the label prior that the run's predictions are corrected for."""
-        prior = self._load_part(self._path / "label_prior.json", LabelPriorCorrection.load)
-        if prior is None and (self._description or {}).get("label_prior") is not None:
+        path, description = self._path / "label_prior.json", self._description or {}
+        if path.exists():
+            from calibrant.calibration._prior import LabelPriorCorrection  # noqa: PLC0415 (few runs have one)
+
+            return LabelPriorCorrection.load(path, fingerprint=self._fingerprint)
+        if description.get("label_prior") is not None:
             raise StateError(
                 f"{self._path}: expected label_prior.json, as the run's predictions are corrected, got none: {_AGAIN}."
             )
-        return prior
+        return None
 
     def _calibrator(self) -> ConfidenceCalibrator | None:
         """Return the calibrator beside the calibration, if there is one."""
         path = self._calibration_folder / "calibrator.json"
-        if path.exists() and self._calibration is None:
+        if not path.exists():
+            return None
+        if self._calibration is None:
             raise StateError(
                 f"{self._calibration_folder}: expected calibration.json beside calibrator.json: calibrate again."
             )
-        return self._load_part(path, load_calibrator)
+        from calibrant.calibration._choice import load_calibrator  # noqa: PLC0415 (few runs have one)
 
-    def _load_part(self, path: Path, load: Callable[..., _Part]) -> _Part | None:
-        return load(path, fingerprint=self._fingerprint) if path.exists() else None
+        return load_calibrator(path, fingerprint=self._fingerprint)
 
 
 def _differences(recorded: RecordedTask, description: Mapping[str, Any]) -> list[str]:

@@ -22,7 +22,6 @@ from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client
 from calibrant.inference._predictor import ModelPredictor
 from calibrant.inference.doctor._records import public_description
-from calibrant.tuned._folder import read
 from calibrant.tuned._task_record import label_of, models_of, with_models
 
 _LOG = logging.getLogger("calibrant")
@@ -77,7 +76,7 @@ def load(
     >>> found.label, round(found.confidence, 2)
     ('cat', 0.9)
     """
-    tuned = path if isinstance(path, Tuned) else read(path)
+    tuned = path if isinstance(path, Tuned) else Tuned.load(path)
     return open_tuned(
         tuned, model=model, options=options, limits=limits, journal=journal, router_state=router_state
     )

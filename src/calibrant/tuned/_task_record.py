@@ -13,6 +13,7 @@ import pydantic
 from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_record, write_record
+from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._label_records import labels_from_record, labels_to_record
 from calibrant.core._rows import Columns
 from calibrant.core._sections import Section, describe_problem
@@ -319,6 +320,44 @@ def with_models(task: Task, change: Callable[[_Model], _Model]) -> Task:
         providers = tuple(map(change, routing.providers))
         routing = routing.model_copy(update={"providers": providers})
     return task.with_sections(cascade=cascade, routing=routing)
+
+
+def with_demonstrations(task: Task, rows: str, place: Path) -> Task:
+    """Return a task whose training rows are the demonstrations in `rows`, the text of the file `place`."""
+    from calibrant.inference._demonstrations import DemonstrationIndex  # noqa: PLC0415 (few tasks have some)
+
+    try:
+        index = DemonstrationIndex.from_text(rows, labels=task.labels)
+    except ConfigurationError as error:
+        raise StateError(f"{place}: damaged: {error}") from error
+    return replace(task, train=index.examples())
+
+
+def fingerprint_of(
+    task: Task,
+    description: Mapping[str, Any] | None,
+    *,
+    rows: str | None,
+    model: str,
+    space: Any,  # noqa: ANN401
+) -> Fingerprint:
+    """Return the fingerprint of a task's prompt, labels and demonstrations, asked of `model`."""
+    # The prompts of a cascade's models differ; its description then has none.
+    prompt, template = task.prompt, task.user_template
+    if description is not None:
+        prompt, template = str(description["prompt"]), description["user_template"]
+    shown = None
+    if task.demonstrations is not None and rows is not None:
+        shown = demonstrated(task.demonstrations, rows)
+    asked = asked_text(prompt, template, shown)
+    return Fingerprint(prompt=asked, model=model, space=space, labels=task.labels)
+
+
+def n_planned(plan: Mapping[str, Any]) -> int:
+    """Return the number of models of a plan, which is checked."""
+    from calibrant.cascade.planning._plan import CascadePlan  # noqa: PLC0415 (few bundles have one)
+
+    return len(CascadePlan.from_record(plan).models)
 
 
 def read_source(path: str | Path) -> Task | Tuned:
