@@ -90,9 +90,11 @@ def test_a_run_without_metrics_is_counted() -> None:
 def searched(**changes: Any) -> dict[str, Any]:
     """Return the ``result.json`` of a search on ten test rows, of which two failed."""
     interval = {"estimate": 0.5, "lower": 0.2, "upper": 0.8, "level": 0.95}
-    score = {"accuracy": interval, "rows": 10, "outcomes": {"ok": 8, "error": 2}}
+    score = {"accuracy": interval, "macro_f1": None, "credit": None, "rows": 10}
+    score["outcomes"] = {"ok": 8, "error": 2}
     comparison = {"interval": {**interval, "estimate": 0.1}, "n": 7}
-    return {"best_prompt": score, "seed_prompt": score, "improved": True, "comparison": comparison, **changes}
+    differences = {"comparison": comparison, "credit_difference": None}
+    return {"best_prompt": score, "seed_prompt": score, "chosen": 1, "final": None, **differences, **changes}
 
 
 def of_search(record: dict[str, Any]) -> tuple[Figure, ...]:
@@ -104,13 +106,13 @@ def test_search_figures_count_answered_rows() -> None:
     """The figures of a search count answered rows, and compare with the first prompt if another won."""
     best, first, difference = of_search(searched())
     assert (best.rows, first.rows, difference.rows) == (8, 8, 7)
-    assert len(of_search(searched(improved=False))) == 2
+    assert len(of_search(searched(chosen=0))) == 2
     assert len(of_search(searched(comparison=None))) == 2
 
 
-def test_a_search_of_today_adds_macro_f1() -> None:
-    """A result with macro F1 gives figures for both prompts, also if the choice is no improvement."""
-    record = searched(improved=False, chosen=1)
+def test_a_search_with_macro_f1_gives_it_for_both_prompts() -> None:
+    """A result with macro F1 gives figures for both prompts."""
+    record = searched()
     record["best_prompt"] = record["seed_prompt"] = {**record["seed_prompt"], "macro_f1": 0.25}
     assert [figure.name for figure in of_search(record)] == [
         "test accuracy, this prompt",

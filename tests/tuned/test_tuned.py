@@ -135,10 +135,10 @@ def test_a_search_exports_correction_and_template(
 
 
 def without_head(search: Path) -> None:
-    """Change a search's result into one of an earlier version, which had no head."""
+    """Change a search's result into one without a head."""
     (search / "head.json").unlink()
     record = json.loads((search / "result.json").read_text())
-    del record["final"]
+    record["final"] = None
     (search / "result.json").write_text(json.dumps(record))
     rows = [json.dumps(row) + "\n" for row in lines(search) if row["prompt"] != "final"]
     (search / "predictions.jsonl").write_text("".join(rows))
@@ -443,7 +443,7 @@ def test_equal_runs_make_equal_bundles(evaluated: Path, tmp_path: Path) -> None:
 # --- what is exported ---------------------------------------------------------------------------
 
 
-def test_an_older_run_needs_its_task_file(task: Path, evaluated: Path, tmp_path: Path) -> None:
+def test_a_run_without_settings_needs_its_task_file(task: Path, evaluated: Path, tmp_path: Path) -> None:
     """A run without task.json needs --task, and a task file with other settings exits with 2."""
     whole = Tuned.from_run(evaluated).save(tmp_path / "whole")
     (evaluated / "task.json").unlink()
@@ -476,12 +476,13 @@ def test_unfinished_or_damaged_runs_are_refused(evaluated: Path, tmp_path: Path)
     for name, why in (("nowhere", "no such directory"), ("empty", r"expected predictions\.jsonl")):
         with pytest.raises(DataError, match=why):
             Tuned.from_run(tmp_path / name).save(out)
-    foreign = '{"kind": "calibration", "fingerprint": {"model": "other"}}'
+    incomplete = '{"schema_version": 1, "complete": true}'
+    foreign = '{"schema_version": 1, "kind": "calibration", "fingerprint": {"model": "other"}}'
     prior = '{"kind": "label-prior correction", "version": 1}'
     settings = '{"kind": "settings of a run", "version": 1, "tasks": [{}]}'
     for name, old, new, why in (
         ("metrics.json", '"complete": true', '"complete": false', "ended early"),
-        ("metrics.json", None, '{"complete": true}', "damaged: its files are not what a run leaves"),
+        ("metrics.json", None, incomplete, "damaged: its files are not what a run leaves"),
         ("calibration.json", None, foreign, r"got calibration\.json of others"),
         ("calibration.json", None, "{", r"calibration\.json: expected a JSON object"),
         ("task.json", '"seed": 3', '"seed": 4', "options of the model"),

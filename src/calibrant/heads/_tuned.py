@@ -388,7 +388,7 @@ class Tuned:
         Raises
         ------
         StateError
-            The folder is no bundle, is of a newer version, was changed after it was written, or has parts that do not
+            The folder is no bundle, is of another version, was changed after it was written, or has parts that do not
             belong together.
         """
         return _files().read(folder)

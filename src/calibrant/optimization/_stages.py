@@ -16,7 +16,7 @@ from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions, read_predictions
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import DataError, ProviderError
-from calibrant.core._files import read_json_object, write_atomically
+from calibrant.core._files import read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import normalise_label
@@ -418,7 +418,7 @@ def _own_calibration(
     directory: Path, fingerprint: Fingerprint | None
 ) -> tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None]:
     """Return the calibration in a run directory; (None, None) if it is that of other predictions."""
-    record = read_json_object(directory / CALIBRATION, remedy="calibrate the run again")
+    record = read_run_record(directory / CALIBRATION, remedy="calibrate the run again")
     if fingerprint is None or record.get("fingerprint") != fingerprint.to_record():
         return None, None
     path = directory / "calibrator.json"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions
 from calibrant.core._errors import CalibrantError, DataError, StateError
-from calibrant.core._files import read_json_object
+from calibrant.core._files import read_run_record
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
@@ -23,7 +23,7 @@ from calibrant.heads._tuned import (
     thresholds_of,
 )
 from calibrant.inference._models import call_options
-from calibrant.inference.doctor._records import identity, public_description
+from calibrant.inference.doctor._records import identity
 from calibrant.logprobs._schema import enum_schema
 from calibrant.runs._directory import MANIFEST, read_manifest, unfinished
 from calibrant.tuned._task_record import (
@@ -272,7 +272,7 @@ def _differences(recorded: RecordedTask, description: Mapping[str, Any]) -> list
     task, differs = recorded.task, []
     left_out = recorded.left_out.get(task.model.name, ())
     options = identity("", call_options(task.model.options))[2]
-    then = public_description(description)["options"]
+    then = description["options"]
     if options != {name: value for name, value in then.items() if name not in left_out}:
         differs.append("options of the model")
     if description["response_format"] != enum_schema(task.labels, task.field):
@@ -293,15 +293,14 @@ def _known_fingerprint(path: Path, predictions: SavedPredictions) -> Fingerprint
     if predictions.fingerprint is None:
         raise StateError(
             f"{path}: expected a run that says which prompt and model its predictions are from (run.json, "
-            "result.json or batch.json, and log-probabilities in some rows), got none: run it again with this "
-            "version."
+            "result.json or batch.json, and log-probabilities in some rows), got none: run it again."
         )
     return predictions.fingerprint
 
 
 def _record(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file; None for a missing file."""
-    return read_json_object(path, remedy="run it again") if path.exists() else None
+    return read_run_record(path, remedy="run it again") if path.exists() else None
 
 
 def _description(path: Path) -> dict[str, Any]:
@@ -310,12 +309,10 @@ def _description(path: Path) -> dict[str, Any]:
     found = _record(source)
     if found is None:  # a job at a provider's batch interface
         source = path / "batch.json"
-        found = (_record(source) or {}).get("described") or {}
+        found = (_record(source) or {}).get("described", {})
     missing = [name for name in DESCRIBED if name not in found]
     if missing:
-        raise StateError(
-            f"{source}: expected {missing[0]!r}, got none: run the evaluation again with this version."
-        )
+        raise StateError(f"{source}: expected {missing[0]!r}, got none: run the evaluation again.")
     return {name: found[name] for name in (*DESCRIBED, *DESCRIBED_SOMETIMES) if name in found}
 
 
@@ -327,8 +324,8 @@ def _settings(
         found = read_run_settings(path)
         if found is None:
             raise StateError(
-                f"{path}: expected task.json, in which runs write down what they asked, got none: run the same command "
-                "again, which writes it and asks nothing anew, or hand in the task file that was run, with --task."
+                f"{path}: expected task.json, in which commands write down what they asked, got none: hand in the task "
+                "file that was run, with --task."
             )
         return found
     given = task if isinstance(task, Task) else Task.from_file(task, splits=())

@@ -21,7 +21,6 @@ from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client
 from calibrant.inference._predictor import ModelPredictor
-from calibrant.inference.doctor._records import public_description
 from calibrant.tuned._task_record import label_of, models_of, with_models
 
 _LOG = logging.getLogger("calibrant")
@@ -54,7 +53,7 @@ def load(
     Raises
     ------
     StateError
-        The bundle is damaged, altered or of a newer version, or its calls would differ from those of the run.
+        The bundle is damaged, altered or of another version, or its calls would differ from those of the run.
     ConfigurationError
         An option is missing, unknown or wrong, or a model cannot be opened.
 
@@ -285,7 +284,7 @@ def _check_description(tuned: Tuned, classifier: BasePredictor) -> None:
     if tuned.description is None:
         return
     before, now = (
-        json.loads(json.dumps(public_description(described), default=repr), object_hook=_without_address)
+        json.loads(json.dumps(described, default=repr), object_hook=_without_address)
         for described in (tuned.description, classifier.describe())
     )
     if name != tuned.fingerprint.model:
