@@ -68,7 +68,7 @@ def serve(options: Serve) -> None:
 
 
 def _opened(options: Serve) -> tuple[Tuned, BasePredictor]:
-    """Open what is served: a bundle, a run, or a task file, which decides nothing."""
+    """Open a bundle, a run, or a task file, which decides nothing."""
     found, limits = read_source(options.source), Limits(concurrency=options.max_concurrency)
     given = dict(map(parse_option, options.option or ()))
     if isinstance(found, Tuned):

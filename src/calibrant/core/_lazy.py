@@ -52,7 +52,7 @@ def _modules_by_name(homes: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def supply(name: str, supplier: Callable[[], object]) -> None:
-    """Register who supplies `name`; `supplier` is called when somebody first needs it.
+    """Register the supplier of `name`, which is called when it is needed.
 
     The root package registers all suppliers, as it stands above every package and is imported before any.
     """
@@ -60,5 +60,5 @@ def supply(name: str, supplier: Callable[[], object]) -> None:
 
 
 def supplied(name: str) -> object:
-    """Return what was registered under `name`."""
+    """Return the object that the supplier of `name` returns."""
     return _SUPPLIERS[name]()

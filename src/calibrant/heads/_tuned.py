@@ -223,7 +223,7 @@ class OpenedPredictor(Predictor, Protocol):
 
 
 class TunedFiles(Protocol):
-    """What reads, writes and opens tuned classifiers; the package `calibrant.tuned` supplies it."""
+    """Protocol of readers, writers and openers of tuned classifiers; `calibrant.tuned` supplies one."""
 
     def save(self, tuned: Tuned, folder: str | Path) -> Tuned:
         """See `Tuned.save`."""
@@ -364,7 +364,7 @@ class Tuned:
 
     @property
     def place(self) -> str:
-        """Where it was read from, or else its name, for messages."""
+        """Path it was read from, or else its name, for messages."""
         return self.name if self.path is None else str(self.path)
 
     @property
@@ -403,7 +403,7 @@ class Tuned:
         calibration: str | Path | None = None,
         texts: bool = True,
     ) -> Tuned:
-        """Read what a finished run found, with its measured figures; nothing is written.
+        """Read the tuned classifier of a finished run, with its measured figures; nothing is written.
 
         Parameters
         ----------

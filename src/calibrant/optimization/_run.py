@@ -230,15 +230,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         budget = max_metric_calls if teaches else 0
         heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
         found, head = heads.run(search.run(for_race=for_race))
-        test = TestStage(
-            **vars(stage),
-            directory=directory,
-            found=found,
-            head=head,
-            ended=search.ended,
-            asked=_asked_task(task, model, predictor),
-        )
-        return replace(test.run(started=started), answers=PredictionJournal(journal))
+        test = TestStage(**vars(stage), directory=directory, found=found, head=head, ended=search.ended)
+        result = test.run(_asked_task(task, model, predictor), started=started)
+        return replace(result, answers=PredictionJournal(journal))
 
 
 def _opened_task(

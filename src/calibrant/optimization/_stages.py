@@ -189,18 +189,18 @@ class TestStage(SearchStage):
         The head learned under it.
     ended : str
         Why the search ended before its budget was used up; may be empty.
-    asked : Task
-        The task with the model that was asked, which may not be its own.
     """
 
     directory: Path | None
     found: Choice
     head: Head | None
     ended: str
-    asked: Task
 
-    def run(self, *, started: float) -> OptimizationResult:
-        """Score the test rows; return the result, and write it to the run directory if there is one."""
+    def run(self, asked: Task, *, started: float) -> OptimizationResult:
+        """Score the test rows; return the result, and write it to the run directory if there is one.
+
+        `asked` is the task with the model that was asked, which may not be its own.
+        """
         predictions = self._test()
         result = self._result(predictions, seconds=time.perf_counter() - started)
         rows, best = self._rows(predictions), self._best()
@@ -208,7 +208,7 @@ class TestStage(SearchStage):
             self._write(self.directory, result, rows, best)
         place = self.task.name if self.directory is None else str(self.directory)
         saved = read_predictions(rows, name=place, fingerprint=lambda *_: best.fingerprint())
-        return replace(result, tuned=self._tuned(result, saved, best))
+        return replace(result, tuned=self._tuned(asked, result, saved, best))
 
     def _best(self) -> Predictor:
         """Return the predictor under the best prompt, with its demonstrations."""
@@ -308,15 +308,17 @@ class TestStage(SearchStage):
         query = queries_of(self.found.best.candidate, self.task.test[:1])[0]
         return self.adapter.label_prior(query)
 
-    def _tuned(self, result: OptimizationResult, saved: SavedPredictions, best: Predictor) -> Tuned:
-        """Return what the search found as a value, calibrated on the test rows."""
+    def _tuned(
+        self, asked: Task, result: OptimizationResult, saved: SavedPredictions, best: Predictor
+    ) -> Tuned:
+        """Return the final classifier as a value, calibrated on the test rows."""
         calibration, calibrator = self._calibrated(saved)
         thresholds = thresholds_of(calibration)
         # A cascade decides by the thresholds between its models.
-        in_turn = "cascade" in self.asked.sections
+        in_turn = "cascade" in asked.sections
         return Tuned(
             path=self.directory,
-            tasks=(RecordedTask(task=self._tuned_task(best)),),
+            tasks=(RecordedTask(task=self._tuned_task(asked, best)),),
             prompt_for_all=True,
             fingerprint=best.fingerprint(),
             head=self.head,
@@ -333,9 +335,9 @@ class TestStage(SearchStage):
             history=PredictionHistory.of(saved, self.task.labels),
         )
 
-    def _tuned_task(self, best: Predictor) -> Task:
+    def _tuned_task(self, asked: Task, best: Predictor) -> Task:
         """Return the task under the best prompt, whose training rows are its demonstrations."""
-        asked, candidate = self.asked, self.found.best.candidate
+        candidate = self.found.best.candidate
         shown = best.demonstrations if isinstance(best, Classifier) else None
         settings = None if shown is None else shown.settings
         return Task(

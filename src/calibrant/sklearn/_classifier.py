@@ -223,7 +223,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def head_(self) -> Head | None:
-        """What was learned from labelled texts."""
+        """Head that was learned from labelled texts."""
         return self.tuned_.head
 
     @property

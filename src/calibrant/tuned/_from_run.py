@@ -53,7 +53,7 @@ def from_run(
     calibration: str | Path | None = None,
     texts: bool = True,
 ) -> Tuned:
-    """Read what a run found; see `Tuned.from_run`."""
+    """Read the tuned classifier of a run; see `Tuned.from_run`."""
     place = Path(run)
     calibrated = place if calibration is None else Path(calibration)
     if calibration is not None and not any(calibrated.glob("calibrat*.json")):
@@ -100,7 +100,7 @@ class _RunReader:
         self._texts_left_out = not texts and self._tasks[0].task.demonstrations is not None
 
     def tuned(self) -> Tuned:
-        """Return what the run found."""
+        """Return the tuned classifier of the run."""
         if self._texts_left_out:
             return self._without_texts()
         task, settings = self._tasks[0].task, self._settings
@@ -131,7 +131,7 @@ class _RunReader:
         )
 
     def _without_texts(self) -> Tuned:
-        """Return what is left without demonstrations: all that was learned or measured with them goes, too."""
+        """Return the value without demonstrations, and without all that was learned or measured with them."""
         first, *others = self._tasks
         task = replace(first.task, demonstrations=None, train=())
         description = self._description

@@ -1,4 +1,4 @@
-"""What `Tuned` calls to be read, saved and opened: a `calibrant.heads._tuned.TunedFiles`."""
+"""Functions that `Tuned` calls to be read, saved and opened: a `calibrant.heads._tuned.TunedFiles`."""
 
 from calibrant.tuned._folder import read, save
 from calibrant.tuned._from_run import from_run

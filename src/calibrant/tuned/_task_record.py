@@ -389,7 +389,7 @@ def read_source(path: str | Path) -> Task | Tuned:
 
 
 def _what_is_there(place: Path) -> str:
-    """Return what a path is instead, and what to do."""
+    """Return the end of a message: the kind of a path, and a remedy."""
     if not place.is_dir():
         return "nothing: check the path"
     inside = sorted({found.parent for found in place.glob(f"*/{RESULT}")} | set(place.glob("*.toml")))
