@@ -1,4 +1,4 @@
-"""Lazy imports of a package's public names."""
+"""Lazy imports of a package's public names, and of what packages above supply to those below."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 _NONE: Mapping[str, str] = MappingProxyType({})
+_SUPPLIERS: dict[str, Callable[[], object]] = {}
 
 
 def lazy_names(
@@ -44,3 +45,16 @@ def lazy_names(
 def _modules_by_name(homes: Mapping[str, str]) -> Mapping[str, str]:
     """Return the module of each name, given the names in each module."""
     return {name: module for module, names in homes.items() for name in names.split()}
+
+
+def supply(name: str, supplier: Callable[[], object]) -> None:
+    """Register the supplier of `name`, which is called when it is needed.
+
+    The root package registers all suppliers, as it stands above every package and is imported before any.
+    """
+    _SUPPLIERS[name] = supplier
+
+
+def supplied(name: str) -> object:
+    """Return the object that the supplier of `name` returns."""
+    return _SUPPLIERS[name]()

@@ -21,6 +21,7 @@ from calibrant.core._rows import Example
 from calibrant.core._task import Task
 from calibrant.heads._compared import BaselineScore, compare_with_baselines
 from calibrant.heads._head import Head
+from calibrant.heads._tuned import Tuned
 from calibrant.metrics._classification import AnsweredLabels
 from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, paired_comparison
@@ -33,6 +34,7 @@ from calibrant.optimization._choice import (
     row_scores,
 )
 from calibrant.optimization._prompt_parts import COMPONENT
+from calibrant.runs._journal import PredictionJournal
 from calibrant.runs._rows import SavedRows
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ _NEARLY_ALL: Final = 0.9
 _EXAMPLES: Final = 3
 _EXAMPLE_LENGTH: Final = 120
 # A folder may be moved, and rows have a file of their own.
-_NOT_WRITTEN: Final = frozenset({"directory", "test_rows"})
+_NOT_WRITTEN: Final = frozenset({"directory", "test_rows", "answers", "tuned"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +195,10 @@ class OptimizationResult:
     final : FinalScore or None
         The best prompt with what labelled rows teach, beside baselines; None where answers hold several labels, several
         models answer, or no answer comes with a distribution.
+    answers : PredictionJournal or None
+        Every answer that was paid for, for `Predictor.use_journal`; not part of ``result.json``.
+    tuned : Tuned or None
+        The final classifier as a value, to open, to save as a bundle, and to decide with; not part of ``result.json``.
 
     Examples
     --------
@@ -239,6 +245,8 @@ class OptimizationResult:
     by_head: HeadChoice | None = None
     detectable_gain: float | None = None
     final: FinalScore | None = None
+    answers: PredictionJournal | None = field(default=None, repr=False, compare=False)
+    tuned: Tuned | None = field(default=None, repr=False, compare=False)
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``result.json`` holds them."""

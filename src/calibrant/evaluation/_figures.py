@@ -7,10 +7,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from calibrant.assembly._bundle import Figure
-from calibrant.assembly._decision import rule_of
 from calibrant.core._labels import LabelSet
 from calibrant.core._search_verdicts import changed_prompt
+from calibrant.heads._tuned import Figure, rule_of
 from calibrant.metrics._composite import answer_summary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import confidence_remarks
@@ -74,7 +73,7 @@ def figures_of(
         ``metrics.json``, ``result.json`` and ``calibration.json``. Without the first two, as in a batch, accuracies
         are counted from the rows.
     thresholds : mapping, optional
-        Thresholds of the bundle; without any, or in a cascade, which has its own, acceptance is not counted.
+        Thresholds as in `Tuned`; without any, or in a cascade, which has its own, acceptance is not counted.
     """
     if search is not None:
         measured = _search_figures(search)
