@@ -22,7 +22,6 @@ from calibrant.core._task import Task
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client
-from calibrant.inference._predictor import ModelPredictor
 from calibrant.inference.doctor._records import public_description
 
 _LOG = logging.getLogger("calibrant")
@@ -249,8 +248,8 @@ def _open_plan(
 def _as_exported(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
     """Return the classifier with the bundle's prompt and head or label prior, after a check."""
     method = (bundle.description or {}).get("method", {})
-    if isinstance(classifier, ModelPredictor) and "scoring" in method:
-        classifier.settle_form(method.get("answer_form", "schema"))  # so that loading asks nothing
+    if "scoring" in method:
+        classifier = classifier.asked_as(method)  # so that loading asks nothing
     if bundle.prompt_for_all:
         classifier = classifier.with_prompt(bundle.prompt, user_template=bundle.user_template)
     if bundle.prior_correction is not None:

@@ -17,6 +17,7 @@ from calibrant.core import DataError
 from fault_server._answers import ChatRequest, error_body, read_request
 from fault_server._faults import Fault
 from fault_server._records import RecordedRequest
+from probe_text import PROBE
 
 if TYPE_CHECKING:
     from fault_server._server import FaultServer
@@ -98,6 +99,8 @@ class Handler:
         wait = self._server.limit.take(asked.prompt_tokens, arrived)
         if wait > 0:
             return self._refuse(429, headers=self._server.limit.headers(arrived) | _retry_after(wait))
+        if asked.text == PROBE:
+            return _json(200, self._server.probe_answer(asked))
         with self._server.flight():
             return await self._admitted(request, asked, arrived)
 
