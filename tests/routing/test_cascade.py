@@ -59,7 +59,10 @@ class TestOptions:
         ).ladder()  # fmt: skip
         assert (least.ends_with(0.0), least.accepted) == (True, True)
         most = CascadeRouter(["a"], quality_threshold=1, max_escalations=np.int64(3)).ladder()  # type: ignore[arg-type]
-        assert ([most.ends_with(0.99) for _ in range(4)], most.accepted) == ([False, False, False, True], False)
+        assert ([most.ends_with(0.99) for _ in range(4)], most.accepted) == (
+            [False, False, False, True],
+            False,
+        )
 
     def test_the_window_reaches_the_heuristic(self) -> None:
         text = " ".join(f"word{number}" for number in range(500)) + " again and again" * 20

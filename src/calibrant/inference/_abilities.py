@@ -135,8 +135,8 @@ class KnownAbilities:
     ) -> Usage:
         """Find out with a question of ours, unless it is known; return what that took.
 
-        A probe that decides nothing leaves the model to be asked by a schema and for log-probabilities until the
-        process ends, and nothing is kept.
+        After a probe that decides nothing these classifiers ask by a schema and for log-probabilities, and nothing is
+        kept: the next one opened tries again.
 
         Parameters
         ----------
@@ -165,7 +165,9 @@ class KnownAbilities:
             )
             result = await _probed(complete, request)
             self.known = result.abilities
-            if result.is_certain and self.remember is not None:
+            if not result.is_certain:
+                self.forget()
+            elif self.remember is not None:
                 self.remember(result.abilities)
             return result.usage
 

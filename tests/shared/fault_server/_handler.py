@@ -100,9 +100,17 @@ class Handler:
         if wait > 0:
             return self._refuse(429, headers=self._server.limit.headers(arrived) | _retry_after(wait))
         if asked.text == PROBE:
-            return _json(200, self._server.probe_answer(asked))
+            return await self._probed(asked)
         with self._server.flight():
             return await self._admitted(request, asked, arrived)
+
+    async def _probed(self, asked: ChatRequest) -> web.StreamResponse:
+        self._server.probes += 1
+        await asyncio.sleep(self._server.latency)
+        status = None if self._server.on_probe is None else self._server.on_probe()
+        if status is not None:
+            return _json(status, error_body("Not now."))
+        return _json(200, self._server.probe_answer(asked))
 
     async def _admitted(
         self, request: web.BaseRequest, asked: ChatRequest, arrived: float

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.testing._client import Answer, Rule
 from calibrant.testing import fake_response
+from calibrant.testing._client import Answer, Rule
 from calibrant.testing._response import Split
 from fault_server._answers import AnswerBook, ChatRequest, some_answer
 from fault_server._faults import FaultScript, script_of
@@ -76,6 +76,8 @@ class FaultServer(Records):
     hides_logprobs : bool, default False
         True to answer the question that shows what a model can do without log-probabilities. That question meets no
         fault and counts nowhere but in `probes`.
+    on_probe : callable, optional
+        Returns the status with which that question is refused, or None.
     field, tokens, illegal_mass
         As in `fake_response`.
 
@@ -129,6 +131,7 @@ class FaultServer(Records):
         keep_requests: int | None = None,
         port: int = 0,
         hides_logprobs: bool = False,
+        on_probe: Callable[[], int | None] | None = None,
         field: str = "category",
         tokens: Split = "label",
         illegal_mass: float = 0.0,
@@ -141,7 +144,7 @@ class FaultServer(Records):
         self.models = models
         self.max_concurrency = max_concurrency
         self.headers = headers or {}
-        self.probes, self._hides_logprobs = 0, hides_logprobs
+        self.probes, self.on_probe, self._hides_logprobs = 0, on_probe, hides_logprobs
         rule = Rule(_said_or_drawn(labels) if answers is None else answers, default)
         style = {"field": field, "tokens": tokens, "illegal_mass": illegal_mass}
         self.book = AnswerBook(labels, rule, style)
@@ -198,7 +201,6 @@ class FaultServer(Records):
 
     def probe_answer(self, asked: ChatRequest) -> bytes:
         """Answer the question that shows what a model can do."""
-        self.probes += 1
         response: dict[str, Any] = fake_response("dog", field="label", probabilities={"dog": 0.9, "cat": 0.1})
         response |= {"model": asked.model, "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
         if self._hides_logprobs or not asked.body.get("logprobs"):
