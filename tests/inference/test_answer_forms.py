@@ -200,9 +200,7 @@ api_base = "{second}"
 def test_providers_find_their_forms(
     serve: Serve, write_task: Callable[..., Path], how: str, formats: list[str], form: str
 ) -> None:
-    """A provider of [routing] finds its form before its first request, and its answers count as raw; one that is never
-    asked is asked nothing.
-    """
+    """A provider finds its form before its first request; its answers count as raw. One not needed is not asked."""
     stubborn, spare = serve(**{how: formats}, has_logprobs=True), serve(has_logprobs=True)
     task = Task.from_file(
         write_task(extra=ROUTING.format(first=stubborn.api_base, second=spare.api_base), toml=TASK)

@@ -162,7 +162,7 @@ class Walk:
         for member in self.members:
             query = self._query_for(Query(prompt=prompt, text="", user_template=user_template), member)
             own = {"prompt": query.prompt, "user_template": query.user_template}
-            models.append({**member.described, **own, "name": member.label, "free": member.free})
+            models.append({**member.classifier.describe(), **own, "name": member.label, "free": member.free})
         return {
             "scoring": "cascade",
             "labels": self.members[0].classifier.labels.labels,
@@ -187,8 +187,9 @@ class Walk:
             if not model.knows_abilities:
                 with contextlib.suppress(ProviderError):
                     await model.find_abilities(self._query_for(first, member), journal)
-        # Descriptions and keys name the forms of answers.
+        # Keys of answers and of assessments name the forms of answers.
         self.members = tuple(replace(member) for member in self.members)
+        self.judge = replace(self.judge)
         self._keys.clear()
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:

@@ -130,9 +130,7 @@ class KnownAbilities:
         finally:
             self._lock.release()
 
-    async def probe(
-        self, complete: Complete, *, top_logprobs: int = 5, options: Mapping[str, Any] | None = None
-    ) -> Usage:
+    async def probe(self, complete: Complete, first: CompletionRequest) -> Usage:
         """Find out with a question of ours, unless it is known; return what that took.
 
         After a probe that decides nothing these classifiers ask by a schema and for log-probabilities, and nothing is
@@ -142,8 +140,8 @@ class KnownAbilities:
         ----------
         complete : callable
             Makes a call, and returns the response and the number of calls made.
-        top_logprobs, options
-            Of the model's other calls.
+        first : CompletionRequest
+            Request of the first row, whose settings the question has.
 
         Raises
         ------
@@ -157,13 +155,8 @@ class KnownAbilities:
                 self.known = self.load()
             if self.known is not None:
                 return Usage()
-            request = CompletionRequest(
-                messages=PROBE,
-                response_format=_SCHEMA,
-                top_logprobs=top_logprobs,
-                options=dict(options or {}),
-            )
-            result = await _probed(complete, request)
+            question = replace(first, messages=PROBE, response_format=_SCHEMA, without_text=None)
+            result = await _probed(complete, question)
             self.known = result.abilities
             if not result.is_certain:
                 self.forget()

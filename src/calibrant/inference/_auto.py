@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.core._completion import Client, CompletionRequest
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._errors import CalibrantError, LogprobsUnsupportedError, ProviderError
+from calibrant.core._errors import LogprobsUnsupportedError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.inference._abilities import ModelAbilities
 from calibrant.inference._answer_forms import AnswerForm
@@ -147,7 +147,7 @@ class AutoDecoding(Decoding):
         """Ask about a row, and keep the answer for it."""
         abilities = self.reader.abilities
         try:
-            response, attempts = await self._completed(request)
+            response, attempts = await self.calls.respond(self.client, request)
         except LogprobsUnsupportedError as error:
             failed = Prediction(label=None, outcome=Outcome.ERROR, attempts=error.attempts)
             abilities.first = request, failed
@@ -156,8 +156,6 @@ class AutoDecoding(Decoding):
             if error.systemic:
                 raise
             return ModelAbilities()
-        except (SystemExit, KeyboardInterrupt) as error:  # either would end the event loop
-            raise CalibrantError(f"{self.client.name}: the model raised {error!r}.") from error
         prediction = self.reader.read(response)
         if prediction.outcome is Outcome.ERROR:  # the row is asked about again
             return ModelAbilities()

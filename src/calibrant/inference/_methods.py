@@ -8,7 +8,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, get_args
 
 from calibrant.clients._rates import rate_state
@@ -25,7 +25,6 @@ from calibrant.core._errors import (
 )
 from calibrant.core._labels import OpenLabels
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
-from calibrant.inference._abilities import KnownAbilities, ModelAbilities
 from calibrant.inference._answer_forms import AnswerForm, refuses_form, tell_form
 from calibrant.inference._limits import Gate, is_in_process
 from calibrant.inference._reader import AnswerReader
@@ -108,10 +107,8 @@ class ModelCalls:
 
         return await with_retries(once, policy=self.policy)
 
-    async def complete(self, client: Client, request: CompletionRequest) -> tuple[Completion, int]:
-        """Return the answer to a request that is no classification, and the number of calls made.
-
-        It counts towards the budgets. A broken response is retried like a failed call.
+    async def respond(self, client: Client, request: CompletionRequest) -> tuple[object, int]:
+        """Return the response to a request, and the number of calls made; a broken one is retried like a failed call.
 
         Raises
         ------
@@ -121,20 +118,29 @@ class ModelCalls:
             The model tried to end the program, which would end the event loop for all others.
         """
 
-        async def once() -> Completion:
+        async def once() -> object:
             try:
                 response = await client.complete(request)
             except (SystemExit, KeyboardInterrupt) as error:
                 raise CalibrantError(f"{client.name}: the model raised {error!r}.") from error
             self.note_rates(response)
             try:
-                return read_completion(response)
+                read_completion(response)
             except DataError as error:
                 raise ProviderError(
                     f"broken response: {error}", provider=client.name, retryable=True
                 ) from error
+            return response
 
-        completion, attempts = await self.make(once, provider=client.name)
+        return await self.make(once, provider=client.name)
+
+    async def complete(self, client: Client, request: CompletionRequest) -> tuple[Completion, int]:
+        """Return the answer to a request that is no classification, and the number of calls made; see `respond`.
+
+        It counts towards the budgets.
+        """
+        response, attempts = await self.respond(client, request)
+        completion = read_completion(response)
         self.gate.charge(completion.usage, rows=0)
         return completion, attempts
 
@@ -225,37 +231,9 @@ class Method(ABC):
         """
         del stored
         abilities = self.reader.abilities
-        usage = await abilities.probe(
-            self._completed, top_logprobs=request.top_logprobs, options=request.options
-        )
+        usage = await abilities.probe(partial(self.calls.respond, self.client), request)
         self.calls.gate.charge(usage, rows=0)
         tell_form(self.client.name, abilities.used.form)
-
-    async def _completed(self, request: CompletionRequest) -> tuple[object, int]:
-        """Return the response to a request, and the calls made; one that is broken is retried like a failed call.
-
-        Raises
-        ------
-        ProviderError
-            The last failure; ``attempts`` counts the calls made.
-        """
-
-        async def once() -> object:
-            response = await self.client.complete(request)
-            self.calls.note_rates(response)
-            try:
-                read_completion(response)
-            except DataError as error:
-                raise ProviderError(
-                    f"broken response: {error}", provider=self.client.name, retryable=True
-                ) from error
-            return response
-
-        return await self.calls.make(once, provider=self.client.name)
-
-    def with_abilities(self, abilities: ModelAbilities) -> Self:
-        """Return a method that asks as these abilities say, without finding out."""
-        return replace(self, reader=replace(self.reader, abilities=KnownAbilities(abilities)))
 
     @property
     def might_keep_features(self) -> bool:

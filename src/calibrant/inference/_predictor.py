@@ -16,7 +16,7 @@ from calibrant.core._files import read_json_object
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import OnPrediction, Query, Stop
 from calibrant.core._records import Journal
-from calibrant.inference._abilities import ModelAbilities
+from calibrant.inference._abilities import KnownAbilities, ModelAbilities
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._feed import Feed, QueryKeys
 from calibrant.inference._limits import Gate, is_in_process
@@ -92,10 +92,6 @@ class PromptedModel:
         self._keys.clear()  # it may be another one from now on
         stored = None if journal is None else journal.get_many([key]).get(key)
         await self.method.find_abilities(self.request(prepared), stored)
-
-    def with_abilities(self, abilities: ModelAbilities) -> PromptedModel:
-        """Return a copy that asks as these abilities say, without finding out."""
-        return replace(self, method=self.method.with_abilities(abilities))
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return queries with rendered demonstrations, each with an error text or an empty one."""
@@ -206,7 +202,8 @@ class ModelPredictor(BasePredictor):
 
     def with_abilities(self, abilities: ModelAbilities) -> Self:
         """Return a copy that asks the model as these abilities say, without finding out; either may be closed."""
-        return self._with_model(self._model.with_abilities(abilities))
+        reader = replace(self.method.reader, abilities=KnownAbilities(abilities))
+        return self._with_method(replace(self.method, reader=reader))
 
     def asked_as(self, described: Mapping[str, Any]) -> Self:
         """Return a copy that asks the model as the method in a description does, without finding out."""
@@ -214,8 +211,7 @@ class ModelPredictor(BasePredictor):
 
     def unless_told(self) -> Self:
         """Return a predictor that decodes, unless another scoring was asked for."""
-        method = self.method.unless_told
-        return self if method is self.method else self._with_model(replace(self._model, method=method))
+        return self._with_method(self.method.unless_told)
 
     def asked_for(self, learned: Path) -> Self:
         """Return a predictor that asks the model in the space in which a head or a label prior was learned.
@@ -245,9 +241,9 @@ class ModelPredictor(BasePredictor):
             return self
         return self.with_abilities(replace(self.abilities, gives_logprobs=space != LogprobSpace.FUSED))
 
-    def _with_model(self, model: PromptedModel) -> Self:
+    def _with_method(self, method: Method) -> Self:
         found = copy(self)
-        found._model = model  # noqa: SLF001 (of its own kind)
+        found._model = replace(self._model, method=method)  # noqa: SLF001 (of its own kind)
         return found
 
     @property

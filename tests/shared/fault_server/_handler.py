@@ -82,7 +82,7 @@ class Handler:
         ]
         return _json(200, json.dumps({"object": "list", "data": data}).encode())
 
-    async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:  # noqa: PLR0911 (one per refusal)
         arrived = time.monotonic()
         raw = await request.content.read()
         if not self._knows_key(request):
@@ -99,9 +99,9 @@ class Handler:
         wait = self._server.limit.take(asked.prompt_tokens, arrived)
         if wait > 0:
             return self._refuse(429, headers=self._server.limit.headers(arrived) | _retry_after(wait))
-        if asked.text == PROBE:
-            return await self._probed(asked)
         with self._server.flight():
+            if asked.text == PROBE:
+                return await self._probed(asked)
             return await self._admitted(request, asked, arrived)
 
     async def _probed(self, asked: ChatRequest) -> web.StreamResponse:

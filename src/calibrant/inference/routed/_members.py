@@ -242,9 +242,7 @@ class RoutedProvider:
             self._read(response, empty_is_failure=False)
             return response, 1
 
-        usage = await self._abilities.probe(
-            complete, top_logprobs=request.top_logprobs, options=request.options
-        )
+        usage = await self._abilities.probe(complete, request)
         with self._lock:
             self._unpaid += usage
         tell_form(self.provider.client.name, self._form)
