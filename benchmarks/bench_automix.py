@@ -8,9 +8,9 @@ for looking at the signal. Half of the rows (of the synthetic ones 500 of 2,500)
 them. Every side is a curve: the policies on the upper hull of what the training rows showed, the small model alone
 included for all sides, joined by lines (mixtures), at the costs and accuracies of the test rows. The number is the mean
 height of the curve from the cost of the small model to that of looking and then always asking the large one. The
-package cannot ask the large model at once; one line gives it this policy as a present. The learned scorer is ours,
-after FrugalGPT: a regression on text and confidence, whose frontier is used instead of the confidence's. Differences
-are paired; their intervals resample rows, all splits at once.
+package cannot ask the large model at once; one line gives it this policy as a present. The learned scorer is
+FrugalGPT's way, by scikit-learn: a regression on the text's words and the label, whose frontier is used instead of the
+confidence's. Differences are paired; their intervals resample rows, all splits at once.
 
 automix-llm runs in an environment of its own, which this script makes.
 """
@@ -29,10 +29,14 @@ from pathlib import Path
 import numpy as np
 from _data import available
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, hstack
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.preprocessing import OneHotEncoder
 
-from calibrant.cascade import LearnedScorer, ibc_lift, routing_frontier
+from calibrant.cascade import ibc_lift, routing_frontier
 from calibrant.cascade.automix._frontier import rising_hull
-from calibrant.core import Prediction
 
 PEER = Path(__file__).with_name("_automix_peer.py")
 PACKAGE = "automix-llm==1.0.3"
@@ -42,6 +46,8 @@ COSTS = {"small_cost": SMALL, "large_cost": LARGE, "verifier_cost": VERIFIER}
 METHODS = ("Threshold", "SelfConsistency", "POMDP")
 PRESENT = "POMDP + large"
 LEARNED = "learned scorer"
+BUCKETS = 4096  # that words and pairs of words are hashed into
+STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # C of the regression, chosen by cross-validated log-loss
 STATES = (0.55, 0.25, 0.20)
 # Chances of 0, 1, ..., 8 approving samples in each state: errors nobody can mend look hopeless at once.
 OBSERVED = (
@@ -171,22 +177,21 @@ def own(problem: Problem, train: Floats, test: Floats) -> Side:
 
 
 def learned(problem: Problem, train: NDArray[np.intp], test: NDArray[np.intp]) -> Side:
-    """Return what a scorer of text and confidence comes to (FrugalGPT's way): half of the training rows fit it.
+    """Return what a scorer of text and label comes to (FrugalGPT's way): half of the training rows fit it.
 
     The other half chooses the policies: a scorer is too sure of the rows it was fitted on.
     """
-    texts = [text for text, _ in problem.answers]
-    made = [
-        Prediction(label=label, confidence=float(p))
-        for (_, label), p in zip(problem.answers, problem.rows[0], strict=True)
-    ]
     fitted, chosen = train[: len(train) // 2], train[len(train) // 2 :]
-    scorer = LearnedScorer().fit(
-        [texts[row] for row in fitted], [made[row] for row in fitted], problem.rows[1, fitted], rng=0
-    )
+    counts = HashingVectorizer(ngram_range=(1, 2), n_features=BUCKETS, alternate_sign=False, norm=None)
+    words = counts.transform([text for text, _ in problem.answers])
+    words = TfidfTransformer().fit(words[fitted]).transform(words)
+    labels = OneHotEncoder().fit_transform([[label] for _, label in problem.answers])
+    features = csr_array(hstack([words, labels]))
+    scorer = GridSearchCV(LogisticRegression(max_iter=5000), {"C": STRENGTHS}, scoring="neg_log_loss", cv=5)
+    scorer.fit(features[fitted], problem.rows[1, fitted])
 
     def scored(rows: NDArray[np.intp]) -> Floats:
-        signal = scorer.predict([texts[row] for row in rows], [made[row] for row in rows])
+        signal = scorer.predict_proba(features[rows])[:, 1]
         return np.vstack((signal, problem.rows[1:, rows]))
 
     return own(problem, scored(chosen), scored(test))

@@ -6,7 +6,6 @@ import ast
 import copy
 import importlib
 import pickle
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -61,34 +60,3 @@ def test_unknown_names_are_attribute_errors() -> None:
     module = importlib.import_module("calibrant.cascade")
     with pytest.raises(AttributeError, match=r"module 'calibrant\.cascade' has no attribute 'Cascad'"):
         getattr(module, "Cascad")  # noqa: B009 (mypy knows that it is not there)
-
-
-FORMER = {
-    (package, name): home
-    for package, homes in tomllib.loads((SOURCE / "core" / "former_names.toml").read_text()).items()
-    for home, names in homes.items()
-    for name in names.split()
-}
-
-
-def test_former_names_work_with_a_warning() -> None:
-    """A former name works, and its warning names the new place."""
-    for (package, name), home in FORMER.items():
-        with pytest.warns(DeprecationWarning, match=rf"{package}\.{name} is .*{home}"):
-            found = getattr(importlib.import_module(package), name)
-        assert found is getattr(importlib.import_module(home), name)
-
-
-def test_moved_names_show_their_home() -> None:
-    """The warning for a moved name shows its public place."""
-    with pytest.warns(
-        DeprecationWarning, match="calibrant.inference.Limits is calibrant.core.Limits now: import it"
-    ):
-        assert importlib.import_module("calibrant.inference").Limits is Limits
-
-
-def test_warnings_name_the_users_line() -> None:
-    """The warning names the line that used the former name."""
-    with pytest.warns(DeprecationWarning, match="not public") as seen:
-        _ = importlib.import_module("calibrant.core").read_json_object
-    assert [Path(one.filename).name for one in seen] == ["test_lazy_names.py"]

@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import shlex
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 
 from calibrant import Task
 from calibrant.cli._app import app
+from calibrant.testing import FakeClient, fake_model
 from embedded import EMBEDDED
 
 ROOT = Path(__file__).parent.parent
@@ -29,14 +29,17 @@ REVIEWS = Path(__file__).parent / "shared" / "reviews"
 TASK = 'name = "tickets"\nlabels = ["billing", "delivery"]\nfield = "topic"\nprompt = "Which topic?"\n'
 
 
+def reviews(source: str) -> list[dict[str, str]]:
+    """Return the reviews of a file."""
+    return [json.loads(line) for line in (REVIEWS / source).read_text(encoding="utf-8").splitlines()]
+
+
 def write_table(path: Path, *, source: str, n: int, columns: list[str]) -> None:
     """Write the first reviews of a file as somebody's CSV file."""
-    lines = (REVIEWS / source).read_text(encoding="utf-8").splitlines()
     with path.open("w", encoding="utf-8", newline="") as out:
         table = csv.DictWriter(out, columns, extrasaction="ignore")
         table.writeheader()
-        for number, line in enumerate(islice(lines, n)):
-            row = json.loads(line)
+        for number, row in enumerate(reviews(source)[:n]):
             table.writerow({"id": number, "message": row["input"], "kind": row["answer"]})
 
 
@@ -80,19 +83,33 @@ class TestOnTheModel:
         assert re.search(r"^On held-out rows log loss goes from 0\.\d+ to 0\.\d+", printed, re.MULTILINE)
         assert printed.rstrip().splitlines()[-1]
 
+    @pytest.mark.slow
     def test_commands_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """README's commands run in order, as printed, on somebody's labelled table and a new one."""
+        """README's commands run in order, as printed, on the model that they name by default."""
         monkeypatch.chdir(tmp_path)
-        write_table(Path("tickets.csv"), source="train.jsonl", n=60, columns=["id", "message", "kind"])
-        write_table(Path("new_tickets.csv"), source="test.jsonl", n=10, columns=["id", "message"])
-        for words in COMMANDS:
-            if words[0] == "calibrant":
-                done = CliRunner().invoke(
-                    app, words[1:], env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
-                )
-                assert done.exit_code == 0, f"{words}: {done.output}"
-        with Path("mine/labelled/labels.csv").open(encoding="utf-8", newline="") as file:
-            labelled = list(csv.DictReader(file))
-        assert [row["id"] for row in labelled] == [str(number) for number in range(10)]
-        assert {row["decision"] for row in labelled} <= {"accepted", "review"}
-        assert Path("mine/run/report.html").exists()
+        check_commands()
+
+
+def test_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """README's commands run in order, as printed, where a fake answers for the embedded model."""
+    monkeypatch.chdir(tmp_path)
+    rows = [*reviews("train.jsonl"), *reviews("test.jsonl")]
+    answers = {row["input"]: (row["answer"], 0.8) for row in rows}
+    fake = FakeClient(["negative", "positive"], answers, field="label", name="local/smollm2-135m")
+    with fake_model(fake.name, fake):
+        check_commands()
+
+
+def check_commands() -> None:
+    """Run README's commands on a labelled table and a new one, and look at the files that they write."""
+    write_table(Path("tickets.csv"), source="train.jsonl", n=60, columns=["id", "message", "kind"])
+    write_table(Path("new_tickets.csv"), source="test.jsonl", n=10, columns=["id", "message"])
+    for words in COMMANDS:
+        if words[0] == "calibrant":
+            done = CliRunner().invoke(app, words[1:], env={"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"})
+            assert done.exit_code == 0, f"{words}: {done.output}"
+    with Path("mine/labelled/labels.csv").open(encoding="utf-8", newline="") as file:
+        labelled = list(csv.DictReader(file))
+    assert [row["id"] for row in labelled] == [str(number) for number in range(10)]
+    assert {row["decision"] for row in labelled} <= {"accepted", "review"}
+    assert Path("mine/run/report.html").exists()

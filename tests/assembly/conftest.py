@@ -10,7 +10,6 @@ import pytest
 
 from bundle_runs import run
 from calibrant.assembly import Bundle, export, open_classifier
-from calibrant.cascade import LearnedScorer
 from calibrant.core import Client, ConfigurationError, Task
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
@@ -65,22 +64,6 @@ def open_task(write_task: Callable[..., Path]) -> Callable[..., Classifier]:
         return open_classifier(Task.from_file(write_task(extra="\n" + extra), splits=()), **options)
 
     return open_it
-
-
-@pytest.fixture
-def fit_scorer(open_task: Callable[..., Classifier], tmp_path: Path) -> Callable[[str], LearnedScorer]:
-    """Return a function that fits a scorer on the answers of a model, and saves it as ``scorer.json``."""
-
-    def fit(name: str) -> LearnedScorer:
-        model = open_task(f'[model]\nname = "{name}"\n')
-        texts = [f"{number} {'meow' if number % 2 else 'woof'}" for number in range(40)]
-        scorer = LearnedScorer(n_buckets=64).fit(
-            texts, model.classify_many(texts), [n % 2 for n in range(40)]
-        )
-        scorer.save(tmp_path / "scorer.json", fingerprint=model.fingerprint())
-        return scorer
-
-    return fit
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import calibrant
 from bundle_runs import fresh, lasting, run
 from calibrant.assembly import Bundle, export, read_bundle
 from calibrant.calibration import IsotonicCalibrator, LabelPriorCorrection, load_calibrator
-from calibrant.cascade import Cascade, LearnedScorer
+from calibrant.cascade import Cascade
 from calibrant.clients._weights import local_models
 from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError
 from calibrant.core._records import prediction_to_record
@@ -135,10 +135,10 @@ def test_a_search_exports_correction_and_template(
 
 
 def without_head(search: Path) -> None:
-    """Change a search's result into one of an earlier version, which had no head."""
+    """Change a search's result into one without a head."""
     (search / "head.json").unlink()
     record = json.loads((search / "result.json").read_text())
-    del record["final"]
+    record["final"] = None
     (search / "result.json").write_text(json.dumps(record))
     rows = [json.dumps(row) + "\n" for row in lines(search) if row["prompt"] != "final"]
     (search / "predictions.jsonl").write_text("".join(rows))
@@ -184,25 +184,6 @@ def test_a_cascade_is_exported_with_its_yaml(
     assert asked == ({"Another prompt."} if prompt else {"Small: which animal?"})
     assert all(fake.closed for fakes in opened.values() for fake in fakes)
     assert bundle.prompt == ("Another prompt." if prompt else "Which animal?")
-
-
-def test_a_learned_scorer_is_packed(
-    fit_scorer: Callable[[str], LearnedScorer], write_task: WriteTask, opened: Opened, tmp_path: Path
-) -> None:
-    """A bundle with a learned scorer repeats the run after the scorer's file is deleted."""
-    extra = (
-        '[cascade]\nconfidence_method = "learned"\nlearned_file = "scorer.json"\nthreshold = 0.5\n'
-        '[[cascade.models]]\nname = "small"\n[[cascade.models]]\nname = "large"\n'
-    )
-    fit_scorer("small")
-    task = write_task(extra="\n" + extra)
-    rows = [json.loads(line) for line in (tmp_path / "test.jsonl").read_text().splitlines()]
-    run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
-    export(tmp_path / "run", tmp_path / "bundle")
-    (tmp_path / "scorer.json").unlink()
-    opened.clear()
-    assert answers(calibrant.load(tmp_path / "bundle"), rows) == lines(tmp_path / "run")
-    assert all(fake.closed for fakes in opened.values() for fake in fakes)
 
 
 ROUTING = """
@@ -465,7 +446,7 @@ def test_equal_runs_make_equal_bundles(evaluated: Path, tmp_path: Path) -> None:
 # --- what is exported ---------------------------------------------------------------------------
 
 
-def test_an_older_run_needs_its_task_file(task: Path, evaluated: Path, tmp_path: Path) -> None:
+def test_a_run_without_settings_needs_its_task_file(task: Path, evaluated: Path, tmp_path: Path) -> None:
     """A run without task.json needs --task, and a task file with other settings exits with 2."""
     whole = export(evaluated, tmp_path / "whole")
     (evaluated / "task.json").unlink()

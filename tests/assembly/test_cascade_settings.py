@@ -93,7 +93,6 @@ def test_defaults_are_those_of_the_looper(tmp_path: Path) -> None:
         "verifier_timeout_seconds": 0.0,
         "context": None,
         "verify_last": None,
-        "learned_file": None,
         "max_escalations": None,
         "max_tokens": None,
         "max_cost": None,
@@ -181,12 +180,6 @@ def test_a_cost_of_zero_is_zero(tmp_path: Path) -> None:
             7,
             "cascade.verifier_timeout_seconds: Input should be greater than or equal to 0, got -1.",
         ),
-        ('learned_file = "x.json"', 5, "cascade.learned_file: " + BESIDE.format("learned", "'x.json'")),
-        (
-            'confidence_method = "learned"',
-            4,
-            "cascade.learned_file: Input should be a file, got None: name the one that LearnedScorer.save wrote.",
-        ),
         ("max_escalations = -1", 5, "cascade.max_escalations: Input should be greater than or equal to 0, got -1."),
         ("max_cost = inf", 5, "cascade.max_cost: Input should be a finite number, got inf."),
         ("models = 3", 5, "cascade.models: Input should be a valid tuple, got 3."),
@@ -232,12 +225,6 @@ def test_a_wrong_model_key_names_its_line(tmp_path: Path, entry: str, line: int,
             f"{ONE}[[cascade.models]]\ncost = 1\n", "6: missing key 'cascade.models.name': add it.", id="no name"
         ),
         pytest.param(
-            f"{ONE}[[cascade.models]]\nname = 'b'\nlabel_codes = true\n",
-            ("8: cascade.models.label_codes: Input should be left out, as labels are always shown as they are, got "
-            "True: remove it; prior correction and calibration correct a preference for a label."),
-            id="label codes",
-        ),
-        pytest.param(
             f"{ONE}[cascade.models.options]\nx = 1\n[[cascade.models]]\nname = 'b'\noptions = 3\n",
             "10: cascade.models.options: Input should be a valid dictionary, got 3.",
             id="options, whose table belongs to the entry above it",
@@ -260,12 +247,6 @@ def test_a_cascade_takes_no_label_prior(tmp_path: Path) -> None:
     """A prior correction beside [cascade] raises ConfigurationError."""
     (message,) = mistakes(tmp_path, f'{HEAD}[calibration]\nprior_correction = "batch"\n{MODELS}')
     assert message.startswith("task.toml:5: expected no prior_correction beside [cascade]")
-
-
-def test_the_scorer_s_path_is_relative(tmp_path: Path) -> None:
-    """`learned_file` is relative to the task file."""
-    found = cascade(tmp_path, 'confidence_method = "learned"\nlearned_file = "scorer.json"\n')
-    assert found.learned_file == tmp_path / "scorer.json"
 
 
 def test_the_looper_s_path_is_relative(tmp_path: Path) -> None:

@@ -17,12 +17,11 @@ from calibrant.cascade import (
     CascadeSettings,
     Hybrid,
     LabelProbability,
-    LearnedScorer,
     Margin,
     SelfVerify,
 )
 from calibrant.cascade._methods import METHOD_NAMES, METHODS
-from calibrant.core import ConfigurationError, Limits, StateError, Task
+from calibrant.core import ConfigurationError, Limits, Task
 from calibrant.core._prediction import Verdict
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, MemoryJournal
@@ -167,9 +166,9 @@ def test_every_method_opens_with_its_settings(
 
 
 def test_the_section_opens_every_method_it_names() -> None:
-    """The names in `confidence_method` are those of the methods, and "learned"."""
+    """The names in `confidence_method` are those of the methods."""
     names = CascadeSettings.model_fields["confidence_method"].annotation
-    assert set(getattr(names, "__args__", ())) == {*METHOD_NAMES, "learned"}
+    assert set(getattr(names, "__args__", ())) == set(METHOD_NAMES)
 
 
 @pytest.mark.parametrize("seconds", ["0", "7", "0.5"])
@@ -189,26 +188,6 @@ def test_the_verifier_gets_threshold_and_timeout(
         f"verifier_timeout_seconds = {seconds}\nthreshold = 0\n{MODELS}"
     )
     assert told == {"timeout_seconds": float(seconds), "threshold": 0.0}
-
-
-@pytest.mark.parametrize("fitted_on", ["small", "large"])
-def test_a_learned_scorer_needs_its_model(
-    fit_scorer: Callable[[str], LearnedScorer], open_cascade: OpenCascade, opened: Opened, fitted_on: str
-) -> None:
-    """A learned scorer whose model is not in the cascade raises StateError."""
-    scorer = fit_scorer(fitted_on)
-    section = (
-        f'[cascade]\nconfidence_method = "learned"\nlearned_file = "scorer.json"\nthreshold = 0.5\n{MODELS}'
-    )
-    cascade = open_cascade(section)
-    assert isinstance(cascade.method, LearnedScorer)
-    assert cascade.method.describe() == scorer.describe()
-    assert asked(cascade, "1 meow")[0][1] in {Verdict.ACCEPTED, Verdict.ESCALATED}
-    opened.clear()
-    other = section.replace("[[", '[[cascade.models]]\nname = "large"\nprompt = "Other."\n[[', 1).split("[[")
-    with pytest.raises(StateError, match=r"scorer\.json"):
-        open_cascade("[[".join(other[:2]))
-    assert all(fake.closed for fakes in opened.values() for fake in fakes)
 
 
 def test_a_model_keeps_its_own_concurrency(

@@ -55,20 +55,6 @@ def test_a_saved_correction_comes_back_exactly(tmp_path: Path, options: dict[str
     assert loaded.transform(ROWS).tolist() == original.transform(ROWS).tolist()
 
 
-def test_a_file_of_version_1_divides_by_the_whole_prior(tmp_path: Path) -> None:
-    """A file of version 1 is loaded without a guard, and divides by the whole prior."""
-    path = tmp_path / "prior.json"
-    settings = {"method": "batch", "strength": None, "decay": 1.0, "learned_strength": 1.0}
-    state = {**settings, "n_rows": 2, "weight": 2.0, "mean": [0.5, 0.4, 0.1]}
-    record = {"kind": "label-prior correction", "version": 1, "state": state}
-    path.write_text(json.dumps({**record, "fingerprint": FINGERPRINT.to_record()}), encoding="utf-8")
-    loaded = LabelPriorCorrection.load(path, fingerprint=FINGERPRINT)
-    ratio = np.array([0.5 / 0.5, 0.3 / 0.4, 0.2 / 0.1])
-    assert np.exp(loaded.transform(np.log([0.5, 0.3, 0.2]))) == pytest.approx(ratio / ratio.sum())
-    loaded.partial_fit(np.log([[0.2, 0.7, 0.1], [0.2, 0.7, 0.1]]))
-    assert (loaded.strength_, loaded.divisor_) == (1.0, pytest.approx([0.35, 0.55, 0.1]))
-
-
 def test_a_learned_strength_comes_back(tmp_path: Path) -> None:
     """A learned strength is loaded as a learned one."""
     correction = LabelPriorCorrection().fit(ROWS).fit_strength(ROWS, [1, 2, 1])
@@ -91,7 +77,7 @@ def test_the_file_is_readable_but_for_the_prompt(tmp_path: Path) -> None:
         "space": "raw",
         "labels": list(LABELS),
     }
-    assert (record["version"], record["state"]["strength"]) == (2, None)
+    assert (record["version"], record["state"]["strength"]) == (1, None)
     assert "Café" in text
     assert "headline" not in text
     assert [file.name for file in tmp_path.iterdir()] == ["prior.json"]
@@ -126,7 +112,7 @@ def _with(name: str, value: Any) -> Callable[[dict[str, Any]], object]:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda record: record.update(version=3), "expected version 2 .* got 3: fit and save it again"),
+        (lambda record: record.update(version=3), "expected version 1 .* got 3: fit and save it again"),
         (lambda record: record.update(kind="temperature"), "expected a label-prior correction, got 'temper"),
         (lambda record: record.pop("fingerprint"), "damaged"),
         (lambda record: record.pop("state"), "damaged"),

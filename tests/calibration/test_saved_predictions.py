@@ -67,7 +67,9 @@ def test_the_best_prompt_of_a_search_counts(tmp_path: Path) -> None:
     failed = {"row": 3, "prompt": "best", "input": "t", "answer": "cat", "correct": False, "outcome": "error"}
     write(tmp_path / "predictions.jsonl", *rows, failed)
     best = {"system_prompt": "Best.", "user_template": "It says: {input}"}
-    (tmp_path / "result.json").write_text(json.dumps({"best_candidate": best, "model": "m"}))
+    (tmp_path / "result.json").write_text(
+        json.dumps({"schema_version": 1, "best_candidate": best, "model": "m"})
+    )
     found = load_predictions(tmp_path)
     assert found.correct.tolist() == [1, 1, 1, -1]
     assert found.fingerprint is not None
@@ -128,5 +130,5 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     )
     assert load_predictions(tmp_path).label_set == ("a", "b")
     (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(StateError, match=r"run\.json: expected what the predictions depend on"):
+    with pytest.raises(StateError, match=r"run\.json: expected a JSON object, got \[\]: restore it"):
         load_predictions(tmp_path)

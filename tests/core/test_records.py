@@ -1,4 +1,4 @@
-"""Tests of records of predictions: round trips, older versions and damage."""
+"""Tests of records of predictions: round trips and damage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.core import LabelDistribution, Outcome, Prediction, StateError, Usage
-from calibrant.core._prediction import LogprobSpace, Part
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._records import prediction_from_record, prediction_to_record
 
 unit = st.floats(0, 1)
@@ -103,58 +103,8 @@ def test_records_have_fixed_keys() -> None:
     }
 
 
-def test_older_records_are_read() -> None:
-    """A record without the emitted label and the error bound is read."""
-    older = record()
-    del older["distribution"]["emitted"]
-    del older["distribution"]["error_bound"]
-    found = prediction_from_record(older).distribution
-    assert found is not None
-    assert (found.emitted, found.error_bound) == (None, None)
-    assert found.confidence("cat") == pytest.approx(0.75)
-
-
-def nested(closing: float | None = None) -> LabelDistribution:
-    """Return a distribution whose emitted label is the beginning of another label."""
-    return distribution("Bills", "Bills/Gas", shares=(0.55, 0.45), mass=0.98, closing_logprob=closing)
-
-
-def older(made: Prediction) -> dict[str, Any]:
-    """Return a record of the version without the probability of a label's end."""
-    record = prediction_to_record(made)
-    for part in record.get("parts", [record]):
-        del part["distribution"]["closing_logprob"]
-    return record
-
-
-@pytest.mark.parametrize(("confidence", "expected"), [(0.98, 0.55), (0.7, 0.7)])
-def test_older_confidences_are_corrected(confidence: float, expected: float) -> None:
-    """A confidence from tokens without the label's end is corrected; other kinds are kept."""
-    made = Prediction(label="Bills", confidence=confidence, distribution=nested())
-    assert prediction_from_record(older(made)).confidence == pytest.approx(expected)
-
-
-def test_current_records_keep_their_confidence() -> None:
-    """A record with the probability of the label's end keeps its confidence."""
-    closed = nested(closing=math.log(0.9))
-    made = Prediction(label="Bills", confidence=closed.confidence("Bills"), distribution=closed)
-    found = prediction_from_record(prediction_to_record(made))
-    assert found.confidence == pytest.approx(0.98 * 0.9)
-
-
-def test_corrected_parts_correct_the_whole() -> None:
-    """The confidence in several fields is the product of their corrected confidences."""
-    parts = (
-        Part(name="topic", label="Bills", confidence=0.98, distribution=nested()),
-        Part(name="urgency", label="Bills/Gas", confidence=0.5, distribution=nested()),
-    )
-    found = prediction_from_record(older(Prediction(label="{}", confidence=0.49, parts=parts)))
-    assert [part.confidence for part in found.parts] == [pytest.approx(0.55), 0.5]
-    assert found.confidence == pytest.approx(0.55 * 0.5)
-
-
 def test_stored_texts_and_counts_are_cleaned() -> None:
-    """Texts and counts in records of earlier versions are cleaned."""
+    """Texts and counts in records are cleaned."""
     poisoned = record() | {
         "model": "m\ud800\x1b[2J",
         "reason": "r\x07" * 5000,

@@ -19,7 +19,6 @@ from calibrant.core import (
     OrdinalLabels,
     Task,
 )
-from calibrant.core._settings import ModelSettings
 from calibrant.scoring import BrierScoring, LinearBlendScoring, LogScoring, SigmoidScoring, ThresholdScoring
 
 WriteTask = Callable[..., Path]
@@ -181,12 +180,6 @@ def test_own_files_win_over_common_ones(tmp_path: Path) -> None:
     assert rows == [["a"], [], ["c"]]
 
 
-def test_former_keys_may_stay_unset(tmp_path: Path) -> None:
-    """A key of earlier versions that is switched off is ignored."""
-    path = toml(tmp_path, HEAD + '[model]\nname = "x"\nlabel_codes = false\n')
-    assert Task.from_file(path).model == ModelSettings(name="x")
-
-
 def test_windows_files_are_read(write_task: WriteTask) -> None:
     """A byte order mark and Windows line ends are accepted."""
     plain = write_task()
@@ -255,11 +248,6 @@ ROOT_KEYS = (
         (
             HEAD + "[model]\n\nconcurrency = 0\n",
             "task.toml:6: model.concurrency: Input should be greater than or equal to 1, got 0.",
-        ),
-        pytest.param(
-            HEAD + "[model]\nlabel_codes = 2\n",
-            "task.toml:5: model.label_codes: Input should be left out, as labels are always shown as they are, got 2: "
-            "remove it; prior correction and calibration correct a preference for a label.",
         ),
         (
             HEAD + "[scoring]\nhigh = 0.5\nlow = 0.9\n",

@@ -45,8 +45,6 @@ THOROUGH = (
     "calibration/test_conformal.py",
     "calibration/test_calibrators.py",
     "store/test_files.py",
-    "adapters/test_litellm_routing.py",
-    "serving/test_litellm_provider.py",
 )
 # Old releases use what their own neighbours, which are not old, have deprecated since.
 NEIGHBOURS = ("-W", "ignore::DeprecationWarning")

@@ -24,7 +24,7 @@ prompt = "Sort the message of a customer."
 [data]
 test = "test.jsonl"
 """
-LONG = "please look at it again, and tell me where it is. " * 200
+LONG = "please look at it again, and tell me where it is. " * 60
 COMMAND = (sys.executable, "-c", "from calibrant.cli._app import main; main()", "evaluate")
 
 

@@ -31,6 +31,12 @@ def score(prompt: str, **changes: Any) -> dict[str, Any]:
     return {"prompt": prompt, "validation_score": 0.71, "rows": 4, **changes}
 
 
+def validated(score: float, accuracy: float, macro_f1: float) -> dict[str, Any]:
+    """Return the record of a prompt's figures on validation rows."""
+    figures = {"score": score, "accuracy": accuracy, "macro_f1": macro_f1, "credit": None}
+    return {**figures, "rows": None, "log_loss": None, "screened_loss": None, "origin": None}
+
+
 def search_record(**changes: Any) -> dict[str, Any]:
     """Return the content of a result.json."""
     return {
@@ -43,6 +49,9 @@ def search_record(**changes: Any) -> dict[str, Any]:
         "seed_prompt": score("Which animal?\nAnswer."),
         "best_prompt": score("Which animal?\nLook closely."),
         "improved": True,
+        "validated": [validated(0.2, 0.4, 0.3), validated(0.3, 0.5, 0.4)],
+        "chosen": 1,
+        **dict.fromkeys(("by_head", "comparison", "credit_difference", "detectable_gain", "final")),
         "metric_calls": 120,
         "proposals": 5,
         "accepted": 2,
@@ -122,7 +131,7 @@ def write_run(tmp_path: Path) -> WriteRun:
         data = rows if isinstance(rows, bytes) else "".join(json.dumps(line) + "\n" for line in rows).encode()
         (directory / "predictions.jsonl").write_bytes(data)
         for stem, content in (files or {"metrics": metrics_record()}).items():
-            text = content if isinstance(content, str) else json.dumps(content)
+            text = content if isinstance(content, str) else json.dumps({"schema_version": 1, **content})
             (directory / f"{stem}.json").write_text(text)
         return directory
 
@@ -379,7 +388,7 @@ def test_low_label_mass_is_said_above_the_numbers(write_run: WriteRun) -> None:
         row("a", "cat", "cat", 0.9, **mass),
         row("b", "cat", "cat", 0.9, **mass | {"unresolved_mass": 0.2}),
         row("c", "cat", "cat", 0.9, **mass | {"space": "masked"}),
-        row("d", "cat", "cat", 0.9, label_mass=0.4, space="exact"),
+        row("d", "cat", "cat", 0.9, label_mass=0.4, unresolved_mass=0.0, space="exact"),
         row("e", "cat", None, None, outcome="error"),
     ]
     html, _ = page_of(write_run(rows))
@@ -449,7 +458,8 @@ def test_a_search_shows_both_prompts_and_their_difference(write_run: WriteRun) -
 
 def test_a_search_without_a_better_prompt_says_so(write_run: WriteRun) -> None:
     """If no prompt was better, the page says so and compares no prompts."""
-    html, page = page_of(write_run(SEARCH_ROWS, result=search_record(improved=False)))
+    record = search_record(improved=False, chosen=0, validated=[validated(0.2, 0.4, 0.3)])
+    html, page = page_of(write_run(SEARCH_ROWS, result=record))
     kept = "No prompt was better than the seed prompt on the validation rows: the seed prompt is kept."
     assert kept in html
     assert all(table[0][:2] != ["run", "minus"] for table in page.tables)
@@ -457,13 +467,8 @@ def test_a_search_without_a_better_prompt_says_so(write_run: WriteRun) -> None:
 
 def test_a_search_states_its_choice(write_run: WriteRun) -> None:
     """The choice on the validation rows is stated even if the test rows contradict it."""
-    seed = {"score": 0.2, "accuracy": 0.4, "macro_f1": 0.3}
-    record = search_record(
-        improved=False,
-        chosen=1,
-        validated=[seed, {"score": 0.3, "accuracy": 0.5, "macro_f1": 0.4}],
-        comparison={"interval": {"lower": -0.3, "upper": -0.1}},
-    )
+    comparison = {"difference": -0.2, "n": 4, "interval": {"lower": -0.3, "upper": -0.1}}
+    record = search_record(improved=False, comparison=comparison)
     html, page = page_of(write_run(SEARCH_ROWS, result=record))
     assert "score 0.200 -&gt; 0.300, accuracy 0.400 -&gt; 0.500, macro F1 0.300 -&gt; 0.400." in html
     assert "No improvement: on the test rows the best prompt is worse than the seed prompt alone" in html
@@ -484,11 +489,11 @@ def test_an_evaluation_shows_baselines_and_the_verdict(write_run: WriteRun) -> N
 
 
 def test_a_search_shows_its_head_beside_baselines(write_run: WriteRun) -> None:
-    """A search's page shows its head and the baselines; a missing number of labels is a dash."""
-    earlier = baseline("TF-IDF", 0.7)
-    del earlier["answered_labels"]
+    """A search's page shows its head and the baselines; an unknown number of labels is a dash."""
+    unknown = baseline("TF-IDF", 0.7, answered_labels=None)
     found = score("p", outcomes={"ok": 3, "error": 1}, **baseline("", 0.8))
-    final = {"score": found, "baselines": [baseline("majority", 0.4), earlier], "verdict": "Nothing certain."}
+    baselines = [baseline("majority", 0.4), unknown]
+    final = {"score": found, "baselines": baselines, "verdict": "Nothing certain.", "against_seed": None}
     html, page = page_of(write_run(SEARCH_ROWS, result=search_record(final=final)))
     assert [[line[0], line[1], line[-1]] for line in page.table("who")] == [
         ["best prompt with its head", "0.800", "1 of 2"],
@@ -618,12 +623,15 @@ def test_a_broken_line_is_named(write_run: WriteRun, line: str, message: str) ->
     ("files", "message"),
     [
         ({"metrics": ""}, r"metrics\.json: expected a JSON object"),
-        ({"metrics": {"task": "animals"}}, "expected schema version 1, got None"),
+        ({"metrics": {"schema_version": None}}, "expected schema version 1, got None"),
         ({"result": search_record(schema_version=2)}, "got 2: use the calibrant that wrote it"),
         ({"result": {"schema_version": 1}}, r"expected a complete result .*seed_prompt"),
         ({"result": search_record(best_prompt=score("p", validation_score="high"))}, "expected a complete"),
         ({"metrics": metrics_record(baselines={"rows": 3})}, r"metrics\.json: expected complete baselines"),
-        ({"result": search_record(final={"verdict": ""})}, r"result\.json: expected complete baselines"),
+        (
+            {"result": search_record(final={"verdict": "", "against_seed": None})},
+            r"result\.json: expected complete baselines",
+        ),
         ({"calibration": {"certified": {"threshold": 0.5}}}, "certified rule that is complete"),
         ({"calibration": {"certified": {**RULE, "threshold": 2.0}}}, r"values in \[0, 1\]"),
     ],

@@ -68,7 +68,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "target_accuracy": 0.8,
         "delta": 0.1,
     }
-    (directory / "calibration.json").write_text(json.dumps({"certified": rule}))
+    (directory / "calibration.json").write_text(json.dumps({"schema_version": 1, "certified": rule}))
     return write_report(directory)
 
 

@@ -255,30 +255,14 @@ def test_relative_paths_stay_the_same_file(
     assert open_cache(tmp_path / "cache.db").get_many(list(rows(5))) == rows(5)
 
 
-def test_newer_versions_are_errors(path: Path, open_cache: Open, rows: Rows) -> None:
-    """A newer schema raises StateError with both versions, and its rows stay."""
+@pytest.mark.parametrize("version", [0, 99])
+def test_other_versions_are_errors(path: Path, open_cache: Open, rows: Rows, version: int) -> None:
+    """Another schema version raises StateError with both versions, and the rows stay."""
     with open_cache(path) as cache:
         fill(cache, rows(5))
-    set_version(f"sqlite:///{path}", 99, of="calibrant_predictions")
-    with pytest.raises(
-        StateError, match=r"cache\.db: .*schema version 1 or older, got 99: install the newer"
-    ):
+    set_version(f"sqlite:///{path}", version, of="calibrant_predictions")
+    expected = rf"cache\.db: .*schema version 1, got {version}: use the calibrant that wrote it"
+    with pytest.raises(StateError, match=expected):
         PredictionCache(path)
     set_version(f"sqlite:///{path}", 1, of="calibrant_predictions")
     assert open_cache(path).get_many(list(rows(5))) == rows(5)
-
-
-def test_older_versions_are_recreated(
-    path: Path, open_cache: Open, rows: Rows, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A table of an older schema is recreated with a warning."""
-    with open_cache(path) as cache:
-        fill(cache, rows(5))
-    set_version(f"sqlite:///{path}", 0, of="calibrant_predictions")
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("ALTER TABLE calibrant_predictions DROP COLUMN record")
-    with open_cache(path) as cache:
-        assert cache.get_many(list(rows(5))) == {}
-        fill(cache, rows(7))
-    assert "of an older version and are dropped" in caplog.text
-    assert open_cache(path).get_many(list(rows(7))) == rows(7)

@@ -158,8 +158,8 @@ if child:
     assert sorted(values(ScoreStore(path))) == [1.0, 2.0, 3.0]
 
 
-def test_older_versions_are_not_dropped(url: str) -> None:
-    """Scores of an older schema raise StateError, and stay."""
+def test_other_versions_are_not_dropped(url: str) -> None:
+    """Scores of another schema raise StateError, and stay."""
     ScoreStore(url).add(SCOPE, scores(1.0))
     set_version(url, 0, of="calibrant_scores")
     with pytest.raises(StateError, match="schema version 1, got 0: use the calibrant that wrote it"):

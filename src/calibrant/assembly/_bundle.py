@@ -11,7 +11,6 @@ import pydantic
 
 from calibrant.assembly._bundle_files import Manifest, damaged_file, read_folder
 from calibrant.assembly._decision import DecidedBy, Decision, Rule, rule_of
-from calibrant.assembly._sections import cascade_settings
 from calibrant.assembly._task_record import RecordedTask, checked_record, task_from_record
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import load_calibrator
@@ -29,7 +28,6 @@ from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.logprobs._schema import enum_schema
 
 _THRESHOLDS: Final = frozenset({"suggested", "no_suggestion", "certified", "certification"})
-LEARNED: Final = "learned.json"
 
 _Rows: TypeAlias = Annotated[int, pydantic.Field(strict=True, ge=0)]
 _Part = TypeVar("_Part")
@@ -335,7 +333,7 @@ def read_bundle(path: str | Path) -> Bundle:
     Raises
     ------
     StateError
-        The folder is no bundle, is of a newer version, was changed after the export, or has parts that do not
+        The folder is no bundle, is of another version, was changed after the export, or has parts that do not
         belong together.
 
     Examples
@@ -418,12 +416,6 @@ class _BundleReader:
             task_from_record({**record, **(shared if number else first)}, place=place)
             for number, record in enumerate(settings.tasks)
         ]
-        cascades = [cascade_settings(own.task) for own in tasks]
-        learned = {own.learned_file for own in cascades if own is not None} - {None}
-        if learned != ({self._folder / LEARNED} if LEARNED in files else set()):
-            raise self._damage(
-                "settings.json", f"expected {LEARNED} where a learned scorer is used, and only there"
-            )
         return (self._with_demonstrations(tasks[0]), *tasks[1:])
 
     def _with_demonstrations(self, recorded: RecordedTask) -> RecordedTask:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibrant.assembly._bundle import LEARNED, Bundle, BundleHistory, BundleSettings, Figure, read_bundle
+from calibrant.assembly._bundle import Bundle, BundleHistory, BundleSettings, Figure, read_bundle
 from calibrant.assembly._bundle_figures import figures_of
 from calibrant.assembly._bundle_files import json_text, refuse_taken, write_folder
 from calibrant.assembly._task_record import (
@@ -26,7 +26,7 @@ from calibrant.calibration._saved import DEMONSTRATIONS, UNKNOWN, SavedPredictio
 from calibrant.calibration._thresholds import suggest_thresholds
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
-from calibrant.core._files import read_json_object
+from calibrant.core._files import read_run_record
 from calibrant.core._fingerprint import asked_text
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import LabelSet
@@ -35,7 +35,7 @@ from calibrant.core._task import Task
 from calibrant.evaluation._saved import load_predictions
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._models import call_options
-from calibrant.inference.doctor._records import identity, public_description
+from calibrant.inference.doctor._records import identity
 from calibrant.logprobs._schema import enum_schema
 from calibrant.runs._directory import MANIFEST, read_manifest, unfinished
 
@@ -239,8 +239,7 @@ class _ExportedRun:
         if self._predictions.fingerprint is None:
             raise StateError(
                 f"{path}: expected a run that says which prompt and model its predictions are from (run.json, "
-                "result.json or batch.json, and log-probabilities in some rows), got none: run it again with this "
-                "version."
+                "result.json or batch.json, and log-probabilities in some rows), got none: run it again."
             )
         self.fingerprint = self._predictions.fingerprint
         self._description = None if self._search is not None else _description(path)
@@ -299,7 +298,7 @@ class _ExportedRun:
         if self._description is not None and one:
             left_out = recorded.left_out.get(first.model.name, ())
             options = identity("", call_options(first.model.options))[2]
-            then = public_description(self._description)["options"]
+            then = self._description["options"]
             if options != {name: value for name, value in then.items() if name not in left_out}:
                 differs.append("options of the model")
             if self._description["response_format"] != enum_schema(first.labels, first.field):
@@ -340,22 +339,18 @@ class _ExportedRun:
         return files
 
     def _settings_files(self) -> dict[str, str]:
-        """Return ``settings.json``, and the learned scorer that it names."""
-        files, tasks = {}, []
+        """Return ``settings.json``."""
+        tasks = []
         for number, record in enumerate(self._settings.tasks):
             packed = _PACKED_ALWAYS if number else _PACKED
             own = {key: value for key, value in record.items() if key not in packed}
-            if own["cascade"] is not None and own["cascade"].get("learned_file") is not None:
-                files[LEARNED] = _text(Path(own["cascade"]["learned_file"]))
-                own["cascade"] = {**own["cascade"], "learned_file": LEARNED}
             if self._demonstrations is not None:  # a search may have found others than the task's
                 own["demonstrations"] = self._demonstrations.model_dump()
             tasks.append(own)
         settings = BundleSettings(
             tasks=tuple(tasks), prompt_for_all=self._settings.prompt_for_all, description=self._description
         )
-        files["settings.json"] = json_text(dict(settings))
-        return files
+        return {"settings.json": json_text(dict(settings))}
 
     def _measured_files(self, task: Task) -> dict[str, str]:
         """Return the files of figures, history and thresholds, empty if demonstrations are left out."""
@@ -414,7 +409,7 @@ class _ExportedRun:
 
 def _record(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file; None for a missing file."""
-    return read_json_object(path, remedy="run it again") if path.exists() else None
+    return read_run_record(path, remedy="run it again") if path.exists() else None
 
 
 def _description(path: Path) -> dict[str, Any]:
@@ -423,12 +418,10 @@ def _description(path: Path) -> dict[str, Any]:
     found = _record(source)
     if found is None:  # a job at a provider's batch interface
         source = path / "batch.json"
-        found = (_record(source) or {}).get("described") or {}
+        found = (_record(source) or {}).get("described", {})
     missing = [name for name in _DESCRIBED if name not in found]
     if missing:
-        raise StateError(
-            f"{source}: expected {missing[0]!r}, got none: run the evaluation again with this version."
-        )
+        raise StateError(f"{source}: expected {missing[0]!r}, got none: run the evaluation again.")
     return {name: found[name] for name in (*_DESCRIBED, "head", "demonstrations") if name in found}
 
 
@@ -440,8 +433,8 @@ def _settings(
         found = read_run_settings(path)
         if found is None:
             raise StateError(
-                f"{path}: expected task.json, in which runs write down what they asked, got none: run the same command "
-                "again, which writes it and asks nothing anew, or hand in the task file that was run, with --task."
+                f"{path}: expected task.json, in which commands write down what they asked, got none: hand in the task "
+                "file that was run, with --task."
             )
         return found
     given = task if isinstance(task, Task) else Task.from_file(task, splits=())

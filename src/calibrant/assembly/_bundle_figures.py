@@ -132,7 +132,7 @@ def _evaluation_figures(metrics: _Record) -> Iterator[_Measured]:
         yield name, structure.get(key), structure.get(rows)
     for number, level in enumerate(structure.get("levels", ()), 1):
         yield f"right down to level {number}", level, structure["rows"]
-    baselines = metrics.get("baselines")  # not in metrics of earlier versions
+    baselines = metrics.get("baselines")
     if baselines is not None and baselines["against_text"] is not None:
         yield from _baseline_figures(baselines["scores"][1:], baselines["against_text"], baselines["rows"])
 
@@ -154,7 +154,7 @@ def _baseline_figures(
     """Yield the accuracy difference to the TF-IDF baseline, and all baselines' scores on the same rows."""
     yield f"{kind}accuracy, {of} minus TF-IDF", against_text["interval"], against_text["n"]
     for score in scores:
-        answered = score.get("answered_labels") or {}  # not in results of earlier versions
+        answered = score["answered_labels"] or {}
         yield f"{kind}accuracy, {score['name']}", score["accuracy"], rows
         yield f"{kind}macro F1, {score['name']}", score["macro_f1"], rows
         yield f"{kind}{LABELS_ANSWERED}, {score['name']}", answered.get("share"), rows
@@ -169,14 +169,14 @@ def _counted_figures(predictions: SavedPredictions) -> Iterator[_Measured]:
 
 
 def _search_figures(search: _Record) -> Iterator[_Measured]:
-    final, comparison = search.get("final"), search["comparison"]
+    final, comparison = search["final"], search["comparison"]
     scores = [] if final is None else [(final["score"], "this prompt and the head")]
     scores += [(search["best_prompt"], "this prompt"), (search["seed_prompt"], "first prompt")]
     for score, of in scores:
         if score["accuracy"] is not None:
             answered = score["rows"] - score["outcomes"].get("error", 0)
-            for key in ("accuracy", "macro_f1", "credit"):  # only the first in results of earlier versions
-                yield f"test {key.replace('_f1', ' F1')}, {of}", score.get(key), answered
+            for key in ("accuracy", "macro_f1", "credit"):
+                yield f"test {key.replace('_f1', ' F1')}, {of}", score[key], answered
     if final is not None:
         seed, text = final["against_seed"], final["against_text"]
         if seed is not None:
@@ -187,7 +187,7 @@ def _search_figures(search: _Record) -> Iterator[_Measured]:
             )
     if changed_prompt(search) and comparison is not None:
         yield "test accuracy, this minus first prompt", comparison["interval"], comparison["n"]
-        yield "test credit, this minus first prompt", search.get("credit_difference"), comparison["n"]
+        yield "test credit, this minus first prompt", search["credit_difference"], comparison["n"]
 
 
 def _calibration_figures(calibration: _Record | None) -> Iterator[_Measured]:

@@ -23,13 +23,12 @@ from calibrant.core._sections import Section
 
 MANIFEST: Final = "manifest.json"
 _KIND: Final = "calibrant bundle"
-_VERSION: Final = 2  # version 1 has a card.md, too
+_VERSION: Final = 1
 _REQUIRED: Final = (
     "figures.json history.json labels.json prompt.txt schema.json settings.json thresholds.json"
 )
 _OPTIONAL: Final = (
-    "calibrator.json card.md demonstrations.jsonl head.json label_prior.json learned.json plan.json"
-    " user_template.txt"
+    "calibrator.json demonstrations.jsonl head.json label_prior.json plan.json user_template.txt"
 )
 _MANIFEST_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20
@@ -48,7 +47,7 @@ class Manifest(Section):
     """Contents of ``manifest.json``."""
 
     kind: str
-    version: Annotated[int, pydantic.Field(strict=True, ge=1)]
+    version: int
     calibrant: str
     fingerprint: dict[str, Any]
     files: dict[str, _FileEntry]
@@ -219,10 +218,11 @@ def _read_manifest(path: Path) -> Manifest:
     if not isinstance(record, dict) or record.get("kind") != _KIND:
         raise damaged_file(place, "expected the manifest of a bundle, got something else")
     version = record.get("version")
-    if type(version) is int and version > _VERSION:
+    if version != _VERSION:
         raise StateError(
-            f"{place}: expected a bundle of version {_VERSION} at most, got version {version}, written by calibrant "
-            f"{record.get('calibrant')!r:.40}: upgrade calibrant (this is {metadata.version('calibrant')})."
+            f"{place}: expected version {_VERSION} of a {_KIND}, got {version!r:.40}, written by calibrant "
+            f"{record.get('calibrant')!r:.40}: use that version, or export the run again with this one "
+            f"({metadata.version('calibrant')})."
         )
     manifest = checked_record(Manifest, record, place, damaged_file)
     if manifest.sha256 != _digest(record):

@@ -22,7 +22,6 @@ from calibrant.core._task import Task
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client
-from calibrant.inference.doctor._records import public_description
 
 _LOG = logging.getLogger("calibrant")
 _FROM_ENVIRONMENT: Final = frozenset({"api_key"})
@@ -65,7 +64,7 @@ def load(
     Raises
     ------
     StateError
-        The bundle is damaged, altered or of a newer version, or its calls would differ from those of the run.
+        The bundle is damaged, altered or of another version, or its calls would differ from those of the run.
     ConfigurationError
         An option is missing, unknown or wrong, or a model cannot be opened.
 
@@ -278,7 +277,7 @@ def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
     if bundle.description is None:
         return
     before, now = (
-        json.loads(json.dumps(public_description(described), default=repr), object_hook=_without_address)
+        json.loads(json.dumps(described, default=repr), object_hook=_without_address)
         for described in (bundle.description, classifier.describe())
     )
     if name != bundle.fingerprint.model:

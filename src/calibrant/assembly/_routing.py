@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,11 +14,9 @@ from calibrant.assembly._foreign import read_looper
 from calibrant.cascade._cascade import Cascade
 from calibrant.cascade._methods import method_named
 from calibrant.cascade._models import CascadeModel
-from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.cascade._settings import ROUTED, CascadeModelSettings, CascadeSettings
-from calibrant.cascade.methods._learned import LearnedScorer
 from calibrant.core._completion import STAND_INS, Client
-from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import user_path
 from calibrant.core._limits import Limits
 from calibrant.core._records import Journal
@@ -311,7 +309,7 @@ def open_cascade(
     settings = resolved_cascade(section)
     with ExitStack() as opened:
         models = _open_models(task, settings, routing, opened)
-        method = _method(settings, [model.classifier for model in models])
+        method = method_named(settings.confidence_method, **_method_options(settings))
         opened.callback(method.close)
         cascade = Cascade(
             models,
@@ -373,16 +371,6 @@ def _with_tokens(model: CascadeModelSettings, settings: CascadeSettings) -> Casc
     if not reads_tokens or model.scoring is not None:
         return model
     return model.model_copy(update={"scoring": "decode"})
-
-
-def _method(settings: CascadeSettings, classifiers: Sequence[Classifier]) -> ConfidenceMethod:
-    """Return the confidence method; a learned one must have been fitted on one of the models."""
-    if settings.learned_file is None:
-        return method_named(settings.confidence_method, **_method_options(settings))
-    for classifier in classifiers[:-1]:
-        with suppress(StateError):
-            return LearnedScorer.load(settings.learned_file, fingerprint=classifier.fingerprint())
-    return LearnedScorer.load(settings.learned_file, fingerprint=classifiers[-1].fingerprint())
 
 
 def _method_options(settings: CascadeSettings) -> dict[str, Any]:

@@ -65,9 +65,9 @@ def cascade_settings(task: Task) -> CascadeSettings | None:
         return settings
     refuse(_cascade_problems(settings, section, task), section.text, section.path)
     refuse(_member_problems(settings, task), section.text, section.path)
-    files = {name: getattr(settings, name) for name in ("file", "learned_file")}
-    folder = section.path.parent
-    return settings.model_copy(update={name: file and folder / file for name, file in files.items()})
+    if settings.file is None:
+        return settings
+    return settings.model_copy(update={"file": section.path.parent / settings.file})
 
 
 def routing_settings(task: Task) -> RoutingSettings | None:
@@ -232,7 +232,7 @@ def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Ta
     from calibrant.cascade._settings import LOOPER_KEYS  # noqa: PLC0415 (as above)
 
     if settings.file is not None:
-        doubled = settings.model_fields_set & {*LOOPER_KEYS, "native_threshold", "learned_file"}
+        doubled = settings.model_fields_set & {*LOOPER_KEYS, "native_threshold"}
         yield from _doubled_keys("cascade", doubled)
     reason = "a label that it changes is one that no model was sure of"
     yield from _common_problems("cascade", "cascade.models", reason, section, task)

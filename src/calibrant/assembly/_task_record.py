@@ -179,8 +179,6 @@ def task_to_record(task: Task) -> dict[str, Any]:
         from calibrant.assembly._routing import resolved_cascade  # noqa: PLC0415 (few tasks have one)
 
         cascade = resolved_cascade(cascade)
-        if cascade.learned_file is not None:
-            cascade = cascade.model_copy(update={"learned_file": cascade.learned_file.resolve()})
     left_out: dict[str, list[str]] = {}
     task = with_models(task.with_sections(cascade=cascade), partial(_public_settings, left_out=left_out))
     cascade, routing = cascade_settings(task), routing_settings(task)
@@ -268,8 +266,6 @@ def _sections(record: _TaskRecord, place: Path) -> dict[str, Section]:
         from calibrant.cascade._settings import ROUTED, CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
         cascade = checked_record(CascadeSettings, record.cascade, place, _damage)
-        if cascade.learned_file is not None:
-            cascade = cascade.model_copy(update={"learned_file": place.parent / cascade.learned_file})
         members = {model.name for model in cascade.models}
         if not members:
             raise _damage(place, "expected at least one of the cascade's models")

@@ -130,8 +130,6 @@ class LabelPriorCorrection(SavedFit):
     _wins: _Floats | None  # shares of rows won; None where nothing is guarded
     _weight: float  # sum of the weights of all rows
     _kind, _fitted = "label-prior correction", "prior_"
-    # Version 1 knew no guard: its corrections divide by the whole prior.
-    _version, _earlier = 2, (1,)
 
     def __init__(
         self,
@@ -298,13 +296,12 @@ class LabelPriorCorrection(SavedFit):
     @classmethod
     def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:
         n_labels = len(labels)
-        # Files of version 1 hold neither wins nor frequencies.
-        restored = cls(state["method"], strength=state["strength"], frequencies=state.get("frequencies"))
+        restored = cls(state["method"], strength=state["strength"], frequencies=state["frequencies"])
         restored.n_rows_ = index(state["n_rows"])
         restored.strength_ = check_number("strength", state["learned_strength"], _STRENGTHS)
         restored._weight = check_number("weight", state["weight"], f"(0, {restored.n_rows_}]")
         restored._mean = _stored_shares(state["mean"], n_labels)
-        wins = state.get("wins")
+        wins = state["wins"]
         restored._wins = None if wins is None else _stored_shares(wins, n_labels)
         if len(restored.frequencies or restored._mean) != n_labels:
             raise ConfigurationError(f"Expected frequencies of {n_labels} labels.")

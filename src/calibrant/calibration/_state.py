@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
@@ -42,12 +42,8 @@ def write_state(
     write_record(path, record, kind=kind, version=version)
 
 
-def read_state(
-    path: str | Path, *, kind: str, version: int, fingerprint: Fingerprint, earlier: Collection[int] = ()
-) -> dict[str, Any]:
+def read_state(path: str | Path, *, kind: str, version: int, fingerprint: Fingerprint) -> dict[str, Any]:
     """Return the state that `write_state` wrote, if the fingerprint is the same.
-
-    `earlier` are older layouts that the caller understands as well.
 
     Raises
     ------
@@ -55,7 +51,7 @@ def read_state(
         The file is missing or damaged, holds something else or another version, or belongs to
         another prompt, model, log-probability space or label set; the message names which.
     """
-    record = read_record(path, kind=kind, version=version, earlier=earlier, make=_MAKE)
+    record = read_record(path, kind=kind, version=version, make=_MAKE)
     try:
         changed = fingerprint.differences(record["fingerprint"])
         state = dict(record["state"])
@@ -82,7 +78,6 @@ class SavedFit(ABC):
 
     _kind: ClassVar[str]
     _version: ClassVar[int] = 1
-    _earlier: ClassVar[tuple[int, ...]] = ()
     _fitted: ClassVar[str]  # attribute that only a fitted estimator has
     _parameters: ClassVar[Mapping[str, str]] = {}  # learned numbers, and the intervals they lie in
 
@@ -121,9 +116,7 @@ class SavedFit(ABC):
             The file is missing or damaged, holds something else or another version, or was fitted on another prompt,
             model, log-probability space or label set; the message names which.
         """
-        state = read_state(
-            path, kind=cls._kind, version=cls._version, earlier=cls._earlier, fingerprint=fingerprint
-        )
+        state = read_state(path, kind=cls._kind, version=cls._version, fingerprint=fingerprint)
         try:
             return cls._from_state(state, labels=tuple(fingerprint.labels))
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -11,11 +11,9 @@ if TYPE_CHECKING:
     from calibrant.cascade.automix._frontier import ibc, ibc_lift, routing_frontier
     from calibrant.cascade.automix._meta import SelfConsistencyMetaVerifier, ThresholdMetaVerifier
     from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
-    from calibrant.cascade.automix._pomdp_file import read_pomdp
     from calibrant.cascade.automix._several import CascadePolicy, plan_models, union_baseline
     from calibrant.cascade.methods._entailment import AutoMixEntailment
     from calibrant.cascade.methods._filters import TokenFilter
-    from calibrant.cascade.methods._learned import LearnedScorer
     from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
     from calibrant.cascade.methods._self_verify import SelfVerify
     from calibrant.cascade.methods._verification import Verifier
@@ -32,11 +30,9 @@ else:
             ".automix._frontier": "ibc ibc_lift routing_frontier",
             ".automix._meta": "SelfConsistencyMetaVerifier ThresholdMetaVerifier",
             ".automix._pomdp": "POMDPMetaVerifier",
-            ".automix._pomdp_file": "read_pomdp",
             ".automix._several": "CascadePolicy plan_models union_baseline",
             ".methods._entailment": "AutoMixEntailment",
             ".methods._filters": "TokenFilter",
-            ".methods._learned": "LearnedScorer",
             ".methods._reported": "AvgLogprob Hybrid LabelProbability Margin",
             ".methods._self_verify": "SelfVerify",
             ".methods._verification": "Verifier",
@@ -57,7 +53,6 @@ __all__ = [
     "Hybrid",
     "HybridWeights",
     "LabelProbability",
-    "LearnedScorer",
     "Margin",
     "POMDPMetaVerifier",
     "RecordedRun",
@@ -71,7 +66,6 @@ __all__ = [
     "ibc_lift",
     "plan_cascade",
     "plan_models",
-    "read_pomdp",
     "routing_frontier",
     "union_baseline",
 ]

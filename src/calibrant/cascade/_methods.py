@@ -44,9 +44,8 @@ def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
         The name is unknown, or the method does not take these options or needs others.
     """
     if name not in METHODS:
-        fitted = "; a learned method is fitted first and given itself" if name == "learned" else ""
         raise ConfigurationError(
-            f"Expected a confidence method among {', '.join(METHOD_NAMES)}, got {name!r}{fitted}."
+            f"Expected a confidence method among {', '.join(METHOD_NAMES)}, got {name!r}."
         )
     try:
         return METHODS[name](**options)

@@ -17,10 +17,7 @@ ROUTED: Final = "routed"
 
 ENTAILMENT: Final = "automix_entailment"
 HYBRID: Final = "hybrid"
-LEARNED: Final = "learned"
-_Method = Literal[
-    "avg_logprob", "margin", "hybrid", "self_verify", "automix_entailment", "label_probability", "learned"
-]
+_Method = Literal["avg_logprob", "margin", "hybrid", "self_verify", "automix_entailment", "label_probability"]
 METHODS: Final[tuple[str, ...]] = get_args(_Method)
 """Values of ``confidence_method``."""
 VERIFYING_METHODS: Final = ("self_verify", ENTAILMENT)
@@ -31,7 +28,6 @@ _METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "verifier_server_url": (ENTAILMENT,),
     "verifier_timeout_seconds": (ENTAILMENT,),
     "context": VERIFYING_METHODS,
-    "learned_file": (LEARNED,),
 }
 _SUM_TOLERANCE: Final = 1e-9
 
@@ -125,8 +121,8 @@ class CascadeSettings(Section):
     file : Path or None
         A YAML file that the looper's keys are read from instead; see `calibrant.assembly.read_looper`.
     confidence_method : str, default "avg_logprob"
-        ``avg_logprob``, ``margin``, ``hybrid``, ``self_verify``, ``automix_entailment``,
-        ``label_probability`` or ``learned``.
+        ``avg_logprob``, ``margin``, ``hybrid``, ``self_verify``, ``automix_entailment`` or
+        ``label_probability``.
     threshold : float or None
         Confidence in [0, 1] from which an answer is accepted; None takes the method's own.
     native_threshold : float or None
@@ -151,8 +147,6 @@ class CascadeSettings(Section):
     verify_last : bool or None
         Whether the last model's answer is verified, too. None takes what `Cascade` does: only where that makes no
         call.
-    learned_file : Path or None
-        File that a `calibrant.cascade.LearnedScorer` was saved to; only with ``learned``, which needs one.
     max_escalations, max_tokens : int or None
         Further models a row may ask at most, and tokens it may take.
     max_cost, deadline_seconds : float or None
@@ -187,7 +181,6 @@ class CascadeSettings(Section):
     verifier_timeout_seconds: Amount = 0.0
     context: str | None = pydantic.Field(default=None, min_length=1)
     verify_last: bool | None = None
-    learned_file: Path | None = pydantic.Field(default=None, validate_default=True)
     max_escalations: Count | None = None
     max_tokens: Count | None = None
     max_cost: Amount | None = None
@@ -222,8 +215,6 @@ class CascadeSettings(Section):
                 f"Input should come with confidence_method = {' or '.join(map(repr, methods))}",
                 "set it, or leave it out",
             )
-        if field == "learned_file" and value is None and method == LEARNED:
-            raise wrong("Input should be a file", "name the one that LearnedScorer.save wrote")
         needed = field == "verifier_server_url" and (value or (method == ENTAILMENT and not has_file))
         if needed and not _is_service(str(value or "")):
             raise wrong(

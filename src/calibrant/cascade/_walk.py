@@ -171,7 +171,6 @@ class Walk:
             "escalation_order": self.order,
             "on_error": self.on_error,
             "limits": asdict(self.limits),
-            "tokens": False,  # of the answer: predictions of a cascade never hold them
             "models": models,
         }
 
@@ -204,9 +203,9 @@ class Walk:
         return hashlib.sha256(f"{key}\0{query.context}".encode("utf-8", "surrogatepass")).hexdigest()
 
     def _key_settings(self, query: Query) -> list[object]:
-        """Return the settings in the layout of a classifier's key, so that old journal keys stay valid."""
+        """Return the settings and the prompt that can change a prediction."""
         described = self.describe(self.prompt, self.user_template)
-        return [self.name, None, described, query.prompt + query.shown, query.user_template, None, 5, {}]
+        return [self.name, described, query.prompt + query.shown, query.user_template]
 
     def richer_key(self, query: Query) -> None:  # noqa: ARG002  (the Protocol's)
         """Return None, as predictions of a cascade hold no features."""

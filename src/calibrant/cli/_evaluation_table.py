@@ -12,7 +12,7 @@ from calibrant import evaluation
 from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import read_json_object
+from calibrant.core._files import read_run_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._task import Task
 from calibrant.evaluation._calibrate import CALIBRATION
@@ -46,7 +46,7 @@ def print_result(  # noqa: PLR0913 (keyword-only options)
     directory, metrics = result.directory, result.metrics
     if directory is None:
         raise StateError("Expected an output directory.")
-    record = read_json_object(
+    record = read_run_record(
         directory / "metrics.json",
         remedy="delete it and run the same command again, which asks nothing twice",
     )
@@ -311,7 +311,7 @@ def acceptance_lines(result: evaluation.EvaluationResult, *, run: Path) -> list[
     calibration = run / CALIBRATION
     if result.directory is None or not result.metrics.complete or not calibration.exists():
         return []
-    record = read_json_object(calibration, remedy="calibrate the run again")
+    record = read_run_record(calibration, remedy="calibrate the run again")
     certified = record.get("certified")
     if certified is None:
         return []

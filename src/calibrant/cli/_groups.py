@@ -338,7 +338,7 @@ class RouterOptions:
     task : TASK.toml
         Take state, scope and settings of its [routing].
     scope
-        A task's name, or litellm/GROUP; by default all there are. To reset, needed where several share the place.
+        A task's name; by default all there are. To reset, needed where several share the place.
     """
 
     strategy: str | None = None

@@ -20,7 +20,7 @@ from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._prompted import asked_task
 from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError, LimitReachedError
-from calibrant.core._files import read_json_object
+from calibrant.core._files import read_run_record
 from calibrant.core._limits import Limits
 from calibrant.core._search_verdicts import search_verdict
 from calibrant.core._task import Task
@@ -227,7 +227,7 @@ def _acceptance(out: Path) -> Iterator[str]:
     if not path.exists():
         yield "Which answers to accept is not known: about 20 test rows with a confidence would tell."
         return
-    certification = read_json_object(path, remedy="calibrate the run again")["certification"]
+    certification = read_run_record(path, remedy="calibrate the run again")["certification"]
     if certification is None:  # calibrated by the user
         yield f"No answer is accepted: {path} was written without a target accuracy."
     else:

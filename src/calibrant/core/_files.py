@@ -7,12 +7,15 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
 from calibrant.core._errors import StateError
+
+SCHEMA_VERSION: Final = 1
+"""Version of the layout of a run's files."""
 
 _TEMPORARY = ".tmp"
 _XDG: Final = {"cache": ("XDG_CACHE_HOME", ".cache"), "state": ("XDG_STATE_HOME", ".local/state")}
@@ -208,6 +211,31 @@ def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
     return found
 
 
+def read_run_record(path: Path, *, remedy: str) -> dict[str, Any]:
+    """Read a JSON file of a run, and check that its layout is of this version.
+
+    Parameters
+    ----------
+    path : Path
+        ``run.json``, ``metrics.json``, ``result.json``, ``calibration.json`` or ``batch.json``.
+    remedy : str
+        What to do where it is damaged, for the message.
+
+    Raises
+    ------
+    StateError
+        The file is missing, unreadable, holds something else, or has another schema version.
+    """
+    record = read_json_object(path, remedy=remedy)
+    version = record.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise StateError(
+            f"{path}: expected schema version {SCHEMA_VERSION}, got {version!r:.40}: use the calibrant that wrote it, "
+            "or make it again in a new directory."
+        )
+    return record
+
+
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files that killed writers of `path` left; the caller must hold its lock."""
     beginning, length = f".{path.name}.", len(f".{path.name}.") + 8 + len(_TEMPORARY)
@@ -256,9 +284,7 @@ def write_record(path: str | Path, record: Mapping[str, Any], *, kind: str, vers
         raise StateError(f"{path}: cannot be written ({error}): choose another place.") from error
 
 
-def read_record(
-    path: str | Path, *, kind: str, version: int, make: str, earlier: Collection[int] = ()
-) -> dict[str, Any]:
+def read_record(path: str | Path, *, kind: str, version: int, make: str) -> dict[str, Any]:
     """Read a record written by `write_record`.
 
     Parameters
@@ -271,8 +297,6 @@ def read_record(
         Which layout it has to have.
     make : str
         How such files are made, for messages: "fit and save it".
-    earlier : collection of int, default ()
-        Older layouts that are read as well.
 
     Raises
     ------
@@ -288,7 +312,7 @@ def read_record(
     if not isinstance(record, dict) or record.get("kind") != kind:
         found = record.get("kind") if isinstance(record, dict) else type(record).__name__
         raise StateError(f"{path}: expected a {kind}, got {found!r}: choose the file that holds one.")
-    if record.get("version") not in (version, *earlier):
+    if record.get("version") != version:
         raise StateError(
             f"{path}: expected version {version} of a {kind}, got {record.get('version')!r}: {make} again with this "
             "version of calibrant, or use the version that wrote it."

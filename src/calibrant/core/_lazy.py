@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import tomllib
-import warnings
 from collections.abc import Callable, Mapping
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -18,8 +14,7 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return the ``__getattr__`` of a package, which imports names on first use, and its ``__dir__``.
 
-    The package imports the same names under ``if TYPE_CHECKING``, for type checkers. A name that it exported in the
-    version before, ``former_names.toml`` has them, still works and warns.
+    The package imports the same names under ``if TYPE_CHECKING``, for type checkers.
 
     Parameters
     ----------
@@ -45,33 +40,9 @@ def lazy_names(
             return getattr(importlib.import_module(home_of[name], package), name)
         if name in handed_out:
             return getattr(importlib.import_module(handed_out[name]), name)
-        if not name.startswith("__"):  # import machinery asks for those
-            former = _former_names().get(package, _NONE)
-            if name in former:
-                return _former_object(package, name, former[name])
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find, lambda: sorted(home_of)
-
-
-def _former_object(package: str, name: str, home: str) -> object:
-    """Return an object by its deprecated name in a package, with a DeprecationWarning."""
-    is_private = home.rpartition(".")[2].startswith("_")
-    advice = (
-        f"is not public any more and goes with the next version (it is in {home} now, where it may change)"
-        if is_private
-        else f"is {home}.{name} now: import it from there"
-    )
-    # Behind this function and `find` stands the line that used the name.
-    warnings.warn(f"{package}.{name} {advice}.", DeprecationWarning, stacklevel=3)
-    return getattr(importlib.import_module(home), name)
-
-
-@cache
-def _former_names() -> Mapping[str, Mapping[str, str]]:
-    """Return the module that now holds each deprecated name, by package and name."""
-    table = tomllib.loads(Path(__file__).with_name("former_names.toml").read_text(encoding="utf-8"))
-    return {package: _modules_by_name(homes) for package, homes in table.items()}
 
 
 def _modules_by_name(homes: Mapping[str, str]) -> Mapping[str, str]:

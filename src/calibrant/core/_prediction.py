@@ -445,7 +445,7 @@ class Prediction:
     features: NDArray[np.float16] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Stored rows of earlier versions, and values inside a model's JSON, hold what no file can.
+        # Values inside a model's JSON may hold what no file can.
         object.__setattr__(self, "reason", clean_line(self.reason, limit=_LONGEST_REASON))
         if self.model is not None:
             object.__setattr__(self, "model", clean_line(self.model, limit=LONGEST_NAME))

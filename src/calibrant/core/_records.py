@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -91,12 +90,6 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
             for step in record.get("steps", ())
         )
         values["parts"] = tuple(Part(**{**part, **_decoded_fields(part)}) for part in record.get("parts", ()))
-        for part, stored in zip(values["parts"], record.get("parts", ()), strict=True):
-            if (
-                None not in (values["confidence"], part.confidence)
-                and part.confidence != stored["confidence"]
-            ):
-                values["confidence"] *= part.confidence / stored["confidence"]  # a product over the parts
         if record.get("features") is not None:
             data = b64decode(record["features"], validate=True)
             values["features"] = np.frombuffer(data, dtype="<f2")
@@ -131,7 +124,7 @@ def _encoded_fields(item: Prediction | Step | Part) -> _Record:
 
 
 def _decoded_fields(record: Mapping[str, Any]) -> _Record:
-    """Return the outcome, usage, distribution and confidence in a record, as Python objects."""
+    """Return the outcome, usage and distribution in a record, as Python objects."""
     values: _Record = {}
     if "outcome" in record:
         counts = {
@@ -148,22 +141,7 @@ def _decoded_fields(record: Mapping[str, Any]) -> _Record:
             "shared": tuple((tuple(labels), share) for labels, share in stored.get("shared", ())),
         }
         values["distribution"] = LabelDistribution(**{**stored, **decoded})
-        values["confidence"] = _confidence(record, values["distribution"])
     return values
-
-
-def _confidence(record: Mapping[str, Any], distribution: LabelDistribution) -> float | None:
-    """Return the stored confidence, recomputed for older records without `closing_logprob`.
-
-    Records of earlier versions do not know how probable the end of a label was, and their confidence leaves it out.
-    """
-    confidence: float | None = record["confidence"]
-    label, joint = record["label"], distribution.joint_logprob
-    if confidence is None or joint is None or "closing_logprob" in record["distribution"]:
-        return confidence
-    if label not in distribution.labels or confidence != math.exp(min(joint, 0.0)):
-        return confidence
-    return distribution.confidence(label)
 
 
 def has_low_label_mass(record: Mapping[str, Any]) -> bool:
@@ -188,7 +166,7 @@ def has_low_label_mass(record: Mapping[str, Any]) -> bool:
     return any(
         is_label_mass_low(
             float(one["label_mass"]),
-            float(one.get("unresolved_mass") or 0.0),  # earlier versions left it out
+            float(one["unresolved_mass"]),
             LogprobSpace(one["space"]),
         )
         for one in masses

@@ -14,9 +14,9 @@ def changed_prompt(record: _Record) -> bool:
     Parameters
     ----------
     record : mapping
-        ``result.json``. Earlier versions, which chose by score alone, called every other prompt improved.
+        ``result.json``.
     """
-    return bool(record.get("chosen", record["improved"]))
+    return bool(record["chosen"])
 
 
 def search_verdict(record: _Record) -> list[str]:
@@ -27,11 +27,9 @@ def search_verdict(record: _Record) -> list[str]:
     record : mapping
         ``result.json``.
     """
-    validated = record.get("validated") or []
-    if changed_prompt(record) and not validated:  # by an earlier version
-        return _tested(record)
+    validated = record["validated"]
     if not changed_prompt(record):
-        if validated and record.get("proposals") == 0 and validated[0]["accuracy"] == 1.0:
+        if record["proposals"] == 0 and validated[0]["accuracy"] == 1.0:
             untried = "No other prompt was tried: the seed prompt made no error on the rows that it was asked about."
             return [*_tested(record), untried]
         chosen = _kept_seed(record, validated)
@@ -42,15 +40,17 @@ def search_verdict(record: _Record) -> list[str]:
 
 def _tested(record: _Record) -> list[str]:
     """Return a sentence that compares what the user gets with the seed prompt alone, on the test rows."""
-    final = record.get("final")
+    final = record["final"]
     if final is not None:
         own = "The best prompt" if changed_prompt(record) else "The seed prompt"
-        found, credit, name = final.get("against_seed"), None, f"{own} with its head"
+        found, credit, name = final["against_seed"], None, f"{own} with its head"
     elif changed_prompt(record):
-        found, credit, name = record.get("comparison"), record.get("credit_difference"), "The best prompt"
+        found, credit, name = record["comparison"], record["credit_difference"], "The best prompt"
     else:
         return []
-    intervals = [interval for interval in ((found or {}).get("interval"), credit) if interval]
+    intervals = [] if found is None else [found["interval"]]
+    if credit is not None:
+        intervals.append(credit)
     figures = "" if found is None else _difference(found)
     seed = "the seed prompt alone"
     return _on_test_rows(
@@ -63,8 +63,6 @@ def _tested(record: _Record) -> list[str]:
 
 def _difference(found: _Record) -> str:
     """Return the end of a sentence: a difference in accuracy with its interval."""
-    if "difference" not in found:  # by an earlier version
-        return ""
     ends = found["interval"]
     interval = f"{ends['lower']:+.3f} to {ends['upper']:+.3f}"
     return f": {found['difference']:+.3f} accuracy ({interval}, 95 %), {found['n']:,} rows"
@@ -76,12 +74,12 @@ def _lower(name: str) -> str:
 
 def _chosen(record: _Record, validated: list[_Record]) -> str:
     """Return a sentence on how the best prompt was chosen."""
-    heads = record.get("by_head")
+    heads = record["by_head"]
     best = validated[record["chosen"]]
-    name = f"({best['origin']}) " if best.get("origin") else ""
+    name = f"({best['origin']}) " if best["origin"] else ""
     if heads is not None and record["chosen"] != heads["raced"]:
         return f"The best prompt {name}was chosen for its head{_by_head(heads)}."
-    rows = f"{best['rows']:,}" if best.get("rows") else "the"
+    rows = f"{best['rows']:,}" if best["rows"] else "the"
     steps = _steps(validated[0], best)
     return f"The best prompt {name}was chosen on {rows} validation rows, without its head: {steps}."
 
@@ -105,14 +103,14 @@ def _on_test_rows(intervals: list[_Record], *, worse: str, better: str, same: st
 
 def _kept_seed(record: _Record, validated: list[_Record]) -> list[str]:
     """Return sentences on why the seed prompt is the best one."""
-    heads = record.get("by_head")
+    heads = record["by_head"]
     if heads is not None and heads["raced"] != 0:
         return [f"The seed prompt is kept for its head{_by_head(heads)}."]
     if len(validated) < 2:
         return ["No prompt was better than the seed prompt on the validation rows: the seed prompt is kept."]
     seed, *others = validated
     many = "s" if len(others) > 1 else ""
-    if seed.get("rows") is not None:
+    if seed["rows"] is not None:
         asked = sorted({int(one["rows"]) for one in others})
         rows = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
         tried = f"{len(others)} other{many} tried, on {rows} of them."
@@ -127,31 +125,31 @@ def _kept_seed(record: _Record, validated: list[_Record]) -> list[str]:
 
 def _given_prompts(validated: list[_Record]) -> list[str]:
     """Return a sentence that ranks the prompts of the task file on the validation rows."""
-    given = [one for one in validated if one.get("origin")]
+    given = [one for one in validated if one["origin"]]
     if not given:
         return []
-    by_loss = validated[0].get("screened_loss") is not None
+    by_loss = validated[0]["screened_loss"] is not None
     prompts = [validated[0], *given]
     prompts.sort(key=lambda one: float(one["screened_loss"] if by_loss else -one["score"]))
-    names = ", ".join(one.get("origin") or "seed prompt" for one in prompts)
+    names = ", ".join(one["origin"] or "seed prompt" for one in prompts)
     return [f"The task's own prompts, from the best to the worst on the same validation rows: {names}."]
 
 
 def _detectable_gain(record: _Record) -> list[str]:
     """Return a sentence about the smallest gain that the validation rows can show; empty if a prompt was found."""
-    gain = record.get("detectable_gain")
+    gain = record["detectable_gain"]
     if gain is None or changed_prompt(record):
         return []
     return [f"With so few validation rows, a gain below {gain:.2f} accuracy will often be missed."]
 
 
 def _measure(seed: _Record) -> str:
-    return "accuracy" if seed.get("credit") is None else "credit"
+    return "accuracy" if seed["credit"] is None else "credit"
 
 
 def _steps(seed: _Record, other: _Record) -> str:
     """Return the figures of two prompts; their score only where the task names one."""
-    names = [] if seed.get("log_loss") is not None else [("score", "score")]
+    names = [] if seed["log_loss"] is not None else [("score", "score")]
     names += [(_measure(seed), _measure(seed)), ("macro_f1", "macro F1")]
     return ", ".join(f"{name} {_number(seed[key])} -> {_number(other[key])}" for key, name in names)
 

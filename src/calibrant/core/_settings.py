@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import pydantic
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._sections import Section, describe_problem, wrong, wrong_at
+from calibrant.core._sections import Section, describe_problem, wrong
 
 DEFAULT_MODEL = "local/smollm2-135m"
 # The fields of calibrant.scoring's strategies, which core must not import; a test compares them.
@@ -55,20 +55,6 @@ class ModelSettings(Section):
     samples: int | None = pydantic.Field(default=None, ge=2)
     concurrency: int | None = pydantic.Field(default=None, ge=1)
     options: dict[str, Any] = pydantic.Field(default_factory=dict)
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _check_label_codes(cls, given: object) -> object:
-        """Remove the obsolete key ``label_codes``; raise an error if its value is not false."""
-        if not isinstance(given, dict) or "label_codes" not in given:
-            return given
-        if (codes := given["label_codes"]) is not False:
-            gone = wrong(
-                "Input should be left out, as labels are always shown as they are",
-                "remove it; prior correction and calibration correct a preference for a label",
-            )
-            raise wrong_at(cls, [(("label_codes",), codes, gone)])
-        return {key: value for key, value in given.items() if key != "label_codes"}
 
     @pydantic.field_validator("samples")
     @classmethod

@@ -38,7 +38,6 @@ from calibrant.evaluation._evaluator import run_fingerprint
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import RunAccount, Tally
 from calibrant.inference._base import BasePredictor
-from calibrant.inference.doctor._records import public_description
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._shards import Shards
 
@@ -184,7 +183,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     engine = {"name": "ray", "block_rows": cluster.block_rows}
     fingerprint = run_fingerprint(labels, described, inspection, about, kind=kind, engine=engine)
     account = RunAccount(labels, expected=inspection.rows, on_progress=on_progress)
-    with RunDirectory.opened(Path(out), fingerprint, comparable=public_description) as directory:
+    with RunDirectory.opened(Path(out), fingerprint) as directory:
         run = _ClusterRun(
             directory,
             Reader(dataset=dataset, labels=labels, block_rows=cluster.block_rows),

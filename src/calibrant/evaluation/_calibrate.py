@@ -18,7 +18,7 @@ from calibrant.calibration._promise import certificate_from_record, with_best_pr
 from calibrant.calibration._saved import SavedPredictions
 from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import read_json_object, write_atomically
+from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Interval
 from calibrant.core._run_rows import UNKNOWN
@@ -27,7 +27,6 @@ from calibrant.metrics._intervals import bootstrap_interval, paired_mean_interva
 from calibrant.metrics._selective import auroc_interval
 
 CALIBRATION: Final = "calibration.json"
-SCHEMA_VERSION: Final = 1
 _TARGET: Final = 0.9  # accuracy of accepted answers, where nobody names one
 _DELTA: Final = 0.1  # probability that it is missed all the same
 _FEWEST: Final = 20  # rows: 10 to fit and 10 to test
@@ -350,13 +349,9 @@ def _earlier(path: Path) -> dict[str, Any] | None:
     """Return an earlier calibration that was asked for a certificate; None without any."""
     if not path.exists():
         return None
-    record = read_json_object(path, remedy="remove it, or choose another directory")
+    record = read_run_record(path, remedy="remove it, or choose another directory")
     if record.get("certification") is None:
         return None
-    if not {"source", "fingerprint"} <= set(record):
-        raise StateError(
-            f"{path}: expected a calibration of this version, got another: remove it, and calibrate again."
-        )
     return record
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from calibrant.calibration._saved import SavedPredictions
 from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._prediction import Interval
 from calibrant.core._run_rows import UNKNOWN
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
@@ -18,7 +19,6 @@ from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
 
-SCHEMA_VERSION: Final = 1
 _SHOWN: Final = 60  # characters of a text in a message
 
 

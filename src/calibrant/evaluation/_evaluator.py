@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._label_records import described_labels
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
@@ -33,7 +34,6 @@ from calibrant.evaluation._metrics import EvaluationProgressListener, Evaluation
 from calibrant.evaluation._tally import RunAccount
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.inference._loop import run_sync
-from calibrant.inference.doctor._records import public_description
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._output import PredictionsFile
 from calibrant.runs._records import row_record
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 _CONCURRENCY: Final = 64
 _TICK: Final = 0.25  # seconds between reports
-_VERSION: Final = 1  # of run.json and predictions.jsonl
 
 
 def run_fingerprint(
@@ -74,7 +73,7 @@ def run_fingerprint(
         Entries of an engine that runs several workers.
     """
     return {
-        "schema_version": _VERSION,
+        "schema_version": SCHEMA_VERSION,
         "kind": kind,
         "calibrant": metadata.version("calibrant"),
         **engine,
@@ -289,9 +288,7 @@ class BatchEvaluator:
                 kind = "evaluation" if file is None else "labels"
                 described = predictor.describe()
                 fingerprint = run_fingerprint(predictor.labels, described, inspection, about, kind=kind)
-                directory = stack.enter_context(
-                    RunDirectory.opened(Path(out), fingerprint, comparable=public_description)
-                )
+                directory = stack.enter_context(RunDirectory.opened(Path(out), fingerprint))
                 run.write_to(directory, about)
                 stack.push(run.forget_journal)
                 if file is not None:

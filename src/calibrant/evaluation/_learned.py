@@ -12,7 +12,7 @@ import numpy as np
 
 from calibrant.calibration._saved import SavedPredictions
 from calibrant.core._errors import DataError, StateError
-from calibrant.core._files import read_json_object
+from calibrant.core._files import read_run_record
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Outcome
@@ -227,7 +227,7 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
         A file of the directory is damaged or cannot be written.
     """
     predictions, metrics = directory / PREDICTIONS, directory / METRICS
-    record = read_json_object(
+    record = read_run_record(
         metrics, remedy="delete it and run the same command again, which asks nothing twice"
     )
     try:

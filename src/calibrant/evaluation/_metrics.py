@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from calibrant.core._composite import CompositeLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Prediction
 from calibrant.core._rows import Example
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from calibrant.metrics._composite import CompositeMetrics
     from calibrant.metrics._structure import StructureMetrics
 
-SCHEMA_VERSION: Final = 1
 _NEARLY_ALL: Final = 0.9
 
 

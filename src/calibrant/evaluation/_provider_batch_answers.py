@@ -176,7 +176,7 @@ def finisher(job: BatchJob) -> Callable[[Prediction, str], Prediction]:
     StateError
         The head or the label prior that the job was submitted with is missing or damaged.
     """
-    about = job.described or {}
+    about = job.described
     head, prior = None, None
     if about.get("head") is not None:
         head = Head.load(job.path / HEAD, fingerprint=_fingerprint(job, about))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
-from calibrant.core._files import is_in_place, make_rescue_folder
+from calibrant.core._files import SCHEMA_VERSION, is_in_place, make_rescue_folder, read_run_record
 from calibrant.core._rows import Example
 from calibrant.runs._directory import (
     BATCH,
@@ -23,10 +23,10 @@ from calibrant.runs._directory import (
 )
 from calibrant.runs._records import origin_record
 
-VERSION: Final = 1
 _ROWS: Final = "batch-rows.jsonl"
 HEAD: Final = "head.json"
 LABEL_PRIOR: Final = "label_prior.json"
+_RESTORE: Final = "restore the file, or look the batches up at the provider, as they may have been paid for"
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _NAME: Final = "row-"
 
@@ -213,8 +213,8 @@ class BatchJob:
         Name, ``api_base`` and ``timeout`` of the model.
     reading : mapping
         Description of the answers' reader: labels, fields and space.
-    described : mapping or None
-        `Classifier.describe`; None for jobs that an older version submitted.
+    described : mapping
+        `Classifier.describe`.
     parts : tuple of BatchPart
         Request files, those of retries last.
     """
@@ -226,7 +226,7 @@ class BatchJob:
     fingerprint: Mapping[str, Any]
     connection: Mapping[str, Any]
     reading: Mapping[str, Any]
-    described: Mapping[str, Any] | None = None
+    described: Mapping[str, Any]
     parts: tuple[BatchPart, ...] = ()
 
     @classmethod
@@ -242,18 +242,14 @@ class BatchJob:
         if not file.exists():
             _check_foreign(path)
             return None
+        record = read_run_record(file, remedy=_RESTORE)
+        del record["schema_version"]
         try:
-            record = json.loads(file.read_text(encoding="utf-8"))
-            if record.pop("version") != VERSION:
-                raise StateError(f"{file}: written by another version of calibrant: use that one.")
-            parts = [
-                BatchPart(**{**part, "errors": tuple(part.get("errors", ()))}) for part in record.pop("parts")
-            ]
+            parts = [BatchPart(**{**part, "errors": tuple(part["errors"])}) for part in record.pop("parts")]
             return cls(path=path, **record, parts=tuple(parts))
-        except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(
-                f"{file}: not readable ({error!r:.200}). Batches may have been paid for: restore the file, or look "
-                "the batches up at the provider."
+                f"{file}: expected a batch job, got a damaged one ({error!r:.200}): {_RESTORE}."
             ) from error
 
     def save(self) -> None:
@@ -266,7 +262,7 @@ class BatchJob:
         """
         record = asdict(self)
         del record["path"]
-        write_json(self.path / BATCH, {"version": VERSION, **record})
+        write_json(self.path / BATCH, {"schema_version": SCHEMA_VERSION, **record})
 
     def save_part(self, part: BatchPart, **changes: Any) -> BatchPart:  # noqa: ANN401
         """Change a part, save the job, and return the changed part."""
@@ -297,7 +293,7 @@ class BatchJob:
             The directory was moved or removed; the message names the other one, from which the job goes on.
         """
         learned = {"head": HEAD, "label_prior": LABEL_PRIOR}
-        kept = [name for key, name in learned.items() if (self.described or {}).get(key) is not None]
+        kept = [name for key, name in learned.items() if self.described.get(key) is not None]
         paths = [self.path / name for name in (_ROWS, *kept)]
         paths += [self.file("requests", part) for part in self.parts]
         with contextlib.ExitStack() as stack:

@@ -143,7 +143,7 @@ class PromptedModel:
             self.response_format,
             self.top_logprobs,
             {name: value for name, value in self.options.items() if name not in _NOT_IN_KEY},
-            *([] if tokenisation is None else [tokenisation]),
+            tokenisation,
         ]
 
 

@@ -14,6 +14,7 @@ from calibrant.adapters._learned import THRESHOLD_ROWS, PriorCorrection, Thresho
 from calibrant.adapters._rows import example_row, query_of
 from calibrant.clients._prices import price_of_model
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._predictor import Predictor
@@ -212,31 +213,22 @@ def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: Se
         "prompt": task.prompt,
         "user_template": task.user_template,
         "field": task.field,
-        "scoring": task.scoring.model_dump(exclude={"thresholds"})
-        | ({} if plan.thresholds is None else {"thresholds": plan.thresholds}),
+        "scoring": task.scoring.model_dump() | {"thresholds": plan.thresholds},
         "prior_correction": plan.prior_correction,
-        **({} if task.demonstrations is None else {"demonstrations": task.demonstrations.model_dump()}),
-        # Settings had one more key once, and searches of that time are to be continued.
-        "settings": task.model.model_dump(exclude={"concurrency"}) | {"label_codes": False},
+        "demonstrations": None if task.demonstrations is None else task.demonstrations.model_dump(),
+        "settings": task.model.model_dump(exclude={"concurrency"}),
+        "other_prompts": list(task.other_prompts),
+        "label_descriptions": dict(task.label_descriptions),
+        "head": task.head.fit,
+        "embeddings": task.head.embeddings,
+        "classifier": model.describe() if isinstance(model, Predictor) else None,
         "rows": [
-            [
-                (e.input, e.answer, dict(e.additional_context), *([] if e.context is None else [e.context]))
-                for e in task.rows(split)
-            ]
+            [(row.input, row.answer, dict(row.additional_context), row.context) for row in task.rows(split)]
             for split in ("train", "validation", "test")
         ],
     }
-    optional = {
-        "other_prompts": list(task.other_prompts),
-        "label_descriptions": dict(task.label_descriptions),
-        "head": None if task.head.fit == "auto" else task.head.fit,
-        "embeddings": task.head.embeddings,
-        "classifier": model.describe() if isinstance(model, Predictor) else None,
-    }
-    # Left out by default, so that earlier searches are continued.
-    content |= {name: value for name, value in optional.items() if value}
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "task": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
         "model": name_of(task.model.name if model is None else model),
         "proposer": plan.name,

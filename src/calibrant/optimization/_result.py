@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from calibrant.calibration._thresholds import ThresholdSuggestion
+from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._frames import pandas_frame
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Outcome, Prediction
@@ -36,17 +37,9 @@ from calibrant.optimization._prompt_parts import COMPONENT
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA_VERSION = 1
 _NEARLY_ALL: Final = 0.9
 _EXAMPLES: Final = 3
 _EXAMPLE_LENGTH: Final = 120
-# Fields that are left out of ``result.json`` if they are None.
-_OPTIONAL: Final = frozenset(
-    {"by_head", "credit", "credit_difference", "detectable_gain", "final"}
-    | {"log_loss", "origin", "rows", "screened_loss", "without_prior"}
-)
-
-
 _NOT_WRITTEN: Final = frozenset({"directory"})  # a folder may be moved
 
 
@@ -270,13 +263,12 @@ class OptimizationResult:
 
 
 def _to_record(value: Any) -> Any:  # noqa: ANN401  (JSON values)
-    """Return a result, or a part of one, as JSON values; optional fields that are None are left out."""
+    """Return a result, or a part of one, as JSON values."""
     if isinstance(value, AnsweredLabels | BaselineScore):
         return value.to_record()
     if is_dataclass(value):
         names = [entry.name for entry in fields(value) if entry.name not in _NOT_WRITTEN]
-        items = [(name, getattr(value, name)) for name in names]
-        return {name: _to_record(one) for name, one in items if one is not None or name not in _OPTIONAL}
+        return {name: _to_record(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return dict(value)
     return [_to_record(one) for one in value] if isinstance(value, tuple) else value

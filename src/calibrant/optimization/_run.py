@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._learned import Thresholds
@@ -54,7 +54,6 @@ from calibrant.runs._directory import (
     NumberedDirectory,
     check_manifest,
     make_folder,
-    read_manifest,
     rescue_if_lost,
     write_json,
 )
@@ -74,8 +73,6 @@ if TYPE_CHECKING:
     from calibrant.heads._embedding import EmbeddingModel
     from calibrant.inference._models import ModelLike
 
-_VERSION: Final = "search"  # a key of run.json
-_CURRENT: Final = 2
 _LOG = logging.getLogger("calibrant")
 _LARGE_GAIN = 0.2
 
@@ -199,8 +196,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     if out is not None:
         check_names(model, reflection_model, proposer)
     task = _opened_task(task, text=text, label=label, labels=labels, prompt=prompt)
-    current = not isinstance(out, str | Path) or is_current(Path(out))
-    may_race = current and (isinstance(model, Classifier) or not isinstance(model, Predictor))
+    may_race = isinstance(model, Classifier) or not isinstance(model, Predictor)
     choices = (reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
     plan = make_plan(task, *choices, may_race=may_race)
     _check_plan(task, plan, max_metric_calls)
@@ -217,7 +213,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         journal, reflections = _opened_run(directory, fingerprint, stack, limits=limits, stop=stop)
         tracker.begin(predictor, directory=directory)
         teaches = False
-        if current and isinstance(predictor, Classifier) and task.head.fit == "auto":
+        if isinstance(predictor, Classifier) and task.head.fit == "auto":
             teaches, predictor = True, predictor.with_features()
         predictor.use_journal(PredictionJournal(journal))
         if not isinstance(model, Predictor):
@@ -473,34 +469,18 @@ def _opened_files(
         yield JsonlStore(None), JsonlStore(None)
         return
     make_folder(directory)
-    # A key that only an earlier version wrote is not compared.
-    is_part = check_manifest(
-        directory,
-        fingerprint,
-        kind="a run",
-        has_rows=_has_rows(directory),
-        comparable=lambda record: {name: record.get(name) for name in fingerprint},
-    )
-    # run.json keeps the version that began the search.
-    manifest = read_manifest(directory) if is_part else {**fingerprint, _VERSION: _CURRENT}
+    is_part = check_manifest(directory, fingerprint, kind="a run", has_rows=_has_rows(directory))
     if not is_part:
-        write_json(directory / MANIFEST, manifest)
+        write_json(directory / MANIFEST, fingerprint)
     with (
         JsonlStore(directory / JOURNAL) as journal,
         JsonlStore(directory / "reflections.jsonl") as reflections,
         rescue_if_lost(
             lambda: journal.in_place and reflections.in_place,
-            lambda: _rescued(directory, manifest, (journal, reflections)),
+            lambda: _rescued(directory, fingerprint, (journal, reflections)),
         ),
     ):
         yield journal, reflections
-
-
-def is_current(path: Path) -> bool:
-    """Return True unless an earlier version of the search began the run."""
-    return (
-        not (path / MANIFEST).exists() or not _has_rows(path) or read_manifest(path).get(_VERSION) == _CURRENT
-    )
 
 
 def _rescued(directory: Path, manifest: Mapping[str, Any], stores: Sequence[JsonlStore]) -> CalibrantError:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import read_json_object
+from calibrant.core._files import read_json_object, read_run_record
 from calibrant.core._label_records import labels_from_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval
@@ -21,7 +21,7 @@ from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.reports._charts import CertifiedPoint
 from calibrant.reports._rows import PromptRows, read_rows
 
-_SCHEMA_VERSION: Final = 1
+_REMEDY: Final = "restore the file or run it again"
 _Record: TypeAlias = Mapping[str, Any]
 
 
@@ -158,7 +158,7 @@ def read_run(directory: Path) -> Run:
         raise StateError(
             f"{directory / 'predictions.jsonl'}: holds no row: wait for the first answers, or run it again."
         )
-    about = search or metrics or _json(directory / "run.json")
+    about = search or metrics or _record(directory / "run.json")
     certified, certified_on = _certified(directory / "calibration.json")
     return Run(
         name=directory.resolve().name,
@@ -174,29 +174,20 @@ def read_run(directory: Path) -> Run:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """Return the record in a versioned file; empty for a missing file."""
-    found = _json(path)
-    version = found.get("schema_version")
-    if path.exists() and version != _SCHEMA_VERSION:
-        raise StateError(
-            f"{path}: expected schema version {_SCHEMA_VERSION}, got {version!r:.40}: use the calibrant that wrote it."
-        )
-    return found
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """Return the record in a file; empty for a missing file."""
-    return read_json_object(path, remedy="restore the file or run it again") if path.exists() else {}
+    """Return the record in a file of the run; empty for a missing file."""
+    return read_run_record(path, remedy=_REMEDY) if path.exists() else {}
 
 
 def _label_set(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
     """Return the label set of a run, so that labels without a row count, too; None where the run does not say."""
     path = directory / ("result.json" if search else "run.json")
     try:
-        record = (search or _json(path)).get("label_set")
+        record = (search or _record(path)).get("label_set")
         if record is None:
             path = directory / "task.json"
-            record = _json(path)["tasks"][0]["labels"] if path.exists() else None
+            record = None
+            if path.exists():
+                record = read_json_object(path, remedy=_REMEDY)["tasks"][0]["labels"]
         return None if record is None else labels_from_record(record)
     except (ConfigurationError, KeyError, IndexError, TypeError) as error:
         raise StateError(
@@ -269,7 +260,7 @@ def _score(name: str, found: _Record) -> ScoreRow:
 
 def _certified(path: Path) -> tuple[CertifiedPoint | None, str]:
     """Return the certified rule of ``calibration.json``, if there is one, and a description of its rows."""
-    record = _json(path)
+    record = _record(path)
     found, rows, source = record.get("certified"), record.get("rows"), record.get("source")
     about = f"{rows:,} rows of {source}" if isinstance(rows, int) and isinstance(source, str) else ""
     if found is None:

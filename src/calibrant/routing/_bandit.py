@@ -164,7 +164,6 @@ class BanditRouter(TallyRouter[_BanditTally]):
     """
 
     strategy = "bandit"
-    version = 2  # 1 had no constant
     tally_kind = _BanditTally
 
     def __init__(  # noqa: PLR0913 (keyword-only options)

@@ -16,6 +16,7 @@ from calibrant.core._files import (
     is_in_place,
     make_rescue_folder,
     read_json_object,
+    read_run_record,
     remove_leftovers,
     try_lock,
     write_atomically,
@@ -129,8 +130,6 @@ class RunDirectory:
         cls,
         path: Path,
         fingerprint: Mapping[str, Any],
-        *,
-        comparable: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> Iterator[RunDirectory]:
         """Create the directory, or check that it belongs to this run; lock it for the block.
 
@@ -140,8 +139,6 @@ class RunDirectory:
             The directory.
         fingerprint : mapping
             All that the predictions depend on, as JSON values; kept in ``run.json``.
-        comparable : callable, default dict
-            Brings a fingerprint, perhaps of an earlier version, to the form that is compared.
 
         Raises
         ------
@@ -168,7 +165,6 @@ class RunDirectory:
                 kind="an evaluation",
                 has_rows=directory.has_rows(),
                 ignored=_INFORMATION,
-                comparable=comparable,
             )
             write_json(directory.run, directory.fingerprint)
             for written in (directory.run, directory.predictions):
@@ -254,10 +250,9 @@ def read_origin(directory: Path) -> tuple[Path, dict[str, Any]] | None:
     )
     if source is None:
         return None
-    try:
-        return source, read_json_object(source, remedy="restore it")
-    except StateError as error:
-        raise damaged_origin(source, error) from error
+    return source, read_run_record(
+        source, remedy="restore it, or give the predictions file alone, in a directory without it"
+    )
 
 
 def damaged_origin(source: Path, error: Exception) -> StateError:
@@ -287,7 +282,7 @@ def unfinished(path: str | Path) -> str | None:
         return None
     if not (place / METRICS).exists():
         return "has neither metrics.json nor result.json, so the run is not finished"
-    metrics = read_json_object(place / METRICS, remedy="delete it and run the evaluation again")
+    metrics = read_run_record(place / METRICS, remedy="delete it and run the evaluation again")
     if metrics.get("complete", True):
         return None
     return f"holds a run that ended early ({metrics.get('stopped') or 'rows are missing'})"
@@ -371,7 +366,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     StateError
         The manifest is missing or damaged.
     """
-    return read_json_object(folder / MANIFEST, remedy="choose a new directory")
+    return read_run_record(folder / MANIFEST, remedy="choose a new directory")
 
 
 def check_manifest(
@@ -381,7 +376,6 @@ def check_manifest(
     kind: str,
     has_rows: bool,
     ignored: Collection[str] = (),
-    comparable: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> bool:
     """Check that a folder is empty or of the same run; return True if it has rows.
 
@@ -399,8 +393,6 @@ def check_manifest(
         True if the folder holds a row that was paid for.
     ignored : collection of str, default ()
         Keys that are kept for the reader and not compared.
-    comparable : callable, default dict
-        Brings a record, perhaps of an earlier version, to the form that is compared.
 
     Raises
     ------
@@ -413,7 +405,8 @@ def check_manifest(
                 f"{folder}: expected an empty directory or an earlier run, got other files: choose a new one."
             )
         return False
-    stored, current = comparable(read_manifest(folder)), comparable(fingerprint)
+    stored = read_manifest(folder)
+    current = dict(fingerprint)
     changed = [name for name in differing_keys(stored, current) if name not in ignored]
     if changed and has_rows:
         raise StateError(

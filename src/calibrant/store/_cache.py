@@ -92,8 +92,7 @@ class PredictionCache(WriteBehind):
         The URL cannot be read, names a database in memory or one whose driver is missing, or an
         option is out of range.
     StateError
-        The database cannot be opened, is damaged, or was written by a newer version. Predictions
-        of an older version are dropped, with a warning.
+        The database cannot be opened, is damaged, or of another schema version.
 
     Examples
     --------
@@ -317,6 +316,7 @@ class _PredictionTable(Database):
     name = _NAME
     version = 1
     holds = "predictions"
+    metadata = _METADATA
 
     def __init__(self, location: Location, *, busy_timeout: float, recreate: bool) -> None:
         super().__init__(location, busy_timeout=busy_timeout, recreate=recreate)
@@ -391,15 +391,6 @@ class _PredictionTable(Database):
             with self._transaction() as connection:
                 connection.execute(sa.delete(_PREDICTIONS).where(_PREDICTIONS.c.key.in_(sorted(doomed))))
         return freed
-
-    def _create(self, connection: sa.Connection, found: int | None) -> None:
-        """Create the tables; rows of an older version are dropped."""
-        if found is not None or sa.inspect(connection).has_table(_NAME):
-            _LOG.warning(
-                "The stored predictions are of an older version and are dropped: they are asked again."
-            )
-        _PREDICTIONS.drop(connection, checkfirst=True)
-        _METADATA.create_all(connection)
 
     def _read_block(self, connection: sa.Connection, keys: Sequence[str]) -> dict[str, str]:
         columns = _PREDICTIONS.c

@@ -65,7 +65,7 @@ def in_use() -> Iterator[None]:
 
 
 class Database:
-    """Connection to a database, with one table created or migrated to this version.
+    """Connection to a database, with one table, created where it is missing.
 
     Methods of tables raise the errors of SQLAlchemy; only opening translates them. Connections are kept, but closed
     before a fork, which waits until none is in use.
@@ -101,7 +101,7 @@ class Database:
     ConfigurationError
         The driver is missing or asynchronous, or the timeout is out of range.
     StateError
-        The database cannot be opened, is missing or damaged, or was written by a newer version.
+        The database cannot be opened, is missing or damaged, or of another schema version.
     """
 
     name: ClassVar[str]
@@ -205,12 +205,10 @@ class Database:
         if not self._may_create:
             raise StateError(self._missing())
         with self._writing() as connection:
-            found = self._found_version(connection)
-            if found == self.version:
+            if self._found_version(connection) == self.version:
                 return
-            self._create(connection, found)
+            self._create(connection)
             _VERSIONS.create(connection, checkfirst=True)
-            connection.execute(sa.delete(_VERSIONS).where(_VERSIONS.c.name == self.name))
             connection.execute(sa.insert(_VERSIONS).values(name=self.name, version=self.version))
 
     @contextlib.contextmanager
@@ -223,13 +221,8 @@ class Database:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
             yield connection
 
-    def _create(self, connection: sa.Connection, found: int | None) -> None:
-        """Create the tables, or refuse those of the older version `found`."""
-        if found is not None:
-            raise StateError(
-                f"{self.location}: expected {self.holds} of schema version {self.version}, got {found}: use the "
-                "calibrant that wrote it, or name another database."
-            )
+    def _create(self, connection: sa.Connection) -> None:
+        """Create the tables."""
         self.metadata.create_all(connection)
 
     @contextlib.contextmanager
@@ -272,14 +265,14 @@ class Database:
                 return
 
     def _found_version(self, connection: sa.Connection) -> int | None:
-        """Return the schema version of the existing table, or None; raise StateError for a newer one."""
+        """Return the schema version of the existing table, or None; raise StateError for another one."""
         if not sa.inspect(connection).has_table(_VERSIONS.name):
             return None
         found = connection.scalar(sa.select(_VERSIONS.c.version).where(_VERSIONS.c.name == self.name))
-        if found is not None and found > self.version:
+        if found not in {None, self.version}:
             raise StateError(
-                f"{self._location}: expected {self.holds} of schema version {self.version} or older, got "
-                f"{found}: install the newer calibrant that wrote it, or name another database."
+                f"{self._location}: expected {self.holds} of schema version {self.version}, got {found}: use the "
+                "calibrant that wrote it, or name another database."
             )
         return found
 

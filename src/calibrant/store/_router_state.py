@@ -264,8 +264,8 @@ class RouterState(Database):
             reason,
         )
 
-    def _create(self, connection: sa.Connection, found: int | None) -> None:
-        super()._create(connection, found)
+    def _create(self, connection: sa.Connection) -> None:
+        super()._create(connection)
         # In the transaction that creates the tables, so that the file is imported once.
         rows = [] if self._json_file is None else _json_rows(self._json_file)
         if rows:

@@ -11,7 +11,6 @@ from calibrant.cascade import (
     AvgLogprob,
     Hybrid,
     LabelProbability,
-    LearnedScorer,
     Margin,
     SelfVerify,
 )
@@ -29,7 +28,6 @@ ENTAILMENT = AutoMixEntailment("http://127.0.0.1:8889")
         (Hybrid(), "hybrid", 0.5, True, 2),
         (LabelProbability(), "label_probability", 0.7, False, 0),
         (SelfVerify(), "self_verify", 0.7, False, 0),
-        (LearnedScorer(), "learned", 0.7, False, 0),
         (ENTAILMENT, "automix_entailment", 0.7, False, 0),
     ],
 )
@@ -52,7 +50,6 @@ def test_methods_state_what_they_need(
         (LabelProbability(), 0.1, "natural logarithm of a probability"),
         (SelfVerify(), 1.1, "grade"),
         (SelfVerify(), "1", "grade to be a number"),
-        (LearnedScorer(), 1.1, "probability"),
         (ENTAILMENT, 1.01, "share of samples"),
     ],
 )

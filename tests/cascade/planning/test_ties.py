@@ -157,23 +157,8 @@ def test_another_key_keeps_other_texts() -> None:
     assert chosen[0] != chosen[1]
 
 
-def test_plans_without_a_key_keep_blocks_whole(tmp_path: Path) -> None:
-    """A plan that was stored without a key takes tied blocks whole."""
-    small, large = recorded(correct=np.arange(N) % 100 != 0)
-    plan = plan_cascade(small, large, **COSTS, epsilon=0.05)
-    plan.save(tmp_path / "plan.json")
-    record = json.loads((tmp_path / "plan.json").read_text())
-    for later in ("key", "tied_confidence", "tied_share"):
-        del record[later]
-    (tmp_path / "plan.json").write_text(json.dumps(record))
-    loaded = CascadePlan.load(tmp_path / "plan.json")
-    assert (loaded.key, loaded.tied_share) == (None, None)
-    policy = KeepPolicy(name="whole", members=(0, 1), rules=(KeepRule.from_threshold(1.0),))
-    assert replay(replace(loaded, policy=policy), small, large).share_small.estimate == 0.7
-
-
 def test_split_rules_have_a_record_of_their_own() -> None:
-    """The record of a rule that splits ties has no edges, which an earlier version would need."""
+    """The record of a rule that splits ties has its threshold and share instead of edges."""
     rule = KeepRule.from_threshold(1.0, tied_share=0.25, key="other")
     assert KeepRule.from_record(rule.to_record()) == rule
     assert "edges" not in rule.to_record()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.calibration import PerLabelCalibrator, PlattCalibrator
-from calibrant.cascade import Cascade, LearnedScorer, Margin
+from calibrant.cascade import Cascade, Margin
 from calibrant.cascade._protocol import Assessment, NoEvidence
 from calibrant.core import (
     ConfigurationError,
@@ -145,7 +145,6 @@ class Curve:
         ({"cost_quality_tradeoff": 1.1}, "cost_quality_tradeoff"),
         ({"escalation_order": "largest"}, "small_to_large, size, declared, cost, automix"),
         ({"method": "certainty"}, "avg_logprob, margin, hybrid"),
-        ({"method": "learned"}, "fitted first"),
         ({"method": object()}, "ConfidenceMethod"),
         ({"method": Margin}, r"call it, as in Margin\(\)"),
         ({"native_threshold": -1.0, "calibrators": [Curve(0.5), None]}, "threshold with calibrators"),
@@ -630,8 +629,13 @@ def test_results_outside_the_protocol_are_no_evidence(
 
 def test_unfitted_methods_end_the_run(build: Build) -> None:
     """A method that was not fitted raises NotFittedError."""
-    with pytest.raises(NotFittedError, match="fit"):
-        build("cat", "dog", method=LearnedScorer()).cascade.classify_many(["t"])
+
+    class Unfitted(Margin):
+        async def assess(self, _: Any) -> Any:
+            raise NotFittedError("Expected a fitted method, got one before fit: call fit first.")
+
+    with pytest.raises(NotFittedError, match="call fit first"):
+        build("cat", "dog", method=Unfitted()).cascade.classify_many(["t"])
 
 
 def test_a_text_brings_its_own_context(build: Build, told: Any) -> None:

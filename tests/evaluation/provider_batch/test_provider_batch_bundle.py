@@ -78,7 +78,7 @@ def test_another_prompt_is_the_one_that_was_submitted(task: Path, tmp_path: Path
         export(job, tmp_path / "other", task=task)
 
 
-def test_a_job_of_an_older_version_says_so(task: Path, tmp_path: Path) -> None:
+def test_a_job_without_its_description_says_so(task: Path, tmp_path: Path) -> None:
     """A job without its description raises StateError when exported."""
     job = collected(task, tmp_path / "job")
     record = json.loads((job / "batch.json").read_text())

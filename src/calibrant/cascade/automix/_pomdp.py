@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Literal, Self, get_args
+from typing import Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.cascade.automix._meta import MetaVerifier
-from calibrant.cascade.automix._pomdp_file import PomdpSpecification
 from calibrant.cascade.automix._rows import Array, Bools, PairedRows, bin_numbers, check_scores
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import check_count, check_number
@@ -20,10 +19,6 @@ PomdpForm = Literal["functional", "discrete", "continuous", "auto"]
 
 _COMPARED: Final = ("discrete", "functional", "continuous")  # by "auto"; the first of equals is taken
 _FOLDS: Final = 5
-_FILE_STATES: Final = tuple(
-    f"{when}{kind}" for when in ("START_", "") for kind in ("SIMPLE", "COMPLEX", "UNSOLVABLE")
-)
-_FILE_ACTIONS: Final = ("Init", "Trust_SLM", "Invoke_LLM")
 _SOLVED = 0.5
 # Exponents that the search tries; beyond the last one a power hardly changes.
 _GAMMAS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0)
@@ -221,8 +216,7 @@ class POMDPMetaVerifier(MetaVerifier):
 
     Questions are simple, complex or unsolvable; the verifier's score, one of k + 1 values, is the observation. As
     there is one decision and rewards are linear, the optimum at the price w is to route if and only if the
-    posterior mean of the gain exceeds w times the cost of the large model: no solver is needed. Rewards and priors
-    of one's own are written into a `PomdpSpecification`, or a file: see `from_specification`.
+    posterior mean of the gain exceeds w times the cost of the large model: no solver is needed.
 
     Parameters
     ----------
@@ -377,69 +371,6 @@ class POMDPMetaVerifier(MetaVerifier):
     def _routed(self, scores: Array) -> Bools:
         return self._gain_at(scores) > self.price_ * self.large_cost_
 
-    def specification(self) -> PomdpSpecification:
-        """Return the fitted POMDP with the paper's six states: three before the verifier, three after.
-
-        The price of the large model is part of its rewards, so that the optimal policy of the file is this one.
-        Not for ``form="continuous"``, whose states are pairs of scores; where the discrete form knows gains of
-        single cells, the file holds those of the states.
-
-        Raises
-        ------
-        NotFittedError
-            Before `fit`.
-        ConfigurationError
-            The form is ``"continuous"``.
-        """
-        self._require_fitted()
-        if self.form_ == "continuous":
-            raise ConfigurationError(
-                "Expected the form functional or discrete for a file, got continuous, whose states are pairs of scores."
-            )
-        moves = np.stack([np.eye(6)] * 3)
-        moves[0] = np.vstack([np.hstack([np.zeros((3, 3)), np.eye(3)])] * 2)
-        observation = np.vstack([np.full((3, self.k + 1), 1.0 / (self.k + 1)), self.observation_])
-        reward = np.zeros((3, 6))
-        reward[2, 3:] = self.state_gain_ - self.price_ * self.large_cost_
-        return PomdpSpecification(
-            states=_FILE_STATES,
-            actions=_FILE_ACTIONS,
-            observations=tuple(f"bin_{i}" for i in range(self.k + 1)),
-            start=np.concatenate([self.prior_, np.zeros(3)]),
-            transition=moves,
-            observation=np.stack([observation] * 3),
-            reward=np.broadcast_to(reward[:, :, None, None], (3, 6, 6, self.k + 1)),
-        )
-
-    @classmethod
-    def from_specification(cls, specification: PomdpSpecification) -> Self:
-        """Return a fitted meta-verifier from a POMDP in the layout of `specification`.
-
-        Its three actions are, in this order, to look, to trust and to route; what follows the first one is the
-        observation, and the states it leads to are the ones believed in. Costs are part of the rewards, so the
-        price is 0.
-
-        Raises
-        ------
-        ConfigurationError
-            Another shape of POMDP.
-        """
-        spec = specification
-        if len(spec.actions) != 3 or len(spec.observations) < 2:
-            raise ConfigurationError(
-                "Expected a POMDP with three actions (look, trust, route) and at least two observations, got "
-                f"{len(spec.actions)} actions and {len(spec.observations)} observations."
-            )
-        after = spec.start @ spec.transition[0]
-        gains = _state_rewards(spec, 2) - _state_rewards(spec, 1)
-        rule = cls(form="discrete", k=len(spec.observations) - 1, price=0.0)
-        rule.form_, rule.price_, rule.large_cost_, rule._fitted = "discrete", 0.0, 1.0, True
-        possible = after > 0.0
-        rule.prior_, rule.observation_ = after[possible], spec.observation[0][possible]
-        rule.state_gain_ = gains[possible]
-        rule.gain_ = posterior_gain(rule.prior_, rule.observation_, rule.state_gain_)
-        return rule
-
 
 def held_out_value(expected: Array, gained: Array, weight: Array) -> float:
     """Return the area under the curve of gain against share of rows routed, best expected gain first.
@@ -463,11 +394,3 @@ def held_out_value(expected: Array, gained: Array, weight: Array) -> float:
     height = np.concatenate(([0.0], np.cumsum(np.bincount(group, weights=gained)[useful]) / n))
     area = float((width * (height[1:] + height[:-1]) / 2.0).sum())
     return area + float(height[-1]) * (1.0 - float(width.sum()))
-
-
-def _state_rewards(spec: PomdpSpecification, action: int) -> Array:
-    """Return the expected reward of an action in each state, shape (S,)."""
-    reward: Array = np.einsum(
-        "st,to,sto->s", spec.transition[action], spec.observation[action], spec.reward[action]
-    )
-    return reward

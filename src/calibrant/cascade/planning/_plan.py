@@ -170,9 +170,9 @@ class CascadePlan:
         Numbers of rows.
     method : str
         The confidence method the recorded confidences come from.
-    key : str or None
+    key : str
         Key of the hash of texts by which equally sure answers are told apart (`tie_ranks`); each rule but the
-        first has a key derived from it. None in plans of earlier versions, which take or leave such answers whole.
+        first has a key derived from it.
     """
 
     goal: Goal
@@ -185,7 +185,7 @@ class CascadePlan:
     models: tuple[PlannedModel, ...]
     rows: PlanningRows
     method: str = "label_probability"
-    key: str | None = None
+    key: str
     gain: Interval | None = None
 
     @property

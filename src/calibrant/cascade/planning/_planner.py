@@ -44,7 +44,6 @@ _Rows = NDArray[np.intp]
 CertifyOn = Literal["all", "half"]
 """Rows that a certified plan is tested on."""
 
-_METHODS: Final = (*METHOD_NAMES, "learned")
 # Hundredths, and 1, 2 and 5 of the thousandths and less that are missing to 1.
 _COMMON: Final = sorted(
     {i / 100 for i in range(101)} | {1.0 - i * 10.0**-d for d in range(3, 10) for i in (1, 2, 5)},
@@ -249,7 +248,7 @@ def _check_settings(
             check_number(name, number, interval)
     for name, value, allowed in (
         ("certify_on", certify_on, get_args(CertifyOn)),
-        ("method", method, _METHODS),
+        ("method", method, METHOD_NAMES),
     ):
         if value not in allowed:
             raise ConfigurationError(

@@ -224,11 +224,7 @@ class KeepRule:
         return f"{edge} ({self.tied_share:.1%} of those tied at it)" if self.splits else edge
 
     def to_record(self) -> dict[str, Any]:
-        """Return the rule as JSON values.
-
-        One that splits ties has a form of its own, so that versions which know none refuse it instead of keeping the
-        whole block.
-        """
+        """Return the rule as JSON values, with a form of its own for a rule that splits ties."""
         if self.splits:
             return {"threshold": self.edges[0], "tied_share": self.tied_share, "key": self.key}
         return {"edges": list(self.edges), "keeps": list(self.keeps)}

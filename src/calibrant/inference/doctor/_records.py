@@ -43,8 +43,6 @@ _SECRET_WORDS: Final = frozenset(
     | {"jwt", "key", "keys", "oauth", "passphrase", "passwd", "password", "pwd", "secret", "secrets"}
     | {"sig", "signature", "token"}
 )
-# Parts of a description that are no settings of a model: a label may be called "options".
-_NOT_OPTIONS: Final = frozenset({"response_format", "method", "label_set", "data"})
 _VERSION: Final = 1
 _SECONDS_BELIEVED: Final = 30 * 86_400
 _WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
@@ -53,8 +51,8 @@ Identity: TypeAlias = tuple[str, str | None, dict[str, Any]]
 """Model, endpoint and the other options that matter, free of credentials."""
 
 
-RecommendedScoring: TypeAlias = Literal["exact", "decode", "fused", "sampled"]
-"""Examinations of earlier versions recommend ``sampled`` where later ones recommend ``fused``."""
+RecommendedScoring: TypeAlias = Literal["exact", "decode", "fused"]
+"""Way to ask for labels that an examination recommends."""
 
 
 class FindingVerdict(StrEnum):
@@ -134,7 +132,7 @@ class Examination:
     space : LogprobSpace
         How a decoded answer's log-probabilities are to be read: as they were found to be, or else as
         the client says; ``none`` where they cannot be used.
-    scoring : {"exact", "decode", "fused", "sampled"}
+    scoring : {"exact", "decode", "fused"}
         The method recommended.
     thresholds : Thresholds
         The family recommended for feedback.
@@ -246,23 +244,6 @@ def holds_digest(value: object) -> bool:
     if isinstance(value, list):
         return any(map(holds_digest, value))
     return isinstance(value, str) and is_digest(value)
-
-
-def public_description(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `Classifier.describe` record, of any version, in today's public form."""
-    return {
-        name: value if name in _NOT_OPTIONS else _described(name, value) for name, value in record.items()
-    }
-
-
-def _described(name: str, value: Any) -> Any:  # noqa: ANN401 (any JSON value)
-    if name == "options" and isinstance(value, Mapping):
-        return public_options(value)
-    if name == "endpoint" and isinstance(value, str):
-        return identifying_address(value)
-    if isinstance(value, Mapping):
-        return public_description(value)
-    return [_described("", found) for found in value] if isinstance(value, list) else value
 
 
 def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 (any option)
