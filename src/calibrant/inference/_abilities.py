@@ -20,6 +20,7 @@ from calibrant.logprobs._fields import UnparsedError, field_value
 from calibrant.logprobs._schema import enum_schema
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.01
+_TOP_LOGPROBS: Final = 5
 # The first letters differ, so that one token tells the labels apart, and nobody would dispute the answer.
 _LABELS: Final = LabelSet(("cat", "dog"))
 _FIELD: Final = "label"
@@ -43,6 +44,13 @@ class ModelAbilities:
         Form in which it answers.
     gives_logprobs : bool
         False if its answers come without token log-probabilities.
+
+    Examples
+    --------
+    >>> from calibrant.inference import Classifier, ModelAbilities
+    >>> hides = ModelAbilities(gives_logprobs=False)
+    >>> Classifier(model="openai/o", labels=["cat", "dog"], options={"api_key": "k"}, abilities=hides).scoring
+    'fused'
     """
 
     form: AnswerForm = AnswerForm.SCHEMA
@@ -130,7 +138,9 @@ class KnownAbilities:
         finally:
             self._lock.release()
 
-    async def probe(self, complete: Complete, first: CompletionRequest) -> Usage:
+    async def probe(
+        self, complete: Complete, first: CompletionRequest, *, needs_logprobs: bool = False
+    ) -> Usage:
         """Find out with a question of ours, unless it is known; return what that took.
 
         After a probe that decides nothing these classifiers ask by a schema and for log-probabilities, and nothing is
@@ -142,6 +152,8 @@ class KnownAbilities:
             Makes a call, and returns the response and the number of calls made.
         first : CompletionRequest
             Request of the first row, whose settings the question has.
+        needs_logprobs : bool, default False
+            True if there is no use for a model that refuses to be asked for log-probabilities.
 
         Raises
         ------
@@ -155,8 +167,14 @@ class KnownAbilities:
                 self.known = self.load()
             if self.known is not None:
                 return Usage()
-            question = replace(first, messages=PROBE, response_format=_SCHEMA, without_text=None)
-            result = await _probed(complete, question)
+            question = replace(
+                first,
+                messages=PROBE,
+                response_format=_SCHEMA,
+                top_logprobs=first.top_logprobs or _TOP_LOGPROBS,
+                without_text=None,
+            )
+            result = await _probed(complete, question, needs_logprobs=needs_logprobs)
             self.known = result.abilities
             if not result.is_certain:
                 self.forget()
@@ -165,7 +183,7 @@ class KnownAbilities:
             return result.usage
 
 
-async def _probed(complete: Complete, request: CompletionRequest) -> ProbeResult:
+async def _probed(complete: Complete, request: CompletionRequest, *, needs_logprobs: bool) -> ProbeResult:
     """Ask in one form after the other, until an answer can be read.
 
     Raises
@@ -178,7 +196,7 @@ async def _probed(complete: Complete, request: CompletionRequest) -> ProbeResult
     for form in AnswerForm:
         asked = shaped(request, form, _LABELS)
         try:
-            response, asked_for_logprobs = await _answer(complete, asked)
+            response, asked_for_logprobs = await _answer(complete, asked, needs_logprobs=needs_logprobs)
         except ProviderError as error:
             if refuses_form(error):
                 continue
@@ -200,11 +218,15 @@ async def _probed(complete: Complete, request: CompletionRequest) -> ProbeResult
     return ProbeResult(abilities=undecided, is_certain=False, usage=usage)
 
 
-async def _answer(complete: Complete, request: CompletionRequest) -> tuple[object, bool]:
+async def _answer(
+    complete: Complete, request: CompletionRequest, *, needs_logprobs: bool
+) -> tuple[object, bool]:
     """Return the answer to a request, and True if it was asked for with log-probabilities."""
     try:
         response, _ = await complete(request)
     except LogprobsUnsupportedError:
+        if needs_logprobs:
+            raise
         response, _ = await complete(replace(request, top_logprobs=0))
         return response, False
     return response, True

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from calibrant.core._completion import Client, CompletionRequest
 from calibrant.core._composite import CompositeLabels
@@ -42,6 +42,7 @@ class AutoDecoding(Decoding):
         Of `Fused`.
     """
 
+    needs_logprobs: ClassVar[bool] = False
     is_chosen: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     samples: int | None = None

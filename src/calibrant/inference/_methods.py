@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, get_args
 
 from calibrant.clients._rates import rate_state
 from calibrant.clients._retry import RetryPolicy, with_retries
@@ -191,6 +191,8 @@ class Method(ABC):
     reader: AnswerReader
     calls: ModelCalls = field(default_factory=ModelCalls)
     keep_features: bool = False
+    # False if the method can do with answers that have none.
+    needs_logprobs: ClassVar[bool] = False
 
     @property
     def space(self) -> LogprobSpace:
@@ -231,7 +233,8 @@ class Method(ABC):
         """
         del stored
         abilities = self.reader.abilities
-        usage = await abilities.probe(partial(self.calls.respond, self.client), request)
+        respond = partial(self.calls.respond, self.client)
+        usage = await abilities.probe(respond, request, needs_logprobs=self.needs_logprobs)
         self.calls.gate.charge(usage, rows=0)
         tell_form(self.client.name, abilities.used.form)
 
@@ -263,6 +266,7 @@ class Method(ABC):
 class Decoding(Method):
     """Method that decodes an answer and reads its token log-probabilities."""
 
+    needs_logprobs: ClassVar[bool] = True
     # By the model that really answered, which may be one of several: False once it answered one row twice without
     # log-probabilities, True once it gave an answer with them.
     _gives_logprobs: dict[str | None, bool] = field(default_factory=dict, init=False, repr=False)

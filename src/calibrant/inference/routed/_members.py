@@ -242,7 +242,8 @@ class RoutedProvider:
             self._read(response, empty_is_failure=False)
             return response, 1
 
-        usage = await self._abilities.probe(complete, request)
+        needs_logprobs = request.top_logprobs > 0
+        usage = await self._abilities.probe(complete, request, needs_logprobs=needs_logprobs)
         with self._lock:
             self._unpaid += usage
         tell_form(self.provider.client.name, self._form)
