@@ -37,11 +37,12 @@ from numpy.typing import NDArray
 from calibrant.metrics import paired_mean_interval
 from calibrant.routing import BanditRouter, EMARouter, Observation, Router, ThompsonRouter
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from routing_simulation import (
+# The providers come with the tests, not with the package.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
+from simulated_routing import (
     Change,
     EpsilonGreedy,
-    Recording,
+    Outcomes,
     RoundRobin,
     Scenario,
     SimulatedProvider,
@@ -68,7 +69,7 @@ ROUTERS = {
     "thompson decay": partial(make, ThompsonRouter, decay=DECAY),
     "ema": partial(make, EMARouter),
     "epsilon-greedy": partial(make, EpsilonGreedy),
-    "round-robin": partial(make, RoundRobin),
+    "round-robin": lambda rng: RoundRobin(NAMES),  # noqa: ARG005 (every strategy is made with randomness)
     "linucb": partial(make, BanditRouter),
 }
 COMPARED = {
@@ -85,7 +86,7 @@ MUST_BEAT = {
 }
 
 
-def textbook(rows: Recording, rng: np.random.Generator) -> float:
+def textbook(rows: Outcomes, rng: np.random.Generator) -> float:
     """Return the regret of Thompson sampling as in Russo et al. (2018), algorithm 3.2."""
     ones, zeros = np.ones(rows.success.shape[1]), np.ones(rows.success.shape[1])
     regret = 0.0

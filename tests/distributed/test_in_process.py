@@ -368,51 +368,41 @@ def test_a_stop_before_anything_is_asked_asks_nothing(server: FaultServer, tmp_p
     assert len(written(tmp_path / "out")) == sum(server.counts.values())
 
 
-def the_rest_is_asked(rows: Any, server: FaultServer, rescue: Path) -> None:
-    """Assert that a run into the rescue directory asks only the missing rows."""
-    asked, kept = sum(server.counts.values()), len(written(rescue))
-    assert run(rows, server, rescue).metrics.complete
-    assert sum(server.counts.values()) - asked == 60 - kept
-
-
-def test_blocks_after_a_lost_directory_are_kept(tmp_path: Path) -> None:
-    """After the directory is moved, later blocks are written to the rescue directory."""
-    rows, out, rescue = animals(tmp_path), tmp_path / "out", tmp_path / "out.rescued"
+def test_a_moved_directory_ends_the_run(tmp_path: Path) -> None:
+    """After the directory is moved, no block is written, and the run goes on from the new place."""
+    rows, out, moved = animals(tmp_path), tmp_path / "out", tmp_path / "elsewhere"
 
     def faults(number: int, _body: Any) -> None:
         if number == 30:
-            out.rename(tmp_path / "elsewhere")
+            out.rename(moved)
 
     with FaultServer(LABELS, faults=faults) as server:
-        with pytest.raises(CalibrantError, match=f"answered since then are kept in {rescue}"):
+        with pytest.raises(CalibrantError, match="moved or removed during the run"):
             run(rows, server, out)
         assert not out.exists()
-        kept, before = written(rescue), written(tmp_path / "elsewhere")
-        assert kept
-        assert not {row["index"] for row in kept} & {row["index"] for row in before}
-        the_rest_is_asked(rows, server, rescue)
+        asked, kept = sum(server.counts.values()), len(written(moved))
+        assert run(rows, server, moved).metrics.complete
+        assert sum(server.counts.values()) - asked == 60 - kept
 
 
-def test_lost_blocks_are_kept(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block whose directory vanishes during the write is written to the rescue directory."""
-    rows, out, rescue = animals(tmp_path), tmp_path / "out", tmp_path / "out.rescued"
-    add, tried = Shards.add, []
+def test_a_block_of_a_vanishing_directory_is_refused(
+    server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory that vanishes while a block is written raises CalibrantError, too."""
+    rows, out, moved = animals(tmp_path), tmp_path / "out", tmp_path / "elsewhere"
+    add = Shards.add
 
-    def moved(shards: Shards, number: int, found: bytes) -> None:
-        tried.append(number)
-        if len(tried) == 3:
-            out.rename(tmp_path / "elsewhere")
+    def vanish(shards: Shards, number: int, found: bytes) -> None:
+        if out.exists():
+            out.rename(moved)
         add(shards, number, found)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Shards, "add", moved)
-        with pytest.raises(CalibrantError, match=f"answered since then are kept in {rescue}"):
+        patched.setattr(Shards, "add", vanish)
+        with pytest.raises(CalibrantError, match="moved or removed during the run"):
             run(rows, server, out)
     assert not out.exists()
-    before, kept = written(tmp_path / "elsewhere"), written(rescue)
-    assert {row["index"] // CLUSTER.block_rows for row in before} == set(tried[:2])
-    assert {row["index"] // CLUSTER.block_rows for row in kept} == set(tried[2:])
-    the_rest_is_asked(rows, server, rescue)
+    assert run(rows, server, moved).metrics.complete
 
 
 def test_a_finished_run_is_counted_again_without_a_call(server: FaultServer, tmp_path: Path) -> None:

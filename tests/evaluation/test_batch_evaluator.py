@@ -312,9 +312,11 @@ def replaced(out: Path) -> None:
 
 @pytest.mark.parametrize("stopped", ["", "after the rows under way", "at once"])
 @pytest.mark.parametrize("happening", [removed, moved, replaced])
-def test_a_lost_directory_is_kept(tmp_path: Path, happening: Callable[[Path], None], stopped: str) -> None:
-    """A lost directory raises CalibrantError; the run continues from its rescue directory."""
-    out, rescue = tmp_path / "out", tmp_path / "out.rescued"
+def test_a_lost_directory_ends_the_run(
+    tmp_path: Path, happening: Callable[[Path], None], stopped: str
+) -> None:
+    """A directory that is moved or removed raises CalibrantError, and nothing in its place is called complete."""
+    out = tmp_path / "out"
     stop = Stop()
 
     def rule(text: str) -> Any:
@@ -326,44 +328,15 @@ def test_a_lost_directory_is_kept(tmp_path: Path, happening: Callable[[Path], No
 
     client = FakeClient(LABELS, rule, latency=0.001)
     evaluator = BatchEvaluator(classifier(client), concurrency=4)
-    with pytest.raises(
-        CalibrantError, match=f"moved or removed during the run: .* kept in {rescue}"
-    ) as caught:
+    with pytest.raises(CalibrantError, match="moved or removed during the run") as caught:
         evaluator.evaluate(rows(60), out=out, stop=stop)
     assert not isinstance(caught.value, StateError)  # nothing is wrong with the input
     assert not (out / "metrics.json").exists()
     assert not (out / "journal.sqlite").exists()
-    kept = [row["index"] for row in prediction_rows(rescue)]
-    assert kept == list(range(len(kept)))
-    assert 20 <= len(kept) < 60 if stopped else len(kept) == 60
-    asked = len(client.requests)
-    assert evaluator.evaluate(rows(60), out=rescue).metrics.complete
-    assert len(client.requests) - asked == 60 - len(kept)
-
-
-def test_rows_asked_again_are_rescued_with_the_others(tmp_path: Path) -> None:
-    """Rows asked again are rescued together with the old rows."""
-    out = tmp_path / "out"
-    down = True
-
-    def rule(text: str) -> Any:
-        if text.startswith("3 ") and down:
-            raise ProviderError("HTTP 503, try later.", provider="fake", status=503)
-        if text.startswith("3 "):
-            removed(out)
-        return knows(text)
-
-    evaluator = BatchEvaluator(classifier(FakeClient(LABELS, rule)))
-    evaluator.evaluate(rows(8), out=out)
-    down = False
-    (out.with_name("out.rescued")).mkdir()  # of another run
-    with pytest.raises(CalibrantError, match=r"out\.rescued-2"):
-        evaluator.evaluate(rows(8), out=out)
-    assert [row["outcome"] for row in prediction_rows(tmp_path / "out.rescued-2")] == ["ok"] * 8
 
 
 def test_a_fault_outranks_a_lost_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A fault of the provider is raised instead of the lost directory, whose rescue is logged."""
+    """A fault of the provider is raised instead of the lost directory, which is logged."""
     out = tmp_path / "out"
 
     def rule(_text: str) -> Any:
@@ -372,7 +345,7 @@ def test_a_fault_outranks_a_lost_directory(tmp_path: Path, caplog: pytest.LogCap
 
     with pytest.raises(ProviderError, match="the key is wrong"):
         BatchEvaluator(classifier(FakeClient(LABELS, rule)), concurrency=1).evaluate(rows(8), out=out)
-    assert "out.rescued" in caplog.text
+    assert "moved or removed during the run" in caplog.text
 
 
 def test_an_iterator_cannot_go_to_a_directory(tmp_path: Path) -> None:

@@ -369,9 +369,9 @@ def test_a_journal_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", [3, 60, 110], ids=["the first rows", "the search", "the test rows"])
-def test_answers_of_a_lost_directory_are_kept(tmp_path: Path, moment: int) -> None:
-    """A search whose directory was removed continues from the rescue directory."""
-    out, rescue = tmp_path / "run", tmp_path / "run.rescued"
+def test_a_moved_directory_ends_the_search(tmp_path: Path, moment: int) -> None:
+    """A search whose directory was moved raises CalibrantError, and goes on from the new place."""
+    out, moved = tmp_path / "run", tmp_path / "elsewhere"
     settings: dict[str, Any] = {"max_metric_calls": 120, "minibatch_size": 4}
     asked = 0
 
@@ -379,16 +379,17 @@ def test_answers_of_a_lost_directory_are_kept(tmp_path: Path, moment: int) -> No
         nonlocal asked
         asked += 1
         if asked == moment:
-            out.rename(tmp_path / "elsewhere")
+            out.rename(moved)
         return learner(text, prompt)
 
-    with pytest.raises(CalibrantError, match=f"the answers so far are kept in {rescue}") as caught:
+    with pytest.raises(CalibrantError, match="moved or removed during the run") as caught:
         optimize(make_task(), model=client(rule), out=out, **settings)
     assert not isinstance(caught.value, StateError)
     assert not out.exists()
-    paid = len((rescue / "journal.jsonl").read_text().splitlines())
+    assert not (moved / "result.json").exists()
+    paid = len((moved / "journal.jsonl").read_text().splitlines())
     again = client()
-    result = optimize(make_task(), model=again, out=rescue, **settings)
+    result = optimize(make_task(), model=again, out=moved, **settings)
     whole = client()
     assert replace(result, seconds=0) == replace(optimize(make_task(), model=whole, **settings), seconds=0)
     assert len(again.requests) + paid == len(whole.requests)

@@ -29,7 +29,6 @@ from calibrant.routing import (
 from calibrant.routing._base import TaskRouter
 from calibrant.routing._cascade import Ladder
 from calibrant.routing._checks import check_providers
-from routing_simulation import EpsilonGreedy, RoundRobin
 
 YES, NO = np.array([True, False])
 
@@ -69,8 +68,6 @@ ROUTERS: dict[str, Callable[..., Any]] = {
     "bandit": BanditRouter,
     "cascade": CascadeRouter,
     "triage": triage,
-    "round-robin": RoundRobin,
-    "epsilon-greedy": EpsilonGreedy,
 }
 CALL: dict[str, Any] = {"provider": "a", "success": True, "latency_seconds": 0.1}
 

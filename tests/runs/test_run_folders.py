@@ -1,4 +1,4 @@
-"""Tests of folders of runs: manifests, locks, rescue and journals."""
+"""Tests of folders of runs: manifests, locks and journals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calibrant.runs._directory import (
     locked_folder,
     make_folder,
     read_manifest,
-    rescue_if_lost,
+    refuse_lost_files,
     write_json,
 )
 from calibrant.runs._journal import JsonlStore, PredictionJournal
@@ -113,31 +113,20 @@ def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
         assert {path.name for path in tmp_path.iterdir()} == {".lock", ".mine.0123abcd.tmp", "run.json"}
 
 
-def test_lost_files_raise_the_rescue() -> None:
-    """If files were moved, the rescue is raised at the end of the block or instead of its error."""
-    lost = CalibrantError("rescued")
-    with rescue_if_lost(lambda: True, lambda: lost):
+def test_lost_files_are_an_error(tmp_path: Path) -> None:
+    """If files were moved, that is raised at the end of the block or instead of its error."""
+    with refuse_lost_files(tmp_path, lambda: True):
         pass
-    with pytest.raises(CalibrantError, match="rescued"), rescue_if_lost(lambda: False, lambda: lost):
+    with pytest.raises(CalibrantError, match="moved or removed"), refuse_lost_files(tmp_path, lambda: False):
         pass
     with (
-        pytest.raises(CalibrantError, match="rescued") as caught,
-        rescue_if_lost(lambda: False, lambda: lost),
+        pytest.raises(CalibrantError, match="moved or removed") as caught,
+        refuse_lost_files(tmp_path, lambda: False),
     ):
         raise OSError("gone")
     assert isinstance(caught.value.__cause__, OSError)
-    with pytest.raises(OSError, match="full"), rescue_if_lost(lambda: True, lambda: lost):
+    with pytest.raises(OSError, match="full"), refuse_lost_files(tmp_path, lambda: True):
         raise OSError("full")
-
-
-def test_moved_directories_are_rescued_beside(tmp_path: Path) -> None:
-    """A moved directory's manifest is copied beside it, and the run continues there."""
-    with RunDirectory.opened(tmp_path / "run", FOUND) as directory:
-        (tmp_path / "run").rename(tmp_path / "elsewhere")
-        assert not directory.in_place
-        rescue = directory.rescued()
-    assert rescue.path == tmp_path / "run.rescued"
-    assert json.loads(rescue.run.read_text()) == FOUND
 
 
 @pytest.mark.parametrize(
@@ -174,9 +163,7 @@ def test_journals_keep_entries(tmp_path: Path) -> None:
         assert (journal.get("a"), journal.get("b"), journal.get("c"), len(journal)) == (1, None, 3, 2)
         path.rename(tmp_path / "moved")
         assert not journal.in_place
-        (tmp_path / "rescue").mkdir()
-        journal.copy_to(tmp_path / "rescue")
-    with JsonlStore(tmp_path / "rescue" / path.name) as journal:
+    with JsonlStore(tmp_path / "moved") as journal:
         assert (journal.get("a"), journal.get("c")) == (1, 3)
 
 

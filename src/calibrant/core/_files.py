@@ -1,4 +1,4 @@
-"""Atomic file writes, file locks, rescue folders, and JSON files with a version."""
+"""Atomic file writes, file locks, and JSON files with a version."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -134,33 +133,6 @@ def is_in_place(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
         return False
-
-
-def make_rescue_folder(path: Path) -> Path:
-    """Create an empty folder to use instead of `path`, which was moved or removed.
-
-    It lies beside `path`, or, where nothing can be made there, among the temporary files.
-
-    Raises
-    ------
-    StateError
-        It can be made nowhere.
-    """
-    for number in range(1, 100):
-        folder = path.with_name(f"{path.name}.rescued" + (f"-{number}" if number > 1 else ""))
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        except OSError:
-            break
-        return folder
-    try:
-        return Path(tempfile.mkdtemp(prefix=f"{path.name}.rescued-"))
-    except OSError as error:
-        raise StateError(
-            f"{path}: was moved or removed, and nothing can be written elsewhere ({error})."
-        ) from error
 
 
 def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

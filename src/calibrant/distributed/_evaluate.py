@@ -263,7 +263,6 @@ class _ClusterRun:
         self._shards = Shards(directory.shards, reader.block_rows)
         self._account = account
         self._about = about
-        self._lost: CalibrantError | None = None
 
     def recovered(self) -> Reader:
         """Count the finished rows; return a reader of the other rows."""
@@ -328,34 +327,26 @@ class _ClusterRun:
         lines = found.lines.splitlines(keepends=True)
         if not lines:
             return
-        self._look_after_the_directory()
+        self._check_directory()
         try:
             # One atomic file per block: a block that Ray answers twice is overwritten, never appended.
             self._shards.add(found.block, found.lines)
         except StateError:
-            if self._directory.in_place:
-                raise
-            self._look_after_the_directory()  # the directory vanished between the check and the write
-            self._shards.add(found.block, found.lines)
+            self._check_directory()  # it may have vanished between the check and the write
+            raise
         for line in lines:
             self._account.tally.add(json.loads(line))
             self._account.answered += 1
         self._account.report()
-        if self._lost is not None:
-            raise self._lost
 
-    def _look_after_the_directory(self) -> None:
-        """Switch to a rescue directory if the run's own was moved or removed."""
-        if self._lost is None and not self._directory.in_place:
-            rescue = self._directory.rescued()
-            self._shards = Shards(rescue.shards, self._reader.block_rows)
-            self._lost = self._directory.lost(rescue, "the rows answered since then are kept")
+    def _check_directory(self) -> None:
+        """Raise if the run's directory was moved or removed: it would be made anew with a part of the rows."""
+        if not self._directory.in_place:
+            raise self._directory.lost()
 
     def finish(self) -> EvaluationResult:
         """Merge the rows in input order, once all are there, and return the result."""
-        self._look_after_the_directory()
-        if self._lost is not None:
-            raise self._lost
+        self._check_directory()
         account = self._account
         joined = self._directory.predictions.exists()
         if not joined:

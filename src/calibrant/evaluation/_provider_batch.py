@@ -226,7 +226,7 @@ def collect_batch(
                 f"{path}: part {unsent[0]} of {len(job.parts)} was not submitted: run the command that was cut off "
                 "(calibrant batch submit or retry) again."
             )
-        with job.rescuing():
+        with job.watched():
             run_sync(_watch(api, job, wait, on_look))
             report = job.report()
             return _join(job, api) if report.ended else report

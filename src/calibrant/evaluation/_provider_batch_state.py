@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
-from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
-from calibrant.core._files import SCHEMA_VERSION, is_in_place, make_rescue_folder, read_run_record
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import SCHEMA_VERSION, is_in_place, read_run_record
 from calibrant.core._rows import Example
 from calibrant.runs._directory import (
     BATCH,
     PREDICTIONS,
     locked_folder,
     make_folder,
-    rescue_if_lost,
+    refuse_lost_files,
     write_json,
 )
 from calibrant.runs._rows import origin_record
@@ -280,17 +279,15 @@ class BatchJob:
         return self.path / f"batch-{kind}-{part.number:04d}.jsonl"
 
     @contextlib.contextmanager
-    def rescuing(self) -> Iterator[None]:
-        """Copy the job to another directory if this one is moved or removed during the block.
-
-        Answers that were fetched already are fetched from the provider again.
+    def watched(self) -> Iterator[None]:
+        """Raise if the directory is moved or removed during the block.
 
         Raises
         ------
         StateError
             A file of the job is missing from the start.
         CalibrantError
-            The directory was moved or removed; the message names the other one, from which the job goes on.
+            The directory was moved or removed.
         """
         learned = {"head": HEAD, "label_prior": LABEL_PRIOR}
         kept = [name for key, name in learned.items() if self.described.get(key) is not None]
@@ -305,20 +302,8 @@ class BatchJob:
             def in_place() -> bool:
                 return all(is_in_place(file.fileno(), path) for file, path in zip(files, paths, strict=True))
 
-            with rescue_if_lost(in_place, lambda: self._rescued(files)):
+            with refuse_lost_files(self.path, in_place):
                 yield
-
-    def _rescued(self, files: Sequence[IO[bytes]]) -> CalibrantError:
-        rescue = replace(self, path=make_rescue_folder(self.path))
-        for file in files:
-            with (rescue.path / Path(file.name).name).open("xb") as copy:
-                shutil.copyfileobj(file, copy)
-        rescue.parts = tuple(replace(part, fetched=False) for part in self.parts)
-        rescue.save()
-        return CalibrantError(
-            f"{self.path}: its files were moved or removed meanwhile: the job is kept in {rescue.path}. Collect it "
-            "from that directory."
-        )
 
     def write_rows(self, rows: Iterable[Example]) -> None:
         """Store the rows for joining with their answers."""

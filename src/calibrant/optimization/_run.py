@@ -15,8 +15,7 @@ from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._learned import Thresholds
 from calibrant.adapters._rows import example_row
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._errors import CalibrantError, ConfigurationError, LimitReachedError, StateError
-from calibrant.core._files import make_rescue_folder
+from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Predictor, Stop
@@ -55,7 +54,7 @@ from calibrant.runs._directory import (
     NumberedDirectory,
     check_manifest,
     make_folder,
-    rescue_if_lost,
+    refuse_lost_files,
     write_json,
 )
 from calibrant.runs._journal import JOURNAL, JsonlStore, PredictionJournal
@@ -475,7 +474,7 @@ def _opened_files(
     StateError
         It holds another run, or another process writes it.
     CalibrantError
-        It was moved or removed; the message names the other directory, from which the same run goes on.
+        It was moved or removed during the run.
     """
     if directory is None:
         yield JsonlStore(None), JsonlStore(None)
@@ -487,30 +486,9 @@ def _opened_files(
     with (
         JsonlStore(directory / JOURNAL) as journal,
         JsonlStore(directory / "reflections.jsonl") as reflections,
-        rescue_if_lost(
-            lambda: journal.in_place and reflections.in_place,
-            lambda: _rescued(directory, fingerprint, (journal, reflections)),
-        ),
+        refuse_lost_files(directory, lambda: journal.in_place and reflections.in_place),
     ):
         yield journal, reflections
-
-
-def _rescued(directory: Path, manifest: Mapping[str, Any], stores: Sequence[JsonlStore]) -> CalibrantError:
-    """Copy the files of a lost directory to another one; return the error to raise."""
-    rescue = make_rescue_folder(directory)
-    try:
-        write_json(rescue / MANIFEST, manifest)
-        for store in stores:
-            store.copy_to(rescue)
-    except (OSError, StateError) as error:
-        return StateError(
-            f"{directory}: was moved or removed during the run, and its answers cannot be written to {rescue} "
-            f"({error})."
-        )
-    return CalibrantError(
-        f"{directory}: its files were moved or removed during the run: the answers so far are kept in {rescue}. Give "
-        "that directory as the output of the same command to go on from there, at no cost."
-    )
 
 
 def _has_rows(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Run directories: manifests, locks, saved rows, resume and rescue.
+"""Run directories: manifests, locks, saved rows and resume.
 
 The package decodes rows and JSON, nothing else.
 """

@@ -1,4 +1,4 @@
-"""Directory of a run: its files and manifest, lock, rescue and progress."""
+"""Directory of a run: its files and manifest, lock and progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import IO, Any, Final
 from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._files import (
     is_in_place,
-    make_rescue_folder,
     read_json_object,
     read_run_record,
     remove_leftovers,
@@ -185,26 +184,9 @@ class RunDirectory:
         held = self.lock is None or is_in_place(self.lock.fileno(), self.path / _LOCK)
         return held and self.run.exists()
 
-    def rescued(self) -> RunDirectory:
-        """Create and return a directory that replaces this one, which was moved or removed.
-
-        It holds ``run.json``: with its predictions beside it, it is an earlier part of the same run.
-
-        Raises
-        ------
-        StateError
-            It cannot be made.
-        """
-        rescue = RunDirectory(path=make_rescue_folder(self.path), fingerprint=self.fingerprint)
-        write_json(rescue.run, rescue.fingerprint)
-        return rescue
-
-    def lost(self, rescue: RunDirectory, what: str) -> CalibrantError:
-        """Return the error for moved or removed files; `what` names those kept in `rescue`."""
-        return CalibrantError(
-            f"{self.path}: its files were moved or removed during the run: {what} in {rescue.path}. Give that "
-            "directory as the output of the same command to go on from there."
-        )
+    def lost(self) -> CalibrantError:
+        """Return the error for moved or removed files."""
+        return lost_files(self.path)
 
     def remove_journal(self) -> None:
         """Remove the journal and SQLite's files beside it."""
@@ -433,14 +415,22 @@ def _differences(changed: list[str], stored: Mapping[str, Any], now: Mapping[str
     return ", ".join(parts)
 
 
+def lost_files(path: Path) -> CalibrantError:
+    """Return the error for a directory whose files were moved or removed while its run went on."""
+    return CalibrantError(
+        f"{path}: its files were moved or removed during the run, which is not complete. Were they moved, give the "
+        "same command the new place to go on from there; else run it again."
+    )
+
+
 @contextlib.contextmanager
-def rescue_if_lost(in_place: Callable[[], bool], rescued: Callable[[], CalibrantError]) -> Iterator[None]:
-    """Raise `rescued()` when the block ends or fails, if the files are no longer `in_place`."""
+def refuse_lost_files(path: Path, in_place: Callable[[], bool]) -> Iterator[None]:
+    """Raise the error of `lost_files` when the block ends or fails, if the files are no longer `in_place`."""
     try:
         yield
     except BaseException as error:  # a file that cannot be written is how the loss shows first
         if not in_place():
-            raise rescued() from error
+            raise lost_files(path) from error
         raise
     if not in_place():
-        raise rescued()
+        raise lost_files(path)

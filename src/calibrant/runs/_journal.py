@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from calibrant.core._errors import StateError
-from calibrant.core._files import is_in_place, write_atomically
+from calibrant.core._files import is_in_place
 from calibrant.core._prediction import Prediction
 from calibrant.core._records import Journal, prediction_from_record, prediction_to_record
 from calibrant.runs._directory import hold_lock
@@ -87,18 +87,6 @@ class JsonlStore:
     def in_place(self) -> bool:
         """False once the file was moved or removed; writes still go to the open file."""
         return self._file is None or self._path is None or is_in_place(self._file.fileno(), self._path)
-
-    def copy_to(self, folder: Path) -> None:
-        """Write all entries to a file of the same name in `folder`.
-
-        Raises
-        ------
-        OSError
-            The journal cannot be written.
-        """
-        if self._path is not None:
-            text = "".join(_line(key, value) for key, value in self._values.items())
-            write_atomically(folder / self._path.name, text)
 
     def __enter__(self) -> Self:
         return self

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
 from typing import IO, Final
 
-from calibrant.core._errors import CalibrantError, StateError
+from calibrant.core._errors import StateError
 from calibrant.core._files import is_in_place
 from calibrant.core._prediction import Prediction
 from calibrant.core._rows import Example
@@ -124,9 +123,9 @@ class PredictionsFile:
             self._new.unlink(missing_ok=True)  # left by a kill
             if self.failed:
                 self._old = self._path.open("rb")
-                self._file = self._new.open("w+b")
+                self._file = self._new.open("wb")
             else:
-                self._file = self._path.open("a+b")  # read again only to be rescued
+                self._file = self._path.open("ab")
                 self._file.truncate(self._end)
                 self._copied = self.rows
         except OSError as error:
@@ -198,7 +197,7 @@ class PredictionsFile:
         StateError
             The file cannot be written; what it was before a new one was begun stays.
         CalibrantError
-            The file was moved or removed by somebody; its rows are kept elsewhere, and the message says where.
+            The file was moved or removed by somebody.
         """
         file = self._file
         if file is None:
@@ -210,7 +209,7 @@ class PredictionsFile:
             self.flush()
             os.fsync(file.fileno())
             if not is_in_place(file.fileno(), self._path if self._old is None else self._new):
-                raise self._rescued(file)
+                raise self._directory.lost()
             if self._old is not None:
                 self._new.replace(self._path)
         except OSError as error:
@@ -220,11 +219,3 @@ class PredictionsFile:
             for opened in filter(None, (file, self._old)):
                 with contextlib.suppress(OSError):
                     opened.close()
-
-    def _rescued(self, file: IO[bytes]) -> CalibrantError:
-        """Copy the rows of a removed but open file to a rescue directory; return the error to raise."""
-        rescue = self._directory.rescued()
-        file.seek(0)
-        with rescue.predictions.open("xb") as copy:
-            shutil.copyfileobj(file, copy)
-        return self._directory.lost(rescue, "the rows written so far are kept")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import weakref
@@ -701,22 +700,22 @@ def test_label_sets_are_read(server: Any, tmp_path: Path, labels: Any, field: st
 
 
 @pytest.mark.parametrize("moment", ["look", "content"])
-def test_the_job_of_a_lost_directory_is_kept(server: Any, tmp_path: Path, moment: str) -> None:
-    """If the directory vanishes, the error names the rescue directory, which holds the job."""
-    out, rescue = tmp_path / "job", tmp_path / "job.rescued"
+def test_the_job_of_a_moved_directory_is_collected_there(server: Any, tmp_path: Path, moment: str) -> None:
+    """If the directory vanishes, an error says so, and a moved one is collected in its new place."""
+    out, moved = tmp_path / "job", tmp_path / "elsewhere"
     submit(out)
     batches = len(server.batches)
 
     def vanish(report: BatchReport) -> None:
         if out.exists() and (moment == "look" or report.parts[0].fetched):
-            shutil.rmtree(out)
+            out.rename(moved)
 
-    with pytest.raises(CalibrantError, match=f"the job is kept in {rescue}") as caught:
+    with pytest.raises(CalibrantError, match="moved or removed during the run") as caught:
         collect_batch(out, wait=SOON, retry=RETRY, on_look=vanish)
     assert not isinstance(caught.value, StateError | ProviderError)
     assert not out.exists()
-    collect(rescue)
-    assert outcomes(rescue) == ["ok"] * len(ROWS)
+    collect(moved)
+    assert outcomes(moved) == ["ok"] * len(ROWS)
     assert len(server.batches) == batches
 
 
