@@ -16,6 +16,7 @@ from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import ModelAbilities, RetryPolicy
 from calibrant.inference._answer_forms import AnswerForm
 from distributions import distribution_of
+from fault_server import FaultServer
 from stubborn_server import StubbornServer
 
 TEXTS = ["a meow", "a bark", "another meow", "another bark"]
@@ -163,17 +164,12 @@ def test_models_of_a_cascade_find_their_forms(
     assert [one["method"].get("answer_form") for one in models] == [form, None]
 
 
-def test_a_member_that_is_down_leaves_the_others(serve: Serve) -> None:
-    """A cascade whose first model cannot be asked goes on with the second."""
-    with opened(serve(has_logprobs=True)) as large:
-        away = Classifier(
-            model="openai/pet",
-            labels=["cat", "dog"],
-            options={"api_base": "http://127.0.0.1:9/v1"},
-            retry=RetryPolicy(attempts=1),
-        )
-        with away:
-            cascade = Cascade([away, large], method="label_probability", threshold=0.5)
+def test_a_member_that_refuses_leaves_the_others(serve: Serve) -> None:
+    """A cascade whose first model refuses the key goes on with the second."""
+    with FaultServer(["cat", "dog"], api_key="right") as refusing, opened(serve(has_logprobs=True)) as large:
+        options = {"api_base": refusing.api_base, "api_key": "wrong"}
+        with Classifier(model="openai/pet", labels=["cat", "dog"], options=options) as small:
+            cascade = Cascade([small, large], method="label_probability", threshold=0.5)
             assert [one.label for one in cascade.classify_many(TEXTS)] == LABELS
 
 

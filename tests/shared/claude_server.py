@@ -8,12 +8,16 @@ from typing import Any
 from aiohttp import web
 
 from loopback import LoopbackServer
+from probe_text import PROBE
 
 KEY = "sk-ant-of-the-tests"
 
 
 class AnthropicServer(LoopbackServer):
-    """Answers every message with one label, as a tool call; `requests` holds the bodies."""
+    """Answers every message with one label, as a tool call; `requests` holds the bodies.
+
+    The question that shows what a model can do is answered, too, and is not among them.
+    """
 
     def __init__(self, label: str, *, field: str = "category") -> None:
         self.requests: list[dict[str, Any]] = []
@@ -30,11 +34,14 @@ class AnthropicServer(LoopbackServer):
             error = {"type": "authentication_error", "message": "invalid x-api-key"}
             return web.json_response({"type": "error", "error": error}, status=401)
         body = await request.json()
-        self.requests.append(body)
-        content: dict[str, Any] = {"type": "text", "text": json.dumps(self._answer)}
+        is_probe = PROBE in json.dumps(body)
+        if not is_probe:
+            self.requests.append(body)
+        given = {"label": "dog"} if is_probe else self._answer
+        content: dict[str, Any] = {"type": "text", "text": json.dumps(given)}
         if body.get("tools"):
             tool = body["tools"][0]["name"]
-            content = {"type": "tool_use", "id": "t", "name": tool, "input": self._answer}
+            content = {"type": "tool_use", "id": "t", "name": tool, "input": given}
         answer = {
             "id": "m",
             "type": "message",
