@@ -156,7 +156,9 @@ def test_a_replay_of_a_plan_is_its_price_on_these_rows(runs: tuple[Path, Path], 
 
 def test_a_run_that_ended_early_is_planned_with_a_warning(runs: tuple[Path, Path], tmp_path: Path) -> None:
     """The plan uses the rows of an unfinished run."""
-    (runs[0] / "run.json").write_text(json.dumps({"prompt": "p", "user_template": None, "model": "m"}))
+    (runs[0] / "run.json").write_text(
+        json.dumps({"schema_version": 1, "prompt": "p", "user_template": None, "model": "m"})
+    )
     result = done(cascade("plan", *runs, *COSTS, "--out", tmp_path / "out"))
     assert "not finished" in result.stderr
 

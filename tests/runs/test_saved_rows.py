@@ -75,9 +75,7 @@ def test_rows_of_another_format_are_refused(tmp_path: Path) -> None:
     row = lines(directory)[0]
     row["row"], row["distribution"] = row.pop("index"), row.pop("probabilities")
     write(directory / "predictions.jsonl", row)
-    with pytest.raises(
-        DataError, match=r"predictions\.jsonl:1: expected a row of schema version 1"
-    ) as caught:
+    with pytest.raises(DataError, match=r"predictions\.jsonl:1: expected the line of a row") as caught:
         SavedRows.load(directory)
     assert "(schema version 1 has index, probabilities, too): restore the file, or run" in str(caught.value)
 

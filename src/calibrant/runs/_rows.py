@@ -246,6 +246,13 @@ class SavedRow:
         US dollars and seconds, at least 0; NaN where unknown.
     called : bool
         False where the model's answer was known already.
+
+    Examples
+    --------
+    >>> from calibrant.runs import SavedRow
+    >>> row = SavedRow.checked({"label": "cat", "answer": "dog", "confidence": "0.9"})
+    >>> row.correct, row.confidence, row.index
+    (0, 0.9, None)
     """
 
     values: Mapping[str, Any]
@@ -467,7 +474,7 @@ class SavedRows:
     >>> saved = SavedRows.load(out)
     >>> saved.labels, saved.correct.tolist(), saved.confidence.round(2).tolist()
     (('cat', 'cat'), [1, 0], [0.9, 0.6])
-    >>> [row.values["probabilities"]["dog"] for row in saved.rows()]
+    >>> [round(row.values["probabilities"]["dog"], 3) for row in saved.rows()]
     [0.1, 0.4]
     """
 
