@@ -239,7 +239,7 @@ def test_a_search_learns_no_head_where_none_is_wished_for(task: Path, tmp_path: 
     task.write_text(plain + '\n[head]\nfit = "off"\n')
     out = search(task, tmp_path / "run")
     assert not (out / "head.json").exists()
-    assert "final" not in json.loads((out / "result.json").read_text())
+    assert json.loads((out / "result.json").read_text())["final"] is None
     task.write_text(plain)
     result = run("optimize", task, "--out", out, "--max-metric-calls", 120, "--minibatch-size", 6)
     assert result.exit_code != 0

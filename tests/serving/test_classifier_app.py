@@ -18,7 +18,7 @@ import pytest
 from calibrant.calibration import IsotonicCalibrator
 from calibrant.core import ConfigurationError, MultiLabels, Outcome, Prediction, ProviderError
 from calibrant.inference import Classifier
-from calibrant.serving import ConnectionLimits, ServiceSettings, create_classifier_app
+from calibrant.serving import ServiceSettings, create_classifier_app
 from calibrant.serving._logs import json_logs
 from calibrant.testing import FakeClient
 from calibrant.tuned import RecordedTask, Tuned, load
@@ -405,9 +405,7 @@ def test_openapi_describes_bodies_and_refusals(serve: Any, bundle: Tuned) -> Non
         (ServiceSettings, "deadline_seconds", math.inf),
         (ServiceSettings, "api_keys", ("",)),
         (ServiceSettings, "api_keys", ("ü",)),
-        (ConnectionLimits, "most_connections", 0),
-        (ConnectionLimits, "seconds_idle", -1.0),
-        (ConnectionLimits, "seconds_to_take", "1"),
+        (ServiceSettings, "body_seconds", -1.0),
     ],
 )
 def test_bad_settings_are_refused(kind: type[Any], name: str, value: object) -> None:
@@ -433,6 +431,6 @@ def test_the_callback_gets_all_predictions(
 
 
 def test_finish_seconds_cover_body_and_deadline() -> None:
-    """`finish_seconds` is the sum of the deadline and of `seconds_for_body`, rounded up."""
+    """`finish_seconds` is the sum of the deadline and of `body_seconds`, rounded up."""
     assert ServiceSettings(deadline_seconds=1.5).finish_seconds == 32
-    assert ServiceSettings(connections=ConnectionLimits(seconds_for_body=9.0)).finish_seconds == 39
+    assert ServiceSettings(body_seconds=9.0).finish_seconds == 39

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from bundle_runs import run
-from calibrant.calibration._saved import SavedPredictions, read_predictions
 from calibrant.core import Example, LabelSet, Prediction, ProviderError, StateError, Task
 from calibrant.evaluation import BatchEvaluator
-from calibrant.heads._figures import LABELS_ANSWERED, figure_warnings, figures_of
+from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings, figures_of
 from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
+from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
 from calibrant.tuned import Figure, PredictionHistory, Tuned
 from calibrant.tuned._task_record import record_run
@@ -36,16 +36,14 @@ def suggested(high: float) -> dict[str, Any]:
     return {**NOTHING, "suggested": {"high": high, "low": 0.1, "n": 9, "warnings": []}}
 
 
-def predictions(*rows: tuple[float | None, bool | None]) -> SavedPredictions:
+def predictions(*rows: tuple[float | None, bool | None]) -> SavedRows:
     """Return saved predictions of these confidences, and whether they are right."""
-    return read_predictions(
+    return SavedRows.of(
         [{"confidence": confidence, "correct": correct} for confidence, correct in rows], name="x"
     )
 
 
-def accepted(
-    saved: SavedPredictions, thresholds: dict[str, Any], name: str = "accepted answers"
-) -> list[Figure]:
+def accepted(saved: SavedRows, thresholds: dict[str, Any], name: str = "accepted answers") -> list[Figure]:
     """Return the figures about accepted answers, or about others of that name."""
     figures = figures_of(saved, LABELS, thresholds=thresholds)
     return [figure for figure in figures if figure.name.startswith(name)]
@@ -78,13 +76,13 @@ def test_a_run_without_metrics_is_counted() -> None:
         {"label": "a", "answer": None},
     ]
     labels = LabelSet(["a", "b"])
-    figures = figures_of(read_predictions(rows, name="x"), labels)
+    figures = figures_of(SavedRows.of(rows, name="x"), labels)
     assert [(figure.name, figure.estimate, figure.rows) for figure in figures] == [
         ("accuracy, all rows", 1 / 3, 3),
         ("accuracy, answered rows", 1 / 2, 2),
         (LABELS_ANSWERED, 1 / 2, 2),
     ]
-    assert figures_of(read_predictions(rows[3:], name="x"), labels) == ()
+    assert figures_of(SavedRows.of(rows[3:], name="x"), labels) == ()
 
 
 def searched(**changes: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from calibrant.clients._weights import local_models
 from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError
 from calibrant.core._records import prediction_to_record
 from calibrant.inference import Classifier
-from calibrant.runs._records import row_record
+from calibrant.runs._rows import row_record
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
 from command_line import prediction_rows
@@ -119,9 +119,11 @@ def test_a_search_exports_correction_and_template(
     searched = [row for row in lines(search) if row["prompt"] == "best"]
     with calibrant.load(tmp_path / "one", options=options) as classifier:
         found_again = classifier.classify_many(TEXTS)
-    for name in ("label", "confidence", "distribution"):
-        mine = [record_of(found)[name] for found in found_again]
-        assert mine == [row[name] for row in searched]
+    for found, row in zip(found_again, searched, strict=True):
+        assert found.distribution is not None
+        probabilities = dict(zip(found.distribution.labels, found.distribution.probabilities, strict=True))
+        told = (found.label, found.confidence, probabilities)
+        assert told == (row["label"], row["confidence"], row["probabilities"])
     one, two = Tuned.load(tmp_path / "one"), Tuned.load(tmp_path / "two")
     assert isinstance(one.prior_correction, LabelPriorCorrection)
     assert one.user_template == two.user_template == "Text: {input}"
@@ -140,8 +142,9 @@ def without_head(search: Path) -> None:
     record = json.loads((search / "result.json").read_text())
     record["final"] = None
     (search / "result.json").write_text(json.dumps(record))
-    rows = [json.dumps(row) + "\n" for row in lines(search) if row["prompt"] != "final"]
-    (search / "predictions.jsonl").write_text("".join(rows))
+    predictions = search / "predictions.jsonl"
+    rows = predictions.read_text().splitlines(keepends=True)
+    predictions.write_text("".join(row for row in rows if '"prompt": "final"' not in row))
 
 
 def record_of(found: Prediction) -> dict[str, Any]:
@@ -205,7 +208,10 @@ options = {{ api_key = "{key}", extra_headers = {{ x-team = "{key}" }} }}
 def test_providers_are_exported_without_keys(
     write_task: WriteTask, server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A bundle with providers repeats the run; `load` logs that options and router state were left out."""
+    """A bundle with providers repeats the run; `load` logs that options and router state were left out.
+
+    The first answer of each provider has paid for the question that shows how it is asked.
+    """
     task = write_task(extra=ROUTING.format(key=KEY, base=server.api_base), test=ROWS[:5])
     run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
     bundle = Tuned.from_run(tmp_path / "run").save(tmp_path / "bundle")
@@ -219,7 +225,13 @@ def test_providers_are_exported_without_keys(
     headers = {"x-team": "other"}
     options = {"first": {"api_key": KEY}, "openai/two": {"api_key": KEY, "extra_headers": headers}}
     found = answers(calibrant.load(tmp_path / "bundle", options=options), ROWS[:5])
-    assert found == lines(tmp_path / "run")
+    before = lines(tmp_path / "run")
+    tokens = [
+        sum(row.pop("prompt_tokens") + row.pop("completion_tokens") for row in rows)
+        for rows in (found, before)
+    ]
+    assert found == before
+    assert tokens[0] < tokens[1]
     assert "hand it in as router_state" in caplog.text
     caplog.clear()
     state = tmp_path / "elsewhere.sqlite"
@@ -473,8 +485,8 @@ def test_unfinished_or_damaged_runs_are_refused(evaluated: Path, tmp_path: Path)
     """A missing, damaged or foreign file of a run raises an error, and no bundle is left behind."""
     out = tmp_path / "bundle"
     (tmp_path / "empty").mkdir()
-    for name, why in (("nowhere", "no such directory"), ("empty", r"expected predictions\.jsonl")):
-        with pytest.raises(DataError, match=why):
+    for name, why in (("nowhere", "no such directory"), ("empty", r"expected the predictions of a run")):
+        with pytest.raises((DataError, StateError), match=why):
             Tuned.from_run(tmp_path / name).save(out)
     incomplete = '{"schema_version": 1, "complete": true}'
     foreign = '{"schema_version": 1, "kind": "calibration", "fingerprint": {"model": "other"}}'

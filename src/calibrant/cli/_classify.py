@@ -15,7 +15,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example, TextWithContext, read_texts
 from calibrant.core._task import Task
-from calibrant.runs._records import row_record
+from calibrant.runs._rows import row_record
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Classify

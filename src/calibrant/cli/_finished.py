@@ -14,9 +14,10 @@ from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._task import Task
-from calibrant.heads._figures import LABELS_ANSWERED, figure_warnings
+from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.runs._directory import unfinished
+from calibrant.runs._rows import SavedRows
 from calibrant.tuned._files import refuse_taken
 from calibrant.tuned._folder import save
 from calibrant.tuned._from_run import from_run
@@ -42,7 +43,7 @@ def calibrate(options: Calibrate) -> None:
     predictions, out, seed = options.predictions, options.out, options.seed
     if not options.head and options.embeddings is None:
         result = evaluation.calibrate_predictions(
-            evaluation.load_predictions(predictions),
+            SavedRows.load(predictions),
             target_accuracy=options.target_accuracy,
             delta=options.delta,
             seed=seed,
@@ -163,7 +164,7 @@ def compare(options: Compare) -> None:
         raise ConfigurationError(
             f"Expected different runs, got one of them twice: {', '.join(map(str, runs))}. Name each once."
         )
-    found = evaluation.compare_predictions([evaluation.load_predictions(path) for path in runs])
+    found = evaluation.compare_predictions([SavedRows.load(path) for path in runs])
     print_output(found.to_record(), _comparison_lines(found), as_json=options.as_json)
     if options.require_better and not found.all_better:
         failing = ", ".join(one.name for one in found.differences if not one.is_better)

@@ -52,7 +52,7 @@ def optimize(options: Optimize) -> None:
         raise SystemExit(FAILED) from None
     if result.directory is not None:
         record_run(result.directory, [(loaded, None)], prompt_for_all=True)
-        reports.write_report(result.directory)
+        reports.write_report(result.directory, rows=result.test_rows)
     record = {**result.to_record(), "directory": str(result.directory)}
     record |= {} if routing is None else {"routing": routing.to_record()}
     lines = [*_table(result), *([] if routing is None else routing.lines())]

@@ -195,7 +195,7 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
     run, label_prior = options.run, options.label_prior
     head = settings.file if run is None and label_prior is None else None
     if run is not None:
-        from calibrant.calibration._saved import DEMONSTRATIONS
+        from calibrant.runs._directory import DEMONSTRATIONS
 
         best = _best_candidate(run / "result.json")
         template = best.get("user_template")
@@ -210,7 +210,7 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
     elif options.prompt is not None:
         classifier = classifier.with_prompt(read_prompt(options.prompt))
     if (learned := head or label_prior) is not None:
-        classifier.settle_for(learned)
+        classifier = classifier.asked_for(learned)
     if head is not None:
         from calibrant.heads._head import Head  # other prompts do without heads
         from calibrant.inference._heads import opened_head
@@ -251,7 +251,7 @@ def write_demonstrations(predictor: BasePredictor, directory: Path) -> None:
     """Write the demonstrations to a run's directory, if the classifier has any."""
     shown = predictor.demonstrations if isinstance(predictor, inference.Classifier) else None
     if shown is not None and shown.settings is not None:
-        from calibrant.calibration._saved import DEMONSTRATIONS
+        from calibrant.runs._directory import DEMONSTRATIONS
 
         write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
 

@@ -11,7 +11,7 @@ _SUPPLIERS: dict[str, Callable[[], object]] = {}
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str], *, handed_out: Mapping[str, str] = _NONE
+    package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return the ``__getattr__`` of a package, which imports names on first use, and its ``__dir__``.
 
@@ -23,8 +23,6 @@ def lazy_names(
         Its ``__name__``.
     homes : mapping of str to str
         Public names, separated by spaces, by module; ``.module`` is one of the package.
-    handed_out : mapping of str to str, default none
-        Packages by name, for this project alone: a package above has the name, and one below needs it.
 
     Examples
     --------
@@ -39,8 +37,6 @@ def lazy_names(
         # Nothing is kept here: a name that a test replaces in its own module is replaced here, too.
         if name in home_of:
             return getattr(importlib.import_module(home_of[name], package), name)
-        if name in handed_out:
-            return getattr(importlib.import_module(handed_out[name]), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find, lambda: sorted(home_of)

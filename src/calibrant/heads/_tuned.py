@@ -21,9 +21,10 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._sections import Number, Section, Share
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from calibrant.calibration._calibrators import ConfidenceCalibrator
     from calibrant.calibration._prior import LabelPriorCorrection
-    from calibrant.calibration._saved import SavedPredictions
     from calibrant.core._completion import Client
     from calibrant.core._fingerprint import Fingerprint
     from calibrant.core._labels import LabelSet
@@ -105,18 +106,30 @@ class PredictionHistory(Section):
     confidence: tuple[Share, ...] = ()
 
     @classmethod
-    def of(cls, predictions: SavedPredictions, labels: LabelSet) -> PredictionHistory:
-        """Return the distribution of saved predictions."""
-        known = np.sort(predictions.confidence[~np.isnan(predictions.confidence)])
+    def of(
+        cls, answers: Sequence[str | None], confidence: NDArray[np.float64], *, labels: LabelSet
+    ) -> PredictionHistory:
+        """Return the distribution of predictions.
+
+        Parameters
+        ----------
+        answers : sequence of str or None
+            Predicted labels; None for a row without one.
+        confidence : ndarray of shape (n,)
+            In [0, 1]; NaN for a row without one.
+        labels : LabelSet
+            The legal labels.
+        """
+        known = np.sort(confidence[~np.isnan(confidence)])
         if len(known) > _HISTORY:
             places = np.linspace(0, len(known) - 1, _HISTORY).round()
             known = known[places.astype(np.intp)]
         counts: Counter[str] = Counter()
-        for label in predictions.labels:
-            if label is not None:
-                counts.update(single_labels(label, labels))
+        for answer in answers:
+            if answer is not None:
+                counts.update(single_labels(answer, labels))
         by_label = dict(sorted(counts.items()))
-        return cls(rows=len(predictions), labels=by_label, confidence=tuple(known.tolist()))
+        return cls(rows=len(answers), labels=by_label, confidence=tuple(known.tolist()))
 
 
 def single_labels(answer: str, labels: LabelSet) -> Sequence[str]:

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.calibration._saved import SavedPredictions
 from calibrant.core._settings import ModelSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.heads._figures import figures_of
 from calibrant.heads._tuned import (
     DESCRIBED,
     DESCRIBED_SOMETIMES,
@@ -31,7 +29,8 @@ def tuned_of(
     *,
     calibrator: ConfidenceCalibrator | None = None,
     thresholds: Mapping[str, Any] | None = None,
-    held_out: SavedPredictions | None = None,
+    figures: tuple[Figure, ...] = (),
+    history: PredictionHistory | None = None,
 ) -> Tuned:
     """Return a classifier as a value, with what it has learned.
 
@@ -45,16 +44,11 @@ def tuned_of(
         Of the confidence in its labels.
     thresholds : mapping, optional
         See `Tuned.thresholds`.
-    held_out : SavedPredictions, optional
-        Predictions of labelled rows, none of which taught the head or the calibrator of its own prediction. Figures
-        and history come from them.
+    figures, history : optional
+        Of labelled rows, none of which taught the head or the calibrator of its own prediction.
     """
     described = classifier.describe()
     thresholds = thresholds_of(None) if thresholds is None else thresholds
-    history, figures = PredictionHistory(), tuple[Figure, ...]()
-    if held_out is not None:
-        history = PredictionHistory.of(held_out, task.labels)
-        figures = figures_of(held_out, task.labels, thresholds=thresholds)
     return Tuned(
         tasks=(RecordedTask(task=task),),
         description={
@@ -66,7 +60,7 @@ def tuned_of(
         calibrator=calibrator,
         thresholds=thresholds,
         figures=figures,
-        history=history,
+        history=history or PredictionHistory(),
     )
 
 

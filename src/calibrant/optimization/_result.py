@@ -35,6 +35,7 @@ from calibrant.optimization._choice import (
 )
 from calibrant.optimization._prompt_parts import COMPONENT
 from calibrant.runs._journal import PredictionJournal
+from calibrant.runs._rows import SavedRows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
 _NEARLY_ALL: Final = 0.9
 _EXAMPLES: Final = 3
 _EXAMPLE_LENGTH: Final = 120
-_NOT_WRITTEN: Final = frozenset({"directory", "answers", "tuned"})  # a folder may be moved
+# A folder may be moved, and rows have a file of their own.
+_NOT_WRITTEN: Final = frozenset({"directory", "test_rows", "answers", "tuned"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +177,9 @@ class OptimizationResult:
         Why the search ended before its budget was used up, in a sentence; empty where it did not.
     directory : Path or None
         Directory of the run; not part of ``result.json``.
+    test_rows : mapping of str to SavedRows
+        Test rows with their predictions, by prompt: ``seed``, ``best`` and, where a head was learned, ``final``. In a
+        directory they are ``predictions.jsonl``.
     thresholds : ThresholdSuggestion or None
         The confidence thresholds the search found for itself; None where it was given them.
     validated : tuple of ValidatedPrompt
@@ -232,6 +237,7 @@ class OptimizationResult:
     in_process: bool = False
     ended: str = ""
     directory: Path | None = field(default=None, compare=False)
+    test_rows: Mapping[str, SavedRows] = field(default_factory=dict, repr=False, compare=False)
     thresholds: ThresholdSuggestion | None = None
     credit_difference: Interval | None = None
     validated: tuple[ValidatedPrompt, ...] = ()

@@ -13,22 +13,20 @@ from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions, read_predictions
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import DataError, ProviderError
-from calibrant.core._files import read_run_record, write_atomically
+from calibrant.core._files import atomic_bytes_writer, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.core._records import prediction_to_record
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.evaluation._calibrate import CALIBRATION, calibrate_search
+from calibrant.evaluation._figures import figures_of
 from calibrant.heads._embedding import EmbeddingModel
-from calibrant.heads._figures import figures_of
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import PredictionHistory, Tuned, thresholds_of
 from calibrant.inference._classifier import Classifier
@@ -54,7 +52,8 @@ from calibrant.optimization._result import (
     final_score,
     score_prompt,
 )
-from calibrant.runs._records import origin_record
+from calibrant.runs._directory import DEMONSTRATIONS, PREDICTIONS
+from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows, record_line, row_record
 
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
 
@@ -203,11 +202,12 @@ class TestStage(SearchStage):
         """
         predictions = self._test()
         result = self._result(predictions, seconds=time.perf_counter() - started)
-        rows, best = self._rows(predictions), self._best()
+        best = self._best()
         if self.directory is not None:
-            self._write(self.directory, result, rows, best)
-        place = self.task.name if self.directory is None else str(self.directory)
-        saved = read_predictions(rows, name=place, fingerprint=lambda *_: best.fingerprint())
+            self._write(self.directory, result, best)
+        saved = result.test_rows[BEST if self.head is None else FINAL]
+        if saved.space is not None:
+            saved = replace(saved, fingerprint=replace(best.fingerprint(), space=saved.space))
         return replace(result, tuned=self._tuned(asked, result, saved, best))
 
     def _best(self) -> Predictor:
@@ -266,29 +266,11 @@ class TestStage(SearchStage):
             predictions = [self.adapter.corrected(query, prediction) for query, prediction in pairs]
         return [replace(prediction, features=None) for prediction in predictions]
 
-    def _rows(self, predictions: Mapping[str, Sequence[Prediction]]) -> list[dict[str, Any]]:
-        """Return the test predictions as rows of ``predictions.jsonl``."""
-        return [
-            {
-                "row": number,
-                "prompt": name,
-                "input": example.input,
-                "answer": example.answer,
-                "correct": prediction.label == example.answer,
-                **origin_record(example),
-                **prediction_to_record(prediction),
-            }
-            for name, made in predictions.items()
-            for number, (example, prediction) in enumerate(zip(self.task.test, made, strict=True))
-            if name != "prior"
-        ]
-
-    def _write(
-        self, directory: Path, result: OptimizationResult, rows: Sequence[Mapping[str, Any]], best: Predictor
-    ) -> None:
+    def _write(self, directory: Path, result: OptimizationResult, best: Predictor) -> None:
         """Write the result, the predictions and the best prompt's files to a directory, atomically."""
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        write_atomically(directory / "predictions.jsonl", text)
+        with atomic_bytes_writer(directory / PREDICTIONS) as file:
+            for saved in result.test_rows.values():
+                file.writelines(record_line(row.values) for row in saved.rows())
         write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
         record = {**result.to_record(), "label_set": labels_to_record(self.task.labels)}
         write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))
@@ -301,6 +283,17 @@ class TestStage(SearchStage):
         if self.head is not None:
             self.head.save(directory / "head.json", fingerprint=fingerprint)
 
+    def _test_rows(self, predictions: Mapping[str, Sequence[Prediction]]) -> dict[str, SavedRows]:
+        """Return the test rows with their predictions, by prompt."""
+        name = self.task.name if self.directory is None else str(self.directory)
+        saved = {}
+        for prompt in (SEED, BEST, FINAL):
+            if prompt in predictions:
+                pairs = zip(self.task.test, predictions[prompt], strict=True)
+                records = [row_record(index, *pair, prompt=prompt) for index, pair in enumerate(pairs)]
+                saved[prompt] = SavedRows.of(records, name=name)
+        return saved
+
     def _label_prior(self) -> LabelPriorCorrection | None:
         """Return the label prior under the best prompt, which is the same for every row."""
         if self.plan.prior_correction is None:
@@ -308,9 +301,7 @@ class TestStage(SearchStage):
         query = queries_of(self.found.best.candidate, self.task.test[:1])[0]
         return self.adapter.label_prior(query)
 
-    def _tuned(
-        self, asked: Task, result: OptimizationResult, saved: SavedPredictions, best: Predictor
-    ) -> Tuned:
+    def _tuned(self, asked: Task, result: OptimizationResult, saved: SavedRows, best: Predictor) -> Tuned:
         """Return the final classifier as a value, calibrated on the test rows."""
         calibration, calibrator = self._calibrated(saved)
         thresholds = thresholds_of(calibration)
@@ -332,7 +323,7 @@ class TestStage(SearchStage):
                 calibration=calibration,
                 thresholds=None if in_turn else thresholds,
             ),
-            history=PredictionHistory.of(saved, self.task.labels),
+            history=PredictionHistory.of(saved.labels, saved.confidence, labels=self.task.labels),
         )
 
     def _tuned_task(self, asked: Task, best: Predictor) -> Task:
@@ -353,9 +344,7 @@ class TestStage(SearchStage):
             train=() if shown is None or settings is None else shown.index.examples(),
         )
 
-    def _calibrated(
-        self, saved: SavedPredictions
-    ) -> tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None]:
+    def _calibrated(self, saved: SavedRows) -> tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None]:
         """Return calibration and calibrator of the test rows, which neither the prompt nor its head saw.
 
         A calibration that the user made in the run directory stays.
@@ -413,6 +402,7 @@ class TestStage(SearchStage):
             by_head=found.by_head,
             detectable_gain=self.plan.detectable_gain,
             final=final,
+            test_rows=self._test_rows(predictions),
         )
 
 

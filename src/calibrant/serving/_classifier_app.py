@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calibrant.core._errors import CalibrantError, ProviderError
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._predictor import Patience, Predictor
+from calibrant.core._predictor import Predictor, RetryCancelScope
 from calibrant.heads._tuned import Tuned
 from calibrant.inference._loop import ask_async
 from calibrant.serving._answers import (
@@ -128,7 +128,7 @@ def create_classifier_app(
     settings = settings or ServiceSettings()
     app = FastAPI(title=f"calibrant: {tuned.name}", version=tuned.calibrant, docs_url=None, redoc_url=None)
     routes = f"POST {_CLASSIFY} and GET {', '.join(_PROBES)} and /openapi.json"
-    stopping = prepare_app(app, settings.connections, routes=routes)
+    stopping = prepare_app(app, routes=routes)
     service = _Service(tuned, classifier, settings, on_predictions, stopping)
     app.add_middleware(_Watch, service=service)
     keyed = [Security(service.check_key)] if settings.api_keys else []
@@ -179,7 +179,7 @@ class _Service:
         self._settings = settings
         self._keys = [_digest(key) for key in settings.api_keys]
         self._rows_in_flight = 0
-        self._waiting: set[Patience] = set()
+        self._waiting: set[RetryCancelScope] = set()
 
     async def check_key(
         self, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
@@ -209,28 +209,28 @@ class _Service:
 
     async def _answer(self, text: str) -> Prediction:
         """Return the prediction of one text; a failed one instead of a wait for a server that is not there."""
-        patience = Patience(on_failure=self._note_failed_call)
+        retries = RetryCancelScope(on_failure=self._note_failed_call)
         if self._readiness.is_unreachable:
-            patience.end()  # after the first failure
-        self._waiting.add(patience)
+            retries.end()  # after the first failure
+        self._waiting.add(retries)
         try:
-            with patience.applied():
+            with retries.applied():
                 return (await ask_async(self._predictor, [self._predictor.query(text)]))[0]
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if not patience.is_cancelled or task is None or task.uncancel() > 0:
+            if not retries.is_cancelled or task is None or task.uncancel() > 0:
                 raise
             return Prediction(label=None, outcome=Outcome.ERROR, reason=_UNREACHABLE)
         finally:
-            self._waiting.discard(patience)
+            self._waiting.discard(retries)
 
     def _note_failed_call(self, error: ProviderError) -> None:
         """Count a refused connection; once the server is unreachable, end the waits of all requests."""
         if error.connection_refused:
             self._readiness.note_refused_connection()
             if self._readiness.is_unreachable:
-                for patience in tuple(self._waiting):
-                    patience.end()
+                for retries in tuple(self._waiting):
+                    retries.end()
 
     async def classify(self, request: Request) -> JSONResponse:
         """Answer ``POST /v1/classify``."""
@@ -240,7 +240,7 @@ class _Service:
             raise HTTPException(415, "Expected Content-Type: application/json, got another or none: set it.")
         settings = self._settings
         self._refuse_flood(1)
-        body = await bounded_body(request, settings.most_bytes, seconds=settings.connections.seconds_for_body)
+        body = await bounded_body(request, settings.most_bytes, seconds=settings.body_seconds)
         texts = parse_request(body, settings.most_texts)
         self._refuse_flood(len(texts))
         self._rows_in_flight += len(texts)

@@ -210,7 +210,8 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             task,
             calibrator=learned.calibrator,
             thresholds=learned.thresholds(),
-            held_out=learned.held_out,
+            figures=learned.figures(labels),
+            history=learned.history(labels),
         )
         self.tuned_ = replace(tuned, tasks=(without_credentials(task),))
         self._opened: tuple[int, BasePredictor] = (os.getpid(), classifier)

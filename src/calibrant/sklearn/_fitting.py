@@ -12,19 +12,21 @@ import numpy as np
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import select_calibrator
-from calibrant.calibration._saved import UNKNOWN, SavedPredictions, read_predictions
 from calibrant.calibration._thresholds import suggest_thresholds
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import OnPrediction, Predictor
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
+from calibrant.evaluation._figures import figures_of
 from calibrant.heads._head import Head
-from calibrant.heads._tuned import thresholds_of
+from calibrant.heads._tuned import Figure, PredictionHistory, thresholds_of
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import head_of, held_out_predictions
 from calibrant.inference._loop import run_sync
 from calibrant.runs._journal import PredictionJournal
+from calibrant.runs._rows import UNKNOWN, SavedRows
 
 # Rows that the model is asked about by default. On three tasks of 2 to 6 labels the embedded model's head gained 0.15,
 # 0.06 and 0.01 accuracy from 100 to 300 rows, and 0.02 from 300 to 480 on the hardest.
@@ -125,13 +127,13 @@ class Learned:
         The head that the rows support.
     calibrator : ConfidenceCalibrator or None
         Calibrator of the confidence in the head's labels, fitted on held-out predictions.
-    held_out : SavedPredictions or None
+    held_out : SavedRows or None
         Predictions on the rows, each by a head that was fitted on other rows.
     """
 
     head: Head | None = None
     calibrator: ConfidenceCalibrator | None = None
-    held_out: SavedPredictions | None = None
+    held_out: SavedRows | None = None
 
     def thresholds(self) -> dict[str, Any]:
         """Return suggested thresholds as in a calibration, or the reason for none."""
@@ -144,6 +146,18 @@ class Learned:
         except ConfigurationError as error:  # too few right answers
             return thresholds_of({"no_thresholds": str(error)})
         return thresholds_of({"thresholds": asdict(suggestion)})
+
+    def figures(self, labels: LabelSet) -> tuple[Figure, ...]:
+        """Return figures of the held-out predictions; none without labelled rows."""
+        if self.held_out is None:
+            return ()
+        return figures_of(self.held_out, labels, thresholds=self.thresholds())
+
+    def history(self, labels: LabelSet) -> PredictionHistory:
+        """Return the distribution of the held-out predictions."""
+        if self.held_out is None:
+            return PredictionHistory()
+        return PredictionHistory.of(self.held_out.labels, self.held_out.confidence, labels=labels)
 
     @classmethod
     def of(cls, classifier: Classifier, rows: Sequence[Example]) -> Learned:
@@ -161,7 +175,7 @@ class Learned:
         answer_texts(classifier.with_features(), texts, lambda _, prediction: found.append(prediction))
         rows = rows[: len(found)]
         head = head_of(found, [row.answer for row in rows], texts[: len(found)], labels=classifier.labels)
-        saved = read_predictions(
+        saved = SavedRows.of(
             {"input": row.input, "answer": row.answer, "label": one.label, "confidence": one.confidence}
             for row, one in zip(rows, held_out_predictions(head, found), strict=True)
             if one is not None and one.confidence is not None

@@ -11,7 +11,6 @@ import pydantic
 
 from calibrant.calibration._choice import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.calibration._saved import DEMONSTRATIONS
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._fingerprint import Fingerprint
@@ -23,6 +22,7 @@ from calibrant.heads._head import Head
 from calibrant.heads._tuned import Figure, PredictionHistory, Tuned, thresholds_of
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.logprobs._schema import enum_schema
+from calibrant.runs._directory import DEMONSTRATIONS
 from calibrant.tuned._files import Manifest, damaged_file, json_text, read_folder, write_folder
 from calibrant.tuned._task_record import (
     checked_record,

@@ -7,14 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.calibration._saved import DEMONSTRATIONS, SavedPredictions
 from calibrant.core._errors import CalibrantError, DataError, StateError
 from calibrant.core._files import read_run_record
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.evaluation._saved import load_predictions
-from calibrant.heads._figures import figures_of
+from calibrant.evaluation._figures import figures_of
 from calibrant.heads._tuned import (
     DESCRIBED,
     DESCRIBED_SOMETIMES,
@@ -25,7 +23,8 @@ from calibrant.heads._tuned import (
 from calibrant.inference._models import call_options
 from calibrant.inference.doctor._records import identity
 from calibrant.logprobs._schema import enum_schema
-from calibrant.runs._directory import MANIFEST, read_manifest, unfinished
+from calibrant.runs._directory import DEMONSTRATIONS, MANIFEST, read_manifest, unfinished
+from calibrant.runs._rows import SavedRows
 from calibrant.tuned._task_record import (
     RunSettings,
     fingerprint_of,
@@ -89,7 +88,7 @@ class _RunReader:
         self._search, self._metrics = _record(path / "result.json"), _record(path / "metrics.json")
         if (why := unfinished(path)) is not None:
             raise StateError(f"{path} {why}: run the same command again to finish it first.")
-        self._predictions = load_predictions(path)
+        self._predictions = SavedRows.load(path)
         self._fingerprint = _known_fingerprint(path, self._predictions)
         self._description = None if self._search is not None else _description(path)
         self._settings = _settings(path, task, model, self._description)
@@ -127,7 +126,9 @@ class _RunReader:
                 calibration=self._calibration,
                 thresholds=None if in_turn else thresholds,
             ),
-            history=PredictionHistory.of(self._predictions, task.labels),
+            history=PredictionHistory.of(
+                self._predictions.labels, self._predictions.confidence, labels=task.labels
+            ),
         )
 
     def _without_texts(self) -> Tuned:
@@ -289,7 +290,7 @@ def _refuse_labels(path: Path) -> None:
         )
 
 
-def _known_fingerprint(path: Path, predictions: SavedPredictions) -> Fingerprint:
+def _known_fingerprint(path: Path, predictions: SavedRows) -> Fingerprint:
     if predictions.fingerprint is None:
         raise StateError(
             f"{path}: expected a run that says which prompt and model its predictions are from (run.json, "

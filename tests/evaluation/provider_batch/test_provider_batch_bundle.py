@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import calibrant
 from calibrant.cli._app import app
 from calibrant.core import StateError
-from calibrant.evaluation import load_predictions
+from calibrant.runs import SavedRows
 from calibrant.tuned import Tuned
 
 WriteTask = Callable[..., Path]
@@ -79,20 +79,19 @@ def test_another_prompt_is_the_one_that_was_submitted(task: Path, tmp_path: Path
 
 
 def test_a_job_without_its_description_says_so(task: Path, tmp_path: Path) -> None:
-    """A job without its description raises StateError when exported."""
+    """A job without its description raises StateError when it is read or exported."""
     job = collected(task, tmp_path / "job")
     record = json.loads((job / "batch.json").read_text())
     del record["described"]
     (job / "batch.json").write_text(json.dumps(record))
-    assert load_predictions(job).fingerprint is None
-    with pytest.raises(
-        StateError, match=r"expected a run that says .* \(run\.json, result\.json or batch\.json"
-    ):
+    with pytest.raises(StateError, match=r"batch\.json: expected what the predictions depend on"):
+        SavedRows.load(job)
+    with pytest.raises(StateError, match=r"batch\.json: expected what the predictions depend on"):
         Tuned.from_run(job, task=task).save(tmp_path / "bundle")
 
 
 def test_a_job_that_is_not_collected_is_no_run(task: Path, tmp_path: Path) -> None:
-    """Exporting a job that is not collected raises DataError."""
+    """Exporting a job that is not collected raises StateError."""
     run("batch", "submit", task, "--out", tmp_path / "job")
-    with pytest.raises(calibrant.core.DataError, match=r"expected predictions\.jsonl"):
+    with pytest.raises(StateError, match=r"predictions\.jsonl: expected the predictions of a run"):
         Tuned.from_run(tmp_path / "job").save(tmp_path / "bundle")

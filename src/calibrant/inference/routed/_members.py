@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -21,11 +22,20 @@ from calibrant.core._errors import (
 )
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Usage
+from calibrant.inference._abilities import KnownAbilities, ModelAbilities
+from calibrant.inference._answer_forms import (
+    AnswerForm,
+    asked_labels,
+    readable,
+    shaped,
+    tell_form,
+)
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import call_deadline
 from calibrant.inference.routed._health import Breaker, Turn, is_rate_limit
 from calibrant.inference.routed._provider import Provider, ProviderStats, priced
 from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs._fields import UnparsedError
 
 _KINDS: Final = (ContextLengthError, RateLimitError, ProviderTimeoutError)
 # Routed providers take how they are scored from a cascade, of which they may be the only model.
@@ -34,7 +44,7 @@ _SECTION: Final = '[cascade]\nconfidence_method = "label_probability"\n\n[[casca
 _EMPTY_ON_PURPOSE: Final = frozenset({"length", "content_filter", "tool_calls", "function_call"})
 
 
-class Place(NamedTuple):
+class Lease(NamedTuple):
     """Permission for one call to a provider, used up by `RoutedProvider.ask`.
 
     Attributes
@@ -132,6 +142,8 @@ class RoutedProvider:
         self._clock = clock
         self._call_seconds = call_seconds
         self._mixed = mixed
+        self._abilities = provider.abilities or KnownAbilities(ModelAbilities())
+        self._unpaid = Usage()  # of a probe that no answer has paid for yet
         limit = provider.places
         self._gate = None if limit is None else Gate(Limits(concurrency=limit), clock=clock)
         self._lock = threading.Lock()
@@ -139,7 +151,7 @@ class RoutedProvider:
         self._paid = Usage()
         self._seconds = 0.0
 
-    async def enter(self, *, wait: bool = True, forced: bool = False) -> Place | None:
+    async def enter(self, *, wait: bool = True, forced: bool = False) -> Lease | None:
         """Return permission for a call; None if the breaker or the concurrency limit refuses it."""
         epoch = None
         if self._gate is not None:
@@ -149,14 +161,14 @@ class RoutedProvider:
         turn = self.breaker.begin(forced=forced)
         if turn is not None:
             self.count("in_flight")
-            return Place(member=self, epoch=epoch, turn=turn)
+            return Lease(member=self, epoch=epoch, turn=turn)
         if self._gate is not None and epoch is not None:
             # There was no call, so no sign that the provider would welcome more of them.
             self._gate.leave(epoch, asyncio.CancelledError())
         return None
 
     async def ask(
-        self, request: CompletionRequest, place: Place, *, empty_is_failure: bool
+        self, request: CompletionRequest, lease: Lease, *, empty_is_failure: bool
     ) -> ProviderAnswer | ProviderFailure:
         """Make one call and give its permission back.
 
@@ -168,21 +180,28 @@ class RoutedProvider:
         start = self._clock()
         failure: BaseException | None = None
         try:
-            async with call_deadline(self._call_seconds, self.provider.client.name):
-                response = await self.provider.client.complete(request)
+            asked = asked_labels(request)
+            if asked is not None:
+                await self._find_abilities(request)
+                request = shaped(request, self._form, asked.labels)
+                start = self._clock()
+            response = await self._complete(request)
             completion = self._read(response, empty_is_failure=empty_is_failure)
+            if asked is not None:
+                with contextlib.suppress(UnparsedError):  # whoever asked says more
+                    completion = readable(completion, self._form, asked.labels, asked.field)
         except ProviderError as error:
             failure = error
-            return self._failed(place.turn, error, max(0.0, self._clock() - start))
+            return self._failed(lease.turn, error, max(0.0, self._clock() - start))
         except BaseException as error:
             failure = error
-            self.breaker.released(place.turn)
+            self.breaker.released(lease.turn)
             raise
         else:
-            return self._answered(place.turn, response, completion, max(0.0, self._clock() - start))
+            return self._answered(lease.turn, response, completion, max(0.0, self._clock() - start))
         finally:
-            if self._gate is not None and place.epoch is not None:
-                self._gate.leave(place.epoch, failure)
+            if self._gate is not None and lease.epoch is not None:
+                self._gate.leave(lease.epoch, failure)
             self.count("in_flight", by=-1)
 
     def count(self, *names: str, by: int = 1) -> None:
@@ -206,6 +225,29 @@ class RoutedProvider:
             **counts,
         )
 
+    @property
+    def _form(self) -> AnswerForm:
+        """Form of the provider's answers."""
+        return self._abilities.used.form
+
+    async def _complete(self, request: CompletionRequest) -> object:
+        async with call_deadline(self._call_seconds, self.provider.client.name):
+            return await self.provider.client.complete(request)
+
+    async def _find_abilities(self, request: CompletionRequest) -> None:
+        """Find out in what form the provider answers, unless that is known; the next answer pays for it."""
+
+        async def complete(probe: CompletionRequest) -> tuple[object, int]:
+            response = await self._complete(probe)
+            self._read(response, empty_is_failure=False)
+            return response, 1
+
+        needs_logprobs = request.top_logprobs > 0
+        usage = await self._abilities.probe(complete, request, needs_logprobs=needs_logprobs)
+        with self._lock:
+            self._unpaid += usage
+        tell_form(self.provider.client.name, self._form)
+
     def _read(self, response: object, *, empty_is_failure: bool) -> Completion:
         name = self.provider.client.name
         try:
@@ -226,8 +268,15 @@ class RoutedProvider:
         if spent:
             self.breaker.pause(spent)
         usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
-        space = own if self._mixed and own is not LogprobSpace.MIXED else completion.space
+        has_schema = self._form is AnswerForm.SCHEMA
+        space = completion.space
+        if not has_schema and own is LogprobSpace.MASKED:
+            space = LogprobSpace.RAW
+        elif self._mixed and own is not LogprobSpace.MIXED:
+            space = own
         with self._lock:
+            if self._unpaid != Usage():
+                usage, self._unpaid = usage + priced(self._unpaid, self.provider.cost), Usage()
             self._counts.update(("calls", "answers"))
             self._paid += usage
             self._seconds += seconds
@@ -235,7 +284,10 @@ class RoutedProvider:
             member=self,
             response=response,
             completion=replace(completion, usage=usage, space=space),
-            adds=bool(spent) or usage is not completion.usage or space is not completion.space,
+            adds=bool(spent)
+            or not has_schema
+            or usage is not completion.usage
+            or space is not completion.space,
             latency_seconds=seconds,
             recovered=recovered,
         )
@@ -250,7 +302,7 @@ class RoutedProvider:
         return ProviderFailure(member=self, error=error, latency_seconds=seconds)
 
 
-class Course:
+class FallbackOrder:
     """Order in which one request tries the providers.
 
     Parameters
@@ -276,7 +328,7 @@ class Course:
         self._waiting = deque(waiting)
         self._full: deque[RoutedProvider] = deque()
         self._learning = learning
-        self._has_place = False
+        self._has_lease = False
         self.passed: list[RoutedProvider] = []
 
     @property
@@ -284,33 +336,33 @@ class Course:
         """True if no provider is left to ask."""
         return not self._waiting and not self._full
 
-    async def next(self) -> Place | None:
+    async def next(self) -> Lease | None:
         """Return permission to call the next provider; None if no provider is left.
 
         Where all are left out, the one whose time ends first is asked all the same, unless it has itself
         named the time.
         """
-        place = await self._next_admitted()
-        if place is None and not self._has_place and self.passed:
+        lease = await self._next_admitted()
+        if lease is None and not self._has_lease and self.passed:
             first = min(self.passed, key=lambda member: member.breaker.remaining)
             if first.breaker.named_seconds is None:
-                place = await first.enter(forced=True)
+                lease = await first.enter(forced=True)
                 self.passed.remove(first)
-        self._has_place = self._has_place or place is not None
-        return place
+        self._has_lease = self._has_lease or lease is not None
+        return lease
 
-    async def _next_admitted(self) -> Place | None:
+    async def _next_admitted(self) -> Lease | None:
         while self._waiting:
             member = self._waiting.popleft()
-            place = await member.enter(wait=not self._learning) if member.breaker.admits else None
-            if place is not None:
-                return place
+            lease = await member.enter(wait=not self._learning) if member.breaker.admits else None
+            if lease is not None:
+                return lease
             (self._full if self._learning and member.breaker.admits else self.passed).append(member)
         while self._full:
             member = self._full.popleft()
-            place = await member.enter()
-            if place is not None:
-                return place
+            lease = await member.enter()
+            if lease is not None:
+                return lease
             self.passed.append(member)
         return None
 
