@@ -23,7 +23,7 @@ from calibrant.routing import (
     ThompsonRouter,
     TriageRouter,
 )
-from calibrant.store._router_state import open_router_state
+from calibrant.store._router_state import RouterState
 from command_line import command, json_of, refusal
 
 run = command("router")
@@ -56,7 +56,7 @@ def learn(router: Router, place: Path, *, scope: str = "default") -> None:
                 context=context,
             )
         )
-    open_router_state(place, scope=scope).update(router.strategy, lambda _: router.snapshot())
+    RouterState(place, scope=scope).update(router.strategy, lambda _: router.snapshot())
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_bandit_s_exploration_and_decay_are_printed(tmp_path: Path) -> None:
     assert of_task["records"][0]["parameters"] == {"alpha": 3.0, "decay_factor": 0.99}
     wider = (standings(one)["a"]["uncertainty"] for one in (of_task, found))
     assert next(wider) == pytest.approx(2 * next(wider))
-    state = open_router_state(tmp_path / "older.sqlite", scope="default")
+    state = RouterState(tmp_path / "older.sqlite", scope="default")
     older = BanditRouter(["a"]).snapshot()
     state.update(
         "bandit", lambda _: {key: older[key] for key in older if key not in ("alpha", "decay_factor")}
@@ -140,7 +140,7 @@ def test_every_strategy_is_shown_as_it_stands(tmp_path: Path, router: Router, sh
 def test_people_get_a_table(place: Path) -> None:
     """Every strategy and scope has a table with titled columns."""
     learn(FixedRouter(["a", "b"]), place, scope="other")
-    open_router_state(place, scope="empty").update("none", lambda _: {})
+    RouterState(place, scope="empty").update("none", lambda _: {})
     text = run("stats", "--state", place).stdout
     assert (
         "thompson, scope default: 5 observations\nprovider  observations  alpha  beta  mean success" in text
@@ -193,7 +193,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 
 def damage(place: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the stored record of thompson."""
-    state = open_router_state(place)
+    state = RouterState(place)
     record = state.read("thompson")
     assert record is not None
     change(record)

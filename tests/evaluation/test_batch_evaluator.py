@@ -34,7 +34,7 @@ from calibrant.evaluation._tally import Tally, error_kind
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.metrics import brier_score, classification_summary, expected_calibration_error, wilson_interval
 from calibrant.runs._output import PredictionsFile
-from calibrant.runs._records import row_record
+from calibrant.runs._rows import row_record
 from calibrant.testing import FakeClient, MemoryJournal
 from command_line import lasting_rows, prediction_rows
 from fault_server import FaultServer

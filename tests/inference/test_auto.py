@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from calibrant import BatchEvaluator, Classifier, Example, Task, load
-from calibrant.assembly import export
 from calibrant.cascade import Cascade
 from calibrant.core import Limits, LogprobsUnsupportedError, Outcome, ProviderError, Stop
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import RetryPolicy, examine
 from calibrant.inference.doctor._records import save_examination
 from calibrant.testing import FakeClient, MemoryJournal, fake_model
+from calibrant.tuned import Tuned
 from distributions import distribution_of
 from fault_server import FaultServer
 
@@ -151,7 +151,7 @@ def test_a_run_and_its_bundle_hold_one_space(tmp_path: Path) -> None:
             ROWS, out=tmp_path / "run"
         )
         assert found.metrics.calls == 1 + 3 * 4
-        export(tmp_path / "run", tmp_path / "bundle", task=task, model="fake/run")
+        Tuned.from_run(tmp_path / "run", task=task, model="fake/run").save(tmp_path / "bundle")
         lines = (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()
         assert {json.loads(line)["space"] for line in lines} == {"fused"}
     other = Hiding(name="fake/run")

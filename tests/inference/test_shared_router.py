@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import logging
 import os
 import signal
@@ -26,9 +25,7 @@ from calibrant.inference import _shared_router
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import BanditRouter, EMARouter, Observation, Router, RoutingRequest, ThompsonRouter
 from calibrant.routing._protocol import ProviderStanding
-from calibrant.store._router_state import RouterState, open_router_state
-
-BREAK = "from another planet"
+from calibrant.store._router_state import RouterState
 
 
 class AveragingRouter:
@@ -36,9 +33,8 @@ class AveragingRouter:
 
     strategy = "ema"
 
-    def __init__(self, providers: tuple[str, ...] = ("a", "b"), *, version: int = 1) -> None:
+    def __init__(self, providers: tuple[str, ...] = ("a", "b")) -> None:
         self.providers = providers
-        self.version = version
         self.restore(None)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
@@ -52,7 +48,7 @@ class AveragingRouter:
         self.values[observation.provider] = [count + 1, 0.9 * mean + 0.1 * observation.latency_seconds]
 
     def snapshot(self) -> dict[str, Any]:
-        return {"version": self.version, "values": copy.deepcopy(self.values)}
+        return {"version": 1, "values": copy.deepcopy(self.values)}
 
     def restore(self, snapshot: Mapping[str, Any] | None) -> None:
         stored = {} if snapshot is None else snapshot.get("values")
@@ -76,7 +72,6 @@ class MemoryState:
 
     def __init__(self) -> None:
         self.records: dict[str, dict[str, Any]] = {}
-        self.set_aside: list[Any] = []
         self.error: Exception | None = None
         self.updates = 0
         self.inside = threading.Event()
@@ -98,12 +93,7 @@ class MemoryState:
             assert self.proceed.wait(20)
             if self.error is not None:
                 raise self.error
-            stored = copy.deepcopy(self.records.get(strategy))
-            try:
-                new = change(stored)
-            except StateError:
-                self.set_aside.append(stored)
-                new = change(None)
+            new = change(copy.deepcopy(self.records.get(strategy)))
             self.updates += 1
             self.records[strategy] = copy.deepcopy(dict(new))
             return dict(new)
@@ -142,11 +132,6 @@ def execute(path: Path, statement: str) -> list[Any]:
     """Execute a statement in the SQLite file beside the state."""
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         return connection.execute(statement).fetchall()
-
-
-def set_aside(path: Path) -> list[str]:
-    """Return the records that were set aside as unreadable."""
-    return [row[0] for row in execute(path, "SELECT record FROM calibrant_router_set_aside")]
 
 
 NEVER = {"flush_seconds": 3600.0}  # but by flush and close
@@ -223,7 +208,7 @@ def outcomes(count: int, seed: int = 5) -> list[Observation]:
 @pytest.mark.parametrize("kind", MAKERS)
 def test_shared_strategies_equal_single_ones(share: Share, tmp_path: Path, kind: str) -> None:
     """A shared strategy learns the same as a single one; a later process starts with it."""
-    alone, state = MAKERS[kind](), open_router_state(tmp_path / "router.db")
+    alone, state = MAKERS[kind](), RouterState(tmp_path / "router.db")
     shared = share(state, MAKERS[kind](), flush_seconds=0.0)
     for number, observation in enumerate(outcomes(200)):
         alone.record(observation)
@@ -240,7 +225,7 @@ def test_shared_strategies_equal_single_ones(share: Share, tmp_path: Path, kind:
 @pytest.mark.parametrize("kind", MAKERS)
 def test_processes_learn_in_write_order(share: Share, tmp_path: Path, kind: str) -> None:
     """Two routers learn what one router would in the order of the writes."""
-    alone, state = MAKERS[kind](), open_router_state(tmp_path / "router.db")
+    alone, state = MAKERS[kind](), RouterState(tmp_path / "router.db")
     pair = [share(state, MAKERS[kind](), **NEVER) for _ in range(2)]
     for number in range(10):
         told = [outcomes(7, seed=2 * number + side) for side in range(2)]
@@ -265,18 +250,26 @@ def test_processes_learn_in_write_order(share: Share, tmp_path: Path, kind: str)
         {"version": 1, "strategy": "ema", "providers": 5},
         {"version": 1, "dim": 8, "providers": {"a": {"alpha": None}}},
         {"version": "1"},
+        {"version": 3, "strategy": "ema", "providers": {}},
     ],
 )
-def test_unreadable_record_is_set_aside(
+def test_unusable_record_stays_until_its_reset(
     share: Share, tmp_path: Path, kind: str, record: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A record that the strategy cannot read is set aside with one warning."""
-    state = open_router_state(tmp_path / "router.db")
+    """A record that the strategy cannot use stays, with one warning, and requests go on; a reset helps."""
+    state = RouterState(tmp_path / "router.db")
     state.update(kind, lambda _: record)
     shared = share(state, MAKERS[kind](), **NEVER)
-    assert shared.snapshot() == MAKERS[kind]().snapshot() == state.read(kind)
+    shared.record(outcomes(1)[0])
+    with pytest.raises(StateError, match="1 observations could not be saved for now: Expected"):
+        shared.flush()
+    assert sorted(shared.order()) == ["a", "b"]
+    assert state.read(kind) == record
     assert len(warnings(caplog)) == 1
-    assert set_aside(tmp_path / "router.db") == [json.dumps(record, separators=(",", ":"))]
+    state.reset(kind)
+    shared.flush()
+    assert state.read(kind) == shared.snapshot()
+    assert sum(standing.observations for standing in shared.standings()) == 1
 
 
 def test_routers_learn_from_each_other(share: Share) -> None:
@@ -331,16 +324,6 @@ def test_router_starts_from_the_stored_record(share: Share) -> None:
     assert state.updates == 0
 
 
-def test_first_record_keeps_the_routers_state(share: Share) -> None:
-    """Without a stored record the wrapped router's own state is kept."""
-    state, router = MemoryState(), AveragingRouter()
-    router.record(seen("a"))
-    shared = share(state, router, **NEVER)
-    shared.record(seen("a"))
-    shared.flush()
-    assert state.records["ema"]["values"]["a"][0] == 2
-
-
 def test_reset_elsewhere_is_followed(share: Share) -> None:
     """After a reset by another process only new observations count."""
     state = MemoryState()
@@ -351,24 +334,6 @@ def test_reset_elsewhere_is_followed(share: Share) -> None:
     shared.record(seen("b"))
     shared.flush()
     assert shared.snapshot()["values"] == {"a": [0, 0.0], "b": [1, 0.1]} == state.records["ema"]["values"]
-
-
-def test_newer_record_is_left_alone(share: Share, caplog: pytest.LogCaptureFixture) -> None:
-    """A record of a newer version is not replaced; `flush` raises StateError and one warning is logged."""
-    state = MemoryState()
-    newer = {"version": 2, "values": BREAK}
-    state.records["ema"] = newer
-    shared = share(state, flush_seconds=0.0)
-    for _ in range(3):
-        shared.record(seen("a"))
-        with pytest.raises(StateError, match=r"expected version 1 .* got 2: install the newer"):
-            shared.flush()
-    assert shared.order() == ["b", "a"]
-    assert len(warnings(caplog)) == 1
-    assert (state.records["ema"], state.set_aside, state.updates) == (newer, [], 0)
-    state.records["ema"] = {"version": 1, "values": {}}
-    shared.flush()
-    assert state.records["ema"]["values"]["a"][0] == 3
 
 
 def test_outage_logs_one_warning(share: Share, caplog: pytest.LogCaptureFixture) -> None:
@@ -531,7 +496,7 @@ def test_restore_replaces_the_shared_state(share: Share) -> None:
 
 def test_threads_share_a_router(share: Share, tmp_path: Path) -> None:
     """Eight threads share a router, and no observation is lost."""
-    state = open_router_state(tmp_path / "router.db")
+    state = RouterState(tmp_path / "router.db")
     shared = share(state, flush_seconds=0.001)
     context = np.ones(64)
 
@@ -556,10 +521,9 @@ def test_flush_seconds_out_of_range_are_refused(seconds: float) -> None:
 
 HEAD = """
 import os, signal, sys
-from calibrant.store._router_state import RouterState
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import Observation
-from calibrant.store._router_state import open_router_state
+from calibrant.store._router_state import RouterState
 
 class Counting:
     strategy, providers = "thompson", ("a",)
@@ -570,7 +534,7 @@ class Counting:
     def restore(self, snapshot): self.n = 0 if snapshot is None else snapshot["n"]
     def standings(self): return ()
 
-shared = SharedRouter(Counting(), open_router_state(sys.argv[1]), flush_seconds=float(sys.argv[2]))
+shared = SharedRouter(Counting(), RouterState(sys.argv[1]), flush_seconds=float(sys.argv[2]))
 def record(count):
     for _ in range(count):
         shared.record(Observation(provider="a", success=True, latency_seconds=0.1))
@@ -588,7 +552,7 @@ def run(code: str, place: Path, flush_seconds: float) -> int:
 
 def counted(place: Path) -> int:
     """Return the number of stored observations."""
-    state = open_router_state(place)
+    state = RouterState(place)
     record = state.read("thompson")
     state.close()
     return 0 if record is None else int(record["n"])
@@ -642,22 +606,27 @@ def test_kill_loses_only_unwritten_observations(tmp_path: Path) -> None:
     assert counted(tmp_path / "router.db") == 50
 
 
-def test_damaged_record_is_set_aside(share: Share, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """After damage to its record a router logs one warning and keeps only new observations."""
+def test_damaged_record_stops_nothing(share: Share, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """After damage to its record a router logs one warning, and after a reset stores what it had not stored."""
     path = tmp_path / "router.db"
-    shared = share(open_router_state(path), **NEVER)
+    state = RouterState(path)
+    shared = share(state, **NEVER)
     shared.record(seen("a"))
     shared.flush()
     execute(path, "UPDATE calibrant_router_state SET record = '{'")
     shared.record(seen("b"))
+    shared._write_queue()
+    assert "delete it with `calibrant router reset`" in warnings(caplog)[0]
+    assert shared.order() == ["a", "b"]
+    state.reset()
     shared.flush()
-    assert len(warnings(caplog)) == 1
     assert shared.snapshot()["values"] == {"a": [0, 0.0], "b": [1, 0.1]}
+    assert len(warnings(caplog)) == 1
 
 
 def test_changed_providers_keep_the_others(share: Share, tmp_path: Path) -> None:
     """Removed providers are forgotten, new ones begin, and the others keep their state."""
-    state = open_router_state(tmp_path / "router.db")
+    state = RouterState(tmp_path / "router.db")
     with SharedRouter(ThompsonRouter(providers=["a", "b"]), state) as old:
         old.record(seen("a"))
         old.record(seen("b"))

@@ -9,15 +9,14 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 from fastapi import FastAPI
 
 import held
-from calibrant.assembly import Bundle
-from calibrant.serving._server import AppServer
+from calibrant.serving._server import run_server, uvicorn_server
+from calibrant.tuned import Tuned
 from packed import packed
 
 SECONDS = 30
@@ -62,12 +61,6 @@ class Running(NamedTuple):
 
     port: int
     clock: Clock
-    server: AppServer
-
-    @property
-    def connections(self) -> int:
-        """Number of open connections."""
-        return len(self.server.server_state.connections)
 
     @property
     def url(self) -> str:
@@ -98,7 +91,7 @@ Serve = Callable[[FastAPI], Running]
 
 
 @pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     """Return a bundle whose run asked a loopback server that is gone."""
     folder = tmp_path_factory.mktemp("served")
     return packed(folder, ROWS)
@@ -107,26 +100,22 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @contextlib.contextmanager
 def served(app: FastAPI) -> Iterator[Running]:
     """Serve `app` in a thread."""
-    app.state.connections = replace(app.state.connections, seconds_to_speak=0.0)
-    listening = socket.create_server(("127.0.0.1", 0))
-    ready = threading.Event()
-    server = AppServer(app, listening, on_ready=lambda _: ready.set())
+    server = uvicorn_server(app)
     clock = Clock()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
 
-    def run() -> None:
-        with asyncio.Runner(loop_factory=lambda: clock) as runner:
-            runner.run(server.serve())
+        def run() -> None:
+            with asyncio.Runner(loop_factory=lambda: clock) as runner:
+                runner.run(run_server(server, listening))
 
-    port = listening.getsockname()[1]
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    assert ready.wait(SECONDS)
-    try:
-        yield Running(port, clock, server)
-    finally:
-        server.should_exit = True
-        thread.join(SECONDS)
-        listening.close()
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            yield Running(port, clock)
+        finally:
+            server.should_exit = True
+            thread.join(SECONDS)
 
 
 @pytest.fixture
@@ -137,6 +126,6 @@ def serve() -> Iterator[Serve]:
 
 
 @pytest.fixture
-def running(serve: Serve, bundle: Bundle) -> Running:
+def running(serve: Serve, bundle: Tuned) -> Running:
     """Return a service whose classifier answers at once."""
     return serve(held.app(bundle, held.Held(held=False)))

@@ -13,7 +13,7 @@ import pytest
 
 from calibrant.cascade import Verifier
 from calibrant.core import ConfigurationError
-from calibrant.serving import ConnectionLimits, create_verifier_app
+from calibrant.serving import create_verifier_app
 from calibrant.serving._server import serve_app
 from calibrant.testing import FakeClient
 
@@ -90,24 +90,16 @@ def test_late_requests_are_cancelled_at_shutdown() -> None:
     assert found == [503]
 
 
-@pytest.mark.parametrize(
-    ("notice", "speak"),
-    [(300.0, 0.0), (0.0, 300.0)],
-    ids=["while requests are taken", "while those are heard that have just connected"],
-)
-def test_connected_clients_are_answered_after_a_signal(notice: float, speak: float) -> None:
-    """A connected client is answered after the first signal, and a second signal ends the wait."""
-    app = create_verifier_app(None, connections=ConnectionLimits(seconds_to_speak=speak))
+def test_connected_clients_are_answered_after_a_signal() -> None:
+    """A connected client is answered in the time after the first signal, and a second signal ends that time."""
+    app = create_verifier_app(None)
     found: list[bytes] = []
 
     def ask(address: str) -> None:
-        with connection(address) as line, connection(address) as other:
+        with connection(address) as line:
             line.connect()
-            other.request("GET", "/health")  # answered, so the first one is known, too
-            other.getresponse().read()
             signal.raise_signal(signal.SIGINT)
-            while not app.state.stopping.is_set():
-                threading.Event().wait(0.01)
+            assert app.state.stopping.wait(30)
             line.request("GET", "/health")
             found.append(line.getresponse().read())
         signal.raise_signal(signal.SIGINT)
@@ -115,10 +107,31 @@ def test_connected_clients_are_answered_after_a_signal(notice: float, speak: flo
     serve_app(
         app,
         port=0,
-        notice_seconds=notice,
+        notice_seconds=300.0,
         on_ready=lambda address: threading.Thread(target=ask, args=(address,)).start(),
     )
     assert [b"no model" in body for body in found] == [True]
+
+
+def test_an_application_that_stops_ends_the_server() -> None:
+    """Setting the application's `stopping` ends the server as a signal does, in any thread."""
+    app = create_verifier_app(None)
+    thread = threading.Thread(
+        target=lambda: serve_app(app, port=0, on_ready=lambda _: app.state.stopping.set())
+    )
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_a_failing_announcement_ends_the_server() -> None:
+    """An error of `on_ready` ends the server and is raised."""
+
+    def fail(address: str) -> None:
+        raise BrokenPipeError(address)
+
+    with pytest.raises(BrokenPipeError, match="http://127"):
+        serve_app(create_verifier_app(None), port=0, on_ready=fail)
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ class Stop:
             self._give_up.discard(give_up)
 
 
-class Patience:
+class RetryCancelScope:
     """Cancellation of one asyncio task, limited to its waits between calls.
 
     Use it inside a task. `end` cancels the task if it waits between calls, then or later, itself or in a task that it
@@ -148,12 +148,12 @@ class Patience:
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Use this object for all waits inside the block, unless an outer one is in use."""
-        outer = _PATIENCE.get()
-        token = _PATIENCE.set(outer or self)
+        outer = _CANCEL_SCOPE.get()
+        token = _CANCEL_SCOPE.set(outer or self)
         try:
             yield
         finally:
-            _PATIENCE.reset(token)
+            _CANCEL_SCOPE.reset(token)
 
     def end(self) -> None:
         """Cancel the task now if it waits, otherwise at its next wait. Call in the task's event loop."""
@@ -192,13 +192,13 @@ class Patience:
             self._task.cancel()
 
 
-_PATIENCE: ContextVar[Patience | None] = ContextVar("calibrant_patience", default=None)
+_CANCEL_SCOPE: ContextVar[RetryCancelScope | None] = ContextVar("calibrant_cancel_scope", default=None)
 
 
 async def interruptible_sleep(
     seconds: float, *, sleep: Callable[[float], Awaitable[None]], failure: ProviderError | None = None
 ) -> None:
-    """Sleep between two calls; `Patience.end` can cancel the task during this sleep.
+    """Sleep between two calls; `RetryCancelScope.end` can cancel the task during this sleep.
 
     Parameters
     ----------
@@ -209,10 +209,10 @@ async def interruptible_sleep(
     failure : ProviderError, optional
         Failure of the call that is repeated after the sleep.
     """
-    patience = _PATIENCE.get()
-    if patience is not None and failure is not None:
-        patience.failed(failure)
-    with contextlib.nullcontext() if patience is None else patience.waiting():
+    retries = _CANCEL_SCOPE.get()
+    if retries is not None and failure is not None:
+        retries.failed(failure)
+    with contextlib.nullcontext() if retries is None else retries.waiting():
         await sleep(seconds)
 
 

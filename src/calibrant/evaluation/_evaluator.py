@@ -36,7 +36,7 @@ from calibrant.inference._limits import rate_limit_waits
 from calibrant.inference._loop import run_sync
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._output import PredictionsFile
-from calibrant.runs._records import row_record
+from calibrant.runs._rows import row_record
 
 if TYPE_CHECKING:
     from calibrant.core._frames import Frame

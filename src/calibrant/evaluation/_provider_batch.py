@@ -34,7 +34,7 @@ from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding
 from calibrant.inference._models import BatchApi, RemoteBatch, open_batch_api
 from calibrant.runs._directory import PREDICTIONS, differing_keys
-from calibrant.runs._records import row_line
+from calibrant.runs._rows import row_line
 
 _LOG = logging.getLogger("calibrant")
 _NOT_SENT: Final = ("api_key", "api_base", "timeout")

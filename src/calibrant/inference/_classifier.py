@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.heads._embedding import EmbeddingModel
     from calibrant.heads._head import Head
+    from calibrant.heads._tuned import Tuned
     from calibrant.inference._demonstrations import DemonstrationIndex
 
 _LOG = logging.getLogger("calibrant")
@@ -278,6 +279,16 @@ class Classifier(ModelPredictor):
         asked = self.with_features().classify_many(texts)
         self.head = head_of(asked, answers, texts, labels=self.labels, embedding=embedding)
         return self
+
+    @property
+    def tuned(self) -> Tuned:
+        """Value with the prompt, the demonstrations and the head, to save and to open again.
+
+        It names the model and holds no client: one that was handed in is handed to `Tuned.open` again.
+        """
+        from calibrant.inference._tuned import task_of, tuned_of  # noqa: PLC0415 (if it is made a value)
+
+        return tuned_of(self, task_of(self))
 
     def with_features(self) -> Self:
         """Return a copy without a head; its predictions include text features if the model reports them."""

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
 from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._predictor import INPUT_SLOT, OnPrediction, Patience, Query, Stop
+from calibrant.core._predictor import INPUT_SLOT, OnPrediction, Query, RetryCancelScope, Stop
 from calibrant.core._records import Journal
 from calibrant.inference._limits import Gate
 
@@ -25,7 +25,7 @@ _PROMPTS: Final = 256
 # Rows answered behind one that is not: they wait in memory, and no further ones are begun.
 _WINDOW: Final = 1024
 # Rows between two turns of the event loop at most.
-_BREATH: Final = 64
+_ROWS_BETWEEN_YIELDS: Final = 64
 # Failures without any answer, and in a row, after which no row can be expected to succeed.
 _FAILURES_AT_FIRST: Final = 20
 _FAILURES_IN_A_ROW: Final = 100
@@ -265,7 +265,7 @@ class Feed:
     _failures: int = field(default=0, init=False)
     _finished: dict[int, Prediction] = field(default_factory=dict, init=False)
     _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _patience: list[Patience] = field(default_factory=list, init=False)
+    _retry_scopes: list[RetryCancelScope] = field(default_factory=list, init=False)
     _opening: asyncio.Task[None] | None = field(default=None, init=False)
 
     def __post_init__(self, stop: Stop | None) -> None:
@@ -320,14 +320,14 @@ class Feed:
         return self._stop.reason
 
     def _end_waits(self) -> None:
-        for patience in self._patience:
-            patience.end()
+        for retries in self._retry_scopes:
+            retries.end()
         self._room.set()  # the row that others wait for may be one of those given up
 
     async def _work(self, rows: Iterator[QueuedRow]) -> None:
-        patience = Patience()
-        self._patience.append(patience)
-        with patience.applied():
+        retries = RetryCancelScope()
+        self._retry_scopes.append(retries)
+        with retries.applied():
             if self._opening is not None:
                 await self._opening
             while await self._may_begin():
@@ -345,14 +345,14 @@ class Feed:
                     index, prediction if self.finish is None else self.finish(row.query, prediction)
                 )
                 self._watch(prediction)
-                if index % _BREATH == 0:
+                if index % _ROWS_BETWEEN_YIELDS == 0:
                     await asyncio.sleep(0)  # what a journal holds is answered without any wait
 
     async def _settle(self, first: Query) -> None:
         """Find out how the model is asked, while the workers wait."""
-        patience = Patience()
-        self._patience.append(patience)
-        with patience.applied():
+        retries = RetryCancelScope()
+        self._retry_scopes.append(retries)
+        with retries.applied():
             if await self._may_begin():
                 await self.model.settle(first, self.runner.journal)
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
+from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.routing._protocol import Observation, ProviderStanding, Router, RoutingRequest
 from calibrant.store._write_behind import WriteBehind
 
@@ -28,15 +28,14 @@ _REFRESH = 1.0  # seconds after which an order makes the thread look at what oth
 class SharedRouter(WriteBehind):
     """A `Router` whose learned state is stored in a `RouterState` that processes share.
 
-    `record` teaches the router at once and notes the observation; a thread of its own writes what was noted: in
-    one update, a copy of the router takes over the stored record, learns what was noted, and its record is
-    stored. The router then goes on from there, so every process learns from all. Nothing is lost
-    where two processes write at once, and strategies that forget or average see each observation once, in the
-    order in which it was stored.
+    `record` teaches the router at once and notes the observation; a thread of its own adds what was noted to the
+    stored record, in one transaction. The router then goes on from that record, so every process learns from all.
+    Nothing is lost where two processes write at once, and strategies that forget or average see each observation
+    once, in the order in which it was stored.
 
     While the state cannot be read or written, requests go on, one warning is logged, up to 10,000 observations
-    are kept (then the oldest go) and it is tried again. A stored record that the strategy cannot read is set
-    aside with a warning; one of a newer version is left as it is, and nothing is written.
+    are kept (then the oldest go) and it is tried again. So it is with a stored record that the strategy cannot
+    use, such as a damaged one or one of a newer version: it is left as it is until somebody deletes it.
 
     Close it, or use it as a context manager; at the end of the program it is closed by itself, but not in
     children of multiprocessing. After a fork the child goes on with what its parent had learnt; what was
@@ -46,7 +45,7 @@ class SharedRouter(WriteBehind):
     Parameters
     ----------
     router : Router
-        The strategy. It belongs to this object from now on.
+        The strategy, without observations. It belongs to this object from now on.
     state : RouterState
         Where to keep what it learns; closed with this object.
     flush_seconds : float, default 0.1
@@ -67,10 +66,10 @@ class SharedRouter(WriteBehind):
             raise ConfigurationError(f"Expected flush_seconds in [0, 3600], got {flush_seconds!r}.")
         self._router = router
         self._state = state
+        # A transaction teaches a copy, so that requests need not wait for it.
         self._copy = copy.deepcopy(router)
-        self._first = self._copy.snapshot()  # the record to begin with where nothing is stored
         self._last_stored: Mapping[str, Any] | None = None
-        self._has_news = False  # True if the stored record holds what the router has not learnt itself
+        self._has_news = False  # True if the stored record differs from what the router has learnt itself
         super().__init__(pause=flush_seconds)
         self._write_queue()
 
@@ -208,68 +207,42 @@ class SharedRouter(WriteBehind):
             self._has_news = True  # what is stored will lack it
 
     def _save(self) -> None:
-        """Store the queued observations, and continue from the shared state."""
-        left = len(self._notes)
-        while left > 0:
+        """Add the queued observations to the stored record, and go on from it."""
+        for _ in range(0, len(self._notes), _BLOCK):
             with self._lock:
-                batch = [self._notes.popleft() for _ in range(min(left, _BLOCK, len(self._notes)))]
+                batch = [self._notes.popleft() for _ in range(min(_BLOCK, len(self._notes)))]
             try:
-                self._last_stored = self._state.update(self.strategy, functools.partial(self._merged, batch))
+                stored = self._state.update(self.strategy, functools.partial(self._learned, batch))
             except BaseException:
                 with self._lock:
                     self._notes.extendleft(reversed(batch))
                 raise
-            left -= _BLOCK
-        self._go_on()
+            if self._has_news:
+                self._take_over(stored)
+            self._last_stored = stored
 
-    def _refresh(self) -> None:
-        """Load the stored record; replace one that cannot be used."""
-        try:
-            stored = self._state.read(self.strategy)
-            self._check_version(stored)
-            if stored is not None and stored != self._last_stored:
-                with self._lock:
-                    self._take_over(stored)
-                self._last_stored = stored
-        except StateError:
-            self._last_stored = self._state.update(self.strategy, functools.partial(self._merged, ()))
-            self._go_on()
-
-    def _merged(
+    def _learned(
         self, observations: Sequence[Observation], stored: Mapping[str, Any] | None
     ) -> Mapping[str, Any]:
         """Return a stored record updated by observations."""
-        self._check_version(stored)
-        self._has_news = self._has_news or stored != self._last_stored
-        self._copy.restore(self._first or None if stored is None else stored)
+        if stored != self._last_stored:
+            self._has_news = True
+        self._copy.restore(stored)
         for observation in observations:
             self._copy.record(observation)
         return self._copy.snapshot()
 
-    def _go_on(self) -> None:
-        """Load the stored record, unless the router already holds its content."""
-        if self._has_news and self._last_stored is not None:
-            with self._lock:
-                self._take_over(self._last_stored)
+    def _refresh(self) -> None:
+        """Go on from the stored record, if there is another than before."""
+        stored = self._state.read(self.strategy)
+        if stored is not None and stored != self._last_stored:
+            self._take_over(stored)
+
+    def _take_over(self, stored: Mapping[str, Any]) -> None:
+        """Replace the state of the router by a stored record and the observations noted since."""
+        with self._lock:
+            self._router.restore(stored)
+            for observation in self._notes:
+                self._router.record(observation)
         self._has_news = False
-
-    def _take_over(self, record: Mapping[str, Any]) -> None:
-        self._router.restore(record)
-        for observation in self._notes:  # noted since
-            self._router.record(observation)
-
-    def _check_version(self, stored: Mapping[str, Any] | None) -> None:
-        """Raise an error for a stored record of a newer version.
-
-        If it were replaced, old and new processes would overwrite each other's records.
-        """
-        ours, theirs = self._first.get("version"), None if stored is None else stored.get("version")
-        if type(ours) is int and type(theirs) is int and theirs > ours:
-            raise _NewerRecordError(
-                f"{self._state.location}: expected version {ours} of a record of the router {self.strategy}, got "
-                f"{theirs}: install the newer calibrant that wrote it, or name another place or scope."
-            )
-
-
-class _NewerRecordError(CalibrantError):
-    """Error for a stored record of a newer version; a `StateError` would have it replaced."""
+        self._last_stored = stored

@@ -34,6 +34,9 @@ RESULT: Final = "result.json"
 BATCH: Final = "batch.json"
 """State of a job at a provider's batch interface."""
 
+DEMONSTRATIONS: Final = "demonstrations.jsonl"
+"""Labelled texts that the prompts of a run were shown from."""
+
 
 @dataclass(frozen=True)
 class NumberedDirectory:

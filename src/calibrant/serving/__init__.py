@@ -10,11 +10,10 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.serving._classifier_app import create_classifier_app
-    from calibrant.serving._settings import ConnectionLimits, ServiceSettings
+    from calibrant.serving._settings import ServiceSettings
     from calibrant.serving._verifier_app import create_verifier_app
 
 __all__ = [
-    "ConnectionLimits",
     "ServiceSettings",
     "create_classifier_app",
     "create_verifier_app",
@@ -24,7 +23,7 @@ _find, __dir__ = lazy_names(
     __name__,
     {
         "._classifier_app": "create_classifier_app",
-        "._settings": "ConnectionLimits ServiceSettings",
+        "._settings": "ServiceSettings",
         "._verifier_app": "create_verifier_app",
     },
 )

@@ -12,22 +12,18 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
-from calibrant.serving._settings import ConnectionLimits
-
 _CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
 _FAILED: Final = "The service failed; its log says why."
 _T = TypeVar("_T")
 
 
-def prepare_app(app: FastAPI, connections: ConnectionLimits, *, routes: str) -> threading.Event:
+def prepare_app(app: FastAPI, *, routes: str) -> threading.Event:
     """Set up the state that `serve_app` needs, and errors as JSON, ``{"error": ...}``.
 
     Parameters
     ----------
     app : FastAPI
         The application.
-    connections : ConnectionLimits
-        Timeouts for clients, and the number of connections.
     routes : str
         Its routes, for the message of 404 and 405.
 
@@ -45,7 +41,6 @@ def prepare_app(app: FastAPI, connections: ConnectionLimits, *, routes: str) -> 
 
     app.add_exception_handler(AnyHTTPException, refuse)
     app.add_exception_handler(Exception, refuse)
-    app.state.connections = connections
     app.state.stopping = stopping = threading.Event()
     return stopping
 
@@ -65,8 +60,13 @@ async def bounded_body(request: Request, most_bytes: int, *, seconds: float) -> 
     Raises
     ------
     HTTPException
-        413 if the body is longer, 408 if it is late, 499 (never delivered) if the client disconnects.
+        413 if the body is longer, 408 if it is late, 400 if its length is ambiguous, 499 (never delivered) if the
+        client disconnects.
     """
+    # A proxy that believes Content-Length where this server believes Transfer-Encoding lets a second request through
+    # unseen (RFC 9112, section 6.3).
+    if {"transfer-encoding", "content-length"}.issubset(request.headers):
+        raise HTTPException(400, "Expected Content-Length or Transfer-Encoding, got both: send one.", _CLOSE)
     too_long = HTTPException(
         413, f"Expected a body of at most {most_bytes:,} bytes, got more: shorten the texts.", _CLOSE
     )

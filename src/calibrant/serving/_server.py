@@ -1,46 +1,26 @@
-"""Server that runs an application until a signal, with deadlines for slow clients."""
+"""Server that runs an application until a signal."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import functools
-import logging
+import math
 import signal
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse
-from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.serving._settings import ConnectionLimits
 
-_BACKLOG: Final = 2048  # the kernel's own limit, often 4,096, bounds it
 _SECONDS_TO_FINISH: Final = 5
 _SECONDS_TO_REFUSE: Final = 1.0
-# Times as many connections as are served are taken, so that the rest can be refused politely.
-_CROWD: Final = 1.5
-_SECONDS_BETWEEN_LOOKS: Final = 0.02
-_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_FULL: Final = JSONResponse(
-    {"error": "Expected fewer connections: the service is full. Close some, and ask again later."},
-    503,
-    {"Retry-After": "1", "Connection": "close"},
-)
-_MOST_UNREAD: Final = 1 << 16
-_SECONDS_TO_DRAIN: Final = 1.0
-# A piece of a body costs the same time with one byte as with a thousand.
-_PIECES: Final = 1_000
-_LEAST_BYTES_OF_A_PIECE: Final = 64
-_LOG = logging.getLogger("calibrant.service")
+_SECONDS_BETWEEN_LOOKS: Final = 0.05
 
 
 def serve_app(
@@ -54,9 +34,8 @@ def serve_app(
 ) -> None:
     """Serve `app` until SIGINT or SIGTERM, which sets ``app.state.stopping``.
 
-    Requests in progress have `finish_seconds` to end, and are then given up. A call that an embedded engine is
-    computing ends before its model can be freed. ``app.state.connections`` holds
-    the timeouts for clients and the number of connections; see `ConnectionLimits`.
+    Requests in progress have `finish_seconds` to end, and are then given up; a second signal gives them up at once.
+    A call that an embedded engine is computing ends before its model can be freed.
 
     Parameters
     ----------
@@ -78,253 +57,68 @@ def serve_app(
     ConfigurationError
         The address cannot be listened at.
     """
-    with contextlib.closing(_listen(host, port)) as listening, _signals_left_alone():
-        AppServer(
-            app, listening, on_ready=on_ready, notice_seconds=notice_seconds, finish_seconds=finish_seconds
-        ).run()
+    stopping: threading.Event = app.state.stopping
+    hurry, ended = threading.Event(), threading.Event()
+    server = uvicorn_server(app, finish_seconds=finish_seconds)
+
+    def stop() -> None:
+        if stopping.is_set():
+            server.force_exit = True
+            hurry.set()
+        stopping.set()
+
+    # The server has a thread of its own: in the main thread uvicorn handles signals itself, and accepts no more
+    # requests after the first one.
+    with (
+        contextlib.closing(_listen(host, port)) as listening,
+        _on_signals(stop),
+        ThreadPoolExecutor(1, "calibrant-server") as threads,
+    ):
+        address = _address(listening)
+        running = threads.submit(asyncio.run, run_server(server, listening))
+        running.add_done_callback(lambda _: stopping.set())
+        running.add_done_callback(lambda _: ended.set())
+        try:
+            if on_ready is not None:
+                on_ready(address)
+            _wait_for(stopping)
+            _wait_for(hurry, seconds=notice_seconds)
+        finally:
+            server.should_exit = True
+        _wait_for(ended)
+        running.result()
 
 
-async def _refuse_connection(scope: Scope, receive: Receive, send: Send) -> None:
-    """Read the body, then answer 503: closing with unread bytes would reset the connection."""
-    unread, more = 0, True
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_SECONDS_TO_DRAIN):
-            while more and unread < _MOST_UNREAD:
-                message = await receive()
-                unread += len(message.get("body", b""))
-                more = message.get("more_body", False)
-    await _FULL(scope, receive, send)
+def uvicorn_server(app: FastAPI, *, finish_seconds: int = _SECONDS_TO_FINISH) -> uvicorn.Server:
+    """Return the server of an application."""
+    config = uvicorn.Config(
+        app,
+        http="h11",  # even if httptools or uvloop are installed: run what is tested
+        loop="asyncio",
+        log_config=None,  # the process configures logging
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        lifespan="off",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=finish_seconds,
+    )
+    return uvicorn.Server(config)
 
 
-class _StrictConnection(h11.Connection):
-    """HTTP parser that rejects bodies in very many small chunks or of ambiguous length."""
-
-    _pieces = _bytes = 0
-
-    def next_event(self) -> Any:  # noqa: ANN401 (h11's)
-        """Return the next HTTP event; raise for a body in too many chunks or of ambiguous length."""
-        event = super().next_event()
-        if isinstance(event, h11.Request):
-            self._pieces = self._bytes = 0
-            # A proxy that believes Content-Length where this server believes Transfer-Encoding lets a second request
-            # through unseen (RFC 9112, sections 6.1 and 6.3). One of HTTP/1.0 does not look at Transfer-Encoding.
-            names = {name for name, _ in event.headers}
-            if b"transfer-encoding" in names and (b"content-length" in names or event.http_version < b"1.1"):
-                raise h11.RemoteProtocolError("Transfer-Encoding beside Content-Length, or in HTTP/1.0")
-        elif isinstance(event, h11.Data):
-            self._pieces += 1
-            self._bytes += len(event.data)
-            if self._pieces > _PIECES + self._bytes / _LEAST_BYTES_OF_A_PIECE:
-                raise h11.RemoteProtocolError("body in too many pieces")
-        return event
+async def run_server(server: uvicorn.Server, listening: socket.socket) -> None:
+    """Run a server on a socket until it should exit."""
+    await server.serve(sockets=[listening])
+    if given_up := list(server.server_state.tasks):  # they are cancelled, and have to tell their clients
+        await asyncio.wait(given_up, timeout=_SECONDS_TO_REFUSE)
 
 
-class PatientProtocol(H11Protocol):
-    """HTTP protocol with deadlines for slow clients, for which uvicorn would wait for ever.
-
-    A connection is closed if the headers of the next request are late, if the client does not read its answer, or if
-    it keeps sending a body after the answer. The body has a deadline of its own, see `bounded_body`. Beyond the
-    limit of connections, the longest idle one is closed; if none has been idle for long, the new one gets a 503.
-
-    Parameters
-    ----------
-    limits : ConnectionLimits
-        Timeouts, and the number of connections.
-    """
-
-    _since = 0.0
-    _unread = 0
-    _headers_timer: asyncio.TimerHandle | None = None
-    _write_timer: asyncio.TimerHandle | None = None
-
-    def __init__(self, *args: Any, limits: ConnectionLimits, **options: Any) -> None:  # noqa: ANN401 (uvicorn's)
-        super().__init__(*args, **options)
-        self.limits = limits
-        self.conn = _StrictConnection(h11.SERVER)
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timer for the headers of the first request."""
-        super().connection_made(transport)
-        self._await_request()
-        if len(self.connections) > self.limits.most_connections and not drop_idle(self.connections):
-            self.app = _refuse_connection
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers."""
-        for timer in (self._headers_timer, self._write_timer):
-            if timer is not None:
-                timer.cancel()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Read data; close the connection if a body goes on for long after its answer."""
-        if self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY:
-            self._unread += len(data)
-            if self._unread > _MOST_UNREAD:
-                self.transport.abort()
-                return
-        super().data_received(data)
-
-    def on_response_complete(self) -> None:
-        """Start the timer for the headers of the next request."""
-        self._await_request()
-        super().on_response_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        """Send status 400, unless an answer has begun already."""
-        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            super().send_400_response(msg)
-        else:
-            self.transport.abort()
-
-    def pause_writing(self) -> None:
-        """Start the timer for the client to read the answer."""
-        super().pause_writing()
-        self._write_timer = self.loop.call_later(self.limits.seconds_to_take, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        """Resume writing and cancel the timer."""
-        super().resume_writing()
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-
-    def _await_request(self) -> None:
-        if self._headers_timer is not None:
-            self._headers_timer.cancel()
-        self._since, self._unread = self.loop.time(), 0
-        self._headers_timer = self.loop.call_later(self.limits.seconds_for_headers, self._give_up)
-
-    def drop(self) -> None:
-        """Close the connection at once."""
-        self.connections.discard(self)  # at once, not in connection_lost: others may connect in between
-        self.transport.abort()
-
-    def _give_up(self) -> None:
-        idle = self.cycle is None or self.cycle.response_complete
-        if idle and not self.flow.write_paused:  # or else `pause_writing` gives it its time
-            self.transport.abort()
-
-    def rank(self) -> tuple[bool, float]:
-        """Return whether a request is in progress, and the time at which the connection became idle."""
-        cycle = self.cycle
-        return cycle is not None and not (cycle.response_complete or cycle.more_body), self._since
-
-
-def drop_idle(connections: Collection[asyncio.Protocol]) -> bool:
-    """Close the longest idle connection; return False if none has been idle for long enough."""
-    last = min((one for one in connections if isinstance(one, PatientProtocol)), key=PatientProtocol.rank)
-    busy, since = last.rank()
-    if busy or last.loop.time() - since < last.limits.seconds_idle:
-        return False
-    last.drop()
-    return True
-
-
-class AppServer(uvicorn.Server):
-    """Server of an application on one socket, with a limit on connections.
-
-    Parameters
-    ----------
-    app : FastAPI
-        The application; its state has ``stopping`` and ``connections``.
-    listening : socket
-        Socket that clients connect to.
-    on_ready : callable, optional
-        Called with the address.
-    notice_seconds : float, default 0
-        Time after the signal in which requests are still accepted.
-    finish_seconds : int, default 5
-        Time that accepted requests then have to finish.
-    """
-
-    def __init__(
-        self,
-        app: FastAPI,
-        listening: socket.socket,
-        *,
-        on_ready: Callable[[str], None] | None = None,
-        notice_seconds: float = 0.0,
-        finish_seconds: int = _SECONDS_TO_FINISH,
-    ) -> None:
-        self._limits: ConnectionLimits = app.state.connections
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=PatientProtocol,
-                loop="asyncio",  # even if uvloop is installed: run the loop that is tested
-                log_config=None,  # the process configures logging
-                log_level="warning",
-                access_log=False,
-                ws="none",
-                lifespan="off",
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=finish_seconds,
-            )
-        )
-        self._stopping: threading.Event = app.state.stopping
-        self._listening = listening
-        self._on_ready = on_ready
-        self._notice_seconds = notice_seconds
-        self._accepting: asyncio.Task[None] | None = None
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept connections."""
-        del sockets  # asyncio's own server would take connections without end
-        await super().startup(sockets=[])
-        # Accepted sockets inherit it: or else a body waits for the client to confirm the head, which may take 40 ms.
-        self._listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._listening.listen(_BACKLOG)
-        self._listening.settimeout(0.0)
-        self._accepting = asyncio.create_task(self._accept())
-        if self._on_ready is not None:
-            self._on_ready(_address(self._listening))
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Announce the shutdown, accept requests a while longer, and finish requests in progress."""
-        self._stopping.set()
-        await self._wait(self._notice_seconds)
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
-        self._listening.close()
-        await self._wait(self._limits.seconds_to_speak)  # a client that has just connected is about to send
-        await super().shutdown(sockets=sockets)
-        if given_up := list(self.server_state.tasks):  # they are cancelled, and have to tell their clients
-            await asyncio.wait(given_up, timeout=_SECONDS_TO_REFUSE)
-
-    async def _accept(self) -> None:
-        """Accept connections below the limit; others wait in the kernel's backlog."""
-        loop = asyncio.get_running_loop()
-        protocol = functools.partial(
-            PatientProtocol,
-            limits=self._limits,
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-        )
-        while True:
-            await self._room()
-            try:
-                line, _ = await loop.sock_accept(self._listening)
-                await loop.connect_accepted_socket(protocol, line)
-            except OSError as error:  # the client has disconnected, or no file descriptor is left
-                _LOG.warning("A connection could not be taken.", extra={"fields": {"error": error.strerror}})
-                await asyncio.sleep(1.0 if error.errno in _EXHAUSTED else 0.0)
-
-    async def _room(self) -> None:
-        """Wait until there are fewer connections than the limit; close idle ones meanwhile."""
-        connections = self.server_state.connections
-        while len(connections) >= _CROWD * self._limits.most_connections:
-            if not drop_idle(connections):
-                await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-
-    async def _wait(self, seconds: float) -> None:
-        """Sleep; return early after a second Ctrl-C."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        while not self.force_exit and (left := end - loop.time()) > 0:  # noqa: ASYNC110 (a signal sets it)
-            await asyncio.sleep(min(left, 0.1))
+def _wait_for(event: threading.Event, *, seconds: float = math.inf) -> None:
+    """Wait for an event, awake often: handlers of signals run while the main thread does."""
+    end = time.monotonic() + seconds
+    while not event.is_set() and time.monotonic() < end:
+        event.wait(_SECONDS_BETWEEN_LOOKS)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -347,13 +141,13 @@ def _address(listening: socket.socket) -> str:
 
 
 @contextlib.contextmanager
-def _signals_left_alone() -> Iterator[None]:
-    """Ignore SIGINT and SIGTERM in the block, as uvicorn raises the server's signals again."""
+def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` for SIGINT and SIGTERM in the block; in other threads than the main one, leave them alone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before: dict[int, Any] = {
-        number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield

@@ -13,10 +13,10 @@ from calibrant.cascade.methods._verification import Verification, Verifier
 from calibrant.core._errors import CalibrantError, ContextLengthError
 from calibrant.metrics._validation import check_number
 from calibrant.serving._requests import bounded_body, prepare_app, while_connected
-from calibrant.serving._settings import ConnectionLimits
 
 _LOG = logging.getLogger("calibrant")
 _MOST_BYTES: Final = 2**20
+_BODY_SECONDS: Final = 30.0
 # Question and answer are never cut, so they are bounded; a context has the rest of the body.
 _MOST_CHARACTERS: Final = 50_000
 
@@ -46,9 +46,7 @@ class _Question(BaseModel):
     threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
 
 
-def create_verifier_app(
-    verifier: Verifier | None, *, threshold: float = 0.7, connections: ConnectionLimits | None = None
-) -> FastAPI:
+def create_verifier_app(verifier: Verifier | None, *, threshold: float = 0.7) -> FastAPI:
     """Return the application that answers ``POST /verify`` and ``GET /health``.
 
     ``POST /verify`` takes ``{question, answer, context?, threshold?}`` and returns ``{confidence,
@@ -66,8 +64,6 @@ def create_verifier_app(
         The verifier, which is not closed; with None, every question is answered with 503.
     threshold : float, default 0.7
         Default threshold of a question, in [0, 1].
-    connections : ConnectionLimits, optional
-        Timeouts for clients, and the number of connections.
 
     Raises
     ------
@@ -93,12 +89,11 @@ def create_verifier_app(
     """
     check_number("threshold", threshold, "[0, 1]")
     app = FastAPI(title="calibrant verifier", docs_url=None, redoc_url=None, openapi_url=None)
-    limits = connections or ConnectionLimits()
-    prepare_app(app, limits, routes="POST /verify and GET /health")
+    prepare_app(app, routes="POST /verify and GET /health")
 
     @app.post("/verify")
     async def verify(request: Request) -> JSONResponse:
-        asked = _parse_question(await bounded_body(request, _MOST_BYTES, seconds=limits.seconds_for_body))
+        asked = _parse_question(await bounded_body(request, _MOST_BYTES, seconds=_BODY_SECONDS))
         if verifier is None:
             raise HTTPException(503, "The verifier has no model: start it with one.")
         verification = await while_connected(request, _verify_answer(verifier, asked))

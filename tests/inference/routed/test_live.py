@@ -21,7 +21,7 @@ from calibrant.inference._methods import ModelCalls
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import BanditRouter, CascadeRouter, EMARouter, FixedRouter, Router, ThompsonRouter
 from calibrant.store import PredictionCache
-from calibrant.store._router_state import open_router_state
+from calibrant.store._router_state import RouterState
 from fault_server import FaultServer
 
 LABELS = ["animals", "plants"]
@@ -305,7 +305,7 @@ class TestThroughAClassifier:
         place = tmp_path / "router.sqlite"
         with serving({"faults": ["500"] * 1000}, {"faults": ["500"] * 1000}, {}) as servers:
             for rounds in (40, 10):
-                router = SharedRouter(ThompsonRouter(NAMES, rng=1), open_router_state(str(place)))
+                router = SharedRouter(ThompsonRouter(NAMES, rng=1), RouterState(str(place)))
                 client = servers.routed(router, allowed_failures=1000)
                 answerers(client, texts(rounds))
                 failures = client.stats()["a"].failures + client.stats()["b"].failures

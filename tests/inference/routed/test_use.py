@@ -21,7 +21,7 @@ from calibrant.inference._loop import run_sync
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.logprobs._completion import read_completion
 from calibrant.routing import FixedRouter, Router, ThompsonRouter
-from calibrant.store._router_state import open_router_state
+from calibrant.store._router_state import RouterState
 from calibrant.testing import FakeClient, MemoryJournal
 from routed_answers import Scripted, ask, down, providers, routed
 
@@ -227,11 +227,11 @@ class TestClosing:
     def test_a_shared_router_is_closed_with_it(self, tmp_path: Path) -> None:
         """Closing a routed client stores the learned state of its shared router."""
         place = tmp_path / "router.sqlite"
-        router = SharedRouter(ThompsonRouter(["a"], rng=0), open_router_state(place), flush_seconds=3600)
+        router = SharedRouter(ThompsonRouter(["a"], rng=0), RouterState(place), flush_seconds=3600)
         assert isinstance(router, Router)
         client = RoutedClient([Provider("a", Scripted("yes"))], router=router)
         for _ in range(3):
             ask(client)
         client.close()
-        with contextlib.closing(open_router_state(place)) as state:
+        with contextlib.closing(RouterState(place)) as state:
             assert (state.read("thompson") or {})["providers"]["a"]["alpha"] == 4.0

@@ -31,7 +31,7 @@ from calibrant.inference.routed._assess import (
 )
 from calibrant.inference.routed._health import COOLDOWN_SECONDS, Breaker, is_rate_limit
 from calibrant.inference.routed._members import (
-    Course,
+    FallbackOrder,
     ProviderAnswer,
     ProviderFailure,
     RoutedProvider,
@@ -255,14 +255,14 @@ class RoutedClient:
         paid: list[Usage] = []
         tools = has_tools(request)
         routing = await self._routing(request, tools=tools, paid=paid)
-        course = Course(self._ordered(routing), learning=self._strategy not in _DECLARED)
+        fallbacks = FallbackOrder(self._ordered(routing), learning=self._strategy not in _DECLARED)
         judge = self._cascade or self._gate
         ladder = None if judge is None else judge.ladder()
         answers: list[ProviderAnswer] = []
         failures: list[ProviderFailure] = []
         empty_is_failure = not tools and self._strategy != "cascade"  # which judges them
-        while (place := await course.next()) is not None:
-            outcome = await place.member.ask(request, place, empty_is_failure=empty_is_failure)
+        while (lease := await fallbacks.next()) is not None:
+            outcome = await lease.member.ask(request, lease, empty_is_failure=empty_is_failure)
             if isinstance(outcome, ProviderFailure):
                 failures.append(outcome)
                 if not isinstance(outcome.error, ContextLengthError):  # which says nothing about the provider
@@ -270,16 +270,16 @@ class RoutedClient:
                 continue
             worth = None
             if not tools:
-                alone = course.is_over and not answers
+                alone = fallbacks.is_over and not answers
                 worth = await self._worth(request, outcome.completion, alone=alone, paid=paid)
             answers.append(outcome)
             self._learn(outcome, routing, worth)
             if ladder is None or ladder.settles(worth, tokens=_tokens(outcome, routing)):
                 break
-            if not course.is_over:
+            if not fallbacks.is_over:
                 outcome.member.count("escalations")
         if not answers:
-            raise final_error(failures, course.passed, provider=self.name)
+            raise final_error(failures, fallbacks.passed, provider=self.name)
         best = answers[-1 if ladder is None or ladder.best is None else ladder.best]
         return _final_response(best, answers, paid, tools=tools)
 

@@ -34,7 +34,7 @@ _SECTION: Final = '[cascade]\nconfidence_method = "label_probability"\n\n[[casca
 _EMPTY_ON_PURPOSE: Final = frozenset({"length", "content_filter", "tool_calls", "function_call"})
 
 
-class Place(NamedTuple):
+class Lease(NamedTuple):
     """Permission for one call to a provider, used up by `RoutedProvider.ask`.
 
     Attributes
@@ -139,7 +139,7 @@ class RoutedProvider:
         self._paid = Usage()
         self._seconds = 0.0
 
-    async def enter(self, *, wait: bool = True, forced: bool = False) -> Place | None:
+    async def enter(self, *, wait: bool = True, forced: bool = False) -> Lease | None:
         """Return permission for a call; None if the breaker or the concurrency limit refuses it."""
         epoch = None
         if self._gate is not None:
@@ -149,14 +149,14 @@ class RoutedProvider:
         turn = self.breaker.begin(forced=forced)
         if turn is not None:
             self.count("in_flight")
-            return Place(member=self, epoch=epoch, turn=turn)
+            return Lease(member=self, epoch=epoch, turn=turn)
         if self._gate is not None and epoch is not None:
             # There was no call, so no sign that the provider would welcome more of them.
             self._gate.leave(epoch, asyncio.CancelledError())
         return None
 
     async def ask(
-        self, request: CompletionRequest, place: Place, *, empty_is_failure: bool
+        self, request: CompletionRequest, lease: Lease, *, empty_is_failure: bool
     ) -> ProviderAnswer | ProviderFailure:
         """Make one call and give its permission back.
 
@@ -173,16 +173,16 @@ class RoutedProvider:
             completion = self._read(response, empty_is_failure=empty_is_failure)
         except ProviderError as error:
             failure = error
-            return self._failed(place.turn, error, max(0.0, self._clock() - start))
+            return self._failed(lease.turn, error, max(0.0, self._clock() - start))
         except BaseException as error:
             failure = error
-            self.breaker.released(place.turn)
+            self.breaker.released(lease.turn)
             raise
         else:
-            return self._answered(place.turn, response, completion, max(0.0, self._clock() - start))
+            return self._answered(lease.turn, response, completion, max(0.0, self._clock() - start))
         finally:
-            if self._gate is not None and place.epoch is not None:
-                self._gate.leave(place.epoch, failure)
+            if self._gate is not None and lease.epoch is not None:
+                self._gate.leave(lease.epoch, failure)
             self.count("in_flight", by=-1)
 
     def count(self, *names: str, by: int = 1) -> None:
@@ -250,7 +250,7 @@ class RoutedProvider:
         return ProviderFailure(member=self, error=error, latency_seconds=seconds)
 
 
-class Course:
+class FallbackOrder:
     """Order in which one request tries the providers.
 
     Parameters
@@ -276,7 +276,7 @@ class Course:
         self._waiting = deque(waiting)
         self._full: deque[RoutedProvider] = deque()
         self._learning = learning
-        self._has_place = False
+        self._has_lease = False
         self.passed: list[RoutedProvider] = []
 
     @property
@@ -284,33 +284,33 @@ class Course:
         """True if no provider is left to ask."""
         return not self._waiting and not self._full
 
-    async def next(self) -> Place | None:
+    async def next(self) -> Lease | None:
         """Return permission to call the next provider; None if no provider is left.
 
         Where all are left out, the one whose time ends first is asked all the same, unless it has itself
         named the time.
         """
-        place = await self._next_admitted()
-        if place is None and not self._has_place and self.passed:
+        lease = await self._next_admitted()
+        if lease is None and not self._has_lease and self.passed:
             first = min(self.passed, key=lambda member: member.breaker.remaining)
             if first.breaker.named_seconds is None:
-                place = await first.enter(forced=True)
+                lease = await first.enter(forced=True)
                 self.passed.remove(first)
-        self._has_place = self._has_place or place is not None
-        return place
+        self._has_lease = self._has_lease or lease is not None
+        return lease
 
-    async def _next_admitted(self) -> Place | None:
+    async def _next_admitted(self) -> Lease | None:
         while self._waiting:
             member = self._waiting.popleft()
-            place = await member.enter(wait=not self._learning) if member.breaker.admits else None
-            if place is not None:
-                return place
+            lease = await member.enter(wait=not self._learning) if member.breaker.admits else None
+            if lease is not None:
+                return lease
             (self._full if self._learning and member.breaker.admits else self.passed).append(member)
         while self._full:
             member = self._full.popleft()
-            place = await member.enter()
-            if place is not None:
-                return place
+            lease = await member.enter()
+            if lease is not None:
+                return lease
             self.passed.append(member)
         return None
 

@@ -11,11 +11,11 @@ import pytest
 
 import calibrant
 from bundle_runs import run
-from calibrant.assembly import export
 from calibrant.cascade import Cascade
 from calibrant.core import Client
 from calibrant.core._records import prediction_to_record
 from calibrant.testing import FakeClient
+from calibrant.tuned import Tuned
 from command_line import prediction_rows
 
 WriteTask = Callable[..., Path]
@@ -77,7 +77,7 @@ def test_the_best_prompt_replaces_all_prompts(
 ) -> None:
     """The bundle repeats the search's test rows, steps and verdicts included."""
     rows = searched(write_task(extra=extra, train=TRAIN), tmp_path / "run")
-    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    bundle = Tuned.from_run(tmp_path / "run").save(tmp_path / "bundle")
     asked.clear()
     classifier = calibrant.load(tmp_path / "bundle")
     assert isinstance(classifier, Cascade) is (extra == CASCADE)
