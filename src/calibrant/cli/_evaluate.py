@@ -24,7 +24,7 @@ from calibrant.core._rows import DataSource
 from calibrant.core._task import Task
 from calibrant.core._task_file import SPLITS
 from calibrant.evaluation._cache import default_cache
-from calibrant.evaluation._data import settle, settle_as_before
+from calibrant.evaluation._data import asked_as_before
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JournalAfterSearch
@@ -61,7 +61,8 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     loaded = source.task
     check_gates(gates, loaded.labels)
     rows = labelled_rows(loaded, options.file, options.split, limit=options.max_rows)
-    with contextlib.closing(source.open(limits=run_limits(loaded, options))) as classifier:
+    with contextlib.closing(source.open(limits=run_limits(loaded, options))) as opened:
+        classifier = asked_as_before(opened, options.out)
         history = _history(loaded, options, classifier)
         at_once = options.engine == "local" and classifier.in_process
         with (
@@ -72,7 +73,6 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
             result = _run(source, options, classifier, rows, on_progress=display, stop=stop)
         write_down(source, options.out, classifier)
         if history is not None:  # how the model is asked belongs to the scope, and is known now
-            settle_as_before(classifier, options.out)
             history = history[0], _scope(loaded, options, classifier)
         if options.parquet and result.metrics.complete:
             from calibrant.evaluation._parquet import write_parquet
@@ -231,9 +231,6 @@ def on_cluster(
     """Evaluate or label rows on a Ray cluster."""
     from calibrant.distributed._evaluate import Cluster, evaluate  # Ray Data is heavy
 
-    if source.task.model.scoring == "auto":  # workers do not find out how the model is asked
-        settle_as_before(classifier, options.out)
-        settle(classifier, rows, stop=stop)
     workers = {} if options.workers is None else {"workers": options.workers}
     return evaluate(
         rows,

@@ -210,7 +210,7 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
     elif options.prompt is not None:
         classifier = classifier.with_prompt(read_prompt(options.prompt))
     if (learned := head or label_prior) is not None:
-        classifier.settle_for(learned)
+        classifier = classifier.asked_for(learned)
     if head is not None:
         from calibrant.heads._head import Head  # other prompts do without heads
         from calibrant.inference._heads import opened_head

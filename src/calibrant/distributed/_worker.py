@@ -250,7 +250,7 @@ class Worker:
                 )
             )
         finally:
-            self._book.tell(Ledger.settle, len(rows), self._spent().since(before))
+            self._book.tell(Ledger.pay, len(rows), self._spent().since(before))
         if self._failures >= max(_FAILURES_IN_A_ROW, self._predictor.meter.concurrency):
             raise ProviderError(  # counted across blocks, however small they are
                 f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last "

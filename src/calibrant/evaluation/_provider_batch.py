@@ -93,7 +93,7 @@ def submit_batch(
     >>> report.rows, report.submitted  # doctest: +SKIP
     (1, 1)
     """
-    classifier = classifier.settled()
+    classifier = classifier.unless_told()
     if not isinstance(classifier.method, Decoding) or classifier.space is LogprobSpace.FUSED:
         raise ConfigurationError(
             f"Expected a model that decodes, got {type(classifier.method).__name__} for {classifier.name}: a batch "

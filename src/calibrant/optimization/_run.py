@@ -22,7 +22,7 @@ from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Predictor, Stop
 from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
-from calibrant.evaluation._data import settle
+from calibrant.evaluation._data import find_abilities
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
@@ -208,7 +208,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         tracker = _tracker(task, model, progress, max_metric_calls)
         if isinstance(model, Predictor):  # whose description is part of the fingerprint
             tracker.begin(predictor)
-            settle(predictor, task.validation, rows=max_metric_calls, stop=stop)
+            find_abilities(predictor, task.validation, rows=max_metric_calls, stop=stop)
         fingerprint = search_fingerprint(task, model, plan)
         directory = _chosen_directory(out, fingerprint)
         journal, reflections = _opened_run(directory, fingerprint, stack, limits=limits, stop=stop)
@@ -218,7 +218,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
             teaches, predictor = True, predictor.with_features()
         predictor.use_journal(PredictionJournal(journal))
         if not isinstance(model, Predictor):
-            settle(predictor, task.validation, rows=max_metric_calls, stop=stop)
+            find_abilities(predictor, task.validation, rows=max_metric_calls, stop=stop)
         reflection = stack.enter_context(_reflection(plan, reflections, reflection_options, stop, predictor))
         seen = ValidationLog(task.validation)
         adapter = _adapter(predictor, scoring, task, plan, tracker, seen)

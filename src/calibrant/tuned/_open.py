@@ -20,7 +20,6 @@ from calibrant.heads._tuned import Tuned
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client
-from calibrant.inference._predictor import ModelPredictor
 from calibrant.tuned._task_record import label_of, models_of, with_models
 
 _LOG = logging.getLogger("calibrant")
@@ -254,8 +253,8 @@ def _open_plan(
 def _as_exported(tuned: Tuned, classifier: BasePredictor) -> BasePredictor:
     """Return the classifier with the bundle's prompt and head or label prior, after a check."""
     method = (tuned.description or {}).get("method", {})
-    if isinstance(classifier, ModelPredictor) and "scoring" in method:
-        classifier.settle_form(method.get("answer_form", "schema"))  # so that loading asks nothing
+    if "scoring" in method:
+        classifier = classifier.asked_as(method)  # so that loading asks nothing
     if tuned.prompt_for_all:
         classifier = classifier.with_prompt(tuned.prompt, user_template=tuned.user_template)
     if tuned.prior_correction is not None:
