@@ -157,7 +157,7 @@ def test_people_get_a_table(place: Path) -> None:
 def test_help_shows_brackets_as_they_are() -> None:
     """Brackets in help texts are no markup."""
     for name in ("stats", "reset"):
-        assert "its [routing]" in " ".join(run(name, "--help").stdout.replace("\u2502", " ").split())
+        assert "whose [routing]" in " ".join(run(name, "--help").stdout.replace("\u2502", " ").split())
 
 
 def test_strategies_that_learn_nothing_are_said_to(write_task: WriteTask, tmp_path: Path) -> None:

@@ -27,13 +27,13 @@ class PromptedOptions:
     Attributes
     ----------
     run
-        Run directory of a search: what it found is used.
+        Directory of a search whose prompt and head to use.
     label_prior
-        File with that prompt's label-prior correction: label_prior.json.
+        File with the label prior of the prompt in --prompt, such as label_prior.json.
     context : TEXT
-        What answers have to rest on, for a cascade that verifies them.
+        Text that answers must agree with, for a cascade that verifies answers.
     context_column : NAME
-        Column with a row's own context; --context is for the others.
+        Column with the context of each row; --context is used for rows without one.
     """
 
     prompt: Path | None = None
@@ -90,17 +90,17 @@ class Optimize:
     reflection_option : KEY=VALUE
         An option of the reflection model, such as api_base; several times.
     proposer
-        exemplar (needs no second model) or reflection; chosen by --reflection-model.
+        exemplar (needs no second model) or reflection (the default with --reflection-model).
     max_metric_calls
-        Rows the search may ask about, at most; the test rows are apart.
+        Most rows the search may ask about; test rows are not counted.
     minibatch_size
         Training rows a proposal is tried on first.
     seed
-        Seed of every choice of the search.
+        Random seed of the search.
     prior_correction
-        batch divides out every prompt's preference for labels; off does not.
+        batch: remove each prompt's own preference for labels; off: leave it in.
     thresholds
-        auto takes confidence thresholds from 80 training rows.
+        auto: choose confidence thresholds from 80 training rows.
     max_cost
         Budget in US dollars, reflection and test rows included; starts anew when a run goes on.
     deadline
@@ -159,17 +159,17 @@ class RunOptions(PromptedOptions):
     Attributes
     ----------
     out
-        Output directory; an interrupted run in it goes on.
+        Output directory; an interrupted run in it is resumed.
     concurrency
-        Calls in flight at most; by default 64, and 4 on an embedded model.
+        Most calls at the same time; by default 64, and 4 on an embedded model.
     max_cost
         Budget in US dollars; starts anew when a run goes on.
     max_rows
-        Largest number of rows, from the beginning.
+        Take only this many rows, from the first one on.
     requests_per_minute
-        Rate of calls.
+        Most calls in a minute.
     tokens_per_minute
-        Rate of tokens.
+        Most tokens in a minute.
     timeout
         Seconds a call may take.
     deadline
@@ -214,11 +214,11 @@ class Label(RunOptions):
     Attributes
     ----------
     source : BUNDLE|TASK|RUN
-        Bundle, task file, or directory of a run, which is applied as its bundle would be.
+        Bundle, task file, or directory of a run, used like the bundle it would be exported as.
     data : DATA
         The rows: CSV, JSON Lines, Parquet or Excel, however large.
     out
-        Directory of the labels, a file like the data; an interrupted run in it goes on.
+        Directory for the labelled file; an interrupted run in it is resumed.
     format
         csv, tsv, jsonl, parquet or xlsx; by default that of the data.
     text_column : NAME
@@ -226,7 +226,7 @@ class Label(RunOptions):
     distribution
         Write the probabilities of all labels, too.
     accept_suggested
-        Accept answers from the suggested threshold on, which promises nothing, where none is certified.
+        Without a certified threshold, accept answers from the suggested one, which guarantees nothing.
     watch_drift
         Show the comparison with the bundle's history even if nothing has drifted; fail if there is no history.
     engine
@@ -283,7 +283,7 @@ class Report:
     Attributes
     ----------
     directories : DIR...
-        Directories of evaluations or searches; all against the first.
+        Directories of evaluations or searches; the first is compared with the others.
     out
         The page; by default report.html in the first directory.
     show
@@ -328,16 +328,16 @@ class Calibrate:
     out
         Directory for the calibrator, or with --head for head.json.
     target_accuracy
-        Certify the lowest confidence above which answers are at least so accurate; a certificate in --out is replaced
-        by another certificate only.
+        Accuracy that accepted answers must reach: the lowest confidence that does is certified. A certificate already
+        in --out is replaced only by another one.
     delta
-        Probability with which that certificate may be wrong.
+        Probability that the certificate of --target-accuracy is wrong.
     seed
-        Of the halves: one is fitted, the other tested.
+        Random seed of the two halves of the rows: one is fitted, the other tested.
     head
-        Learn a head from the run's distributions: head.json for [head].
+        Learn a head from the run's label probabilities instead; writes head.json for [head].
     embeddings
-        --head with model2vec or model2vec:NAME.
+        With --head: embedding model that reads the texts, model2vec or model2vec:NAME.
     """
 
     predictions: Path = field(kw_only=False)
@@ -359,9 +359,9 @@ class Export:
     run : RUN
         Directory of optimize, evaluate, batch or cascade run.
     out
-        The bundle's folder; not there yet, or empty.
+        Folder for the bundle; it must be new or empty.
     calibration
-        Directory of `calibrant calibrate`; by default the run's, if it was calibrated there.
+        Directory of `calibrant calibrate`; by default the run's own, if it holds a calibration.
     task : TASK.toml
         The task that was run; for runs without a task.json.
     model
@@ -391,27 +391,27 @@ class Serve:
     source : BUNDLE|RUN|TASK
         A bundle of `calibrant export`, the directory of a run, or a task file, which decides nothing.
     host
-        Where to listen; 0.0.0.0 lets other machines in.
+        Address to listen on; 0.0.0.0 lets other machines in.
     port
-        0 takes a free one.
+        Port to listen on; 0 takes a free one.
     api_key_env : NAME
-        Environment variable with a key to want; may be given several times.
+        Environment variable with an API key that clients must send; may be given several times.
     max_body
-        Bytes of a request at most.
+        Most bytes in a request.
     max_texts
-        Texts of a request at most.
+        Most texts in a request.
     max_rows
-        Texts under way at most; beyond it, 429.
+        Most texts under way at once; further requests get status 429.
     max_concurrency
-        Calls of the model in flight at most.
+        Most calls of the model at the same time.
     deadline
         Seconds a request may take.
     notice
-        Seconds between SIGTERM and the last request taken.
+        Seconds after SIGTERM in which new requests are still accepted.
     log_texts
         Log texts and labels, too.
     accept_suggested
-        Accept answers from the suggested threshold on, which promises nothing, where none is certified.
+        Without a certified threshold, accept answers from the suggested one, which guarantees nothing.
     as_json
         Print one JSON object, with the address, when ready.
     """
@@ -450,9 +450,9 @@ class Doctor:
     api_base
         Address of its server.
     space
-        masked or raw: what the setup takes the log-probabilities for.
+        masked or raw: how your setup reads the log-probabilities.
     no_save
-        Store nothing that later commands would consult.
+        Do not store the result, which later commands would use.
     """
 
     model: str = field(kw_only=False)

@@ -31,7 +31,7 @@ GROUPS: Final = (batch, history, cascade, router, verifier)
     batch, "calibrant.cli._batch:submit", example="calibrant batch submit mine/task.toml --out jobs/mine"
 )
 class Submit:
-    """Send rows as batches of the provider; a second time, it does nothing.
+    """Send rows to the provider as batches; what was sent is not sent again.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Collect(JobOptions):
     timeout
         Seconds to wait at most.
     interval
-        Seconds between the first looks; they grow rarer.
+        Seconds between the first polls; later polls are further apart.
     """
 
     wait: bool = False
@@ -106,9 +106,9 @@ class HistoryOptions:
     evaluator : ID
         Evaluator of the scores.
     profile : NAME
-        Under which settings.
+        Name of the settings that were evaluated.
     account : ID
-        Whose scores.
+        Account that the scores belong to.
     database : URL
         The database, a file or URL; else $CALIBRANT_HISTORY.
     """
@@ -131,13 +131,13 @@ class Record(HistoryOptions):
     Attributes
     ----------
     score
-        The raw score; 0 or 1 of a binary family.
+        The score; 0 or 1 for a binary family.
     passed
-        The pass flag; of binary families, the score.
+        Whether it passed; for a binary family, the score says so.
     family
         Family of the evaluator, such as custom.
     capture
-        Single results are stored under always alone.
+        always, fails-only or none: a single result is stored only with always.
     """
 
     score: float
@@ -177,7 +177,7 @@ class ListScopes:
     Attributes
     ----------
     account : ID
-        Only this one's.
+        List only this account's scores.
     database : URL
         The database, a file or URL; else $CALIBRANT_HISTORY.
     as_json
@@ -198,7 +198,7 @@ class RecordedOptions:
     verifier_cost
         Cost of finding out how sure an answer is; once for all models, or once for each.
     seed
-        Of halves, folds and resamples.
+        Random seed of the halves, folds and resamples.
     """
 
     verifier_cost: list[float] | None = None
@@ -222,25 +222,25 @@ class Plan(RecordedOptions):
     out
         Directory for plan.json, plan.html and plan.svg.
     small_cost
-        Of an answer of the first model; by default as recorded.
+        Cost of an answer of the first model; by default as recorded.
     large_cost
-        Of the last model, in the same unit; by default as recorded.
+        Cost of an answer of the last model, in the same unit; by default as recorded.
     between_cost
-        Of the models between, in order; once for each.
+        Cost of an answer of each model between, in order; once for each.
     epsilon
-        Accuracy that may be lost against the last model.
+        Accuracy that may be lost compared with the last model alone.
     delta
-        Probability with which more may be lost.
+        Probability that more than --epsilon is lost.
     target_accuracy
-        Choose the cheapest policy that is so accurate.
+        Choose the cheapest policy that reaches this accuracy.
     budget
-        Choose the most accurate policy for that cost per row.
+        Choose the most accurate policy that costs at most this much per row.
     certify_on
         all: certify on all rows; half: leave half of them for the report.
     method
-        Confidence method the recorded confidences come from.
+        Confidence method that the recorded confidences come from.
     key
-        Key of the hash of texts that decides which of equally sure answers are kept.
+        Any text; hashed with a row's text, it decides which answers of equal confidence are kept.
     require_certified
         Exit with 3 unless a policy cheaper than the last model alone is certified.
     """
@@ -273,9 +273,9 @@ class Replay(RecordedOptions):
     paths : [PLAN] PREDICTIONS...
         The plan, unless --threshold is given, and a run of each model, from small to large.
     threshold
-        Keep answers so sure; once for all models, or once for each but the last.
+        Confidence from which an answer is kept; once for all models, or once for each but the last.
     cost
-        Of an answer of each model, in order; by default the plan's, or as recorded.
+        Cost of an answer of each model, in order; by default the plan's, or as recorded.
     """
 
     paths: list[Path] = field(kw_only=False)
@@ -307,9 +307,9 @@ class PlanRun:
     split
         With --out: rows of the first task: train, validation or test.
     max_rows
-        With --out: largest number of rows, from the beginning.
+        With --out: take only this many rows, from the first one on.
     out
-        Evaluate into this directory; an interrupted run in it goes on.
+        Evaluate into this directory; an interrupted run in it is resumed.
     """
 
     plan_file: Path = field(kw_only=False)
@@ -331,14 +331,15 @@ class RouterOptions:
     Attributes
     ----------
     strategy
-        Only this one, such as thompson; by default all.
+        Only records of this strategy, such as thompson; by default all.
     state : PLACE
-        A SQLite file or a database URL; else the task's, else $CALIBRANT_ROUTER_STATE, else router.sqlite in
-        $CALIBRANT_HOME or ~/.local/state/calibrant.
+        SQLite file or URL of the router state; by default the task's, else $CALIBRANT_ROUTER_STATE, else
+        router.sqlite in $CALIBRANT_HOME or ~/.local/state/calibrant.
     task : TASK.toml
-        Take state, scope and settings of its [routing].
+        Task file whose [routing] names state, scope and settings.
     scope
-        A task's name; by default all there are. To reset, needed where several share the place.
+        Name of the task whose records are meant; by default all. To reset, it is needed where several tasks share the
+        state.
     """
 
     strategy: str | None = None
@@ -371,9 +372,9 @@ class ServeVerifier:
     api_base
         Address of its server.
     host
-        Where to listen; 0.0.0.0 lets other machines in.
+        Address to listen on; 0.0.0.0 lets other machines in.
     port
-        0 takes a free one.
+        Port to listen on; 0 takes a free one.
     samples
         Calls of the model for each answer.
     temperature
@@ -384,7 +385,7 @@ class ServeVerifier:
         Another prompt, with {question}, {answer} (or {generated_answer}) and {context} in it, which are filled in as
         JSON strings, in quotes; its replies may reason first.
     max_concurrency
-        Calls of the model in flight at most.
+        Most calls of the model at the same time.
     as_json
         Print one JSON object, with the address, when ready.
     """

@@ -19,15 +19,15 @@ _T = TypeVar("_T")
 
 # Metavar and help text of what several commands take; their docstrings come first.
 _SHARED: Final = {
-    "account": ("ID", "Whose history."),
+    "account": ("ID", "Account that the history belongs to."),
     "api_base": ("URL", "Address of the model's server, instead of the task's."),
     "as_json": ("", "Print one JSON object instead of text."),
     "history": ("URL", "Database of evaluation history that the predictions are added to."),
-    "model": ("", "Answers instead of the task's own model, on the same server if the provider is the same."),
+    "model": ("", "Model to ask instead of the task's own; on the same server if the provider is the same."),
     "option": ("KEY=VALUE", "An option of every call; may be given several times."),
     "profile": (
         "NAME",
-        "Runs and answers to compare with; by default those of the same prompt and model.",
+        "Name of the settings to compare runs under; by default one of the prompt and model.",
     ),
     "prompt": ("", "File with the prompt to use, such as best_prompt.txt."),
     "task": ("TASK.toml", "The task file."),

@@ -35,7 +35,7 @@ class SharedRouter(WriteBehind):
 
     While the state cannot be read or written, requests go on, one warning is logged, up to 10,000 observations
     are kept (then the oldest go) and it is tried again. So it is with a stored record that the strategy cannot
-    use, such as a damaged one or one of a newer version: it is left as it is until somebody deletes it.
+    use, such as a damaged one or one of another version: it is left as it is until somebody deletes it.
 
     Close it, or use it as a context manager; at the end of the program it is closed by itself, but not in
     children of multiprocessing. After a fork the child goes on with what its parent had learnt; what was

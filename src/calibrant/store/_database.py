@@ -207,7 +207,7 @@ class Database:
         with self._writing() as connection:
             if self._found_version(connection) == self.version:
                 return
-            self._create(connection)
+            self.metadata.create_all(connection)
             _VERSIONS.create(connection, checkfirst=True)
             connection.execute(sa.insert(_VERSIONS).values(name=self.name, version=self.version))
 
@@ -220,10 +220,6 @@ class Database:
             elif self._location.is_postgresql:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(lock)))
             yield connection
-
-    def _create(self, connection: sa.Connection) -> None:
-        """Create the tables."""
-        self.metadata.create_all(connection)
 
     @contextlib.contextmanager
     def _ready(self, what: str) -> Iterator[None]:
