@@ -58,11 +58,11 @@ def test_a_usable_model_is_plain_lines_and_settings(calibrant_home: Path) -> Non
     result = done(run("openai/x"))
     findings, settings, stored = result.stdout.split("\n\n", 1)[0], *result.stdout.rsplit("\n\n", 2)[1:]
     rows = [line.split("\t") for line in findings.splitlines()]
-    assert [row[0] for row in rows][:3] == ["enum", "logprobs", "space"]
+    assert [row[0] for row in rows] == ["enum", "space", "label_mass", "units", "alignment", "exact"]
     assert rows[0] == ["enum", "ok", "4 of 4 answers were a label, 4 the expected one."]
     assert all(len(row) == 3 for row in rows)
     assert "What to do" not in result.stdout
-    assert "Recommended settings, after 11 calls:" in result.stdout
+    assert "Recommended settings, after 6 calls:" in result.stdout
     assert settings == "[scoring]\nhigh = 0.95\nlow = 0.8"
     assert stored.startswith(f"Stored in {calibrant_home}")
 

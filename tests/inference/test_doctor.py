@@ -54,7 +54,6 @@ class Model:
     ``share``: probability of the expected label. ``illegal``, ``illegal_off_topic``: probability of texts
     that are no label. ``limit``: most alternatives it lists. ``spell``: shapes the label it answers.
     ``ail``: changes the response to a question under a schema. ``refuse``: returns what a request raises.
-    ``continued``, ``drawn``: what it writes after a beginning, and as a random answer.
     """
 
     def __init__(
@@ -69,8 +68,6 @@ class Model:
         spell: Callable[[str, bool], str] = lambda label, _: label,
         ail: Callable[[Response, int], object] = lambda response, _: response,
         refuse: Callable[[CompletionRequest], Exception | None] = lambda _: None,
-        continued: str = " six, seven, eight",
-        drawn: Sequence[str] = ("17, 4, 9031, 5, 66",),
         name: str = "patient",
     ) -> None:
         self.name = name
@@ -85,8 +82,6 @@ class Model:
         self._spell = spell
         self._ail = ail
         self._refuse = refuse
-        self._continued = continued
-        self._drawn = itertools.cycle(drawn)
         self._asked = itertools.count()
 
     async def complete(self, request: CompletionRequest) -> object:
@@ -96,9 +91,7 @@ class Model:
         if error is not None:
             raise error
         if request.response_format is None:
-            begun = request.messages[-1]["role"] == "assistant"
-            text = self._continued if begun else next(self._drawn)
-            return {"choices": [{"message": {"content": text}}]}
+            return {"choices": [{"message": {"content": "17, 4, 9031, 5, 66"}}]}
         label = topic(request)
         response = fake_response(
             self._spell(label or "Music", label is None),
@@ -204,10 +197,7 @@ def verdicts(found: Examination) -> dict[str, str]:
     return {finding.feature: finding.verdict.value for finding in found.findings}
 
 
-FEATURES = [
-    *("enum", "logprobs", "space", "top_logprobs", "determinism", "label_mass"),
-    *("units", "alignment", "exact", "prefill", "seed", "latency"),
-]
+FEATURES = ["enum", "space", "label_mass", "units", "alignment", "exact"]
 
 
 # --- a second reader ----------------------------------------------------------------------------
@@ -230,9 +220,9 @@ def spelling(text: str, *tokens: str | bytes) -> Callable[[Response, int], Respo
 
 
 def test_both_readers_agree_on_plain_answers() -> None:
-    """The finding "alignment" reports the same joint log-probability in 8 of 8 answers."""
+    """The finding "alignment" reports the same joint log-probability in 5 of 5 answers."""
     detail = examine(Model()).finding("alignment").detail
-    assert detail.endswith("reads the same label, tokens and joint log-probability in 8 of 8 answers.")
+    assert detail.endswith("reads the same label, tokens and joint log-probability in 5 of 5 answers.")
 
 
 @pytest.mark.parametrize(
@@ -292,14 +282,6 @@ def is_off_topic(request: CompletionRequest) -> bool:
     return request.response_format is not None and topic(request) is None
 
 
-def is_begun(request: CompletionRequest) -> bool:
-    """Return True for a request with a begun answer."""
-    return request.messages[-1]["role"] == "assistant"
-
-
-LABELS_IN_TURN = itertools.cycle(["Food", "Music"])
-
-
 @pytest.mark.parametrize(
     ("model", "found", "detail"),
     [
@@ -307,20 +289,15 @@ LABELS_IN_TURN = itertools.cycle(["Food", "Music"])
         (Model(ail=saying('{"topic": "Cars"}')), "enum problem", "4 of 4 answers were no label: "),
         (Model(spell=lambda label, off: "Tokyo" if off else label), "enum warning", "answered 'Tokyo'"),
         (Model(spell=lambda *_: "Music"), "enum ok", "4 of 4 answers were a label, 1 the expected one."),
-        (Model(ail=sometimes(without_logprobs, number=5)), "logprobs warning", "with 7 of 8 answers."),
         (Model(space="raw"), "space warning", "They are read as raw"),
         (Model(space="none"), "space unknown", "The client says that it has no log-probabilities"),
         (Model(refuse=refusing("no", when=is_off_topic)), "space unknown", "could not be read"),
-        (Model(spell=lambda *_: next(LABELS_IN_TURN)), "determinism warning", "2 different answers to 3"),
         (Continuing(label_mass=0.1), "label_mass warning", "Mean 0.100 over 4 texts"),
-        (Model(ail=sometimes(values(lambda _: math.nan), number=6)), "units problem", "NaN"),
+        (Model(ail=sometimes(values(lambda _: math.nan), number=4)), "units problem", "NaN"),
         (Model(ail=values(lambda old: -9999.0 * (old < -1))), "units warning", "they do not tell a sure"),
         (Model(ail=values(lambda _: -20_000.0)), "alignment warning", "calibrant clips log-probabilities"),
-        (Model(ail=lambda body, _: read_completion(body)), "alignment ok", "in 8 of 8 answers."),
+        (Model(ail=lambda body, _: read_completion(body)), "alignment ok", "in 5 of 5 answers."),
         (Model(ail=spelling("Food.", "Food", ".")), "alignment unknown", "that can be read"),
-        (Model(refuse=refusing("no role", when=is_begun)), "prefill warning", "begun is refused: no role"),
-        (Model(drawn=["1, 2, 3"]), "seed ok", "The same answer twice"),
-        (Model(drawn=["1, 2, 3", "4, 5, 6"]), "seed warning", "Two answers at temperature 1"),
     ],
 )
 def test_findings_name_the_ailment(model: Model, found: str, detail: str) -> None:
@@ -343,8 +320,7 @@ def test_a_masked_model_that_is_well() -> None:
     assert verdicts(found) == dict.fromkeys(FEATURES, "ok") | {"label_mass": "unknown", "exact": "warning"}
     assert (found.space, found.scoring, found.problems) == (LogprobSpace.MASKED, "decode", ())
     assert found.finding("enum").detail == "4 of 4 answers were a label, 4 the expected one."
-    assert found.finding("logprobs").detail == "They came with 8 of 8 answers."
-    assert found.calls == len(model.requests) == 11
+    assert found.calls == len(model.requests) == 6
     assert (found.model, found.api_base, found.parameters, found.examined) == ("patient", None, {}, None)
     with pytest.raises(KeyError):
         found.finding("pulse")
@@ -359,25 +335,20 @@ def test_an_embedded_model_that_is_well() -> None:
     assert (found.space, found.scoring) == (LogprobSpace.RAW, "exact")
     assert found.label_mass == pytest.approx(0.8)
     assert (model.prefixes, model.checked) == (['{"topic": "'] * 4, [LABELS])
-    assert found.calls == len(model.requests) == 15
+    assert found.calls == len(model.requests) == 10
 
 
 def test_requests_of_an_examination() -> None:
-    """Requests are greedy unless a probe needs other settings, and omit an engine's settings."""
+    """Requests are greedy, and omit an engine's settings."""
     model = Model()
     examine(model, options={"top_p": 0.5, "temperature": 0.7, "n_ctx": 512})
-    under_schema = [request for request in model.requests if request.response_format is not None]
-    schema: Any = under_schema[0].response_format
+    schema: Any = model.requests[0].response_format
     assert schema["json_schema"]["schema"]["properties"]["topic"]["enum"] == list(LABELS)
-    assert {json.dumps(dict(request.options), sort_keys=True) for request in under_schema} == {
+    assert {json.dumps(dict(request.options), sort_keys=True) for request in model.requests} == {
         '{"temperature": 0, "top_p": 0.5}'
     }
-    assert [request.top_logprobs for request in under_schema] == [5, 5, 5, 20, 20, 20, 20, 20]
-    assert under_schema[0].messages == under_schema[1].messages == under_schema[2].messages
-    *_, prefill, first, second = model.requests
-    assert prefill.messages[-1]["role"] == "assistant"
-    assert first == second
-    assert dict(first.options) == {"top_p": 0.5, "temperature": 1, "seed": 11, "max_tokens": 32}
+    assert [request.top_logprobs for request in model.requests] == [5, 20, 20, 20, 20, 20]
+    assert model.requests[0].messages == model.requests[1].messages
 
 
 def test_a_model_without_a_temperature_is_sent_none() -> None:
@@ -391,8 +362,7 @@ def test_the_twin_runs_on_the_callers_loop() -> None:
     """`aexamine` has the same findings as `examine`."""
     found, again = asyncio.run(aexamine(Model(), now=NOON)), examine(Model())
     assert (found.examined, again.examined) == (NOON, None)
-    assert found.findings[:-1] == again.findings[:-1]
-    assert replace(found, examined=None, findings=again.findings) == again
+    assert replace(found, examined=None) == again
 
 
 def test_a_callable_is_examined_too() -> None:
@@ -400,8 +370,6 @@ def test_a_callable_is_examined_too() -> None:
 
     def my_model(messages: list[dict[str, str]]) -> object:
         request = CompletionRequest(messages=tuple(messages), response_format={}, top_logprobs=5)
-        if len(messages) != 2:
-            return {"choices": [{"message": {"content": "six"}}]}
         return asyncio.run(Model().complete(request))
 
     found = examine(my_model)
@@ -446,7 +414,6 @@ def test_one_alternative_tells_nothing_about_the_space(illegal: float) -> None:
     assert finding.verdict is FindingVerdict.UNKNOWN
     assert finding.detail.startswith("Only one alternative is reported")
     assert finding.detail.endswith("they are read as masked.")
-    assert found.finding("top_logprobs").verdict is FindingVerdict.WARNING
     assert (found.space, found.scoring) == (LogprobSpace.MASKED, "decode")
 
 
@@ -463,12 +430,11 @@ def test_the_space_does_not_depend_on_the_tokeniser(tokens: str, illegal: float,
 def test_no_logprobs_is_a_problem() -> None:
     """A model without log-probabilities is a problem, and the recommended scoring is "fused"."""
     found = examine(Model(ail=without_logprobs))
-    assert found.finding("logprobs").verdict is FindingVerdict.PROBLEM
-    assert 'scoring = "fused"' in found.finding("logprobs").remedy
-    assert [verdicts(found)[name] for name in ("space", "top_logprobs", "label_mass", "units")] == [
-        "unknown"
-    ] * 4
-    assert found.finding("determinism").verdict is FindingVerdict.OK
+    finding = found.finding("space")
+    assert finding.verdict is FindingVerdict.PROBLEM
+    assert finding.detail.startswith("No log-probabilities came with the answers")
+    assert 'scoring = "fused"' in finding.remedy
+    assert (verdicts(found)["label_mass"], verdicts(found)["units"]) == ("unknown", "unknown")
     assert (found.space, found.scoring, found.top_logprobs) == (LogprobSpace.NONE, "fused", 0)
     assert found.thresholds == Thresholds(high=0.85, low=0.60)
 
@@ -478,16 +444,16 @@ def test_logprobs_that_are_refused_are_done_without() -> None:
     model = Model(refuse=refusing("logprobs are not supported", when=lambda r: r.top_logprobs > 0))
     found = examine(model)
     assert verdicts(found)["enum"] == "ok"
-    finding = found.finding("logprobs")
+    finding = found.finding("space")
     assert finding.verdict is FindingVerdict.PROBLEM
-    assert finding.detail == "Refused together with enum output: logprobs are not supported"
-    assert (found.calls, found.scoring) == (11, "fused")
+    assert finding.detail == "Log-probabilities are refused: logprobs are not supported"
+    assert (found.calls, found.scoring) == (6, "fused")
 
 
 def test_without_logprobs_exact_scoring_may_still_be_possible() -> None:
     """Missing log-probabilities are only a warning where exact scoring works."""
     found = examine(Continuing(ail=without_logprobs))
-    assert found.finding("logprobs").verdict is FindingVerdict.WARNING
+    assert found.finding("space").verdict is FindingVerdict.WARNING
     assert (found.problems, found.scoring) == ((), "exact")
 
 
@@ -500,13 +466,13 @@ def test_tokens_must_spell_the_answer() -> None:
         return response
 
     found = examine(Model(ail=ail))
-    assert found.finding("logprobs").verdict is FindingVerdict.PROBLEM
-    assert "do not spell the label" in found.finding("logprobs").detail
+    assert found.finding("space").verdict is FindingVerdict.PROBLEM
+    assert "do not spell the label" in found.finding("space").detail
     assert found.scoring == "fused"
 
 
 def test_a_schema_that_is_refused_is_a_problem() -> None:
-    """A refused schema is a problem, and the probes without a schema still run."""
+    """A refused schema is a problem, and labels are scored all the same."""
     model = Continuing(refuse=refusing("no json_schema here", when=lambda r: r.response_format is not None))
     found = examine(model)
     finding = found.finding("enum")
@@ -517,9 +483,8 @@ def test_a_schema_that_is_refused_is_a_problem() -> None:
             "names a label."
         ),
     )
-    assert found.finding("logprobs").verdict is FindingVerdict.UNKNOWN
-    assert [verdicts(found)[name] for name in ("exact", "prefill", "seed", "latency")] == ["ok"] * 4
-    assert (found.scoring, found.calls) == ("exact", 12)
+    assert (verdicts(found)["space"], verdicts(found)["exact"]) == ("unknown", "ok")
+    assert (found.scoring, found.calls) == ("exact", 9)
 
 
 # --- alternatives -------------------------------------------------------------------------------
@@ -556,9 +521,8 @@ def test_the_largest_number_of_alternatives_is_found(limit: int, asked: list[int
     model = Listing(limit=limit)
     found = examine(model)
     assert found.top_logprobs == limit
-    assert found.finding("top_logprobs").detail == f"{asked[-1]} asked for, {limit} came back."
-    asked_in_all = [request.top_logprobs for request in model.requests if request.response_format]
-    assert asked_in_all == [5, 5, 5, *asked, *[min(asked[-1], 100)] * 4]
+    asked_in_all = [request.top_logprobs for request in model.requests]
+    assert asked_in_all == [5, *asked, *[min(asked[-1], 100)] * 4]
 
 
 @pytest.mark.parametrize(("most", "came"), [(5, 5), (20, 20)])
@@ -568,19 +532,15 @@ def test_a_number_that_is_refused_is_no_failure(most: int, came: int) -> None:
         limit=1000, refuse=refusing(f"at most {most}", when=lambda request: request.top_logprobs > most)
     )
     found = examine(model)
-    finding = found.finding("top_logprobs")
-    assert finding.verdict is FindingVerdict.OK
-    assert f"{came} came back; " in finding.detail
-    assert f"were refused (at most {most})" in finding.detail
-    assert (found.top_logprobs, verdicts(found)["space"]) == (came, "ok")
-    assert found.calls == 12 if most == 20 else 11
+    assert (found.top_logprobs, verdicts(found)["space"], found.problems) == (came, "ok", ())
+    assert found.calls == (7 if most == 20 else 6)
 
 
 def test_more_alternatives_than_requested_skip_steps() -> None:
     """A model that lists 100 alternatives at first is next asked for 1000."""
     model = Model(ail=listing(100))
     assert examine(model).top_logprobs == 100
-    assert [request.top_logprobs for request in model.requests][3] == 1000
+    assert [request.top_logprobs for request in model.requests][1] == 1000
 
 
 def test_vanishing_alternatives_end_the_search() -> None:
@@ -592,37 +552,7 @@ def test_vanishing_alternatives_end_the_search() -> None:
             return await super().complete(request)
 
     found = examine(Dropping())
-    assert (found.top_logprobs, found.finding("top_logprobs").detail) == (4, "5 asked for, 4 came back.")
-    assert found.space is LogprobSpace.MASKED
-
-
-# --- repeating ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("jitter", "verdict"), [(0.0, "ok"), (0.004, "ok"), (0.1, "warning")])
-def test_the_largest_difference_is_reported(jitter: float, verdict: str) -> None:
-    """The finding "determinism" reports the largest difference between equal requests."""
-
-    def ail(response: Response, number: int) -> object:
-        return values(lambda value: value - jitter * number if value < -0.01 else value)(response, 0)
-
-    finding = examine(Model(ail=ail)).finding("determinism")
-    assert finding.verdict == verdict
-    assert finding.detail.endswith(f"differ by up to {2 * jitter:.2g}.")
-
-
-def test_noise_far_below_is_not_compared() -> None:
-    """The finding "determinism" ignores improbable alternatives, here of -20 and -9999."""
-
-    def ail(response: Response, number: int) -> object:
-        for token in response["choices"][0]["logprobs"]["content"]:
-            token["top_logprobs"] += [
-                {"token": "~", "bytes": None, "logprob": -20.0 - number},
-                {"token": "-", "bytes": None, "logprob": -9999.0 - number},
-            ]
-        return response
-
-    assert examine(Model(ail=ail)).finding("determinism").detail.endswith("differ by up to 0.")
+    assert (found.top_logprobs, found.space) == (4, LogprobSpace.MASKED)
 
 
 # --- label mass ---------------------------------------------------------------------------------
@@ -684,7 +614,7 @@ def test_tokens_listed_twice_count_once() -> None:
     assert examine(Model(ail=ail)).finding("units").verdict is FindingVerdict.OK
 
 
-# --- exact scoring, prefill, seed ---------------------------------------------------------------
+# --- exact scoring ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -736,34 +666,6 @@ def test_failing_exact_scoring_is_a_problem(error: Exception) -> None:
     assert (len(model.prefixes), found.scoring) == (1, "decode")
 
 
-@pytest.mark.parametrize(
-    ("continued", "verdict"),
-    [
-        (" six, seven", "ok"),
-        ("One, two, three, four, five, six, seven", "ok"),
-        ("one, two, three", "warning"),
-        ("Sure! Here it is", "unknown"),
-        ("", "warning"),
-    ],
-)
-def test_a_begun_answer_is_continued_or_given_anew(continued: str, verdict: str) -> None:
-    """The finding "prefill" accepts an answer that is continued, or repeated from its beginning."""
-    assert examine(Model(continued=continued)).finding("prefill").verdict == verdict
-
-
-def test_a_seed_that_is_refused_leaves_it_unknown() -> None:
-    """A refused seed costs one call and leaves the finding "seed" unknown."""
-    model = Model(refuse=refusing("no seed", when=lambda request: "seed" in request.options))
-    found = examine(model)
-    finding = found.finding("seed")
-    assert (finding.verdict, finding.detail) == (
-        FindingVerdict.UNKNOWN,
-        "Temperature 1 with a seed brought no answer: no seed",
-    )
-    assert sum("seed" in request.options for request in model.requests) == 1
-    assert found.problems == ()
-
-
 # --- failures -----------------------------------------------------------------------------------
 
 
@@ -790,7 +692,7 @@ def test_first_failure_is_raised_without_answers() -> None:
     model = Model(refuse=refusing("API key not valid", when=lambda _: True))
     with pytest.raises(ProviderError, match="patient: API key not valid"):
         examine(model)
-    assert len(model.requests) == 8
+    assert len(model.requests) == 6
 
 
 def test_later_failures_are_findings() -> None:
@@ -801,27 +703,26 @@ def test_later_failures_are_findings() -> None:
     )
     model.next_failure = ProviderError("quota", provider="patient", status=401)
     found = examine(model)
-    unknown = dict.fromkeys(("space", "determinism", "label_mass", "seed"), "unknown")
-    others = {"enum": "warning", "exact": "problem", "prefill": "warning"}
+    unknown = dict.fromkeys(("space", "label_mass"), "unknown")
+    others = {"enum": "warning", "exact": "problem"}
     assert verdicts(found) == dict.fromkeys(FEATURES, "ok") | unknown | others
     assert "3 calls failed: quota" in found.finding("enum").detail
 
 
 @pytest.mark.parametrize("body", [None, {"choices": []}])
 def test_a_broken_body_is_a_finding(body: object) -> None:
-    """A broken body makes "enum" and "logprobs" problems, and "determinism" unknown."""
+    """A broken body makes "enum" and "space" problems."""
     found = examine(Model(ail=lambda _, __: body))
     assert found.finding("enum").verdict is FindingVerdict.PROBLEM
     assert "broken response" in found.finding("enum").detail
-    assert found.finding("logprobs").verdict is FindingVerdict.PROBLEM
-    assert found.finding("determinism").verdict is FindingVerdict.UNKNOWN
+    assert found.finding("space").verdict is FindingVerdict.PROBLEM
 
 
 def test_system_exit_does_not_end_the_loop() -> None:
     """SystemExit becomes a CalibrantError, and later examinations still run."""
     with pytest.raises(CalibrantError, match="patient: the model raised SystemExit"):
         examine(Model(refuse=lambda _: exit_error()))
-    assert examine(Model()).calls == 11
+    assert examine(Model()).calls == 6
 
 
 def exit_error() -> Exception:
@@ -893,12 +794,12 @@ PATHOLOGIES: dict[str, Callable[[], Model]] = {
 
 
 @pytest.mark.parametrize("name", PATHOLOGIES)
-def test_at_most_seventeen_calls_are_made(name: str) -> None:
-    """An examination takes at most 22 calls, has every finding, and is equal after JSON."""
+def test_few_calls_are_made(name: str) -> None:
+    """An examination takes at most 17 calls, has every finding, and is equal after JSON."""
     model = PATHOLOGIES[name]()
     found = examine(model, now=NOON)
-    assert found.calls == len(model.requests) <= 22
-    assert (found.calls == 17) is (name == "generous and embedded")
+    assert found.calls == len(model.requests) <= 17
+    assert (found.calls == 12) is (name == "generous and embedded")
     assert list(verdicts(found)) == FEATURES
     for finding in found.findings:
         assert finding.detail

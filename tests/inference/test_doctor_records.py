@@ -250,8 +250,8 @@ def test_credentials_and_timeouts_are_not_stored() -> None:
 
 def test_details_are_redacted_and_any_text() -> None:
     """A stored detail holds no key, and half a surrogate pair reads back unchanged."""
-    key = Finding(feature="seed", verdict=FindingVerdict.UNKNOWN, detail=f"got api_key={SECRET}")
-    half = Finding(feature="prefill", verdict=FindingVerdict.UNKNOWN, detail="came '\ud83d'")
+    key = Finding(feature="exact", verdict=FindingVerdict.UNKNOWN, detail=f"got api_key={SECRET}")
+    half = Finding(feature="alignment", verdict=FindingVerdict.UNKNOWN, detail="came '\ud83d'")
     assert SECRET not in save_examination(examined(findings=(key, half))).read_text()
     found = load_examination("openai/x")
     assert found is not None

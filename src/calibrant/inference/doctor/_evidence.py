@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +24,6 @@ from calibrant.core._prediction import LabelDistribution, LogprobSpace
 from calibrant.inference._answer_forms import AnswerForm, shaped
 from calibrant.inference.doctor import _readings as task
 from calibrant.inference.doctor._readings import TopicReading, read_topic, unit_fault
-from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import OpeningMasses, whole_label_distribution
 from calibrant.logprobs._walk import LabelWalk
 
@@ -35,8 +33,6 @@ _FIRST_TOP: Final = 5
 _MORE_TOP: Final = (20, 100, 1000)
 # As many alternatives as the rest of the examination asks for at most.
 _ENOUGH_TOP: Final = 100
-_REPEATS: Final = 3
-_SEED: Final = 11
 # More probability than this on texts that are no label, and the log-probabilities are not masked.
 _ILLEGAL_MASS: Final = 0.01
 
@@ -61,7 +57,7 @@ class FailedCall:
 
 
 class Alternatives(NamedTuple):
-    """Numbers of alternatives per token: requested, received and refused.
+    """Numbers of alternatives per token: requested and received.
 
     Attributes
     ----------
@@ -69,13 +65,10 @@ class Alternatives(NamedTuple):
         The largest number that was asked for and answered with log-probabilities; 0 where none was.
     came : int
         Most that came back.
-    refused : tuple of (int, str) or None
-        A number that was refused, and the reason.
     """
 
     asked: int = 0
     came: int = 0
-    refused: tuple[int, str] | None = None
 
 
 class ScoredText(NamedTuple):
@@ -103,8 +96,6 @@ class Evidence:
         Space in which the setup reads its log-probabilities.
     answers : sequence of TopicReading or FailedCall
         To the texts of the built-in task, in order; empty where the schema is refused.
-    repeats : sequence of TopicReading or FailedCall
-        To the first of them, asked again and again.
     off_topic : TopicReading or FailedCall
         To a question that no label answers.
     answer_form : AnswerForm or None
@@ -116,31 +107,21 @@ class Evidence:
         Number that comes with a token.
     scored : sequence of ScoredText, FailedCall or None
         The texts scored exactly, or the sentence on why they are not; None where the client cannot be asked that way.
-    continued : str or FailedCall
-        Text that followed an answer that was begun.
-    drawn : sequence of (str or FailedCall)
-        Answers to one question under one seed.
-    seconds : sequence of float
-        Wall time of the calls that were answered.
     """
 
     claimed: LogprobSpace
     answers: Sequence[TopicReading | FailedCall] = ()
-    repeats: Sequence[TopicReading | FailedCall] = ()
     off_topic: TopicReading | FailedCall = FailedCall("")
     answer_form: AnswerForm | None = AnswerForm.SCHEMA
     refused_schema: str = ""
     refused_logprobs: str = ""
     alternatives: Alternatives = Alternatives()
     scored: Sequence[ScoredText] | FailedCall | None = None
-    continued: str | FailedCall = ""
-    drawn: Sequence[str | FailedCall] = ()
-    seconds: Sequence[float]
 
     @cached_property
     def readings(self) -> tuple[TopicReading, ...]:
         """Readings of the answers received under the schema."""
-        answers = (*self.answers, *self.repeats, self.off_topic)
+        answers = (*self.answers, self.off_topic)
         return tuple(answer for answer in answers if isinstance(answer, TopicReading))
 
     @cached_property
@@ -195,7 +176,7 @@ class Evidence:
 
 
 class ExaminationCalls:
-    """Sequential calls of an examination, counted and timed, without retries.
+    """Sequential calls of an examination, counted, without retries.
 
     Parameters
     ----------
@@ -212,8 +193,8 @@ class ExaminationCalls:
         Calls made so far.
     form : AnswerForm
         Form in which questions of the built-in task are asked.
-    seconds : list of float
-        Wall time of those that were answered, in seconds.
+    answered : int
+        Calls that were answered.
     first_error : ProviderError or None
         The first failure.
     """
@@ -224,7 +205,7 @@ class ExaminationCalls:
         self.client = client
         self.made = 0
         self.form = AnswerForm.SCHEMA
-        self.seconds: list[float] = []
+        self.answered = 0
         self.first_error: ProviderError | None = None
         # Greedy, whatever the user's own temperature; None says that the model takes none.
         temperature = {} if options.get("temperature", 0) is None else {"temperature": 0}
@@ -243,20 +224,8 @@ class ExaminationCalls:
         answer = await self.make(lambda: self.client.complete(asked))
         return answer if isinstance(answer, FailedCall) else read_topic(answer, form=self.form)
 
-    async def text(self, messages: tuple[Message, ...], options: Mapping[str, Any]) -> str | FailedCall:
-        """Return the text of an answer requested without a schema, or the failed call."""
-        request = CompletionRequest(messages=messages, top_logprobs=0, options={**self._options, **options})
-        answer = await self.make(lambda: self.client.complete(request))
-        if isinstance(answer, FailedCall):
-            return answer
-        try:
-            completion = read_completion(answer)
-        except CalibrantError as error:
-            return FailedCall(str(error))
-        return completion.text if completion.text.strip() else FailedCall("the answer is empty")
-
     async def make(self, call: Callable[[], Awaitable[_T]]) -> _T | FailedCall:
-        """Return the answer of one call, or the failed call; count and time it.
+        """Return the answer of one call, or the failed call, and count it.
 
         Raises
         ------
@@ -267,7 +236,6 @@ class ExaminationCalls:
         self.made += 1
         if self._on_call is not None:
             self._on_call(self.made)
-        start = time.perf_counter()
         try:
             answer = await call()
         except (SystemExit, KeyboardInterrupt) as error:
@@ -276,33 +244,28 @@ class ExaminationCalls:
         except ProviderError as error:
             status = error.status or 0
             about_request = 400 <= status < 500 and status not in NOT_ABOUT_THE_REQUEST
-            if not self.seconds and not about_request:
+            if not self.answered and not about_request:
                 raise
             self.first_error = self.first_error or error
             return FailedCall(str(error).removeprefix(f"{error.provider}: "))
-        self.seconds.append(time.perf_counter() - start)
+        self.answered += 1
         return answer
 
 
 async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
-    """Collect the evidence with at most 22 calls.
+    """Collect the evidence with at most 17 calls.
 
     Raises
     ------
     ProviderError
         No call was answered.
     """
-    evidence = Evidence(claimed=claimed, seconds=calls.seconds)
+    evidence = Evidence(claimed=claimed)
     evidence.answer_form = await _answer_form(calls, evidence)
     if evidence.answer_form in {AnswerForm.JSON, AnswerForm.TEXT} and claimed is LogprobSpace.MASKED:
         evidence.claimed = LogprobSpace.RAW  # without a schema nothing is masked
     evidence.scored = await _score(calls)
-    evidence.continued = await calls.text(task.COUNTING, {"max_tokens": 8})
-    sampling = {"temperature": 1, "seed": _SEED, "max_tokens": 32}
-    evidence.drawn = [await calls.text(task.LOTTERY, sampling)]
-    if not isinstance(evidence.drawn[0], FailedCall):
-        evidence.drawn = [*evidence.drawn, await calls.text(task.LOTTERY, sampling)]
-    if not calls.seconds and calls.first_error is not None:
+    if not calls.answered and calls.first_error is not None:
         raise calls.first_error
     return evidence
 
@@ -347,7 +310,6 @@ async def _classify_all(
     calls: ExaminationCalls, evidence: Evidence, first: TopicReading, *, top: int
 ) -> None:
     """Ask the questions of the built-in task in the form of its first answer."""
-    evidence.repeats = [first, *[await calls.classify(0, top=top) for _ in range(_REPEATS - 1)]]
     if top:
         evidence.alternatives = await _alternatives(calls, first)
         top = min(max(top, evidence.alternatives.asked), _ENOUGH_TOP)
@@ -364,7 +326,7 @@ async def _alternatives(calls: ExaminationCalls, first: TopicReading) -> Alterna
             continue
         more = await calls.classify(0, top=wanted)
         if isinstance(more, FailedCall):
-            return best._replace(refused=(wanted, more.reason))
+            return best
         came = _listed(more)
         if came:
             best = Alternatives(asked=wanted, came=max(came, best.came))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from calibrant.core._completion import Client, Token
+from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LOW_LABEL_MASS, LogprobSpace, Outcome
 from calibrant.inference._answer_forms import AnswerForm
@@ -32,10 +31,6 @@ _FAMILIES: Final = (
     Thresholds(high=0.95, low=0.80),
     Thresholds(high=0.85, low=0.60),
 )
-# Log-probabilities that move by more than this between equal calls are worth a warning (1 % of a probability).
-_JITTER: Final = 0.01
-# Alternatives less probable than this differ in any engine; they are compared as if they were this.
-_NOISE: Final = math.log(1e-3)
 _FUSED: Final = 'scoring = "fused" under [model], which needs none'
 
 _Judgement: TypeAlias = tuple[FindingVerdict, str, str]
@@ -53,7 +48,7 @@ def examine(
 ) -> Examination:
     """Ask a model a few cheap questions, and judge its log-probabilities by the answers.
 
-    At most 22 calls, one after the other, none of them repeated when it fails. Nothing is stored:
+    At most 17 calls, one after the other, none of them repeated when it fails. Nothing is stored:
     see `save_examination`.
 
     Parameters
@@ -237,28 +232,13 @@ def _enum(evidence: Evidence) -> _Judgement:
     return _ok(f"{detail}.")
 
 
-def _logprobs(evidence: Evidence) -> _Judgement:
-    remedy = f"Use {_FUSED}; or another model."
-    verdict = _warning if evidence.exact_scores else _problem
-    if evidence.answer_form is None and not evidence.readings:
-        return _unknown("There is no enum output that they could come with.")
-    if evidence.refused_logprobs:
-        return verdict(f"Refused together with enum output: {evidence.refused_logprobs}", remedy)
-    readings = evidence.readings
-    reported = [reading for reading in readings if reading.tokens]
-    if not reported:
-        return verdict("None came with the answers: predictions carry no confidence.", remedy)
-    if not evidence.fault and not any(reading.prediction.distribution for reading in reported):
-        return verdict("They came, but their tokens do not spell the label: there is no confidence.", remedy)
-    detail = f"They came with {len(reported)} of {len(readings)} answers"
-    if len(reported) < len(readings):
-        return _warning(f"{detail}.", "Rows without them carry no confidence: classify those again.")
-    return _ok(f"{detail}.")
-
-
 def _space(evidence: Evidence) -> _Judgement:
     claimed, space = evidence.claimed, evidence.shown_space
     if space is None:
+        missing = _missing_logprobs(evidence)
+        if missing:
+            verdict = _warning if evidence.exact_scores else _problem
+            return verdict(missing, f"Use {_FUSED}; or another model.")
         return _unknown(f"{_unknown_space(evidence)}; they are read as {claimed.value}.")
     illegal = max(opening.illegal for opening in evidence.openings)
     if space is LogprobSpace.RAW:
@@ -277,6 +257,20 @@ def _space(evidence: Evidence) -> _Judgement:
     return _problem(detail, f"{setting}{exact}.")
 
 
+def _missing_logprobs(evidence: Evidence) -> str:
+    """Return how log-probabilities of the answers are missing; empty if they are not, or nothing was answered."""
+    if not evidence.readings:
+        return ""
+    if evidence.refused_logprobs:
+        return f"Log-probabilities are refused: {evidence.refused_logprobs}"
+    reported = [reading for reading in evidence.readings if reading.tokens]
+    if not reported:
+        return "No log-probabilities came with the answers: predictions carry no confidence."
+    if not evidence.fault and not any(reading.prediction.distribution for reading in reported):
+        return "The tokens of the log-probabilities do not spell the label: there is no confidence."
+    return ""
+
+
 def _unknown_space(evidence: Evidence) -> str:
     """Return the reason for an unknown space."""
     if evidence.claimed is LogprobSpace.NONE:
@@ -288,52 +282,6 @@ def _unknown_space(evidence: Evidence) -> str:
     if not any(opening.listed > 1 for opening in evidence.openings):
         return "Only one alternative is reported, so what else the model may write cannot be seen"
     return "No text that is no label had any probability, but a question off the topic could not be read"
-
-
-def _top_logprobs(evidence: Evidence) -> _Judgement:
-    alternatives = evidence.alternatives
-    if not alternatives.came:
-        return _unknown("No alternatives were reported.")
-    detail = f"{alternatives.asked} asked for, {alternatives.came} came back"
-    if alternatives.refused is not None:
-        detail += "; {} were refused ({})".format(*alternatives.refused)
-    if alternatives.came == 1:
-        return _warning(
-            f"{detail}.",
-            "The probabilities of labels that are not answered are bounds only; prefer another endpoint.",
-        )
-    return _ok(f"{detail}.")
-
-
-def _determinism(evidence: Evidence) -> _Judgement:
-    readings = [one for one in evidence.repeats if isinstance(one, TopicReading) and one.prediction.text]
-    if len(readings) < 2:
-        return _unknown("The same call could not be repeated.")
-    texts = {reading.prediction.text for reading in readings}
-    if len(texts) > 1:
-        return _warning(
-            f"{len(texts)} different answers to {len(readings)} equal calls at temperature 0.",
-            "Expect answers to change between runs; an embedded engine repeats itself with n_parallel = 1.",
-        )
-    if not readings[0].tokens or evidence.fault:
-        return _ok(f"The same answer to {len(readings)} equal calls at temperature 0.")
-    gap = max(_gap(readings[0].tokens, other.tokens) for other in readings[1:])
-    detail = f"The same answer to {len(readings)} equal calls; log-probabilities differ by up to {gap:.2g}."
-    if gap > _JITTER:
-        return _warning(detail, "Confidence moves by that much between runs: keep thresholds off the edge.")
-    return _ok(detail)
-
-
-def _gap(first: Sequence[Token], second: Sequence[Token]) -> float:
-    """Return the largest difference of log-probabilities between two equal answers, in nats."""
-    gaps = [0.0]
-    for one, other in zip(first, second, strict=False):
-        gaps.append(abs(max(one.logprob, IMPOSSIBLE) - max(other.logprob, IMPOSSIBLE)))
-        values = dict(other.top)
-        gaps += [
-            abs(max(value, _NOISE) - max(values[data], _NOISE)) for data, value in one.top if data in values
-        ]
-    return max(gaps)
 
 
 def _label_mass(evidence: Evidence) -> _Judgement:
@@ -404,33 +352,6 @@ def _exact(evidence: Evidence) -> _Judgement:
     return _ok(f"{len(scored)} of {len(scored)} texts were scored on {basis}.")
 
 
-def _prefill(evidence: Evidence) -> _Judgement:
-    continued = evidence.continued
-    if isinstance(continued, FailedCall):
-        return _warning(f"An answer that is begun is refused: {continued.reason}")
-    text = " ".join(continued.casefold().split())
-    text = text.removeprefix("one, two, three, four, five,").lstrip(" ,.")
-    if text.startswith(("six", "6")):
-        return _ok("An answer that is begun is continued.")
-    if text.startswith(("one", "1")):
-        return _warning("An answer that is begun is not continued but given anew.")
-    return _unknown(f"After a beginning came {continued.strip()[:40]!r}, neither its end nor a new one.")
-
-
-def _seed(evidence: Evidence) -> _Judgement:
-    failed = [draw.reason for draw in evidence.drawn if isinstance(draw, FailedCall)]
-    if failed:
-        return _unknown(f"Temperature 1 with a seed brought no answer: {failed[0]}")
-    if len(set(evidence.drawn)) == 1:
-        return _ok("The same answer twice at temperature 1.")
-    return _warning("Two answers at temperature 1, in spite of one seed: samples cannot be repeated.")
-
-
-def _latency(evidence: Evidence) -> _Judgement:
-    seconds = statistics.median(evidence.seconds)
-    return _ok(f"{seconds:.3g} s, median of {len(evidence.seconds)} calls.")
-
-
 def _ok(detail: str) -> _Judgement:
     return FindingVerdict.OK, detail, ""
 
@@ -449,6 +370,5 @@ def _problem(detail: str, remedy: str) -> _Judgement:
 
 # The name of a probe is that of its function.
 _PROBES: Final[tuple[Callable[[Evidence], _Judgement], ...]] = (
-    *(_enum, _logprobs, _space, _top_logprobs, _determinism, _label_mass, _units, _alignment),
-    *(_exact, _prefill, _seed, _latency),
+    *(_enum, _space, _label_mass, _units, _alignment, _exact),
 )

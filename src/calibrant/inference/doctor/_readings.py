@@ -44,18 +44,6 @@ QUESTIONS: Final[tuple[tuple[Message, ...], ...]] = (
 )
 """The texts as questions, and one off the topic."""
 
-COUNTING: Final[tuple[Message, ...]] = (
-    {"role": "system", "content": "Count to ten in words, separated by commas."},
-    {"role": "user", "content": "Begin."},
-    {"role": "assistant", "content": "one, two, three, four, five,"},
-)
-"""An answer that is begun: whoever continues it writes "six"."""
-
-LOTTERY: Final[tuple[Message, ...]] = (
-    {"role": "user", "content": "Write five random whole numbers between 1 and 10000, separated by commas."},
-)
-"""A question with very many answers."""
-
 SCHEMA: Final = enum_schema(LABELS, _FIELD)
 
 # A log-probability may exceed 0 by this much: rounding.

@@ -81,8 +81,7 @@ class Finding:
     Attributes
     ----------
     feature : str
-        Name of the probe: ``enum``, ``logprobs``, ``space``, ``top_logprobs``, ``determinism``,
-        ``label_mass``, ``units``, ``alignment``, ``exact``, ``prefill``, ``seed`` or ``latency``.
+        Name of the probe: ``enum``, ``space``, ``label_mass``, ``units``, ``alignment`` or ``exact``.
     verdict : FindingVerdict
         Its verdict.
     detail : str
