@@ -177,7 +177,7 @@ def lines_of(start: int, rows: int) -> bytes:
 
     from calibrant.core import Example, LabelDistribution, Outcome, Prediction, Usage
     from calibrant.core._prediction import LogprobSpace
-    from calibrant.runs._records import row_line
+    from calibrant.runs._rows import row_line
 
     rng = np.random.default_rng(start)
     found = []

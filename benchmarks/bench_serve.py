@@ -37,10 +37,10 @@ from typing import Any
 import aiohttp
 import numpy as np
 
-from calibrant.assembly import export
 from calibrant.core import Task
 from calibrant.evaluation import BatchEvaluator, Dataset
 from calibrant.inference import Classifier
+from calibrant.tuned import Tuned
 
 MOST_ADDED_MS = 10.0
 MOST_GROWTH_MIB = 5.0
@@ -94,7 +94,7 @@ def make_bundle(folder: Path, base: str) -> Path:
         BatchEvaluator(classifier).evaluate(
             Dataset(source=task.sources["test"], labels=task.labels), out=folder / "run"
         )
-    export(folder / "run", folder / "bundle", task=task)
+    Tuned.from_run(folder / "run", task=task).save(folder / "bundle")
     return folder / "bundle"
 
 

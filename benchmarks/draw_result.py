@@ -15,8 +15,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from calibrant.evaluation import load_predictions
 from calibrant.reports import write_report
+from calibrant.runs import SavedRows
 
 OUT = Path(__file__).parent.parent / "docs" / "assets" / "result.svg"
 CHARTS = {
@@ -74,7 +74,7 @@ def main() -> None:
         copied = Path(aside) / options.evaluation.name
         shutil.copytree(options.evaluation, copied)
         calibration = json.loads((options.certified_by / "calibration.json").read_text(encoding="utf-8"))
-        accepted = load_predictions(copied).confidence >= calibration["certified"]["threshold"]
+        accepted = SavedRows.load(copied).confidence >= calibration["certified"]["threshold"]
         calibration["certified"]["coverage"] = float(accepted.mean())  # of these rows
         (copied / "calibration.json").write_text(json.dumps(calibration), encoding="utf-8")
         page = write_report(copied, out=Path(aside) / "report.html")

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from calibrant.core import ConfigurationError, DataError, Outcome
 from calibrant.core._rows import Row, read_rows
 from calibrant.core._sections import Amount, Count, Section, Share, describe_problem, line_of, parse_toml
-from calibrant.evaluation import SavedPredictions, load_predictions
 from calibrant.inference import open_embedder
 from calibrant.inference._loop import run_sync
+from calibrant.runs import SavedRows
 from routing_simulation._recording import Recording
 from routing_simulation._scenario import Change, Scenario, SimulatedProvider
 
@@ -220,7 +220,7 @@ def _one_or_all(values: tuple[float, ...]) -> float | tuple[float, ...]:
 
 def _predictions(paths: Sequence[Path]) -> Source:
     """Return the outcome of every provider on every row: full information."""
-    runs = [load_predictions(path) for path in paths]
+    runs = [SavedRows.load(path) for path in paths]
     orders = [np.argsort(run.index) for run in runs]
     for run, order in zip(runs[1:], orders[1:], strict=True):
         _check_same_rows(runs[0], orders[0], run, order)
@@ -245,7 +245,7 @@ def _predictions(paths: Sequence[Path]) -> Source:
     )
 
 
-def _columns(run: SavedPredictions, order: NDArray[np.intp]) -> dict[str, NDArray[np.float64]]:
+def _columns(run: SavedRows, order: NDArray[np.intp]) -> dict[str, NDArray[np.float64]]:
     success = np.array([run.outcomes[row] is not Outcome.ERROR for row in order], dtype=np.float64)
     correct = run.correct[order].astype(np.float64)
     quality = np.where(correct < 0, np.nan, correct)
@@ -258,7 +258,7 @@ def _columns(run: SavedPredictions, order: NDArray[np.intp]) -> dict[str, NDArra
 
 
 def _check_same_rows(
-    first: SavedPredictions, order: NDArray[np.intp], other: SavedPredictions, its: NDArray[np.intp]
+    first: SavedRows, order: NDArray[np.intp], other: SavedRows, its: NDArray[np.intp]
 ) -> None:
     """Raise unless two runs are about the same texts."""
     mine, theirs = first.index[order], other.index[its]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from calibrant.core._lazy import lazy_names
+from calibrant.core._lazy import lazy_names, supply
 
 if TYPE_CHECKING:
     from calibrant.adapters import ConfidenceAdapter
-    from calibrant.assembly import load
     from calibrant.cascade import Cascade
     from calibrant.core import (
         CalibrantError,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from calibrant.inference import Classifier
     from calibrant.optimization import optimize
     from calibrant.scoring import LinearBlendScoring, SigmoidScoring, ThresholdScoring
+    from calibrant.tuned import load
 
     __version__: str
 
@@ -57,7 +57,6 @@ _find, __dir__ = lazy_names(
     __name__,
     {
         "calibrant.adapters": "ConfidenceAdapter",
-        "calibrant.assembly": "load",
         "calibrant.cascade": "Cascade",
         "calibrant.core": (
             "CalibrantError Example Field FieldLabels HierarchicalLabels LabelDistribution LabelSet "
@@ -67,6 +66,7 @@ _find, __dir__ = lazy_names(
         "calibrant.inference": "Classifier",
         "calibrant.optimization": "optimize",
         "calibrant.scoring": "LinearBlendScoring SigmoidScoring ThresholdScoring",
+        "calibrant.tuned": "load",
     },
 )
 
@@ -78,3 +78,13 @@ def __getattr__(name: str) -> object:
 
         return version("calibrant")
     return _find(name)
+
+
+def _tuned_files() -> object:
+    from calibrant.tuned import _supplied  # noqa: PLC0415 (seldom needed)
+
+    return _supplied
+
+
+# A `Tuned` is made far below the package that saves and opens it.
+supply("tuned classifiers", _tuned_files)

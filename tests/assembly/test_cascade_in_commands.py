@@ -244,9 +244,10 @@ def test_a_broken_step_is_named_with_its_line(task: Path, tmp_path: Path, health
     lines = path.read_text().splitlines(keepends=True)
     assert healthy in lines[1]
     path.write_text("".join([lines[0], lines[1].replace(healthy, broken), *lines[2:]]))
-    for command in (("report", out), ("evaluate", task, "--out", out, "--no-cache")):
-        result = run(*command, code=2)
-        assert "predictions.jsonl:2: expected the line of a row, got one that does not fit" in result.stderr
+    reported = run("report", out, code=2)
+    assert "predictions.jsonl:2: expected the steps or parts of an answer" in reported.stderr
+    resumed = run("evaluate", task, "--out", out, "--no-cache", code=2)
+    assert "predictions.jsonl:2: expected the line of a row, got one that does not fit" in resumed.stderr
 
 
 def test_cached_rows_count_no_calls(task: Path, tmp_path: Path, opened: Opened) -> None:

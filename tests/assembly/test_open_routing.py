@@ -173,10 +173,10 @@ def test_a_cascade_of_routing_has_its_ladder() -> None:
     router = open_router(settings(routing="cascade", cascade={**limits, **judge}))
     assert isinstance(router, CascadeRouter)
     assert router.classifier_mode == "judge"
-    assert router.ladder().settles(0.7)
+    assert router.ladder().ends_with(0.7)
     steps = router.ladder()
-    assert [steps.settles(0.69), steps.settles(0.69)] == [False, True]
-    assert router.ladder().settles(0.1, tokens=90)
+    assert [steps.ends_with(0.69), steps.ends_with(0.69)] == [False, True]
+    assert router.ladder().ends_with(0.1, tokens=90)
     repetitive = "a b c a b c a b c a b c and then something else entirely"
     plain = open_router(settings(routing="cascade"))
     assert isinstance(plain, CascadeRouter)

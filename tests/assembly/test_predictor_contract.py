@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.assembly import export, load, open_classifier
+from calibrant.assembly import open_classifier
 from calibrant.cascade import Cascade
 from calibrant.core import Example, LimitReachedError, Limits, Prediction, Predictor, Stop, Task
 from calibrant.core._predictor import Query
@@ -20,6 +20,7 @@ from calibrant.inference import Classifier
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._loop import ask
 from calibrant.testing import FakeClient, MemoryJournal
+from calibrant.tuned import Tuned, load
 
 LABELS = ["cat", "dog"]
 Open = Callable[[FakeClient], BasePredictor]
@@ -54,7 +55,7 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     rows = [Example(input=f"row {number}", answer=LABELS[number % 2]) for number in range(40)]
     with classifier(make()) as asked:
         BatchEvaluator(asked).evaluate(rows, out=tmp_path / "run", about={"task": "animals"})
-    export(tmp_path / "run", tmp_path / "bundle", task=task(), model="small")
+    Tuned.from_run(tmp_path / "run", task=task(), model="small").save(tmp_path / "bundle")
     return lambda client: load(tmp_path / "bundle", model=client)
 
 

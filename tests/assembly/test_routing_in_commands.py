@@ -96,7 +96,7 @@ def test_commands_of_one_model_refuse_routing(task: WriteRouted, tmp_path: Path,
 
 
 def test_evaluate_reports_every_provider(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
-    """`evaluate` prints calls, failures, tokens and cost of every provider."""
+    """`evaluate` prints calls, failures, tokens and cost of every provider; a question of ours costs, too."""
     result = run("evaluate", task(), "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
     lines = table(result)
     start = next(number for number, line in enumerate(lines) if line[0] == "provider")
@@ -105,7 +105,7 @@ def test_evaluate_reports_every_provider(task: WriteRouted, servers: Servers, tm
     asked = [len(server.requests) for server in servers]
     assert first[:4] == ["broken", str(asked[0]), str(asked[0]), "0"]
     assert second[:4] == ["healthy", "12", "0", "0"]
-    assert second[6] == "$3.0000"
+    assert second[6] == "$3.2500"
     assert 1 <= asked[0] <= 3
     assert lines[1][:2] == ["accuracy, all rows", lines[1][1]]
     assert lines[1][1].startswith("1.000")

@@ -10,10 +10,10 @@ import pytest
 
 import calibrant
 from bundle_runs import run
-from calibrant.assembly import export, read_bundle
-from calibrant.assembly._task_record import task_from_record, task_to_record
 from calibrant.core import HierarchicalLabels, LabelSet, OrdinalLabels, StateError, Task
 from calibrant.reports import write_report
+from calibrant.tuned import Tuned
+from calibrant.tuned._task_record import task_from_record, task_to_record
 from command_line import prediction_rows
 from fault_server import FaultServer
 
@@ -120,8 +120,8 @@ def test_the_report_refuses_a_damaged_structure(make: Make) -> None:
 def test_bundles_hold_the_structure(make: Make, tmp_path: Path, structure: str, labels: LabelSet) -> None:
     """A bundle and its loaded classifier have the run's label set with its structure."""
     path = make("run", structure)
-    export(path, tmp_path / "bundle")
-    bundle = read_bundle(tmp_path / "bundle")
+    Tuned.from_run(path).save(tmp_path / "bundle")
+    bundle = Tuned.load(tmp_path / "bundle")
     assert bundle.labels == labels
     names = [figure.name for figure in bundle.figures]
     assert ("credit" in names) is (structure != "")

@@ -12,10 +12,11 @@ import pytest
 
 from calibrant.calibration import load_calibrator
 from calibrant.core import DataError, Example, StateError
-from calibrant.evaluation import BatchEvaluator, calibrate_predictions, load_predictions
+from calibrant.evaluation import BatchEvaluator, calibrate_predictions
 from calibrant.inference import Classifier
 from calibrant.metrics import brier_score, expected_calibration_error
 from calibrant.reports import write_report
+from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
 from command_line import command, done, json_of, recorded_rows, refusal, write_rows
 
@@ -53,7 +54,7 @@ def test_it_learns_what_confidence_is_worth(tmp_path: Path) -> None:
 
 def test_the_held_out_numbers_are_those_of_the_other_half(tmp_path: Path) -> None:
     """The held-out figures equal those computed by hand on the rows that were not fitted."""
-    found = calibrate_predictions(load_predictions(write_rows(tmp_path / "p.jsonl", rows(400))), seed=3)
+    found = calibrate_predictions(SavedRows.load(write_rows(tmp_path / "p.jsonl", rows(400))), seed=3)
     data = rows(400)
     fitted = set(found.selection.calibrator.rows_.ids)
     assert len(fitted) == found.fit_rows == 200
@@ -84,11 +85,11 @@ def test_rows_of_one_text_stay_in_one_half(tmp_path: Path) -> None:
     data = rows(200)
     for row in data:
         row["input"] = f"text {row['index'] % 50}"
-    assert calibrate_predictions(load_predictions(write_rows(tmp_path / "p.jsonl", data))).fit_rows == 100
+    assert calibrate_predictions(SavedRows.load(write_rows(tmp_path / "p.jsonl", data))).fit_rows == 100
     for row in data:
         row["input"] = "always the same"
     with pytest.raises(DataError, match="rows of one text stay together"):
-        calibrate_predictions(load_predictions(write_rows(tmp_path / "p.jsonl", data)))
+        calibrate_predictions(SavedRows.load(write_rows(tmp_path / "p.jsonl", data)))
 
 
 def test_the_seed_decides(tmp_path: Path) -> None:
@@ -209,11 +210,11 @@ def test_suggestions_say_that_they_promise_nothing(tmp_path: Path) -> None:
 
 
 def test_a_low_label_mass_is_said(tmp_path: Path) -> None:
-    """Low label mass is counted in every layout of a row; mass in the space "outer" or on an error is not."""
+    """Low label mass is counted; mass in the space "outer" or on an error is not."""
     found = rows(80)
     found[0] |= {"label_mass": 0.1, "unresolved_mass": 0.1, "space": "exact"}
-    found[1] |= {"distribution": {"label_mass": 0.2, "unresolved_mass": 0.2, "space": "raw"}}
-    found[2] |= {"parts": [{"distribution": {"label_mass": 0.2, "unresolved_mass": 0.0, "space": "raw"}}]}
+    found[1] |= {"label_mass": 0.2, "unresolved_mass": 0.2, "space": "raw"}
+    found[2] |= {"label_mass": 0.2, "space": "raw"}
     found[3] |= {"label_mass": 0.2, "unresolved_mass": 0.3, "space": "raw"}
     found[4] |= {"label_mass": "heavy", "space": "outer"}
     found[5] |= {"label_mass": 0.1, "space": "exact", "outcome": "error"}
@@ -312,7 +313,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     ("metrics", "said"),
     [
         ({"complete": True}, ""),
-        ({}, ""),  # of a search: result.json
+        ({"best_candidate": {"system_prompt": "p"}, "model": "m"}, ""),
         ({"complete": False, "stopped": "Ctrl-C"}, "holds a run that ended early (Ctrl-C)"),
         (None, "has neither metrics.json nor result.json"),
     ],
@@ -322,10 +323,12 @@ def test_an_unfinished_run_is_noticed(tmp_path: Path, metrics: dict[str, Any] | 
     run_directory = tmp_path / "run"
     run_directory.mkdir()
     write_rows(run_directory / "predictions.jsonl", rows(200))
-    (run_directory / "run.json").write_text('{"prompt": "p", "user_template": null, "model": "m"}')
+    (run_directory / "run.json").write_text(
+        '{"schema_version": 1, "prompt": "p", "user_template": null, "model": "m"}'
+    )
     if metrics is not None:
-        name = "metrics.json" if metrics else "result.json"
-        (run_directory / name).write_text(json.dumps(metrics))
+        name = "metrics.json" if "complete" in metrics else "result.json"
+        (run_directory / name).write_text(json.dumps({"schema_version": 1, **metrics}))
     found = done(run(run_directory, "--out", tmp_path / "out"))
     assert said in found.stderr
     assert ("warning" in found.stderr) == bool(said)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from calibrant.core import ConfigurationError
-from calibrant.evaluation import compare_predictions, load_predictions
+from calibrant.evaluation import compare_predictions
 from calibrant.metrics import holm, paired_comparison
+from calibrant.runs import SavedRows
 from command_line import command, done, recorded_rows, refusal, write_rows
 
 run = command("compare")
@@ -119,7 +120,7 @@ def test_there_must_be_something_to_compare(tmp_path: Path) -> None:
     interval = one["differences"][0]["comparison"]["interval"]
     assert interval["lower"] < 0.0 < interval["upper"]
     with pytest.raises(ConfigurationError, match="level"):
-        compare_predictions([load_predictions(a)] * 2, level=1.0)
+        compare_predictions([SavedRows.load(a)] * 2, level=1.0)
 
 
 def test_numbers_that_are_not_known_are_dashes(tmp_path: Path) -> None:

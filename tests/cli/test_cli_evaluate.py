@@ -347,7 +347,7 @@ def test_terminals_show_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 COMMAND = """
 import json, sys, urllib.request
 from calibrant.cli._app import main
-from calibrant.clients import CallableClient
+from calibrant.clients._callable import CallableClient
 from calibrant.testing import fake_model
 
 ADDRESS = sys.argv.pop(1)

@@ -12,9 +12,9 @@ import pytest
 import calibrant
 import command_line
 from biased_model import BUDGET, run
-from calibrant.assembly import export
 from calibrant.core import ConfigurationError
 from calibrant.testing import FakeClient
+from calibrant.tuned import Tuned
 from command_line import refusal
 from synonyms import KNOWN, LABELS, UNSEEN, install_model2vec, texts, without_model2vec
 
@@ -58,7 +58,7 @@ def test_a_search_embeds_its_head(task: Path, tmp_path: Path, monkeypatch: pytes
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["final"]["head"]["embedding"] == "model2vec:here"
     assert result["final"]["score"]["accuracy"]["estimate"] == 1.0
-    export(tmp_path / "run", tmp_path / "bundle")
+    Tuned.from_run(tmp_path / "run").save(tmp_path / "bundle")
     assert "model2vec:here" in (tmp_path / "bundle" / "head.json").read_text()
     with calibrant.load(tmp_path / "bundle") as loaded:
         assert [one.label for one in loaded.classify_many(UNSEEN[0])] == UNSEEN[1]

@@ -138,12 +138,12 @@ def test_reading_a_missing_database_is_an_error(database: Path) -> None:
     assert not database.exists()
 
 
-def test_a_newer_database_is_an_error(database: Path) -> None:
-    """A newer database is an error that says to install the newer calibrant."""
+def test_a_database_of_another_version_is_an_error(database: Path) -> None:
+    """A database of another schema version is an error that says what to use."""
     EvaluationHistory(database)
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("UPDATE calibrant_versions SET version = 7")
-    assert "got 7: install the newer calibrant" in refusal(run("history", "list", "--history", database))
+    assert "got 7: use the calibrant that wrote it" in refusal(run("history", "list", "--history", database))
 
 
 # --- evaluation runs ----------------------------------------------------------------------------

@@ -18,11 +18,11 @@ import pytest
 from pyarrow import parquet
 
 from calibrant import Classifier, load
-from calibrant.assembly import read_bundle
 from calibrant.core import ProviderError
 from calibrant.core._rows import read_rows
 from calibrant.evaluation import BatchEvaluator
 from calibrant.testing import Answer, FakeClient
+from calibrant.tuned import Tuned
 from command_line import animals, command, done, json_of, knows, prediction_rows, process, refusal, wait_for
 from fault_server import FaultServer
 
@@ -324,7 +324,7 @@ def test_run_labels_as_its_bundle(write_task: WriteTask, fake: Fake, tmp_path: P
     found = labels(tmp_path / "one")
     assert found == labels(tmp_path / "two")
     assert {row["decision"] for row in found} == {"accepted", "review"}
-    bundle = read_bundle(tmp_path / "bundle")
+    bundle = Tuned.load(tmp_path / "bundle")
     with load(bundle) as classifier:
         for row in found:
             decision = bundle.decide(classifier.classify(row["input"]))

@@ -403,7 +403,10 @@ def test_low_label_mass_is_reported(write_task: WriteTask, monkeypatch: pytest.M
     """The remark on low label mass counts the test rows concerned."""
     result = result_of()
     best = replace(result.best_prompt, rows=9, rows_with_low_label_mass=5)
-    text = shown(monkeypatch, write_task, replace(result, chosen=1, best_prompt=best))
+    figures: dict[str, Any] = dict.fromkeys(("accuracy", "macro_f1", "credit", "answered_labels"))
+    prompt = ValidatedPrompt(candidate={"system_prompt": "p"}, score=0.5, **figures)
+    found = replace(result, validated=(prompt, prompt), chosen=1, best_prompt=best)
+    text = shown(monkeypatch, write_task, found)
     assert "The model wanted to write something else on 5 of 6 rows" in " ".join(text.split())
 
 

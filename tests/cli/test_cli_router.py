@@ -259,8 +259,8 @@ def test_others_who_share_the_place_keep_what_they_learnt(tmp_path: Path) -> Non
     assert json_of(run("reset", "--state", place, "--json"))["scope"] == "one"
 
 
-def test_a_newer_file_is_left_alone(place: Path) -> None:
-    """A newer file is neither shown nor reset, and keeps its records."""
+def test_a_file_of_another_version_is_left_alone(place: Path) -> None:
+    """A file of another schema version is neither shown nor reset, and keeps its records."""
     with contextlib.closing(sqlite3.connect(place)) as connection, connection:
         connection.execute("UPDATE calibrant_versions SET version = 7")
     result = run("stats", "--state", place)

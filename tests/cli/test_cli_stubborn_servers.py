@@ -39,12 +39,12 @@ def task_file(folder: Path, server: StubbornServer, *, model: str = "openai/pet"
 
 
 def test_evaluate_finds_the_form(serve: Serve, tmp_path: Path) -> None:
-    """A server without schemas is evaluated in another form, which a second run knows."""
+    """A question in two forms finds the one in which a server is evaluated; a second run knows it."""
     server = serve(ignored=["json_schema"], has_logprobs=True)
     task = task_file(tmp_path, server)
     found = done(evaluate(task, "--out", tmp_path / "run"))
     assert "ok 24, error 0" in found.stdout
-    assert server.formats == ["json_schema", *["json_object"] * 24]
+    assert server.formats == ["json_schema", "json_object", *["json_object"] * 24]
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert run["method"]["answer_form"] == "json"
     done(label(task, tmp_path / "test.jsonl", "--text-column", "input", "--out", tmp_path / "labels"))

@@ -11,12 +11,13 @@ import pytest
 
 import calibrant
 from biased_model import LABELS, biased, biased_task, place, run, search
-from calibrant.assembly import export, open_classifier
+from calibrant.assembly import open_classifier
 from calibrant.cli._commands import Evaluate
 from calibrant.cli._evaluate import _opening
 from calibrant.cli._prompted import Source
 from calibrant.core import Limits, StateError, Task
 from calibrant.testing import FakeClient
+from calibrant.tuned import Tuned
 from command_line import done, json_of, prediction_rows, refusal
 
 TEXTS = [f"other {n}" for n in range(12)]
@@ -154,7 +155,7 @@ def test_an_evaluation_keeps_the_head_for_its_bundle(with_head: Path, tmp_path: 
     out = evaluate(with_head, tmp_path / "evaluated")
     assert all(row["correct"] for row in prediction_rows(out))
     assert (out / "head.json").read_bytes() == (tmp_path / "head.json").read_bytes()
-    export(out, tmp_path / "bundle")
+    Tuned.from_run(out).save(tmp_path / "bundle")
     with calibrant.load(tmp_path / "bundle") as loaded:
         assert [one.label for one in loaded.classify_many(TEXTS)] == TRUTH
 
@@ -175,7 +176,7 @@ def test_a_head_belongs_to_what_prompts_show(task: Path, tmp_path: Path) -> None
     with open_classifier(Task.from_file(task)) as classifier:
         assert [one.label for one in classifier.classify_many(TEXTS)] == TRUTH
         assert "Examples:" in classifier.client.requests[0].messages[0]["content"]  # type: ignore[attr-defined]
-    export(evaluate(task, tmp_path / "b"), tmp_path / "bundle")
+    Tuned.from_run(evaluate(task, tmp_path / "b")).save(tmp_path / "bundle")
     with calibrant.load(tmp_path / "bundle") as loaded:
         assert [one.label for one in loaded.classify_many(TEXTS)] == TRUTH
         assert loaded.demonstrations is not None
@@ -189,7 +190,7 @@ def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path) -> None:
     task = Task.from_file(with_head)
     options = Evaluate(Path("task.toml"), out=tmp_path / "out")
     with open_classifier(task) as classifier:
-        opening = _opening(Source(task=task, bundle=None, options=options), options, classifier)
+        opening = _opening(Source(task=task, tuned=None, options=options), options, classifier)
     (tmp_path / "head.json").unlink()
     with opening(limits=Limits()) as opened:
         assert [one.label for one in opened.classify_many(TEXTS)] == TRUTH
@@ -238,7 +239,7 @@ def test_a_search_learns_no_head_where_none_is_wished_for(task: Path, tmp_path: 
     task.write_text(plain + '\n[head]\nfit = "off"\n')
     out = search(task, tmp_path / "run")
     assert not (out / "head.json").exists()
-    assert "final" not in json.loads((out / "result.json").read_text())
+    assert json.loads((out / "result.json").read_text())["final"] is None
     task.write_text(plain)
     result = run("optimize", task, "--out", out, "--max-metric-calls", 120, "--minibatch-size", 6)
     assert result.exit_code != 0

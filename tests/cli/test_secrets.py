@@ -15,9 +15,9 @@ import pytest
 from aiohttp import web
 from typer.testing import CliRunner
 
-from calibrant.assembly import load
 from calibrant.cli._app import app
 from calibrant.testing import fake_response
+from calibrant.tuned import load
 from loopback import LoopbackServer
 
 WriteTask = Callable[..., Path]

@@ -241,7 +241,7 @@ def test_a_fault_stops_workers(server: FaultServer, tmp_path: Path, monkeypatch:
     close = Ledger.close
     monkeypatch.setattr(Ledger, "close", record)
     run(animals(tmp_path), server, tmp_path / "budget", limits=Limits(concurrency=8, max_requests=20))
-    with FaultServer(LABELS, api_key="another") as refusing, pytest.raises(ProviderError):
+    with FaultServer(LABELS, faults={"401": 1.0}) as refusing, pytest.raises(ProviderError):
         run(animals(tmp_path), refusing, tmp_path / "fault")
     budget, fault = (found for found in told if found[0] != "over")
     assert ("max_requests" in budget[0], budget[1]) == (True, False)
@@ -427,9 +427,9 @@ def test_a_finished_run_is_counted_again_without_a_call(server: FaultServer, tmp
 
 
 def test_a_fault_ends_the_run_and_blocks_that_are_begun_are_kept(tmp_path: Path) -> None:
-    """A refused key raises ProviderError, and metrics.json holds its message."""
+    """A key that rows are refused with raises ProviderError, and metrics.json holds its message."""
     with (
-        FaultServer(LABELS, api_key="another") as server,
+        FaultServer(LABELS, faults={"401": 1.0}) as server,
         pytest.raises(ProviderError, match="401") as raised,
     ):
         run(animals(tmp_path), server, tmp_path / "out")

@@ -32,7 +32,7 @@ def test_one_row_is_lent_until_its_price_is_known(budget: str) -> None:
     """Only one row is lent before its price is known; then the budget decides."""
     ledger = Ledger(Limits(**{budget: 10_000}), 2)
     assert ledger.lend(1024) == Loan(1)
-    ledger.settle(1, spent(1, tokens=1, cost=1.0))
+    ledger.pay(1, spent(1, tokens=1, cost=1.0))
     assert ledger.lend(1023).rows == 1023
 
 
@@ -64,7 +64,7 @@ def test_crashes_keep_budgets(limits: Limits, unit: str, seed: int, workers: int
                 lost += rows - done
             else:
                 paid += rows
-                ledger.settle(rows, spent(rows, tokens=10 * rows, cost=0.5 * rows))
+                ledger.pay(rows, spent(rows, tokens=10 * rows, cost=0.5 * rows))
         else:
             borrowed[worker], refused = ledger.lend(64)
     assert refused.startswith("The budget max_")
@@ -79,7 +79,7 @@ def test_dearer_rows_than_before_overrun_a_budget_by_little() -> None:
     while (loan := ledger.lend(1024)).rows:
         assert loan.rows * price <= max(price, 100 - paid)
         paid += loan.rows * price
-        ledger.settle(loan.rows, spent(loan.rows, cost=loan.rows * price))
+        ledger.pay(loan.rows, spent(loan.rows, cost=loan.rows * price))
         price = 2.0
     assert 100 <= paid <= 102
 
@@ -90,7 +90,7 @@ def test_calls_a_row_are_counted_as_they_come() -> None:
     rows = 0
     while (loan := ledger.lend(1024)).rows:
         rows += loan.rows
-        ledger.settle(loan.rows, spent(loan.rows, calls=5 * loan.rows))
+        ledger.pay(loan.rows, spent(loan.rows, calls=5 * loan.rows))
     assert rows == 20
 
 
@@ -99,14 +99,14 @@ def test_rows_that_were_known_already_cost_nothing() -> None:
     ledger = Ledger(Limits(max_requests=2), 1)
     for _ in range(10):
         assert ledger.lend(8) == Loan(1)
-        ledger.settle(1, spent(0))
+        ledger.pay(1, spent(0))
 
 
 def test_dollars_cannot_be_kept_without_prices() -> None:
     """A budget in dollars is refused if a row has no price, and the reason says so."""
     ledger = Ledger(Limits(max_cost=1), 2)
     ledger.lend(8)
-    ledger.settle(1, spent(1, tokens=5, unpriced=1))
+    ledger.pay(1, spent(1, tokens=5, unpriced=1))
     assert "No price is known" in ledger.lend(8).refused
 
 
@@ -117,7 +117,7 @@ def test_returned_rows_are_lent_after_a_refusal() -> None:
     refused = ledger.lend(8).refused
     assert "max_requests" in refused
     assert (ledger.closed(), ledger.stopped()) == (refused, "")
-    ledger.settle(1, spent(0))  # it was known already
+    ledger.pay(1, spent(0))  # it was known already
     assert ledger.lend(8) == Loan(1)
     ledger.close("another reason", at_once=False)
     assert (ledger.closed(), ledger.stopped()) == (refused, "")

@@ -30,7 +30,7 @@ from calibrant.distributed._evaluate import is_file, share
 from calibrant.evaluation import Dataset
 from calibrant.evaluation._tally import Tally
 from calibrant.inference import Classifier
-from calibrant.runs._records import row_line
+from calibrant.runs._rows import row_line
 from calibrant.runs._shards import Shards
 from calibrant.testing import FakeClient
 

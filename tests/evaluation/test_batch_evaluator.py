@@ -34,7 +34,7 @@ from calibrant.evaluation._tally import Tally, error_kind
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.metrics import brier_score, classification_summary, expected_calibration_error, wilson_interval
 from calibrant.runs._output import PredictionsFile
-from calibrant.runs._records import row_record
+from calibrant.runs._rows import row_record
 from calibrant.testing import FakeClient, MemoryJournal
 from command_line import lasting_rows, prediction_rows
 from fault_server import FaultServer
@@ -613,7 +613,7 @@ def test_the_time_left_is_that_of_the_calls() -> None:
 
 
 def test_progress_counts_calls_and_names_a_rate_limit() -> None:
-    """Progress counts calls, and names the rate limit that is waited for."""
+    """Progress counts calls, that of the question before the first row too, and names the rate limit waited for."""
     seen: list[EvaluationProgress] = []
     headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "86400s"}
     stop = Stop()
@@ -633,7 +633,7 @@ def test_progress_counts_calls_and_names_a_rate_limit() -> None:
     (waited,) = {name for progress in seen for name in progress.rate_limits}
     assert waited == "openai/m"
     assert all(0 < progress.rate_limits.get("openai/m", 1) <= 60 for progress in seen)
-    assert last.calls == last.calls_of_rows == last.rows_called == last.rows
+    assert last.calls - 1 == last.calls_of_rows == last.rows_called == last.rows
 
 
 def test_two_runs_do_not_share_a_directory(tmp_path: Path) -> None:

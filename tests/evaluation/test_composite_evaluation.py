@@ -10,8 +10,9 @@ import pytest
 
 from calibrant.core import Example, Field, FieldLabels, LabelSet, MultiLabels
 from calibrant.core._label_records import labels_from_record
-from calibrant.evaluation import BatchEvaluator, calibrate_predictions, compare_predictions, load_predictions
+from calibrant.evaluation import BatchEvaluator, calibrate_predictions, compare_predictions
 from calibrant.inference import Classifier
+from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
 from command_line import prediction_rows
 
@@ -120,10 +121,10 @@ def test_saved_rows_of_several_labels_are_compared_and_calibrated(tmp_path: Path
     for name, own in asked.items():
         answers = [HIGH if number % 4 else LOW for number in range(60)]
         BatchEvaluator(own).evaluate(rows(*answers), out=tmp_path / name)
-    saved = load_predictions(tmp_path / "one")
+    saved = SavedRows.load(tmp_path / "one")
     assert saved.fingerprint is not None
     assert saved.fingerprint.to_record() == asked["one"].fingerprint().to_record()
-    assert compare_predictions([saved, load_predictions(tmp_path / "other")]).runs[0].rows == 60
+    assert compare_predictions([saved, SavedRows.load(tmp_path / "other")]).runs[0].rows == 60
     assert calibrate_predictions(saved).held_out.rows > 0
 
 
@@ -131,7 +132,7 @@ def test_a_fingerprint_tells_sets_from_single_labels(tmp_path: Path) -> None:
     """Fingerprints of label sets and of single labels differ although the labels are equal."""
     sets = classifier(TOPICS, topics)
     BatchEvaluator(sets).evaluate(rows('["Food"]', "[]"), out=tmp_path / "run")
-    saved = load_predictions(tmp_path / "run").fingerprint
+    saved = SavedRows.load(tmp_path / "run").fingerprint
     assert saved is not None
     assert saved.differences(sets.fingerprint().to_record()) == []
     single = Classifier(model=sets.client, labels=list(TOPICS), field="labels").fingerprint()

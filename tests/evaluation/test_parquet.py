@@ -23,10 +23,11 @@ from calibrant.core import (
 )
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import LogprobSpace, Part, Step, Verdict
-from calibrant.evaluation import BatchEvaluator, _parquet, load_predictions
+from calibrant.evaluation import BatchEvaluator, _parquet
 from calibrant.evaluation._parquet import require_parquet, write_parquet
 from calibrant.inference import Classifier
-from calibrant.runs._records import row_line
+from calibrant.runs import SavedRows
+from calibrant.runs._rows import row_line
 from calibrant.testing import FakeClient
 
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -89,9 +90,9 @@ def test_columns_equal_the_lines(lines: Path, tmp_path: Path, monkeypatch: pytes
 
 
 def test_tools_that_read_saved_predictions_read_it(lines: Path, tmp_path: Path) -> None:
-    """load_predictions reads the same confidences and labels from Parquet as from the lines."""
+    """SavedRows.load reads the same confidences and labels from Parquet as from the lines."""
     write_parquet(lines, tmp_path / "predictions.parquet")
-    from_lines, from_columns = (load_predictions(path) for path in (lines, tmp_path / "predictions.parquet"))
+    from_lines, from_columns = (SavedRows.load(path) for path in (lines, tmp_path / "predictions.parquet"))
     np.testing.assert_array_equal(from_lines.confidence, from_columns.confidence)
     assert from_lines.labels == from_columns.labels
 

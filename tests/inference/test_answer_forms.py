@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from calibrant import Classifier
+from calibrant import BatchEvaluator, Cascade, Classifier, Example, Task
+from calibrant.assembly import open_classifier
 from calibrant.core import Outcome
-from calibrant.inference import RetryPolicy
+from calibrant.core._prediction import LogprobSpace
+from calibrant.inference import ModelAbilities, RetryPolicy
+from calibrant.inference._answer_forms import AnswerForm
+from distributions import distribution_of
 from stubborn_server import StubbornServer
 
 TEXTS = ["a meow", "a bark", "another meow", "another bark"]
 LABELS = ["cat", "dog", "cat", "dog"]
+ALL = ["json_schema", "json_object", "text"]
+TASK = """\
+name = "animals"
+labels = ["cat", "dog"]
+prompt = "Which animal?"
+
+[data]
+train = "train.jsonl"
+
+"""
 Serve = Callable[..., StubbornServer]
 
 
@@ -42,16 +58,18 @@ def test_servers_without_schemas(
     has_logprobs: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The form that works is found out once, with the first row, and said once."""
+    """The form that works is found out once, with a question of its own in each form, and said once."""
     server = serve(**{how: formats}, has_logprobs=has_logprobs)
     with opened(server) as classifier:
         found = classifier.classify_many(TEXTS)
+        assert classifier.meter.requests == len(server.formats)
     assert [one.label for one in found] == LABELS
     asked = server.formats
     assert asked[: len(formats)] == formats
     assert set(asked[len(formats) :]) == {form}
-    assert len(asked) == len(formats) + (4 if has_logprobs else 13)
-    assert sum(one.attempts for one in found) == len(asked)
+    rows = 4 if has_logprobs else 12
+    assert sum(one.attempts for one in found) == rows
+    assert len(asked) == len(formats) + 1 + rows
     with opened(server, prompt="Name the animal.") as classifier:
         classifier.classify_many(TEXTS)
     assert set(server.formats[len(asked) :]) == {form}
@@ -62,25 +80,32 @@ def test_servers_without_schemas(
 
 def test_forms_are_part_of_the_key(serve: Serve) -> None:
     """Answers by a schema, as an object and in plain text have different keys, and say so."""
-    with opened(serve()) as classifier:
-        keys, forms = set(), []
-        for form in ("schema", "json", "text"):
-            classifier.settle_form(form)
+    server, keys, forms = serve(), set(), []
+    for form in AnswerForm:
+        with opened(server, abilities=ModelAbilities(form=form)) as classifier:
             keys.add(classifier.row_model.key(classifier.query("a meow")))
             forms.append(classifier.describe()["method"].get("answer_form"))
     assert len(keys) == 3
     assert forms == [None, "json", "text"]
 
 
+def test_known_abilities_ask_nothing_more(serve: Serve) -> None:
+    """With the abilities given, every request is a row's, in that form."""
+    server = serve(refused=["json_schema"], has_logprobs=True)
+    with opened(server, abilities=ModelAbilities(form=AnswerForm.JSON)) as classifier:
+        assert [one.label for one in classifier.classify_many(TEXTS)] == LABELS
+    assert server.formats == ["json_object"] * 4
+
+
 def test_refused_requests_stay_refused(serve: Serve) -> None:
-    """Where every form is refused, rows fail with the server's words, and nothing is kept."""
+    """Where every form is refused, rows fail with the server's words; nothing is kept, and the next one tries again."""
     server = serve(refused=["json_schema", "json_object", "text"], message="no such luck")
     for _ in range(2):
         with opened(server) as classifier:
             found = classifier.classify_many(TEXTS)
         assert {one.outcome for one in found} == {Outcome.ERROR}
         assert all("no such luck" in one.reason for one in found)
-    assert server.formats == 2 * ["json_schema", "json_object", "text", *["json_schema"] * 3]
+    assert server.formats == 2 * ["json_schema", "json_object", "text", *["json_schema"] * 4]
 
 
 def test_servers_may_change(serve: Serve) -> None:
@@ -93,7 +118,7 @@ def test_servers_may_change(serve: Serve) -> None:
         assert classifier.classify("a bark").outcome is Outcome.ERROR
     with opened(server) as classifier:
         assert classifier.classify("a bark").label == "dog"
-    assert server.formats == ["json_schema", "json_schema", "json_schema", "json_object"]
+    assert server.formats == [*["json_schema"] * 4, *["json_object"] * 2]
 
 
 def test_sentences_have_no_logprobs(serve: Serve) -> None:
@@ -109,9 +134,82 @@ def test_sentences_have_no_logprobs(serve: Serve) -> None:
 
 @pytest.mark.parametrize("scoring", ["decode", "sampled", "fused", "verbalised"])
 def test_every_scoring_finds_the_form(serve: Serve, scoring: Any) -> None:
-    """The first call of a row serves to find the form, however confidence is computed."""
+    """The form is found before the first row, however confidence is computed."""
     server = serve(refused=["json_schema"], has_logprobs=True)
     with opened(server, scoring=scoring) as classifier:
         assert classifier.classify("a meow").label == "cat"
         calls = classifier.method.calls_a_row
-    assert server.formats == ["json_schema", *["json_object"] * calls]
+    assert server.formats == ["json_schema", "json_object", *["json_object"] * calls]
+
+
+@pytest.mark.parametrize(("formats", "form"), [(["json_schema"], "json"), (ALL[:2], "text")])
+def test_models_of_a_cascade_find_their_forms(
+    serve: Serve, tmp_path: Path, formats: list[str], form: str
+) -> None:
+    """Each model of a cascade finds its own form before the first row, which a run's description names."""
+    stubborn, plain = serve(refused=formats, has_logprobs=True), serve(has_logprobs=True)
+    with opened(stubborn) as small, opened(plain) as large:
+        cascade = Cascade([small, large], method="label_probability", threshold=0.9)
+        rows = [Example(input=text, answer=label) for text, label in zip(TEXTS, LABELS, strict=True)]
+        found = BatchEvaluator(cascade).evaluate(rows, out=tmp_path / "run")
+        assert found.metrics.accuracy.estimate == 1.0
+        asked = len(stubborn.formats), len(plain.formats)
+        BatchEvaluator(cascade).evaluate([*rows, rows[0]], out=tmp_path / "run")
+    assert asked == (len(formats) + 5, 5)
+    assert set(stubborn.formats[len(formats) :]) == {"json_object" if form == "json" else "text"}
+    assert set(plain.formats) == {"json_schema"}
+    assert len(stubborn.formats) == asked[0] + 1
+    models = json.loads((tmp_path / "run" / "run.json").read_text())["method"]["models"]
+    assert [one["method"].get("answer_form") for one in models] == [form, None]
+
+
+def test_a_member_that_is_down_leaves_the_others(serve: Serve) -> None:
+    """A cascade whose first model cannot be asked goes on with the second."""
+    with opened(serve(has_logprobs=True)) as large:
+        away = Classifier(
+            model="openai/pet",
+            labels=["cat", "dog"],
+            options={"api_base": "http://127.0.0.1:9/v1"},
+            retry=RetryPolicy(attempts=1),
+        )
+        with away:
+            cascade = Cascade([away, large], method="label_probability", threshold=0.5)
+            assert [one.label for one in cascade.classify_many(TEXTS)] == LABELS
+
+
+ROUTING = """\
+[routing]
+routing = "none"
+
+[[routing.providers]]
+name = "openai/pet"
+alias = "first"
+api_base = "{first}"
+
+[[routing.providers]]
+name = "openai/pet"
+alias = "second"
+api_base = "{second}"
+"""
+
+
+@pytest.mark.parametrize("how", ["refused", "ignored"])
+@pytest.mark.parametrize(
+    ("formats", "form"), [(["json_schema"], "json_object"), (["json_schema", "json_object"], "text")]
+)
+def test_providers_find_their_forms(
+    serve: Serve, write_task: Callable[..., Path], how: str, formats: list[str], form: str
+) -> None:
+    """A provider finds its form before its first request; its answers count as raw. One not needed is not asked."""
+    stubborn, spare = serve(**{how: formats}, has_logprobs=True), serve(has_logprobs=True)
+    task = Task.from_file(
+        write_task(extra=ROUTING.format(first=stubborn.api_base, second=spare.api_base), toml=TASK)
+    )
+    for _ in range(2):
+        with open_classifier(task) as classifier:
+            found = classifier.classify_many(TEXTS)
+        assert [one.label for one in found] == LABELS
+        assert [one.confidence for one in found] == pytest.approx([0.8] * 4)
+        assert {distribution_of(one).space for one in found} == {LogprobSpace.RAW}
+    assert stubborn.formats == [*formats, *[form] * 9]
+    assert spare.formats == []

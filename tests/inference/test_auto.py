@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from calibrant import BatchEvaluator, Classifier, Example, Task, load
-from calibrant.assembly import export
 from calibrant.cascade import Cascade
 from calibrant.core import Limits, LogprobsUnsupportedError, Outcome, ProviderError, Stop
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import RetryPolicy, examine
 from calibrant.inference.doctor._records import save_examination
 from calibrant.testing import FakeClient, MemoryJournal, fake_model
+from calibrant.tuned import Tuned
 from distributions import distribution_of
 from fault_server import FaultServer
 
@@ -109,13 +109,13 @@ def test_threads_share_the_question() -> None:
 
 
 def test_failures_are_the_rows() -> None:
-    """A failed first call fails its row alone, as decoding does; one that all would meet ends the run."""
+    """A failed first call says nothing, and its row is asked about again; one that all would meet ends the run."""
     slow = ProviderError("broken", provider="fake", status=400)
     fake = FakeClient(LABELS, {"0 meow": slow, "meow": ("cat", 0.9)})
     with fake_model("fake/fails", fake):
         found = opened("fake/fails").classify_many(TEXTS)
     assert [row.outcome for row in found] == [Outcome.ERROR] + [Outcome.OK] * 3
-    assert len(fake.requests) == 4
+    assert len(fake.requests) == 5
     denied = FakeClient(LABELS, {}, default=ProviderError("no key", provider="fake", status=401))
     with fake_model("fake/denied", denied), pytest.raises(ProviderError, match="no key"):
         opened("fake/denied").classify_many(TEXTS)
@@ -124,20 +124,21 @@ def test_failures_are_the_rows() -> None:
 
 def test_the_finding_is_kept_on_disk(calibrant_home: Path) -> None:
     """A later classifier knows the finding from disk for 30 days, by name and address, until the model is examined."""
-    with FaultServer(LABELS, faults=["no_logprobs"] * 40) as server:
+    with FaultServer(LABELS, faults=["no_logprobs"] * 40, hides_logprobs=True) as server:
         options = {"api_base": server.api_base}
 
         def classify() -> int:
-            before = sum(server.counts.values())
+            before = server.probes
             with opened("hosted_vllm/hides", options=options) as classifier:
-                classifier.classify("0 meow")
-            return sum(server.counts.values()) - before
+                assert classifier.classify("0 meow").attempts == 3
+                assert classifier.meter.requests == 3 + server.probes - before
+            return server.probes - before
 
-        assert [classify(), classify()] == [4, 3]
-        (record,) = calibrant_home.rglob("*.logprobs.json")
+        assert [classify(), classify()] == [1, 0]
+        (record,) = calibrant_home.rglob("*.probe.json")
         long_ago = time.time() - 31 * 86_400
         os.utime(record, (long_ago, long_ago))
-        assert [classify(), classify()] == [4, 3]
+        assert [classify(), classify()] == [1, 0]
         save_examination(examine("hosted_vllm/hides", options=options))
         assert not record.exists()
 
@@ -151,7 +152,7 @@ def test_a_run_and_its_bundle_hold_one_space(tmp_path: Path) -> None:
             ROWS, out=tmp_path / "run"
         )
         assert found.metrics.calls == 1 + 3 * 4
-        export(tmp_path / "run", tmp_path / "bundle", task=task, model="fake/run")
+        Tuned.from_run(tmp_path / "run", task=task, model="fake/run").save(tmp_path / "bundle")
         lines = (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()
         assert {json.loads(line)["space"] for line in lines} == {"fused"}
     other = Hiding(name="fake/run")
@@ -178,7 +179,7 @@ def test_a_run_stays_as_it_began(tmp_path: Path, calibrant_home: Path) -> None:
         for rows in (ROWS[:2], ROWS, ROWS):
             with opened("hosted_vllm/any", options=options) as classifier:
                 BatchEvaluator(classifier).evaluate(rows, out=tmp_path / "run")
-            (record,) = calibrant_home.rglob("*.logprobs.json")
+            (record,) = calibrant_home.rglob("*.probe.json")
             record.write_text(record.read_text().replace("true", "false"))
     assert sum(server.counts.values()) == 4
 
@@ -192,19 +193,19 @@ def test_stored_answers_that_are_no_label_save_the_call() -> None:
 
 
 def test_limits_end_the_first_call(tmp_path: Path) -> None:
-    """A deadline ends a run whose first call hangs, and a stop that was requested before asks nothing."""
+    """A deadline ends a run that finds out how the model is asked, and a stop requested before asks nothing."""
     stop = Stop()
     stop.request("changed my mind")
     with (
-        FaultServer(LABELS, faults={"hang": 1.0}) as server,
+        FaultServer(LABELS, latency=5.0) as server,
         opened("hosted_vllm/hangs", options={"api_base": server.api_base}) as classifier,
     ):
         stopped = BatchEvaluator(classifier).evaluate(ROWS, out=tmp_path / "stopped", stop=stop)
-        assert (stopped.metrics.stopped, server.counts) == ("changed my mind", {})
+        assert (stopped.metrics.stopped, server.probes) == ("changed my mind", 0)
         slow = BatchEvaluator(classifier, limits=Limits(run_seconds=0.1))
         late = slow.evaluate(ROWS, out=tmp_path / "late").metrics
     assert (late.stopped, late.rows) == ("The deadline of 0.1 seconds has passed", 0)
-    assert sum(server.counts.values()) == 1
+    assert (server.probes, server.counts) == (1, {})
 
 
 def test_heads_say_how_the_model_is_asked(
@@ -227,10 +228,53 @@ def test_heads_say_how_the_model_is_asked(
 @pytest.mark.parametrize(("scoring", "expected"), [(None, "decode"), ("auto", "fused")])
 def test_members_of_cascades_decode_unless_told(scoring: Any, expected: str) -> None:
     """A cascade's model decodes whatever an earlier run has found, unless the choice is asked for."""
-    with FaultServer(LABELS, faults={"no_logprobs": 1.0}) as server:
+    with FaultServer(LABELS, faults={"no_logprobs": 1.0}, hides_logprobs=True) as server:
         options = {"api_base": server.api_base}
         with opened("hosted_vllm/hides", options=options) as classifier:
-            assert classifier.classify("0 meow").attempts == 4
+            assert classifier.classify("0 meow").attempts == 3
         with opened("hosted_vllm/hides", options=options, scoring=scoring) as one:
             cascade = Cascade([one, opened(Hiding())], method="label_probability")
             assert cascade.describe()["method"]["models"][0]["method"]["scoring"] == expected
+
+
+def test_threads_share_the_probe() -> None:
+    """Classifiers of one server in several threads make one probe between them, and none of them counts it as a row."""
+    with (
+        FaultServer(LABELS, faults={"no_logprobs": 1.0}, hides_logprobs=True, latency=0.05) as server,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        options = {"api_base": server.api_base}
+        classifiers = [opened("hosted_vllm/threads", options=options) for _ in range(4)]
+        rows = list(pool.map(lambda pair: pair[0].classify(pair[1]), zip(classifiers, TEXTS, strict=True)))
+        for classifier in classifiers:
+            classifier.close()
+    assert server.probes == 1
+    assert [row.attempts for row in rows] == [3] * 4
+
+
+def test_a_fault_of_all_calls_ends_the_probe(calibrant_home: Path) -> None:
+    """A key that is refused ends the run before its first row; nothing is kept."""
+    with FaultServer(LABELS, api_key="right") as server:
+        options = {"api_base": server.api_base, "api_key": "wrong"}
+        with (
+            opened("hosted_vllm/any", options=options) as classifier,
+            pytest.raises(ProviderError, match="401"),
+        ):
+            classifier.classify_many(TEXTS)
+        assert server.refused == {401: 1}
+        with opened("hosted_vllm/any", options={**options, "api_key": "right"}) as classifier:
+            assert classifier.classify("0 meow").confidence is not None
+    assert len(list(calibrant_home.rglob("*.probe.json"))) == 1
+
+
+def test_a_failed_probe_decides_nothing(calibrant_home: Path) -> None:
+    """Where the probe fails in passing, rows are asked for log-probabilities, and the next classifier tries again."""
+    refusals = iter([503, 503])
+    with FaultServer(LABELS, hides_logprobs=True, on_probe=lambda: next(refusals, None)) as server:
+        options = {"api_base": server.api_base}
+        with opened("hosted_vllm/any", options=options) as classifier:
+            assert classifier.classify("0 meow").confidence is not None
+            assert not list(calibrant_home.rglob("*.probe.json"))
+        with opened("hosted_vllm/any", options=options) as classifier:
+            classifier.classify("0 meow")
+            assert classifier.scoring == "fused"

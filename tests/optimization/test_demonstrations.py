@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 import calibrant
-from calibrant.assembly import export
 from calibrant.cli._app import app
 from calibrant.core import Example, LabelSet, Task
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
+from calibrant.tuned import Tuned
 
 LABELS = ["cat", "dog"]
 
@@ -63,7 +63,7 @@ def test_a_run_says_what_was_shown(searched: Path, tmp_path: Path) -> None:
     best = json.loads((searched / "result.json").read_text())["best_candidate"]
     settings = DemonstrationSettings.from_text(best["demonstrations"])
     assert len((searched / "demonstrations.jsonl").read_text().splitlines()) == 40
-    bundle = export(searched, tmp_path / "bundle")
+    bundle = Tuned.from_run(searched).save(tmp_path / "bundle")
     with calibrant.load(tmp_path / "bundle") as loaded:
         assert loaded.demonstrations is not None
         assert loaded.demonstrations.settings == settings

@@ -14,7 +14,7 @@ import pytest
 
 from calibrant.cascade import Cascade
 from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
-from calibrant.evaluation import calibrate_predictions, load_predictions
+from calibrant.evaluation import calibrate_predictions
 from calibrant.evaluation._calibrate import calibrate_search
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier
@@ -23,6 +23,7 @@ from calibrant.optimization._choice import Choice, ValidatedPrompt
 from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, PromptParts
 from calibrant.optimization._result import final_score
 from calibrant.optimization._stages import labelled_rows
+from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
 from command_line import recorded_rows, write_rows
 from small_tasks import (
@@ -88,7 +89,7 @@ def test_the_result_says_what_the_head_adds() -> None:
 
 
 def test_the_files_agree_with_the_result(tmp_path: Path) -> None:
-    """`load_predictions` reads a search's predictions with the head, as result.json has them."""
+    """`SavedRows.load` reads a search's predictions with the head, as result.json has them."""
     out, task = tmp_path / "run", hidden_task()
     result = optimize(task, model=FakeClient(LABELS, biased), out=out, **BUDGET)
     assert result.final is not None
@@ -98,7 +99,7 @@ def test_the_files_agree_with_the_result(tmp_path: Path) -> None:
     assert record["verdict"] == result.final.verdict
     found = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
     final = [row for row in found if row["prompt"] == "final"]
-    assert [row["row"] for row in final] == list(range(30))
+    assert [row["index"] for row in final] == list(range(30))
     assert all(row["correct"] and row["label"] == row["answer"] for row in final)
     assert not any("features" in row for row in found)
     classifier = Classifier(
@@ -111,7 +112,7 @@ def test_the_files_agree_with_the_result(tmp_path: Path) -> None:
     assert classifier.head.describe() == result.final.head
     for row, prediction in zip(final, classifier.classify_many([row["input"] for row in final]), strict=True):
         assert (row["label"], row["confidence"]) == (prediction.label, prediction.confidence)
-    saved = load_predictions(out)
+    saved = SavedRows.load(out)
     assert saved.labels == tuple(row["label"] for row in final)
     assert saved.confidence.tolist() == [row["confidence"] for row in final]
     assert saved.fingerprint == classifier.fingerprint()
@@ -123,11 +124,11 @@ def test_a_run_knows_which_answers_to_accept(tmp_path: Path) -> None:
     optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
     certified = json.loads(own.read_text())["certified"]
     # All 30 are right: 0.9 ** 30 is below half of 0.1.
-    lowest = load_predictions(out).confidence.min()
+    lowest = SavedRows.load(out).confidence.min()
     assert certified["threshold"] == math.floor(1000 * lowest) / 1000
     assert (certified["coverage"], certified["target_accuracy"], certified["delta"]) == (1.0, 0.9, 0.1)
     assert (out / "calibrator.json").exists()
-    calibrate_predictions(load_predictions(out), target_accuracy=0.6).write(out)
+    calibrate_predictions(SavedRows.load(out), target_accuracy=0.6).write(out)
     kept = own.read_text()
     optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
     assert own.read_text() == kept
@@ -137,22 +138,22 @@ def test_one_sure_mistake_ends_no_certificate(tmp_path: Path) -> None:
     """Half of the 0.1 goes to all answers at once, so that one mistake among the surest does not reject them."""
     sure = np.linspace(0.99, 0.6005, 46)
     write_rows(tmp_path, recorded_rows(sure < 0.99, sure))
-    certified = calibrate_search(load_predictions(tmp_path)).certified
+    certified = calibrate_search(SavedRows.load(tmp_path)).certified
     assert certified is not None
     assert (certified.threshold, certified.coverage) == (0.6, 1.0)
 
 
 def test_without_a_head_rows_of_the_best_prompt_count(tmp_path: Path) -> None:
-    """Without predictions of a head, `load_predictions` reads those of the best prompt."""
+    """Without predictions of a head, `SavedRows.load` reads those of the best prompt."""
     out = tmp_path / "run"
     optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
     path = out / "predictions.jsonl"
     lines = path.read_text().splitlines()
-    with_head = load_predictions(out)
+    with_head = SavedRows.load(out)
     path.write_text("\n".join(reversed(lines)) + "\n")
-    assert load_predictions(out).labels == with_head.labels[::-1]
+    assert SavedRows.load(out).labels == with_head.labels[::-1]
     path.write_text("\n".join(line for line in lines if '"prompt": "final"' not in line) + "\n")
-    assert set(load_predictions(out).labels) == {"cat"}
+    assert set(SavedRows.load(out).labels) == {"cat"}
 
 
 # --- what it asks -------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def test_search_finds_demonstrations_and_reports_on_test_rows(tmp_path: Path) ->
     assert record["schema_version"] == 1
     assert record["best_prompt"]["accuracy"]["estimate"] == 1.0
     lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
-    assert [(line["prompt"], line["row"]) for line in lines] == [
+    assert [(line["prompt"], line["index"]) for line in lines] == [
         (name, i) for name in ("seed", "best", "final") for i in range(12)
     ]
     assert sum(line["correct"] for line in lines if line["prompt"] == "best") == 12

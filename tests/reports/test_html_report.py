@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -90,14 +91,20 @@ def row(
         "index": 0,
         "input": text,
         "answer": answer,
-        "correct": answer == label,
+        "correct": None if answer is None else answer == label,
         "label": label,
         "confidence": confidence,
         "outcome": "ok" if label else "unparsed",
         "reason": "" if label else "answered 'cow'",
         "probabilities": None,
+        "label_mass": None,
+        "unresolved_mass": None,
+        "space": None,
+        "model": "fake",
         "attempts": 1,
         "latency_seconds": 0.25,
+        "prompt_tokens": 0,
+        "completion_tokens": 0,
         "cost": 0.001,
         **changes,
     }
@@ -119,6 +126,16 @@ SEARCH_ROWS = [
 ]
 
 
+def numbered(rows: Sequence[Any]) -> bytes:
+    """Return the lines of rows, each with its place among those of its prompt as index."""
+    lines, places = [], Counter[str]()
+    for line in rows:
+        prompt = line.get("prompt", "")
+        lines.append(json.dumps({**line, "index": places[prompt]}) + "\n")
+        places[prompt] += 1
+    return "".join(lines).encode()
+
+
 @pytest.fixture
 def write_run(tmp_path: Path) -> WriteRun:
     """Return a function that writes a run's directory by hand."""
@@ -128,7 +145,7 @@ def write_run(tmp_path: Path) -> WriteRun:
     ) -> Path:
         directory = tmp_path / name
         directory.mkdir()
-        data = rows if isinstance(rows, bytes) else "".join(json.dumps(line) + "\n" for line in rows).encode()
+        data = rows if isinstance(rows, bytes) else numbered(rows)
         (directory / "predictions.jsonl").write_bytes(data)
         for stem, content in (files or {"metrics": metrics_record()}).items():
             text = content if isinstance(content, str) else json.dumps({"schema_version": 1, **content})
@@ -355,7 +372,7 @@ def test_what_is_no_probability_of_a_label_is_refused(write_run: WriteRun, value
     """The message has the file, the value and the row."""
     rows = ranked_rows()
     rows[7]["probabilities"]["dog"] = value
-    expected = rf"predictions\.jsonl.*a probability in \[0, 1\], got {shown}\).*row 8"
+    expected = rf"predictions\.jsonl:8: expected a probability in \[0, 1\], got {shown}: correct"
     with pytest.raises(DataError, match=expected):
         write_report(write_run(rows))
 
@@ -571,8 +588,8 @@ def test_runs_without_a_common_row_are_not_compared(write_run: WriteRun) -> None
 
 def test_an_unfinished_run_is_reported_as_such(write_run: WriteRun) -> None:
     """A run without metrics.json is reported as unfinished, and a cut last line is mentioned."""
-    data = "".join(json.dumps(line) + "\n" for line in ROWS[:3]) + '{"index": 3, "inp'
-    html, _ = page_of(write_run(data.encode(), run={"task": "animals", "model": "fake"}))
+    data = numbered(ROWS[:3]) + b'{"index": 3, "inp'
+    html, _ = page_of(write_run(data, run={"task": "animals", "model": "fake"}))
     assert "it is not finished. What follows is about the 3 rows that are there so far." in plain(html)
     assert "The last line of predictions.jsonl is cut off and was left out." in html
     assert "<title>animals: fake: calibrant report</title>" in html
@@ -645,12 +662,12 @@ def test_a_damaged_record_is_refused(write_run: WriteRun, files: dict[str, Any],
 
 
 def test_a_directory_without_rows_is_refused(write_run: WriteRun, tmp_path: Path) -> None:
-    """A directory without rows raises StateError; the same directory twice, ConfigurationError."""
+    """A directory without rows raises an error; the same directory twice, ConfigurationError."""
     with pytest.raises(StateError, match="expected the directory of a run"):
         write_report(tmp_path / "nowhere")
     with pytest.raises(StateError, match=r"predictions\.jsonl: expected the predictions of a run"):
         write_report(tmp_path)
-    with pytest.raises(StateError, match="holds no row"):
+    with pytest.raises(DataError, match="expected at least one row"):
         write_report(write_run(b""))
     with pytest.raises(ConfigurationError, match="different directories"):
         write_report(tmp_path, tmp_path / "." / "")
@@ -724,7 +741,7 @@ def test_the_command_fails_with_the_file_and_line(write_run: WriteRun, tmp_path:
     directory = write_run(b"{}\n")
     done = CliRunner().invoke(app, ["report", str(directory)])
     assert done.exit_code == 2
-    assert "predictions.jsonl:1: expected the line of a row" in done.stderr
+    assert "predictions.jsonl:1: expected correct, or label and answer" in done.stderr
     (directory / "predictions.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
     done = CliRunner().invoke(app, ["report", str(directory), "--out", str(tmp_path / "no" / "r.html")])
     assert done.exit_code == 2

@@ -41,6 +41,9 @@ def line(number: int, **changes: Any) -> dict[str, Any]:
         "confidence": confidence,
         "outcome": "ok",
         "reason": "",
+        "correct": not wrong,
+        **dict.fromkeys(("probabilities", "label_mass", "unresolved_mass", "space", "model")),
+        **dict.fromkeys(("prompt_tokens", "completion_tokens"), 0),
         "attempts": 1,
         "latency_seconds": 0.05 + hashlib.sha256(str(number).encode()).digest()[0] / 100,
         "cost": 0.0001,
@@ -199,7 +202,15 @@ def test_print_shows_every_number_and_no_control(browser: Browser, page: Path) -
 def test_planted_markup_stays_text(browser: Browser, tmp_path: Path) -> None:
     """Markup in inputs, labels, reasons, prompts and names is shown as text."""
     rows = [
-        line(number, input=f"in {evil}", answer=f"true {evil}", label=evil, reason=evil, prompt=prompt)
+        line(
+            number,
+            input=f"in {evil}",
+            answer=f"true {evil}",
+            label=evil,
+            reason=evil,
+            correct=False,
+            prompt=prompt,
+        )
         for number, evil in enumerate(PLANTED)
         for prompt in ("seed", "best")
     ]

@@ -20,7 +20,7 @@ def climb(router: CascadeRouter, answers: list[str | None]) -> tuple[str | None,
         if answer is None:
             continue
         came.append(answer)
-        if ladder.settles(router.assess(answer).score):
+        if ladder.ends_with(router.assess(answer).score):
             break
     return (None if ladder.best is None else came[ladder.best]), asked
 
@@ -57,9 +57,12 @@ class TestOptions:
             ["a"], quality_threshold=0, max_escalations=0, max_cascade_tokens=1, window_size=4,
             classifier_mode="judge", rng=np.random.default_rng(0),
         ).ladder()  # fmt: skip
-        assert (least.settles(0.0), least.accepted) == (True, True)
+        assert (least.ends_with(0.0), least.accepted) == (True, True)
         most = CascadeRouter(["a"], quality_threshold=1, max_escalations=np.int64(3)).ladder()  # type: ignore[arg-type]
-        assert ([most.settles(0.99) for _ in range(4)], most.accepted) == ([False, False, False, True], False)
+        assert ([most.ends_with(0.99) for _ in range(4)], most.accepted) == (
+            [False, False, False, True],
+            False,
+        )
 
     def test_the_window_reaches_the_heuristic(self) -> None:
         text = " ".join(f"word{number}" for number in range(500)) + " again and again" * 20
@@ -81,7 +84,7 @@ class TestClimbing:
             router.assess("", refusal="I won't."),
             router.assess("I'm sorry, but I can't help with that."),
         ):
-            assert not router.ladder().settles(found.score)
+            assert not router.ladder().ends_with(found.score)
 
     def test_earlier_better_answers_win(self) -> None:
         """After all escalations the best answer is returned, not the last one."""
@@ -99,7 +102,7 @@ class TestClimbing:
 
     def test_the_token_budget_ends_the_climb(self) -> None:
         ladder = CascadeRouter(["a"], max_escalations=9, max_cascade_tokens=100).ladder()
-        assert [ladder.settles(0.1, tokens=40) for _ in range(3)] == [False, False, True]
+        assert [ladder.ends_with(0.1, tokens=40) for _ in range(3)] == [False, False, True]
 
 
 class TestCounts:

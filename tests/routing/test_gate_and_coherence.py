@@ -40,7 +40,7 @@ class TestGate:
         for pair in ((useless, [1.0, 2.0]), ([1.0, 2.0], useless)):
             found = gate.similarity(*pair)
             assert found is None
-            assert gate.ladder().settles(found)
+            assert gate.ladder().ends_with(found)
 
     def test_other_sizes_cannot_be_compared(self) -> None:
         assert QualityGate(0.5).similarity([1.0, 2.0], [1.0, 2.0, 3.0]) is None
@@ -50,7 +50,7 @@ class TestGate:
         gate = QualityGate(0.75)
         ladder = gate.ladder()
         answers = [[-1.0, 0.1], [-1.0, 1.0], [-1.0, 0.0]]
-        assert [ladder.settles(gate.similarity([1.0, 0.0], answer)) for answer in answers] == [False] * 3
+        assert [ladder.ends_with(gate.similarity([1.0, 0.0], answer)) for answer in answers] == [False] * 3
         assert (ladder.best, ladder.accepted) == (1, False)
 
 

@@ -374,7 +374,7 @@ def test_ladders_end_with_the_best_answer(
     judged: list[float | None] = []
     used, ended = 0, False
     for quality, size in answers:
-        ended = ladder.settles(quality, tokens=size)
+        ended = ladder.ends_with(quality, tokens=size)
         judged.append(quality)
         used += size
         good = quality is None or quality >= threshold

@@ -19,7 +19,7 @@ from calibrant.runs._directory import (
     write_json,
 )
 from calibrant.runs._journal import JsonlStore, PredictionJournal
-from calibrant.runs._records import StoredRow, row_line
+from calibrant.runs._rows import StoredRow, row_line
 from calibrant.runs._shards import blocks_of
 
 FOUND: dict[str, object] = {"schema_version": 1, "prompt": "Which?", "model": "fake"}

@@ -15,8 +15,8 @@ import pytest
 from fastapi import FastAPI
 
 import held
-from calibrant.assembly import Bundle
 from calibrant.serving._server import run_server, uvicorn_server
+from calibrant.tuned import Tuned
 from packed import packed
 
 SECONDS = 30
@@ -91,7 +91,7 @@ Serve = Callable[[FastAPI], Running]
 
 
 @pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     """Return a bundle whose run asked a loopback server that is gone."""
     folder = tmp_path_factory.mktemp("served")
     return packed(folder, ROWS)
@@ -126,6 +126,6 @@ def serve() -> Iterator[Serve]:
 
 
 @pytest.fixture
-def running(serve: Serve, bundle: Bundle) -> Running:
+def running(serve: Serve, bundle: Tuned) -> Running:
     """Return a service whose classifier answers at once."""
     return serve(held.app(bundle, held.Held(held=False)))

@@ -15,20 +15,20 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import Bundle, load
 from calibrant.calibration import IsotonicCalibrator
 from calibrant.core import ConfigurationError, MultiLabels, Outcome, Prediction, ProviderError
 from calibrant.inference import Classifier
 from calibrant.serving import ServiceSettings, create_classifier_app
 from calibrant.serving._logs import json_logs
 from calibrant.testing import FakeClient
+from calibrant.tuned import RecordedTask, Tuned, load
 from fault_server import FaultServer
 from held import PATH, SECONDS, Held, app, ask, counts, later, with_threshold
 
 HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
-def test_answers_are_the_classifier_s(serve: Any, bundle: Bundle) -> None:
+def test_answers_are_the_classifier_s(serve: Any, bundle: Tuned) -> None:
     """The service answers one text or many in order, and decides by the bundle's threshold."""
     decided = with_threshold(bundle, 0.8)
     texts = ["a cat", "a dog", "something", *(f"number {n}" for n in range(20))]
@@ -51,13 +51,14 @@ def test_answers_are_the_classifier_s(serve: Any, bundle: Bundle) -> None:
     assert single.json["results"] == [found.json["results"][1]]
 
 
-def test_answers_of_several_labels_have_parts(serve: Any, bundle: Bundle) -> None:
+def test_answers_of_several_labels_have_parts(serve: Any, bundle: Tuned) -> None:
     """An answer of several labels has parts with probabilities and confidence, and metrics count them."""
     topics = MultiLabels(["cat", "dog", "bird"])
     fake = FakeClient(topics, {"both": ('["dog", "cat"]', 0.9), "none": "[]"}, field="animals")
     classifier = Classifier(model=fake, labels=topics, field="animals")
     expected = classifier.classify("both")
-    running = serve(app(replace(bundle, labels=topics), classifier))
+    task = RecordedTask(task=replace(bundle.task, labels=topics, field="animals"))
+    running = serve(app(replace(bundle, tasks=(task,)), classifier))
     both, none = ask(running, {"texts": ["both", "none"]}).json["results"]
     assert (both["label"], both["probabilities"]) == ('["cat", "dog"]', None)
     assert {part["name"]: part["label"] for part in both["parts"]} == {
@@ -76,7 +77,7 @@ def test_answers_of_several_labels_have_parts(serve: Any, bundle: Bundle) -> Non
     assert set(described["AnswerPart"]["properties"]) == {"name", "label", "probabilities", "confidence"}
 
 
-def test_an_answer_says_which_number_decided(serve: Any, bundle: Bundle) -> None:
+def test_an_answer_says_which_number_decided(serve: Any, bundle: Tuned) -> None:
     """The answer names the number that was compared with the threshold: calibrated or not."""
     calibrator = IsotonicCalibrator().fit([0.2, 0.2, 0.5, 0.5, 0.9, 0.9], [0, 0, 0, 1, 0, 1])
     suggested = replace(with_threshold(bundle, 0.35), calibrator=calibrator)
@@ -93,7 +94,7 @@ def test_an_answer_says_which_number_decided(serve: Any, bundle: Bundle) -> None
         assert row[by] >= row["threshold"]
 
 
-def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> None:
+def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Tuned) -> None:
     """Without a certificate the decision is null; a text that UTF-8 cannot hold is replaced."""
     bundle = replace(with_threshold(bundle, 0.1), accept_suggested=False)
     failed = Prediction(label=None, outcome=Outcome.UNPARSED, reason="\ud800")
@@ -122,7 +123,7 @@ def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Bundle) -> N
         ({"texts": ["a"] * 6}, 422),
     ],
 )
-def test_bad_bodies_are_refused(serve: Any, bundle: Bundle, body: Any, status: int) -> None:
+def test_bad_bodies_are_refused(serve: Any, bundle: Tuned, body: Any, status: int) -> None:
     """A bad body gets an error that begins with "Expected", and no model is called."""
     held = Held(held=False)
     running = serve(app(bundle, held, most_texts=5))
@@ -150,7 +151,7 @@ def test_a_huge_body_is_refused_unread(running: Any) -> None:
     assert ask(running, {"text": "a"}).status == 200
 
 
-def test_requests_need_one_of_the_keys(serve: Any, bundle: Bundle) -> None:
+def test_requests_need_one_of_the_keys(serve: Any, bundle: Tuned) -> None:
     """Requests without one of the keys get 401, except at /healthz and /openapi.json."""
     running = serve(app(bundle, Held(held=False), api_keys=("first", "second")))
     for wrong in (None, "Bearer", "Bearer wrong", "Bearer firs", "Basic first", "first", "Bearer \xff"):
@@ -167,7 +168,7 @@ def test_requests_need_one_of_the_keys(serve: Any, bundle: Bundle) -> None:
     assert described["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
 
 
-def test_too_many_texts_are_429(serve: Any, bundle: Bundle) -> None:
+def test_too_many_texts_are_429(serve: Any, bundle: Tuned) -> None:
     """More rows in flight than allowed get 429, and finished rows free their room."""
     held = Held()
     running = serve(app(bundle, held, most_rows=5, most_texts=4))
@@ -194,7 +195,7 @@ def test_too_many_texts_are_429(serve: Any, bundle: Bundle) -> None:
     assert counts(running)["calibrant_rows_in_flight"] == 0
 
 
-def test_a_flood_is_refused_before_its_bodies(serve: Any, bundle: Bundle) -> None:
+def test_a_flood_is_refused_before_its_bodies(serve: Any, bundle: Tuned) -> None:
     """When all room is taken, late requests get 429, also one whose body was still being read."""
     held = Held()
     running = serve(app(bundle, held, most_rows=1, most_texts=1))
@@ -213,7 +214,7 @@ def test_a_flood_is_refused_before_its_bodies(serve: Any, bundle: Bundle) -> Non
     assert (found[0].status, held.asked) == (200, ["a"])
 
 
-def test_a_deadline_ends_a_request(serve: Any, bundle: Bundle) -> None:
+def test_a_deadline_ends_a_request(serve: Any, bundle: Tuned) -> None:
     """A request past its deadline gets 504, its call is cancelled, and its room is free again."""
     held = Held()
     running = serve(app(bundle, held, deadline_seconds=7.0, most_rows=1, most_texts=1))
@@ -227,7 +228,7 @@ def test_a_deadline_ends_a_request(serve: Any, bundle: Bundle) -> None:
     assert ask(running, {"text": "a"}).status == 200
 
 
-def test_a_lost_client_cancels_its_rows(serve: Any, bundle: Bundle) -> None:
+def test_a_lost_client_cancels_its_rows(serve: Any, bundle: Tuned) -> None:
     """The calls of a closed connection are cancelled."""
     held = Held()
     running = serve(app(bundle, held))
@@ -237,7 +238,7 @@ def test_a_lost_client_cancels_its_rows(serve: Any, bundle: Bundle) -> None:
     assert held.given_up.wait(SECONDS)
 
 
-def test_an_unreachable_model_is_503(serve: Any, bundle: Bundle) -> None:
+def test_an_unreachable_model_is_503(serve: Any, bundle: Tuned) -> None:
     """A request with an unreachable model gets 503 without the reason, and the next one gets 200."""
     wrong = ProviderError("the key is bad", provider="p", status=401, hint="Mend it.")
     cat = Prediction(label="cat", confidence=0.5)
@@ -274,7 +275,7 @@ def logged() -> Iterator[io.StringIO]:
     ],
 )
 def test_provider_messages_are_logged_on_request(
-    serve: Any, bundle: Bundle, logged: io.StringIO, texts: bool, answer: Any
+    serve: Any, bundle: Tuned, logged: io.StringIO, texts: bool, answer: Any
 ) -> None:
     """A provider's message is logged only with `log_texts`; error class, status and hint always are."""
     running = serve(app(bundle, Held(held=False, answer=lambda _: answer), log_texts=texts))
@@ -297,7 +298,7 @@ def test_asyncio_errors_are_logged_without_texts(logged: io.StringIO) -> None:
     assert (told["level"], told["event"]) == ("error", "Task exception was never retrieved")
 
 
-def test_lifespan_events_are_answered(bundle: Bundle) -> None:
+def test_lifespan_events_are_answered(bundle: Tuned) -> None:
     """The application answers the lifespan events startup and shutdown."""
     made = app(bundle, Held())
     sent: list[str] = []
@@ -313,7 +314,7 @@ def test_lifespan_events_are_answered(bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_crash_before_the_answer_is_500(bundle: Bundle, begun: bool) -> None:
+def test_a_crash_before_the_answer_is_500(bundle: Tuned, begun: bool) -> None:
     """A crash before the answer gives 500, and a later one is raised."""
     made = app(bundle, Held())
     sent: list[Any] = []
@@ -335,9 +336,7 @@ def test_a_crash_before_the_answer_is_500(bundle: Bundle, begun: bool) -> None:
 
 
 @pytest.mark.parametrize("texts", [False, True])
-def test_logs_hold_texts_on_request_only(
-    serve: Any, bundle: Bundle, logged: io.StringIO, texts: bool
-) -> None:
+def test_logs_hold_texts_on_request_only(serve: Any, bundle: Tuned, logged: io.StringIO, texts: bool) -> None:
     """Every request is one JSON line with its id, and texts are logged with `log_texts` only."""
     cat = Prediction(label="cat", confidence=0.5)
     held = Held(held=False, answer=lambda text: RuntimeError(text) if "crash" in text else cat)
@@ -371,7 +370,7 @@ def test_json_logs_restore_the_loggers() -> None:
     assert (list(logger.handlers), logger.level, logger.propagate) == before
 
 
-def test_readyz_is_503_during_shutdown(serve: Any, bundle: Bundle) -> None:
+def test_readyz_is_503_during_shutdown(serve: Any, bundle: Tuned) -> None:
     """During shutdown /readyz gives 503, and requests are answered and their connections closed."""
     made = app(bundle, Held(held=False))
     running = serve(made)
@@ -385,7 +384,7 @@ def test_readyz_is_503_during_shutdown(serve: Any, bundle: Bundle) -> None:
     assert (found.status, found.headers["connection"]) == (200, "close")
 
 
-def test_openapi_describes_bodies_and_refusals(serve: Any, bundle: Bundle) -> None:
+def test_openapi_describes_bodies_and_refusals(serve: Any, bundle: Tuned) -> None:
     """The OpenAPI document has the bodies, the limit on texts and every refusal's status."""
     running = serve(app(bundle, Held(held=False), most_texts=7))
     described = running.ask(path="/openapi.json", method="GET").json
@@ -416,7 +415,7 @@ def test_bad_settings_are_refused(kind: type[Any], name: str, value: object) -> 
 
 
 def test_the_callback_gets_all_predictions(
-    serve: Any, bundle: Bundle, caplog: pytest.LogCaptureFixture
+    serve: Any, bundle: Tuned, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`on_predictions` gets all predictions; its error is logged, and the request gets 200."""
     seen: list[str | None] = []

@@ -12,15 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from calibrant.assembly import Bundle
-from calibrant.assembly._bundle import BundleHistory
 from calibrant.core import Outcome, Prediction
 from calibrant.core._prediction import Step, Verdict
 from calibrant.serving._metrics import ServiceMetrics, ks_distance
+from calibrant.tuned import PredictionHistory, Tuned
 from held import PATH, Held, app, ask, counts, with_threshold
 
 
-def test_metrics_count_rows_and_requests(serve: Any, bundle: Bundle) -> None:
+def test_metrics_count_rows_and_requests(serve: Any, bundle: Tuned) -> None:
     """The metrics count rows, requests by path, confidences, escalations and steps."""
     steps = (Step(model="s", verdict=Verdict.ESCALATED), Step(model="l", verdict=Verdict.ACCEPTED))
     answers = {
@@ -57,7 +56,7 @@ def test_metrics_count_rows_and_requests(serve: Any, bundle: Bundle) -> None:
 def test_drift_compares_window_and_history() -> None:
     """Drift is NaN at first, 0 for equal values, and 1 when all values of the window are higher."""
     history = tuple(n / 500 for n in range(500))
-    metrics = ServiceMetrics(BundleHistory(rows=500, labels={"cat": 500}, confidence=history))
+    metrics = ServiceMetrics(PredictionHistory(rows=500, labels={"cat": 500}, confidence=history))
     decision: Any = type("D", (), {"name": None})()
 
     def see(values: Any) -> None:
@@ -72,7 +71,7 @@ def test_drift_compares_window_and_history() -> None:
     assert metrics.drift() == pytest.approx(0.5)
     see([1.0] * 500)
     assert metrics.drift() == 1.0
-    empty = ServiceMetrics(BundleHistory(rows=0, labels={}, confidence=()))
+    empty = ServiceMetrics(PredictionHistory(rows=0, labels={}, confidence=()))
     for _ in range(40):
         empty.count(Prediction(label="cat", confidence=0.5), decision)
     assert math.isnan(empty.drift())
@@ -103,7 +102,7 @@ def test_the_drift_threshold_rarely_alarms(rows: int) -> None:
     assert 2 <= above <= 40
 
 
-def test_one_model_of_a_cascade_is_no_escalation(serve: Any, bundle: Bundle) -> None:
+def test_one_model_of_a_cascade_is_no_escalation(serve: Any, bundle: Tuned) -> None:
     """A row that one model answered, after a failed one too, counts as no escalation."""
 
     def steps(*verdicts: Verdict) -> tuple[Step, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import Bundle, load
+from calibrant.tuned import Tuned, load
 from fault_server import FaultServer
 from held import Held, app
 
@@ -39,7 +39,7 @@ def examine(url: str, folder: Path, *options: str) -> subprocess.CompletedProces
     )
 
 
-def test_the_service_fits_its_description(serve: Any, bundle: Bundle, tmp_path: Path) -> None:
+def test_the_service_fits_its_description(serve: Any, bundle: Tuned, tmp_path: Path) -> None:
     """The service passes all of schemathesis's checks."""
     with (
         FaultServer(["cat", "dog"]) as server,
@@ -57,7 +57,7 @@ def test_the_service_fits_its_description(serve: Any, bundle: Bundle, tmp_path: 
 @pytest.mark.parametrize(
     "wrong", ["status", "schema"], ids=["a status that is not described", "an answer of another shape"]
 )
-def test_a_deviating_service_is_detected(serve: Any, bundle: Bundle, tmp_path: Path, wrong: str) -> None:
+def test_a_deviating_service_is_detected(serve: Any, bundle: Tuned, tmp_path: Path, wrong: str) -> None:
     """Schemathesis finds a status that is not described, and an answer of another shape."""
     made = app(bundle, Held(held=False), api_keys=(KEY,))
     described = made.openapi()

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import Bundle
 from calibrant.serving import ServiceSettings
+from calibrant.tuned import Tuned
 from held import PATH, SECONDS, Held, app, ask, counts
 
 POST = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -61,7 +61,7 @@ def sending(running: Any, head: bytes) -> Any:
         yield line
 
 
-def test_a_slow_body_is_408(serve: Any, bundle: Bundle) -> None:
+def test_a_slow_body_is_408(serve: Any, bundle: Tuned) -> None:
     """A body that arrives too slowly gets 408, and other requests are answered meanwhile."""
     held = Held(held=False)
     running = serve(app(bundle, held))
@@ -78,7 +78,7 @@ def test_a_slow_body_is_408(serve: Any, bundle: Bundle) -> None:
     assert held.asked == ["a"] * 3
 
 
-def test_idle_connections_are_closed(serve: Any, bundle: Bundle) -> None:
+def test_idle_connections_are_closed(serve: Any, bundle: Tuned) -> None:
     """A connection without a new request is closed after a time, and one with a request in progress stays."""
     held = Held()
     running = serve(app(bundle, held))
@@ -94,7 +94,7 @@ def test_idle_connections_are_closed(serve: Any, bundle: Bundle) -> None:
 
 
 @pytest.mark.parametrize(("clients", "most"), [(300, 10), pytest.param(2_000, 256, marks=pytest.mark.slow)])
-def test_a_crowd_is_not_reset(serve: Any, bundle: Bundle, clients: int, most: int) -> None:
+def test_a_crowd_is_not_reset(serve: Any, bundle: Tuned, clients: int, most: int) -> None:
     """In a crowd of clients every connection gets 200 or 429."""
     held = Held()
     running = serve(app(bundle, held, most_rows=most, most_texts=1))
@@ -142,7 +142,7 @@ def file_descriptors(most: int) -> Any:
     ],
     ids=["length first", "chunked first"],
 )
-def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Bundle, head: bytes) -> None:
+def test_a_body_of_two_lengths_is_refused(serve: Any, bundle: Tuned, head: bytes) -> None:
     """A body with two lengths gets 400, and nothing after it is read as a request."""
     held = Held(held=False)
     running = serve(app(bundle, held))
@@ -204,7 +204,7 @@ def test_endless_headers_are_refused(running: Any) -> None:
         assert rest(line).startswith(b"HTTP/1.1 400")
 
 
-def test_a_pipeline_is_answered_in_order(serve: Any, bundle: Bundle) -> None:
+def test_a_pipeline_is_answered_in_order(serve: Any, bundle: Tuned) -> None:
     """Requests that were sent together are answered in order."""
     running = serve(app(bundle, Held(held=False), most_texts=1))
     with running.connected() as line:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from calibrant.assembly import Bundle
 from calibrant.core import Outcome, Prediction, ProviderError
 from calibrant.inference import Classifier, RetryPolicy
+from calibrant.tuned import Tuned
 from fault_server import Fault, FaultServer
 from held import SECONDS, Held, app, ask, later
 
@@ -42,7 +42,7 @@ def failing(running: Any) -> None:
     assert ready(running) == (503, "model failing")
 
 
-def test_a_wholly_failed_request_is_503(serve: Any, bundle: Bundle) -> None:
+def test_a_wholly_failed_request_is_503(serve: Any, bundle: Tuned) -> None:
     """A request whose texts all failed gets 503, and one answered or declined text makes it 200."""
     running = serve(app(bundle, Model().held))
     failed = ask(running, {"texts": ["a", "b"]})
@@ -55,7 +55,7 @@ def test_a_wholly_failed_request_is_503(serve: Any, bundle: Bundle) -> None:
     assert ask(serve(app(bundle, Model(UNPARSED).held)), {"text": "a"}).status == 200
 
 
-def test_three_failures_make_it_unready(serve: Any, bundle: Bundle) -> None:
+def test_three_failures_make_it_unready(serve: Any, bundle: Tuned) -> None:
     """Three failures in a row make the service not ready, and an answer makes it ready again."""
     running = serve(app(bundle, Model().held))
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_three_failures_make_it_unready(serve: Any, bundle: Bundle) -> None:
 @pytest.mark.parametrize(
     "failure", [FAILED, ProviderError("bad key", provider="p", status=401)], ids=["error", "wrong key"]
 )
-def test_readiness_checks_probe_the_model(serve: Any, bundle: Bundle, failure: Any) -> None:
+def test_readiness_checks_probe_the_model(serve: Any, bundle: Tuned, failure: Any) -> None:
     """Readiness checks probe a failing model, less and less often, and the probes count no rows."""
     model = Model(failure)
     running = serve(app(bundle, model.held))
@@ -99,7 +99,7 @@ def test_readiness_checks_probe_the_model(serve: Any, bundle: Bundle, failure: A
     assert 'calibrant_rows_total{outcome="ok"}' not in text
 
 
-def test_a_hanging_probe_is_cancelled(serve: Any, bundle: Bundle) -> None:
+def test_a_hanging_probe_is_cancelled(serve: Any, bundle: Tuned) -> None:
     """A probe that hangs is cancelled at the deadline; requests past their deadline are failures."""
     held = Held()
     running = serve(app(bundle, held, deadline_seconds=60.0))
@@ -135,7 +135,7 @@ def asking(server: FaultServer, policy: RetryPolicy | None = None) -> Iterator[C
         yield classifier
 
 
-def test_a_refused_connection_makes_it_unready(serve: Any, bundle: Bundle) -> None:
+def test_a_refused_connection_makes_it_unready(serve: Any, bundle: Tuned) -> None:
     """One request whose connections are refused makes the service not ready, and an answer makes it ready."""
     with FaultServer(["cat", "dog"]) as server, asking(server) as classifier:
         running = serve(app(bundle, classifier))
@@ -150,7 +150,7 @@ def test_a_refused_connection_makes_it_unready(serve: Any, bundle: Bundle) -> No
         assert ready(running) == (200, "ready")
 
 
-def test_requests_under_way_fail_with_the_server(serve: Any, bundle: Bundle) -> None:
+def test_requests_under_way_fail_with_the_server(serve: Any, bundle: Tuned) -> None:
     """Requests that the server holds when it dies get 503, and the service is not ready."""
 
     def fault(_: int, request: dict[str, Any]) -> Fault | None:
@@ -169,7 +169,7 @@ def test_requests_under_way_fail_with_the_server(serve: Any, bundle: Bundle) -> 
         assert ready(running) == (503, "model failing")
 
 
-def test_waits_end_when_connections_are_refused(serve: Any, bundle: Bundle) -> None:
+def test_waits_end_when_connections_are_refused(serve: Any, bundle: Tuned) -> None:
     """Requests that wait to try again get 503 once connections are refused, however long they would wait."""
     policy = RetryPolicy(initial_seconds=600.0, maximum_seconds=600.0)
     with FaultServer(["cat", "dog"]) as server, asking(server, policy) as classifier:

@@ -18,7 +18,7 @@ FRESH = """
 import json, sys
 import calibrant
 from calibrant.core import Example
-from calibrant.runs._records import row_record
+from calibrant.runs._rows import row_record
 folder, options, rows = json.loads(sys.stdin.read())
 with calibrant.load(folder, options=options) as classifier:
     texts = [row["input"] for row in rows]

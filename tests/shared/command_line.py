@@ -77,6 +77,17 @@ def recorded_rows(correct: Iterable[Any], confidence: Iterable[float]) -> list[d
             "confidence": None if right is None else float(sure),
             "correct": None if right is None else bool(right),
             "outcome": "error" if right is None else "ok",
+            "reason": "" if right is not None else "no route",
+            "probabilities": None,
+            "label_mass": None,
+            "unresolved_mass": None,
+            "space": None,
+            "model": "fake",
+            "attempts": 1,
+            "latency_seconds": None,
+            "prompt_tokens": 0,
+            "completion_tokens": 0,
+            "cost": None,
         }
         for row, (right, sure) in enumerate(zip(correct, confidence, strict=False))
     ]

@@ -10,10 +10,10 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from calibrant.assembly import Bundle
 from calibrant.core import Prediction
 from calibrant.core._predictor import OnPrediction, Query
 from calibrant.serving import ServiceSettings, create_classifier_app
+from calibrant.tuned import Tuned
 
 PATH = "/v1/classify"
 JSON = {"Content-Type": "application/json"}
@@ -59,7 +59,7 @@ class Held:
         return found
 
 
-def app(bundle: Bundle, classifier: Any, **settings: Any) -> Any:
+def app(bundle: Tuned, classifier: Any, **settings: Any) -> Any:
     """Return the application."""
     return create_classifier_app(bundle, classifier, settings=ServiceSettings(**settings))
 
@@ -87,7 +87,7 @@ def counts(running: Any, **headers: str) -> dict[str, float]:
     }
 
 
-def with_threshold(bundle: Bundle, high: float) -> Bundle:
+def with_threshold(bundle: Tuned, high: float) -> Tuned:
     """Return the bundle, accepting by a suggested threshold."""
     thresholds = {**bundle.thresholds, "suggested": {"high": high, "low": 0.2}}
     return replace(bundle, thresholds=thresholds, accept_suggested=True)

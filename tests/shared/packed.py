@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from calibrant.assembly import Bundle, export
 from calibrant.core import Task
 from calibrant.evaluation import BatchEvaluator, Dataset
 from calibrant.inference import Classifier
+from calibrant.tuned import Tuned
 from fault_server import FaultServer
 
 TASK = """\
@@ -26,7 +26,7 @@ api_base = "{base}"
 """
 
 
-def packed(folder: Path, rows: Sequence[Mapping[str, str]], *, server: FaultServer | None = None) -> Bundle:
+def packed(folder: Path, rows: Sequence[Mapping[str, str]], *, server: FaultServer | None = None) -> Tuned:
     """Evaluate a task of two labels on rows, in `folder`, and return its bundle, ``folder/bundle``.
 
     Without `server` the run calls one that is stopped afterwards.
@@ -41,4 +41,4 @@ def packed(folder: Path, rows: Sequence[Mapping[str, str]], *, server: FaultServ
         BatchEvaluator(classifier).evaluate(
             Dataset(source=task.sources["test"], labels=task.labels), out=folder / "run"
         )
-    return export(folder / "run", folder / "bundle", task=task)
+    return Tuned.from_run(folder / "run", task=task).save(folder / "bundle")

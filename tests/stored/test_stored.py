@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import calibrant
-from calibrant.evaluation import load_predictions
+from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
 from stored_files import NAME, PLANNED, SEARCH, SMALL, STORED, make, run, stored_models
 
@@ -88,7 +88,7 @@ def test_shortened_runs_ask_the_missing_rows(models: Models, stored: Path) -> No
 @pytest.mark.parametrize("directory", RUNS)
 def test_predictions_have_their_fingerprint(stored: Path, directory: str) -> None:
     """Predictions load with the model and the labels of their run."""
-    found = load_predictions(stored / directory)
+    found = SavedRows.load(stored / directory)
     assert len(found) > 0
     assert found.fingerprint is not None
 

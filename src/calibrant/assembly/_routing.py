@@ -15,7 +15,7 @@ from calibrant.cascade._cascade import Cascade
 from calibrant.cascade._methods import method_named
 from calibrant.cascade._models import CascadeModel
 from calibrant.cascade._settings import ROUTED, CascadeModelSettings, CascadeSettings
-from calibrant.core._completion import Client
+from calibrant.core._completion import STAND_INS, Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import user_path
 from calibrant.core._limits import Limits
@@ -23,9 +23,10 @@ from calibrant.core._records import Journal
 from calibrant.core._task import Task
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._embeddings import CachedEmbedder, open_embedder
+from calibrant.inference._limits import is_in_process
 from calibrant.inference._models import call_options, open_client
 from calibrant.inference._shared_router import SharedRouter
-from calibrant.inference.doctor._records import refuse_misleading
+from calibrant.inference.doctor._records import refuse_misleading, shared_abilities
 from calibrant.inference.routed._client import RoutedClient
 from calibrant.inference.routed._provider import Provider
 from calibrant.routing._bandit import BanditRouter
@@ -207,6 +208,9 @@ def _open_provider(own: RoutingProviderSettings, opened: ExitStack) -> Provider:
         cost=own.cost,
         context_window=own.context_window,
         space=own.space,
+        abilities=None
+        if is_in_process(client) or own.name in STAND_INS
+        else shared_abilities(own.name, options),
     )
 
 

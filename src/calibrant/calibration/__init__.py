@@ -31,7 +31,6 @@ else:
             "._scaling": "TemperatureScaling VectorScaling",
             "._thresholds": "suggest_thresholds",
         },
-        handed_out={"load_predictions": "calibrant.evaluation"},
     )
 
 __all__ = [

@@ -100,11 +100,15 @@ class SavedFit(ABC):
         StateError
             The file cannot be written.
         """
+        record = self.saved_record(fingerprint)
+        write_record(path, record, kind=self._kind, version=self._version)
+
+    def saved_record(self, fingerprint: Fingerprint) -> dict[str, Any]:
+        """Return the JSON values that `save` writes; raises what it raises."""
         self._require_fitted("save")
         self._check_labels(fingerprint)
-        write_state(
-            path, kind=self._kind, version=self._version, fingerprint=fingerprint, state=self._state()
-        )
+        about = {"kind": self._kind, "version": self._version}
+        return {**about, "fingerprint": fingerprint.to_record(), "state": self._state()}
 
     @classmethod
     def load(cls, path: str | Path, *, fingerprint: Fingerprint) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self, TypeVar
@@ -292,6 +292,18 @@ class Cascade(BasePredictor):
         other._open(walk, limits, self.journal)  # noqa: SLF001
         return other
 
+    def asked_as(self, described: Mapping[str, Any]) -> Self:
+        """Return a copy that asks its models as the method in a description does, without finding out."""
+        members = []
+        for member, method in zip(self._walk.members, described.get("models", ()), strict=False):
+            members.append(replace(member, classifier=member.classifier.asked_as(method["method"])))
+        if len(members) != len(self._walk.members):
+            return self
+        other = copy(self)
+        other._walk = replace(self._walk, members=tuple(members))  # noqa: SLF001 (of its own kind)
+        other._walk.purse = self._walk.purse  # noqa: SLF001
+        return other
+
     @property
     def journal(self) -> Journal | None:
         """Journal of finished predictions, which are not requested again; None without one."""
@@ -357,7 +369,7 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
     """Return a copy of a model for the cascade, with the cascade's limits."""
     original = model.classifier
     # A copy, as the cascade sets limits, journal and tokens of its own.
-    own = original.settled().with_limits(
+    own = original.unless_told().with_limits(
         _member_limits(original.limits, limits or original.limits, model.concurrency)
     )
     if method.needs_tokens:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -161,7 +162,7 @@ class Walk:
         for member in self.members:
             query = self._query_for(Query(prompt=prompt, text="", user_template=user_template), member)
             own = {"prompt": query.prompt, "user_template": query.user_template}
-            models.append({**member.described, **own, "name": member.label, "free": member.free})
+            models.append({**member.classifier.describe(), **own, "name": member.label, "free": member.free})
         return {
             "scoring": "cascade",
             "labels": self.members[0].classifier.labels.labels,
@@ -174,12 +175,21 @@ class Walk:
         }
 
     @property
-    def is_settled(self) -> bool:
-        """True: members whose method is not known decode."""
-        return True
+    def knows_abilities(self) -> bool:
+        """True if it is known how every member is asked."""
+        return all(member.classifier.row_model.knows_abilities for member in self.members)
 
-    async def settle(self, query: Query, journal: Journal | None = None) -> None:
-        """Do nothing."""
+    async def find_abilities(self, first: Query, journal: Journal | None = None) -> None:
+        """Find out how the members are asked, before the first key; rows report what keeps one from being asked."""
+        for member in self.members:
+            model = member.classifier.row_model
+            if not model.knows_abilities:
+                with contextlib.suppress(ProviderError):
+                    await model.find_abilities(self._query_for(first, member), journal)
+        # Keys of answers and of assessments name the forms of answers.
+        self.members = tuple(replace(member) for member in self.members)
+        self.judge = replace(self.judge)
+        self._keys.clear()
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return the queries unchanged, as each model adds its own demonstrations."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from calibrant import evaluation, inference
-from calibrant.assembly._task_record import record_run
 from calibrant.cli._commands import PromptedOptions
 from calibrant.cli._errors import FAILED
 from calibrant.cli._label_job import NOTE, LabelJob
@@ -23,6 +22,7 @@ from calibrant.core._task import Task
 from calibrant.evaluation._data import UnlabelledTexts
 from calibrant.evaluation._label import unlabelled
 from calibrant.inference._classifier import as_classifier
+from calibrant.tuned._task_record import record_run
 
 if TYPE_CHECKING:
     from calibrant.cli._groups import Collect, Retry, Status, Submit

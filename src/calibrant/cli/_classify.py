@@ -15,12 +15,11 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example, TextWithContext, read_texts
 from calibrant.core._task import Task
-from calibrant.runs._records import row_record
+from calibrant.runs._rows import row_record
 
 if TYPE_CHECKING:
-    from calibrant.assembly._bundle import Bundle
-    from calibrant.assembly._decision import Decision
     from calibrant.cli._commands import Classify
+    from calibrant.heads._tuned import Decision, Tuned
     from calibrant.inference._base import BasePredictor
 
 _NEARLY_ALL: Final = 0.9
@@ -30,11 +29,11 @@ def classify(options: Classify) -> None:
     """Open the task's classifier, and classify with it; see `print_predictions`."""
     if not options.text and options.file is None:
         raise ConfigurationError("Expected --text or --file, got neither.")
-    with source_of(options.task, options) as source:
-        texts = all_texts(options.text or (), options.file, source.task)
-        with contextlib.closing(source.open()) as classifier:
-            classifier.use_journal(source.saved_answers)
-            print_predictions(classifier, texts, as_json=options.as_json, bundle=source.bundle)
+    source = source_of(options.task, options)
+    texts = all_texts(options.text or (), options.file, source.task)
+    with contextlib.closing(source.open()) as classifier:
+        classifier.use_journal(source.saved_answers)
+        print_predictions(classifier, texts, as_json=options.as_json, tuned=source.tuned)
 
 
 def all_texts(texts: Sequence[str], file: Path | None, task: Task) -> list[str | TextWithContext]:
@@ -60,7 +59,7 @@ def print_predictions(
     *,
     as_json: bool,
     with_model: bool = False,
-    bundle: Bundle | None = None,
+    tuned: Tuned | None = None,
 ) -> None:
     """Classify texts and print one line each, in input order.
 
@@ -76,7 +75,7 @@ def print_predictions(
         True to print JSON objects.
     with_model : bool, default False
         True to name the answering model in plain lines.
-    bundle : Bundle, optional
+    tuned : Tuned, optional
         Decides on the predictions.
     """
     waiting: dict[int, Prediction] = {}  # answered before a text that comes earlier
@@ -89,7 +88,7 @@ def print_predictions(
             text = texts[printed]
             shown = text.text if isinstance(text, TextWithContext) else text
             found = waiting.pop(printed)
-            decision = None if bundle is None else bundle.decide(found)
+            decision = None if tuned is None else tuned.decide(found)
             line = _line(shown, found, decision, as_json=as_json, with_model=with_model)
             sys.stdout.write(line + "\n")
             printed += 1

@@ -388,8 +388,8 @@ class Serve:
 
     Attributes
     ----------
-    bundle : DIR
-        The bundle; see `calibrant export`.
+    source : BUNDLE|RUN|TASK
+        A bundle of `calibrant export`, the directory of a run, or a task file, which decides nothing.
     host
         Where to listen; 0.0.0.0 lets other machines in.
     port
@@ -416,7 +416,7 @@ class Serve:
         Print one JSON object, with the address, when ready.
     """
 
-    bundle: Path = field(kw_only=False)
+    source: Path = field(kw_only=False)
     host: str = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8890
     api_key_env: list[str] | None = None

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from calibrant.assembly._bundle_files import MANIFEST as BUNDLE
 from calibrant.calibration._promise import certificate_from_record, certificate_lines
 from calibrant.cli._evaluation_table import counts_text
 from calibrant.core._errors import ConfigurationError
 from calibrant.evaluation._label import LabelFile
+from calibrant.tuned._task_record import BUNDLE
 
 if TYPE_CHECKING:
-    from calibrant.assembly._bundle import Bundle
-    from calibrant.assembly._bundle_drift import BundleDrift, BundleWatch
     from calibrant.evaluation._data import UnlabelledTexts
+    from calibrant.evaluation._history_watch import HistoryDrift, HistoryWatch
+    from calibrant.heads._tuned import Tuned
 
 
-def deciding_bundle(bundle: Bundle | None, *, accept_suggested: bool) -> Bundle | None:
-    """Return the bundle that decides, which accepts by its suggested threshold if that was asked for.
+def deciding(tuned: Tuned | None, *, accept_suggested: bool) -> Tuned | None:
+    """Return the tuned classifier that decides, which accepts by its suggested threshold if that was asked for.
 
     Raises
     ------
@@ -29,40 +29,40 @@ def deciding_bundle(bundle: Bundle | None, *, accept_suggested: bool) -> Bundle 
         There is no suggested threshold to accept by.
     """
     if not accept_suggested:
-        return bundle
-    if bundle is None:
+        return tuned
+    if tuned is None:
         raise ConfigurationError(
             "Expected a bundle or a run for --accept-suggested, got a task file, which has no thresholds: leave it out."
         )
-    return bundle.accepting_suggested()
+    return tuned.accepting_suggested()
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecidedLabels:
-    """File of labels, the bundle that decides, and the comparison with its history.
+    """File of labels, what decides, and the comparison with its history.
 
     Attributes
     ----------
     source : Path
         Bundle, task file or directory of a run, as the user named it.
-    bundle : Bundle or None
-        None of a task file.
-    watch : BundleWatch or None
+    tuned : Tuned or None
+        What decides; None of a task file.
+    watch : HistoryWatch or None
         None without a history.
     file : LabelFile
         Written with the decisions.
     """
 
     source: Path
-    bundle: Bundle | None
-    watch: BundleWatch | None
+    tuned: Tuned | None
+    watch: HistoryWatch | None
     file: LabelFile
 
     @classmethod
     def of(
         cls,
         source: Path,
-        bundle: Bundle | None,
+        tuned: Tuned | None,
         *,
         out: Path,
         rows: UnlabelledTexts,
@@ -77,11 +77,11 @@ class DecidedLabels:
             The format is unknown, pyarrow is missing, or the input lies in the directory.
         """
         watch = None
-        if bundle is not None and bundle.history.rows:
-            from calibrant.assembly._bundle_drift import BundleWatch
+        if tuned is not None and tuned.history.rows:
+            from calibrant.evaluation._history_watch import HistoryWatch
 
-            watch = BundleWatch(bundle)
-        decide = watch or bundle
+            watch = HistoryWatch(tuned)
+        decide = watch or tuned
         file = LabelFile(
             out,
             rows,
@@ -89,7 +89,7 @@ class DecidedLabels:
             decide=None if decide is None else decide.decide_many,
             distribution=distribution,
         )
-        return cls(source=source, bundle=bundle, watch=watch, file=file)
+        return cls(source=source, tuned=tuned, watch=watch, file=file)
 
     def require_watch(self) -> None:
         """Raise ConfigurationError if there is no history to compare with."""
@@ -114,22 +114,22 @@ class DecidedLabels:
             "file": str(written.path),
             "rows_written": written.rows,
             "decisions": dict(written.decisions),
-            "rule": None if self.bundle is None else self.bundle.rule[0],
-            "certification": None if self.bundle is None else self.bundle.thresholds["certification"],
+            "rule": None if self.tuned is None else self.tuned.rule[0],
+            "certification": None if self.tuned is None else self.tuned.thresholds["certification"],
             "drift": None if drift is None else drift.to_record(),
         }
         lines = [*self._decision_lines(), *self._drift_lines(drift, with_drift=with_drift)]
         return record, [*lines, f"File: {written.path}"]
 
-    def _drift_lines(self, drift: BundleDrift | None, *, with_drift: bool) -> Iterator[str]:
+    def _drift_lines(self, drift: HistoryDrift | None, *, with_drift: bool) -> Iterator[str]:
         if drift is None:
             return
         if with_drift or drift.labels_drifted:
             yield drift.labels_line()
         if with_drift or drift.confidence_drifted:
             yield drift.confidence_line()
-        if self.bundle is not None and (drift.labels_drifted or drift.confidence_drifted):
-            answer = self.bundle.tasks[0].task.columns.answer
+        if self.tuned is not None and (drift.labels_drifted or drift.confidence_drifted):
+            answer = self.tuned.tasks[0].task.columns.answer
             yield (
                 "These rows are unlike the labelled ones of the run, so its accuracy and thresholds may not hold for "
                 "them. To measure it, copy some of the rows into a file, add their right answers as a column "
@@ -139,7 +139,7 @@ class DecidedLabels:
     def _decision_lines(self) -> Iterator[str]:
         """Yield lines on the decisions: their rule and, where nothing is accepted, the reason."""
         decisions = self.file.written.decisions
-        rule, least = (None, None) if self.bundle is None else self.bundle.rule
+        rule, least = (None, None) if self.tuned is None else self.tuned.rule
         if rule is None and not decisions:
             yield from self._no_decision_lines()
             return
@@ -151,19 +151,19 @@ class DecidedLabels:
         elif rule is not None:
             why = "as nothing is certified"
         yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"
-        if self.bundle is not None and rule == "certified" and least is None:
-            found = certificate_from_record(self.bundle.thresholds["certification"])
+        if self.tuned is not None and rule == "certified" and least is None:
+            found = certificate_from_record(self.tuned.thresholds["certification"])
             yield from certificate_lines(found, run=self._run, out=self._run)
 
     @property
     def _run(self) -> str:
         """Directory to calibrate: the source, unless it is a bundle, which holds no rows, or a task file."""
-        is_run = self.bundle is not None and not (self.source / BUNDLE).exists()
+        is_run = self.tuned is not None and not (self.source / BUNDLE).exists()
         return str(self.source) if is_run else "RUN"
 
     def _promise(self) -> str:
         """Return the promise of the certified threshold, in a few words."""
-        certified = {} if self.bundle is None else self.bundle.thresholds["certified"]
+        certified = {} if self.tuned is None else self.tuned.thresholds["certified"]
         certain = 1 - certified["delta"]
         return f": accuracy of at least {certified['target_accuracy']:g} with probability {certain:g}"
 
@@ -174,8 +174,8 @@ class DecidedLabels:
             "which answers to accept. Then label with that run:"
         )
         yield f"  {shlex.join(['calibrant', 'calibrate', run, '--target-accuracy', '0.9', '--out', run])}"
-        if self.bundle is not None and self.bundle.thresholds["suggested"] is not None:
-            high = self.bundle.thresholds["suggested"]["high"]
+        if self.tuned is not None and self.tuned.thresholds["suggested"] is not None:
+            high = self.tuned.thresholds["suggested"]["high"]
             yield (
                 f"--accept-suggested would accept from the suggested threshold {high:.4g} on, which promises nothing."
             )

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibrant import assembly, calibration, evaluation, inference
-from calibrant.assembly._task_record import record_run, with_model_alone
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import acceptance_lines, baseline_lines, print_result, routing_stats
 from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
@@ -25,10 +24,11 @@ from calibrant.core._rows import DataSource
 from calibrant.core._task import Task
 from calibrant.core._task_file import SPLITS
 from calibrant.evaluation._cache import default_cache
-from calibrant.evaluation._data import settle, settle_as_before
+from calibrant.evaluation._data import asked_as_before
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JournalAfterSearch
+from calibrant.tuned._task_record import record_run, with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Evaluate, PromptedOptions, RunOptions
@@ -54,15 +54,15 @@ def evaluate(options: Evaluate) -> None:
         from calibrant.evaluation._parquet import require_parquet
 
         require_parquet()
-    with source_of(options.task, options) as source:
-        _evaluate(source, options, gates)
+    _evaluate(source_of(options.task, options), options, gates)
 
 
 def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> None:
     loaded = source.task
     check_gates(gates, loaded.labels)
     rows = labelled_rows(loaded, options.file, options.split, limit=options.max_rows)
-    with contextlib.closing(source.open(limits=run_limits(loaded, options))) as classifier:
+    with contextlib.closing(source.open(limits=run_limits(loaded, options))) as opened:
+        classifier = asked_as_before(opened, options.out)
         history = _history(loaded, options, classifier)
         at_once = options.engine == "local" and classifier.in_process
         with (
@@ -73,7 +73,6 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
             result = _run(source, options, classifier, rows, on_progress=display, stop=stop)
         write_down(source, options.out, classifier)
         if history is not None:  # how the model is asked belongs to the scope, and is known now
-            settle_as_before(classifier, options.out)
             history = history[0], _scope(loaded, options, classifier)
         if options.parquet and result.metrics.complete:
             from calibrant.evaluation._parquet import write_parquet
@@ -83,7 +82,7 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     entry, problem = None, None
     if history is not None and result.directory is not None and result.metrics.complete:
         try:
-            entry = history[1].record(history[0], result.directory)
+            entry = history[1].record(history[0], result, result.directory)
         except StateError as error:  # the numbers are printed first
             problem = error
     print_result(
@@ -232,9 +231,6 @@ def on_cluster(
     """Evaluate or label rows on a Ray cluster."""
     from calibrant.distributed._evaluate import Cluster, evaluate  # Ray Data is heavy
 
-    if source.task.model.scoring == "auto":  # workers do not find out how the model is asked
-        settle_as_before(classifier, options.out)
-        settle(classifier, rows, stop=stop)
     workers = {} if options.workers is None else {"workers": options.workers}
     return evaluate(
         rows,
@@ -251,9 +247,11 @@ def on_cluster(
 
 def _opening(source: Source, options: RunOptions, classifier: BasePredictor) -> partial[BasePredictor]:
     """Return a function that opens a copy of `classifier` on another machine, without local files."""
-    if source.bundle is not None:
+    if source.tuned is not None:
+        from calibrant.tuned._open import open_tuned  # task files do without it
+
         given = options_at(options.api_base)
-        return partial(assembly.load, source.bundle, model=options.model, options=given)
+        return partial(open_tuned, source.tuned, model=options.model, options=given)
     task = source.task
     # Heads, priors and demonstrations belong to single classifiers.
     one = classifier if isinstance(classifier, inference.Classifier) else None
@@ -300,14 +298,13 @@ def _replaces_prompt(options: PromptedOptions) -> bool:
 
 def write_down(source: Source, out: Path, classifier: BasePredictor) -> None:
     """Write the task record and the demonstrations, for export of the run without its task file."""
-    bundle, model = source.bundle, source.options.model
-    if bundle is None:
+    tuned, model = source.tuned, source.options.model
+    if tuned is None:
         record_run(out, [(source.task, model)], prompt_for_all=_replaces_prompt(source.options))
     else:
-        plan = None if bundle.plan is None else bundle.plan.to_record()
         place = source.options.api_base
-        asked = [(with_model_alone(one.task, model, api_base=place), None) for one in bundle.tasks]
-        record_run(out, asked, plan=plan, prompt_for_all=bundle.prompt_for_all)
+        asked = [(with_model_alone(one.task, model, api_base=place), None) for one in tuned.tasks]
+        record_run(out, asked, plan=tuned.plan, prompt_for_all=tuned.prompt_for_all)
     if isinstance(classifier, inference.Classifier):
         classifier.save_learned(out)
         write_demonstrations(classifier, out)

@@ -315,11 +315,10 @@ def acceptance_lines(result: evaluation.EvaluationResult, *, run: Path) -> list[
     certified = record.get("certified")
     if certified is None:
         return []
-    saved = evaluation.load_predictions(result.directory)
-    known = saved.correct >= 0
-    accepted = known & (saved.confidence >= certified["threshold"])
+    known = result.correct >= 0
+    accepted = known & (result.confidence >= certified["threshold"])
     n_known, n_accepted = int(known.sum()), int(accepted.sum())
-    n_right = int(saved.correct[accepted].sum())
+    n_right = int(result.correct[accepted].sum())
     line = (
         f"accepted at the confidence that {run} certifies ({certified['threshold']:.6g} or more, promised "
         f"{certified['target_accuracy']:g} right): {_share(n_accepted, n_known)} of these rows"

@@ -8,22 +8,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calibrant import assembly, evaluation, reports
-from calibrant.assembly._bundle_figures import LABELS_ANSWERED, figure_warnings
-from calibrant.assembly._task_record import with_model_alone
+from calibrant import evaluation, reports
 from calibrant.calibration._promise import certificate_lines, promise_sentence
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._task import Task
+from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.runs._directory import unfinished
+from calibrant.runs._rows import SavedRows
+from calibrant.tuned._files import refuse_taken
+from calibrant.tuned._folder import save
+from calibrant.tuned._from_run import from_run
+from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Calibrate, Compare, Export, Report
     from calibrant.evaluation._calibrate import CalibrationResult
     from calibrant.evaluation._compare import RunComparison
     from calibrant.evaluation._learned import LearnedHead
+    from calibrant.heads._tuned import Tuned
 
 _HEAD_FIGURES: Final = {
     "log_loss": "log loss",
@@ -38,7 +43,7 @@ def calibrate(options: Calibrate) -> None:
     predictions, out, seed = options.predictions, options.out, options.seed
     if not options.head and options.embeddings is None:
         result = evaluation.calibrate_predictions(
-            evaluation.load_predictions(predictions),
+            SavedRows.load(predictions),
             target_accuracy=options.target_accuracy,
             delta=options.delta,
             seed=seed,
@@ -159,7 +164,7 @@ def compare(options: Compare) -> None:
         raise ConfigurationError(
             f"Expected different runs, got one of them twice: {', '.join(map(str, runs))}. Name each once."
         )
-    found = evaluation.compare_predictions([evaluation.load_predictions(path) for path in runs])
+    found = evaluation.compare_predictions([SavedRows.load(path) for path in runs])
     print_output(found.to_record(), _comparison_lines(found), as_json=options.as_json)
     if options.require_better and not found.all_better:
         failing = ", ".join(one.name for one in found.differences if not one.is_better)
@@ -225,32 +230,28 @@ def export(options: Export) -> None:
         raise ConfigurationError(f"Expected --task with {alone}, got {alone} alone: the run knows its model.")
     if task is not None:
         task = with_model_alone(task, options.model, api_base=options.api_base)
-    bundle = assembly.export(
-        options.run,
-        out,
-        task=task,
-        calibration=options.calibration,
-        texts=options.texts,
-    )
-    record = {"bundle": str(out), "name": bundle.name, "sha256": bundle.digest}
-    print_output(record, _contents(bundle, out), as_json=options.as_json)
+    refuse_taken(out)
+    found = from_run(options.run, task=task, calibration=options.calibration, texts=options.texts)
+    saved = save(found, out)
+    record = {"bundle": str(out), "name": saved.name, "sha256": saved.digest}
+    print_output(record, _contents(saved, out), as_json=options.as_json)
 
 
-def _contents(bundle: assembly.Bundle, out: Path) -> Iterator[str]:
-    yield f"{bundle.name}: {out}"
-    yield f"SHA-256 of the bundle: {bundle.digest}"
+def _contents(tuned: Tuned, out: Path) -> Iterator[str]:
+    yield f"{tuned.name}: {out}"
+    yield f"SHA-256 of the bundle: {tuned.digest}"
     left_out = [
-        f"{', '.join(options)} of {model}" for own in bundle.tasks for model, options in own.left_out.items()
+        f"{', '.join(options)} of {model}" for own in tuned.tasks for model, options in own.left_out.items()
     ]
     if left_out:
         yield f"Left out, as they may be credentials: {'; '.join(left_out)}."
-    first = bundle.tasks[0].task
+    first = tuned.tasks[0].task
     if first.demonstrations is not None:
         yield (
             f"It holds {len(first.train):,} training texts with their labels: whoever has the folder can read them "
             "(--no-texts leaves them out)."
         )
-    figures = bundle.figures
+    figures = tuned.figures
     shown = [one for one in figures if "macro F1" in one.name or one.name == LABELS_ANSWERED]
     if shown:
         yield "; ".join(f"{figure.name} {figure.estimate:.3f}" for figure in shown) + "."

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation
-from calibrant.cli._decided_labels import DecidedLabels, deciding_bundle
+from calibrant.cli._decided_labels import DecidedLabels, deciding
 from calibrant.cli._evaluate import (
     check_options,
     exit_as,
@@ -50,38 +50,38 @@ def label(options: Label) -> None:
             f"Expected the bundle, task file or run first, then the rows, got the rows first: run "
             f"calibrant label {options.data} {options.source} --out {options.out}."
         )
-    with source_of(options.source, options) as source:
-        columns = source.task.columns
-        rows = unlabelled(
-            options.data,
-            text=options.text_column or columns.input,
-            context=columns.context,
-            limit=options.max_rows,
-            csv=columns.csv,
-        )
-        labels = DecidedLabels.of(
-            options.source,
-            deciding_bundle(source.bundle, accept_suggested=options.accept_suggested),
-            out=options.out,
-            rows=rows,
-            file_format=options.format,
-            distribution=options.distribution,
-        )
-        if options.watch_drift:
-            labels.require_watch()
-        if options.engine == "batch":
-            _label_by_batch(source, options, rows, labels)
-            return
-        with contextlib.closing(source.open(limits=run_limits(source.task, options))) as classifier:
-            with (
-                interruptible(at_once=options.engine == "local" and classifier.in_process) as stop,
-                EvaluationDisplay("label") as display,
-                resume_hint(options.out),
-            ):
-                result = _run(source, options, classifier, rows, labels.file, on_progress=display, stop=stop)
-            write_down(source, options.out, classifier)
-        _print_result(result, labels, options, classifier)
-        exit_as(result, {}, stop=stop)
+    source = source_of(options.source, options)
+    columns = source.task.columns
+    rows = unlabelled(
+        options.data,
+        text=options.text_column or columns.input,
+        context=columns.context,
+        limit=options.max_rows,
+        csv=columns.csv,
+    )
+    labels = DecidedLabels.of(
+        options.source,
+        deciding(source.tuned, accept_suggested=options.accept_suggested),
+        out=options.out,
+        rows=rows,
+        file_format=options.format,
+        distribution=options.distribution,
+    )
+    if options.watch_drift:
+        labels.require_watch()
+    if options.engine == "batch":
+        _label_by_batch(source, options, rows, labels)
+        return
+    with contextlib.closing(source.open(limits=run_limits(source.task, options))) as classifier:
+        with (
+            interruptible(at_once=options.engine == "local" and classifier.in_process) as stop,
+            EvaluationDisplay("label") as display,
+            resume_hint(options.out),
+        ):
+            result = _run(source, options, classifier, rows, labels.file, on_progress=display, stop=stop)
+        write_down(source, options.out, classifier)
+    _print_result(result, labels, options, classifier)
+    exit_as(result, {}, stop=stop)
 
 
 def _run(  # noqa: PLR0913 (what a run is made of)

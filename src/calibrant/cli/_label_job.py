@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from calibrant.cli._commands import PromptedOptions
-from calibrant.cli._decided_labels import DecidedLabels, deciding_bundle
+from calibrant.cli._decided_labels import DecidedLabels, deciding
 from calibrant.cli._prompted import source_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import read_record, write_record
@@ -78,20 +78,20 @@ class LabelJob:
         ConfigurationError, DataError, StateError
             The source or the data cannot be read again.
         """
-        with source_of(Path(self.source), PromptedOptions()) as source:
-            rows = unlabelled(Path(self.data), text=self.text, limit=self.limit, csv=source.task.columns.csv)
-            for _ in rows:  # finds the columns
-                pass
-            labels = DecidedLabels.of(
-                Path(self.source),
-                deciding_bundle(source.bundle, accept_suggested=self.accept_suggested),
-                out=directory,
-                rows=rows,
-                file_format=self.format,
-                distribution=self.distribution,
-            )
-            labels.file.prepare()
-            labels.file.write()
+        source = source_of(Path(self.source), PromptedOptions())
+        rows = unlabelled(Path(self.data), text=self.text, limit=self.limit, csv=source.task.columns.csv)
+        for _ in rows:  # finds the columns
+            pass
+        labels = DecidedLabels.of(
+            Path(self.source),
+            deciding(source.tuned, accept_suggested=self.accept_suggested),
+            out=directory,
+            rows=rows,
+            file_format=self.format,
+            distribution=self.distribution,
+        )
+        labels.file.prepare()
+        labels.file.write()
         return labels
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant import assembly, optimization, reports
-from calibrant.assembly._task_record import record_run
 from calibrant.calibration._promise import certificate_from_record, certificate_lines
 from calibrant.cli._errors import FAILED
 from calibrant.cli._evaluate import is_refused, unreadable_text
@@ -20,17 +19,18 @@ from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._prompted import asked_task
 from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError, LimitReachedError
-from calibrant.core._files import read_run_record
 from calibrant.core._limits import Limits
 from calibrant.core._search_verdicts import search_verdict
 from calibrant.core._task import Task
 from calibrant.evaluation._calibrate import CALIBRATION
 from calibrant.metrics._remarks import confidence_remarks
 from calibrant.runs._directory import NumberedDirectory
+from calibrant.tuned._task_record import record_run
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Optimize
     from calibrant.cli._evaluation_table import RoutingStats
+    from calibrant.heads._tuned import Tuned
     from calibrant.inference._base import BasePredictor
     from calibrant.optimization._result import PromptScore
 
@@ -52,7 +52,7 @@ def optimize(options: Optimize) -> None:
         raise SystemExit(FAILED) from None
     if result.directory is not None:
         record_run(result.directory, [(loaded, None)], prompt_for_all=True)
-        reports.write_report(result.directory)
+        reports.write_report(result.directory, rows=result.test_rows)
     record = {**result.to_record(), "directory": str(result.directory)}
     record |= {} if routing is None else {"routing": routing.to_record()}
     lines = [*_table(result), *([] if routing is None else routing.lines())]
@@ -205,8 +205,8 @@ def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
         f"{result.metric_calls:,} rows asked in the search, {result.proposals} prompt{many} proposed and "
         f"{result.accepted} of them promising, {result.seconds:.0f} s; cost: {_cost(result)}."
     )
-    if result.directory is not None:
-        yield from _acceptance(result.directory)
+    if result.directory is not None and result.tuned is not None:
+        yield from _acceptance(result.tuned, result.directory)
         yield f"Files in {result.directory}: result.json, best_prompt.txt, predictions.jsonl, report.html"
 
 
@@ -221,14 +221,12 @@ def _cost(result: optimization.OptimizationResult) -> str:
     return f"{dollars(result.cost)}, and {result.unpriced_calls:,} calls without a known price"
 
 
-def _acceptance(out: Path) -> Iterator[str]:
+def _acceptance(tuned: Tuned, out: Path) -> Iterator[str]:
     """Yield lines on the answers that will be accepted, by the test rows."""
-    path = out / CALIBRATION
-    if not path.exists():
-        yield "Which answers to accept is not known: about 20 test rows with a confidence would tell."
-        return
-    certification = read_run_record(path, remedy="calibrate the run again")["certification"]
-    if certification is None:  # calibrated by the user
-        yield f"No answer is accepted: {path} was written without a target accuracy."
-    else:
+    certification = tuned.thresholds["certification"]
+    if certification is not None:
         yield from certificate_lines(certificate_from_record(certification), run=out, out=out)
+    elif tuned.calibrator is not None:  # calibrated by the user
+        yield f"No answer is accepted: {out / CALIBRATION} was written without a target accuracy."
+    else:
+        yield "Which answers to accept is not known: about 20 test rows with a confidence would tell."

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from calibrant.assembly._task_record import record_run, with_model_alone
 from calibrant.cascade.planning._plan import CascadePlan, short_names
 from calibrant.cascade.planning._planner import plan_cascade
 from calibrant.cascade.planning._planner import replay as replay_policy
@@ -27,6 +26,7 @@ from calibrant.evaluation._evaluator import BatchEvaluator
 from calibrant.inference._classifier import Classifier
 from calibrant.reports._trade import TradePoint, write_trade
 from calibrant.runs._directory import unfinished
+from calibrant.tuned._task_record import record_run, with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cascade.planning._planner import CertifyOn

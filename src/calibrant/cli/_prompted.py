@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from calibrant import assembly, calibration, inference
-from calibrant.assembly._task_record import with_model_alone
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import decoding_problem, write_atomically
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JOURNAL, SavedAnswers
+from calibrant.tuned._task_record import read_source, with_model_alone
 
 if TYPE_CHECKING:
-    from calibrant.assembly._bundle import Bundle
     from calibrant.cli._commands import PromptedOptions
     from calibrant.core._limits import Limits
     from calibrant.core._settings import HeadSettings
+    from calibrant.heads._tuned import Tuned
     from calibrant.inference._base import BasePredictor
 
 _LOG: Final = logging.getLogger("calibrant")
@@ -49,61 +48,59 @@ class Source:
     ----------
     task : Task
         The task; a bundle's has no rows.
-    bundle : Bundle or None
-        The bundle, where a command was given one, or a run.
+    tuned : Tuned or None
+        Of a bundle or a run; None of a task file.
     options : PromptedOptions
         Options of the command.
     """
 
     task: Task
-    bundle: Bundle | None
+    tuned: Tuned | None
     options: PromptedOptions
 
     def open(self, *, limits: Limits | None = None) -> BasePredictor:
         """Open the classifier; see `open_prompted` and `calibrant.load`."""
-        if self.bundle is None:
+        if self.tuned is None:
             return open_prompted(self.task, self.options, limits=limits)
-        return assembly.load(
-            self.bundle, model=self.options.model, options=options_at(self.options.api_base), limits=limits
+        from calibrant.tuned._open import open_tuned  # task files do without it
+
+        return open_tuned(
+            self.tuned, model=self.options.model, options=options_at(self.options.api_base), limits=limits
         )
 
     @property
     def saved_answers(self) -> SavedAnswers | None:
         """Answers that the run has paid for; None without the run of a search."""
-        run = self.options.run if self.bundle is None else self.bundle.path
+        run = self.options.run if self.tuned is None else self.tuned.path
         if run is None or not (run / JOURNAL).is_file():
             return None
         return SavedAnswers(run / JOURNAL)
 
 
-@contextmanager
-def source_of(path: Path, options: PromptedOptions) -> Iterator[Source]:
-    """Yield the source in a task file, a bundle or the directory of a run, without opening a model.
+def source_of(path: Path, options: PromptedOptions) -> Source:
+    """Return the source in a task file, a bundle or the directory of a run, without opening a model.
 
     Raises
     ------
     ConfigurationError
         The task file is wrong, or a prompt is named for a bundle or a run, which have their own.
     StateError
-        The directory holds neither bundle nor run, or is damaged.
+        The path holds none of the three, or is damaged.
     """
-    if not path.is_dir():
-        task = with_context(Task.from_file(path, splits=()), options)
-        task, options = asked_task(task, options), replace(options, model=None, api_base=None)
-        yield Source(task=task, bundle=None, options=options)
-        return
-    from calibrant.assembly._bundle_source import bundle_of  # task files do without bundles
-
+    found = read_source(path)
+    if isinstance(found, Task):
+        task = asked_task(with_context(found, options), options)
+        return Source(task=task, tuned=None, options=replace(options, model=None, api_base=None))
     named = [name for name in ("prompt", "run", "label_prior") if getattr(options, name) is not None]
     if named:
         raise ConfigurationError(
             f"Expected --{named[0].replace('_', '-')} with a task file, got {path}, which has its own prompt: leave "
             "it out, or name the task file."
         )
-    with bundle_of(path) as bundle:
-        task = with_context(bundle.tasks[0].task, options)
-        tasks = (replace(bundle.tasks[0], task=task), *bundle.tasks[1:])
-        yield Source(task=task, bundle=replace(bundle, tasks=tasks), options=options)
+    first, *others = found.tasks
+    task = with_context(first.task, options)
+    tuned = replace(found, tasks=(replace(first, task=task), *others))
+    return Source(task=task, tuned=tuned, options=options)
 
 
 def asked_task(task: Task, options: ModelOptions) -> Task:
@@ -198,7 +195,7 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
     run, label_prior = options.run, options.label_prior
     head = settings.file if run is None and label_prior is None else None
     if run is not None:
-        from calibrant.calibration._saved import DEMONSTRATIONS
+        from calibrant.runs._directory import DEMONSTRATIONS
 
         best = _best_candidate(run / "result.json")
         template = best.get("user_template")
@@ -213,7 +210,7 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
     elif options.prompt is not None:
         classifier = classifier.with_prompt(read_prompt(options.prompt))
     if (learned := head or label_prior) is not None:
-        classifier.settle_for(learned)
+        classifier = classifier.asked_for(learned)
     if head is not None:
         from calibrant.heads._head import Head  # other prompts do without heads
         from calibrant.inference._heads import opened_head
@@ -254,7 +251,7 @@ def write_demonstrations(predictor: BasePredictor, directory: Path) -> None:
     """Write the demonstrations to a run's directory, if the classifier has any."""
     shown = predictor.demonstrations if isinstance(predictor, inference.Classifier) else None
     if shown is not None and shown.settings is not None:
-        from calibrant.calibration._saved import DEMONSTRATIONS
+        from calibrant.runs._directory import DEMONSTRATIONS
 
         write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
 

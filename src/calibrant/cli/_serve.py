@@ -9,19 +9,24 @@ from contextlib import ExitStack, closing
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from calibrant import assembly, evaluation, serving
-from calibrant.assembly._bundle_load import load
+from calibrant import evaluation, serving
+from calibrant.assembly._sections import open_classifier
 from calibrant.cli._options import parse_option
 from calibrant.cli._tables import print_output
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._limits import Limits
 from calibrant.core._predictor import Predictor
+from calibrant.core._task import RecordedTask
 from calibrant.evaluation._history_run import AnswerRecorder, RunScope
+from calibrant.heads._tuned import Tuned
 from calibrant.serving._logs import json_logs
+from calibrant.tuned._open import open_tuned
+from calibrant.tuned._task_record import read_source
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Serve
     from calibrant.cli._groups import ServeVerifier
+    from calibrant.inference._base import BasePredictor
 
 _LOG = logging.getLogger("calibrant")
 
@@ -37,15 +42,8 @@ def serve(options: Serve) -> None:
         deadline_seconds=options.deadline,
         log_texts=options.log_texts,
     )
-    loaded = assembly.read_bundle(options.bundle)
-    if options.accept_suggested:
-        loaded = loaded.accepting_suggested()
     with ExitStack() as opened:
-        classifier = load(
-            loaded,
-            options=dict(map(parse_option, options.option or ())),
-            limits=Limits(concurrency=options.max_concurrency),
-        )
+        loaded, classifier = _opened(options)
         opened.callback(classifier.close)
         opened.callback(gc.unfreeze)
         opened.enter_context(json_logs())
@@ -69,6 +67,22 @@ def serve(options: Serve) -> None:
         _server().serve_app(app, host=options.host, port=options.port, on_ready=announce, **limits)
 
 
+def _opened(options: Serve) -> tuple[Tuned, BasePredictor]:
+    """Open a bundle, a run, or a task file, which decides nothing."""
+    found, limits = read_source(options.source), Limits(concurrency=options.max_concurrency)
+    given = dict(map(parse_option, options.option or ()))
+    if isinstance(found, Tuned):
+        tuned = found.accepting_suggested() if options.accept_suggested else found
+        return tuned, open_tuned(tuned, options=given, limits=limits)
+    if given or options.accept_suggested:
+        raise ConfigurationError(
+            "Expected --option and --accept-suggested with a bundle or a run, got a task file: set options under "
+            "[model] there; it has no thresholds."
+        )
+    classifier = open_classifier(found, limits=limits)
+    return Tuned(tasks=(RecordedTask(task=found),), fingerprint=classifier.fingerprint()), classifier
+
+
 def _server() -> ModuleType:
     """Return the module of the server, which needs the extra."""
     from calibrant.serving import _server
@@ -76,13 +90,11 @@ def _server() -> ModuleType:
     return _server
 
 
-def _recorder(bundle: assembly.Bundle, classifier: Predictor, options: Serve) -> AnswerRecorder | None:
+def _recorder(tuned: Tuned, classifier: Predictor, options: Serve) -> AnswerRecorder | None:
     """Return the recorder of answers, or None without ``--history``."""
     if options.history is None:
         return None
-    scope = RunScope.of(
-        classifier, account_id=options.account, task=bundle.name, profile_name=options.profile
-    )
+    scope = RunScope.of(classifier, account_id=options.account, task=tuned.name, profile_name=options.profile)
     return AnswerRecorder(evaluation.EvaluationHistory(options.history), scope)
 
 

@@ -1,4 +1,4 @@
-"""Lazy imports of a package's public names."""
+"""Lazy imports of a package's public names, and of what packages above supply to those below."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 _NONE: Mapping[str, str] = MappingProxyType({})
+_SUPPLIERS: dict[str, Callable[[], object]] = {}
 
 
 def lazy_names(
-    package: str, homes: Mapping[str, str], *, handed_out: Mapping[str, str] = _NONE
+    package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return the ``__getattr__`` of a package, which imports names on first use, and its ``__dir__``.
 
@@ -22,8 +23,6 @@ def lazy_names(
         Its ``__name__``.
     homes : mapping of str to str
         Public names, separated by spaces, by module; ``.module`` is one of the package.
-    handed_out : mapping of str to str, default none
-        Packages by name, for this project alone: a package above has the name, and one below needs it.
 
     Examples
     --------
@@ -38,8 +37,6 @@ def lazy_names(
         # Nothing is kept here: a name that a test replaces in its own module is replaced here, too.
         if name in home_of:
             return getattr(importlib.import_module(home_of[name], package), name)
-        if name in handed_out:
-            return getattr(importlib.import_module(handed_out[name]), name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return find, lambda: sorted(home_of)
@@ -48,3 +45,16 @@ def lazy_names(
 def _modules_by_name(homes: Mapping[str, str]) -> Mapping[str, str]:
     """Return the module of each name, given the names in each module."""
     return {name: module for module, names in homes.items() for name in names.split()}
+
+
+def supply(name: str, supplier: Callable[[], object]) -> None:
+    """Register the supplier of `name`, which is called when it is needed.
+
+    The root package registers all suppliers, as it stands above every package and is imported before any.
+    """
+    _SUPPLIERS[name] = supplier
+
+
+def supplied(name: str) -> object:
+    """Return the object that the supplier of `name` returns."""
+    return _SUPPLIERS[name]()

@@ -19,7 +19,6 @@ from calibrant.core._prediction import (
     Step,
     Usage,
     Verdict,
-    is_label_mass_low,
 )
 from calibrant.core._reported import MOST_TOKENS
 
@@ -142,36 +141,6 @@ def _decoded_fields(record: Mapping[str, Any]) -> _Record:
         }
         values["distribution"] = LabelDistribution(**{**stored, **decoded})
     return values
-
-
-def has_low_label_mass(record: Mapping[str, Any]) -> bool:
-    """Return True if the label mass of a stored row, or of one of its parts, is low.
-
-    Parameters
-    ----------
-    record : mapping
-        The row as an evaluation or a search wrote it; false where it does not say.
-
-    Raises
-    ------
-    TypeError, ValueError
-        A value is not a number, or the space is unknown.
-    """
-    parts = record.get("parts")
-    masses = [record.get("distribution") or record]
-    if isinstance(
-        parts, list
-    ):  # in Parquet they are one text; the row itself then has their least label mass
-        masses += [part.get("distribution") or {} for part in parts]
-    return any(
-        is_label_mass_low(
-            float(one["label_mass"]),
-            float(one["unresolved_mass"]),
-            LogprobSpace(one["space"]),
-        )
-        for one in masses
-        if one.get("label_mass") is not None and one.get("space") is not None
-    )
 
 
 def _token_to_record(token: Token) -> list[Any]:

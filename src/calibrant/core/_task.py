@@ -37,7 +37,7 @@ from calibrant.core._task_file import (
 if TYPE_CHECKING:
     from calibrant.core._frames import Frame
 
-__all__ = ["Split", "Task", "check_answer"]
+__all__ = ["RecordedTask", "Split", "Task", "check_answer"]
 
 _LOG = logging.getLogger("calibrant")
 # Packages above read these: `calibrant.assembly` knows which.
@@ -286,6 +286,33 @@ class Task:
             validation=tuple(parts[1]),
             test=tuple(parts[2]),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedTask:
+    """A task, and the options that were left out when it was written down.
+
+    Attributes
+    ----------
+    task : Task
+        Its settings; its training rows are the demonstrations of its prompts.
+    left_out : mapping of str to tuple of str
+        By model (its alias or name), the options that may hold credentials.
+    state_left_out : bool
+        True if the task's own place of router state is left out.
+
+    Examples
+    --------
+    >>> from calibrant.core import Task
+    >>> from calibrant.tuned import RecordedTask
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?")
+    >>> RecordedTask(task=task, left_out={"openai/gpt-4.1-mini": ("api_key",)}).task.name
+    'pets'
+    """
+
+    task: Task
+    left_out: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    state_left_out: bool = False
 
 
 def _checked_shares(shares: Sequence[float]) -> tuple[float, float, float]:

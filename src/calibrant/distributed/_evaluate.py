@@ -26,7 +26,14 @@ from calibrant.distributed._ray import (
     require_ray,
 )
 from calibrant.distributed._worker import AnsweredBlock, Reader
-from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, inspect, settle_as_before
+from calibrant.evaluation._data import (
+    Dataset,
+    UnlabelledTexts,
+    asked_as_before,
+    checked,
+    find_abilities,
+    inspect,
+)
 from calibrant.evaluation._evaluator import run_fingerprint
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import RunAccount, Tally
@@ -162,9 +169,10 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     own_share = share(limits, cluster.workers)
     classifier = opening(limits=own_share)
     try:
-        settle_as_before(classifier, out)
+        classifier = asked_as_before(classifier, out)
+        find_abilities(classifier, dataset, stop=stop)  # workers do not
         labels, described = classifier.labels, classifier.describe()
-        opening = partial(_opened_alike, opening, scoring=described["method"]["scoring"])
+        opening = partial(_opened_alike, opening, method=described["method"])
         if limits.concurrency is None and classifier.in_process:  # each worker loads its own engine
             gates = classifier.with_limits(Limits()).gates
             own_share = replace(own_share, concurrency=min(gate.concurrency for gate in gates))
@@ -199,12 +207,12 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         return run.finish()
 
 
-def _opened_alike(opening: Callable[..., Predictor], *, scoring: str, limits: Limits) -> Predictor:
-    """Open a classifier that asks its model as all others do, without finding out how: by default it decodes."""
+def _opened_alike(
+    opening: Callable[..., Predictor], *, method: Mapping[str, Any], limits: Limits
+) -> Predictor:
+    """Open a classifier that asks its model as all others do, without finding out how."""
     predictor = opening(limits=limits)
-    if isinstance(predictor, BasePredictor):
-        predictor.settle_as(scoring)
-    return predictor
+    return predictor.asked_as(method) if isinstance(predictor, BasePredictor) else predictor
 
 
 def share(limits: Limits, workers: int) -> Limits:

@@ -101,7 +101,7 @@ class Ledger:
         self._lent += rows
         return Loan(rows)
 
-    def settle(self, rows: int, spent: Spent) -> None:
+    def pay(self, rows: int, spent: Spent) -> None:
         """Record the spending of rows that were lent; cached rows and rows not begun cost nothing."""
         self._lent -= rows
         self._calls += spent.calls

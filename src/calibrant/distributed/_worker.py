@@ -20,7 +20,7 @@ from calibrant.distributed._ledger import Leased, Ledger, Spent
 from calibrant.evaluation._cache import MAX_BYTES
 from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, query_about
 from calibrant.inference._loop import run_sync
-from calibrant.runs._records import row_line
+from calibrant.runs._rows import row_line
 from calibrant.runs._shards import FinishedRows, blocks_of
 from calibrant.store._cache import PredictionCache
 
@@ -250,7 +250,7 @@ class Worker:
                 )
             )
         finally:
-            self._book.tell(Ledger.settle, len(rows), self._spent().since(before))
+            self._book.tell(Ledger.pay, len(rows), self._spent().since(before))
         if self._failures >= max(_FAILURES_IN_A_ROW, self._predictor.meter.concurrency):
             raise ProviderError(  # counted across blocks, however small they are
                 f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last "

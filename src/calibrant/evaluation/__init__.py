@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.calibration._saved import SavedPredictions
     from calibrant.evaluation._cache import open_cache
     from calibrant.evaluation._calibrate import calibrate_predictions
     from calibrant.evaluation._compare import compare_predictions
@@ -16,12 +15,10 @@ if TYPE_CHECKING:
     from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress, EvaluationResult
     from calibrant.evaluation._provider_batch import batch_status, collect_batch, retry_batch, submit_batch
     from calibrant.evaluation._provider_batch_state import BatchLimits, Polling
-    from calibrant.evaluation._saved import load_predictions
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "calibrant.calibration._saved": "SavedPredictions",
             "._cache": "open_cache",
             "._calibrate": "calibrate_predictions",
             "._compare": "compare_predictions",
@@ -32,7 +29,6 @@ else:
             "._metrics": "EvaluationMetrics EvaluationProgress EvaluationResult",
             "._provider_batch": "batch_status collect_batch retry_batch submit_batch",
             "._provider_batch_state": "BatchLimits Polling",
-            "._saved": "load_predictions",
         },
     )
 
@@ -45,13 +41,11 @@ __all__ = [
     "EvaluationProgress",
     "EvaluationResult",
     "Polling",
-    "SavedPredictions",
     "batch_status",
     "calibrate_predictions",
     "collect_batch",
     "compare_predictions",
     "learn_head",
-    "load_predictions",
     "open_cache",
     "retry_batch",
     "submit_batch",

@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from calibrant.calibration._certify import CertifiedThreshold, certify_threshold
 from calibrant.calibration._choice import CalibratorSelection, select_calibrator
 from calibrant.calibration._promise import certificate_from_record, with_best_promise
-from calibrant.calibration._saved import SavedPredictions
 from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
 from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Interval
-from calibrant.core._run_rows import UNKNOWN
 from calibrant.metrics._calibration_error import expected_calibration_error
 from calibrant.metrics._intervals import bootstrap_interval, paired_mean_interval
 from calibrant.metrics._selective import auroc_interval
+from calibrant.runs._rows import UNKNOWN, SavedRows
 
 CALIBRATION: Final = "calibration.json"
 _TARGET: Final = 0.9  # accuracy of accepted answers, where nobody names one
@@ -109,12 +108,12 @@ class CalibrationResult:
         Certificate of an earlier calibration in the output directory, which stays in force; see
         `keeping_certificate`.
     fingerprint : Fingerprint or None
-        As `SavedPredictions`.
+        As `SavedRows`.
     auroc : Interval or None
         AUROC of the confidence for right against wrong rows, over all used rows, in [0, 1]: 0.5 is
         chance. None where all are right, or all wrong.
     rows_with_low_label_mass : int
-        As `SavedPredictions`.
+        As `SavedRows`.
     """
 
     source: str
@@ -234,7 +233,7 @@ class CalibrationResult:
 
 
 def calibrate_predictions(
-    predictions: SavedPredictions,
+    predictions: SavedRows,
     *,
     target_accuracy: float | None = None,
     delta: float = 0.05,
@@ -247,7 +246,7 @@ def calibrate_predictions(
 
     Parameters
     ----------
-    predictions : SavedPredictions
+    predictions : SavedRows
         With a confidence and a known true label on at least 20 rows.
     target_accuracy : float in (0, 1), optional
         Certify a threshold above which answers are at least so accurate.
@@ -269,7 +268,7 @@ def calibrate_predictions(
 
     >>> import tempfile
     >>> from calibrant import BatchEvaluator, Classifier, Example
-    >>> from calibrant.evaluation import load_predictions
+    >>> from calibrant.runs import SavedRows
     >>> from calibrant.testing import FakeClient
     >>> from calibrant.evaluation import calibrate_predictions
     >>> classifier = Classifier(
@@ -278,7 +277,7 @@ def calibrate_predictions(
     >>> rows = [Example(input=f"text {n}", answer=("cat", "dog")[n % 2]) for n in range(40)]
     >>> out = tempfile.mkdtemp()
     >>> _ = BatchEvaluator(classifier).evaluate(rows, out=out)
-    >>> held_out = calibrate_predictions(load_predictions(out)).held_out
+    >>> held_out = calibrate_predictions(SavedRows.load(out)).held_out
     >>> held_out.rows, held_out.ece_before.estimate > held_out.ece_after.estimate
     (20, True)
     """
@@ -320,7 +319,7 @@ def calibrate_predictions(
     )
 
 
-def calibrate_search(predictions: SavedPredictions) -> CalibrationResult:
+def calibrate_search(predictions: SavedRows) -> CalibrationResult:
     """Calibrate the test rows of a search, and certify 90 % accuracy with probability 0.9 for accepted answers.
 
     Half of the 0.1 pays for testing whether all answers may be accepted: on few rows, one wrong answer among the most
@@ -371,7 +370,7 @@ def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], 
     return fit, test
 
 
-def _usable(found: SavedPredictions) -> tuple[NDArray[np.intp], LeftOutRows]:
+def _usable(found: SavedRows) -> tuple[NDArray[np.intp], LeftOutRows]:
     """Return the positions of rows with a confidence and a true label, and counts of the other rows."""
     unlabelled = (found.correct == UNKNOWN) & ~found.failed
     unsure = np.isnan(found.confidence) & ~unlabelled & ~found.failed

@@ -9,15 +9,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._saved import SavedPredictions
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._prediction import Interval
-from calibrant.core._run_rows import UNKNOWN
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
 from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
+from calibrant.runs._rows import UNKNOWN, SavedRows
 
 _SHOWN: Final = 60  # characters of a text in a message
 
@@ -122,7 +121,7 @@ class RunComparison:
         }
 
 
-def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95) -> RunComparison:
+def compare_predictions(runs: Sequence[SavedRows], *, level: float = 0.95) -> RunComparison:
     """Compare each run with the first run, row by row.
 
     A row that failed with a transport error in either run of a pair is left out of that pair and counted. A refusal or
@@ -130,7 +129,7 @@ def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95
 
     Parameters
     ----------
-    runs : sequence of SavedPredictions, two or more
+    runs : sequence of SavedRows, two or more
         Of the same rows, in any order.
     level : float in (0, 1), default 0.95
         Confidence level of every interval.
@@ -146,7 +145,7 @@ def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95
     --------
     >>> import tempfile
     >>> from calibrant import BatchEvaluator, Classifier, Example
-    >>> from calibrant.evaluation import load_predictions
+    >>> from calibrant.runs import SavedRows
     >>> from calibrant.testing import FakeClient
     >>> from calibrant.evaluation import compare_predictions
     >>> rows, runs = [Example(input="purrs", answer="cat"), Example(input="barks", answer="dog")], []
@@ -154,7 +153,7 @@ def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95
     ...     fake, out = FakeClient(["cat", "dog"], {"purrs": "cat", "barks": answer}), tempfile.mkdtemp()
     ...     classifier = Classifier(model=fake, labels=["cat", "dog"], field="category")
     ...     _ = BatchEvaluator(classifier).evaluate(rows, out=out)
-    ...     runs.append(load_predictions(out))
+    ...     runs.append(SavedRows.load(out))
     >>> found = compare_predictions(runs)
     >>> [run.accuracy.estimate for run in found.runs], found.all_better  # one row is too few to tell
     ([0.5, 1.0], False)
@@ -170,7 +169,7 @@ def compare_predictions(runs: Sequence[SavedPredictions], *, level: float = 0.95
     )
 
 
-def _order(first: SavedPredictions, other: SavedPredictions) -> NDArray[np.int64]:
+def _order(first: SavedRows, other: SavedRows) -> NDArray[np.int64]:
     """Return the position in `other` of each row of `first`.
 
     Raises
@@ -199,7 +198,7 @@ def _order(first: SavedPredictions, other: SavedPredictions) -> NDArray[np.int64
     return order
 
 
-def _difference(first: SavedPredictions, other: SavedPredictions, level: float) -> RunDifference:
+def _difference(first: SavedRows, other: SavedRows, level: float) -> RunDifference:
     """Compare a run with the first one; the p-value is not adjusted for several comparisons."""
     order = _order(first, other)
     theirs = other.correct[order]
@@ -222,7 +221,7 @@ def _difference(first: SavedPredictions, other: SavedPredictions, level: float) 
     )
 
 
-def _score(run: SavedPredictions, level: float) -> ComparedRun:
+def _score(run: SavedRows, level: float) -> ComparedRun:
     known = run.correct != UNKNOWN
     sure = known & ~np.isnan(run.confidence)
     correct = run.correct[known]
@@ -241,7 +240,7 @@ def _score(run: SavedPredictions, level: float) -> ComparedRun:
     )
 
 
-def _macro_f1(run: SavedPredictions, known: NDArray[np.bool_]) -> float | None:
+def _macro_f1(run: SavedRows, known: NDArray[np.bool_]) -> float | None:
     truth = [run.answers[row] for row in np.flatnonzero(known)]
     found = [run.labels[row] for row in np.flatnonzero(known)]
     stated = [label for label in truth if label is not None]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
@@ -20,12 +20,13 @@ from calibrant.core._task import check_answer
 from calibrant.core._text_files import ANY_CSV, CsvFormat
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._predictor import ModelPredictor
-from calibrant.runs._directory import answer_form_of_rows, scoring_of_rows
+from calibrant.runs._directory import method_of_rows
 
 NO_TEXT: Final = "no text: the model was not asked"
 """Reason of a row whose text is missing."""
 
 _LOG = logging.getLogger("calibrant")
+_P = TypeVar("_P", bound=Predictor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,21 +285,20 @@ def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
     return Inspection(rows=rows, sha256=digest.hexdigest())
 
 
-def settle_as_before(predictor: Predictor, directory: str | Path) -> None:
-    """Ask the model as the rows in a run's directory were answered, if it holds any: a run has one space."""
-    found = scoring_of_rows(Path(directory))
-    if found is not None and isinstance(predictor, BasePredictor):
-        predictor.settle_as(found)
-    form = answer_form_of_rows(Path(directory))
-    if form is not None and isinstance(predictor, ModelPredictor):
-        with contextlib.suppress(ValueError):  # whoever opens the directory says more
-            predictor.settle_form(form)
+def asked_as_before(predictor: _P, directory: str | Path) -> _P:
+    """Return a predictor that asks its models as the rows in a run's directory were answered, if it holds any."""
+    method = method_of_rows(Path(directory))
+    if method is None or not isinstance(predictor, BasePredictor):
+        return predictor
+    with contextlib.suppress(LookupError, TypeError, ValueError):  # whoever opens the directory says more
+        return predictor.asked_as(method)
+    return predictor
 
 
-def settle(
+def find_abilities(
     predictor: Predictor, examples: Iterable[Example], *, rows: int | None = None, stop: Stop | None = None
 ) -> None:
-    """Find out how the model is asked, with the call of the first row.
+    """Find out how the model is asked, before the run is named after it.
 
     If it will be asked several times for stated confidence, log how many calls `rows` of them take.
 
@@ -321,7 +321,7 @@ def settle(
     if not isinstance(predictor, BasePredictor):
         return
     first = next((example for example in examples if example.input), None)
-    predictor.settle(None if first is None else predictor.query(first.text), stop=stop)
+    predictor.find_abilities(None if first is None else predictor.query(first.text), stop=stop)
     if rows is not None and isinstance(predictor, ModelPredictor) and predictor.space is LogprobSpace.FUSED:
         calls = predictor.method.calls_a_row
         _LOG.warning(

@@ -24,11 +24,11 @@ from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._data import (
     Inspection,
     UnlabelledTexts,
+    asked_as_before,
     checked,
+    find_abilities,
     inspect,
     query_about,
-    settle,
-    settle_as_before,
 )
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import RunAccount
@@ -36,7 +36,7 @@ from calibrant.inference._limits import rate_limit_waits
 from calibrant.inference._loop import run_sync
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._output import PredictionsFile
-from calibrant.runs._records import row_record
+from calibrant.runs._rows import row_record
 
 if TYPE_CHECKING:
     from calibrant.core._frames import Frame
@@ -272,20 +272,19 @@ class BatchEvaluator:
         file: LabelFile | None = None,
     ) -> EvaluationResult:
         inspection = self._inspection(examples, keeps_rows=out is not None)
-        run = _EvaluationRun(
-            self._predictor.with_limits(self._limits), examples, inspection, on_progress, stop or Stop()
-        )
+        predictor = self._predictor.with_limits(self._limits)
+        if out is not None:
+            predictor = asked_as_before(predictor, out)
+        run = _EvaluationRun(predictor, examples, inspection, on_progress, stop or Stop())
         if file is not None:
             file.prepare()
-        if out is not None:
-            settle_as_before(run.predictor, out)
         with ExitStack() as stack:
             if self._cache is not None:
                 run.predictor.use_journal(self._opened_cache(self._cache, stack))
             if inspection is not None:
-                run.settle(inspection.rows)
+                run.find_abilities(inspection.rows)
             if out is not None:
-                about, predictor = about or {}, run.predictor
+                about = about or {}
                 kind = "evaluation" if file is None else "labels"
                 described = predictor.describe()
                 fingerprint = run_fingerprint(predictor.labels, described, inspection, about, kind=kind)
@@ -382,9 +381,9 @@ class _EvaluationRun:
         if fault is None and self.complete and self.directory is not None:
             self.directory.remove_journal()
 
-    def settle(self, rows: int) -> None:
+    def find_abilities(self, rows: int) -> None:
         """Find out how the model is asked, before the run is named after it, and log what `rows` rows cost."""
-        settle(self.predictor, self._rows(), rows=rows, stop=self._stop)
+        find_abilities(self.predictor, self._rows(), rows=rows, stop=self._stop)
 
     def answer(self) -> None:
         """Classify the remaining rows."""

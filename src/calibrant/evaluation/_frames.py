@@ -14,7 +14,7 @@ from calibrant.evaluation._data import UnlabelledTexts
 from calibrant.evaluation._label import Decide, answered_lines, label_values
 from calibrant.evaluation._metrics import EvaluationResult
 from calibrant.evaluation._parquet import NUMBERS, TRUTHS, WHOLE
-from calibrant.runs._records import row_record
+from calibrant.runs._rows import row_record
 
 if TYPE_CHECKING:
     import pandas as pd

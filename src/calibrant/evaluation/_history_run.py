@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import threading
 import uuid
-from array import array
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -16,17 +14,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._errors import StateError
 from calibrant.core._files import read_json_object
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.core._run_rows import UNKNOWN
 from calibrant.evaluation._drift import Drift
 from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
-from calibrant.runs._directory import PREDICTIONS, write_json
-from calibrant.runs._records import RowFile
+from calibrant.evaluation._metrics import EvaluationResult
+from calibrant.runs._directory import write_json
+from calibrant.runs._rows import UNKNOWN
 from calibrant.store._scores import Scope
 
 _FILE: Final = "history.json"
@@ -105,8 +102,8 @@ class RunScope:
             profile_name = f"prompt-{digest[:16]}"
         return cls(account_id=account_id, task=task, profile_name=profile_name)
 
-    def record(self, history: EvaluationHistory, directory: Path) -> HistoryEntry:
-        """Record the run in `directory`, replacing an earlier record of it.
+    def record(self, history: EvaluationHistory, result: EvaluationResult, directory: Path) -> HistoryEntry:
+        """Record the run, replacing an earlier record of it; its name is kept in its directory.
 
         Rows that failed with a transport error are left out.
 
@@ -116,7 +113,8 @@ class RunScope:
             The database or the directory cannot be read or written.
         """
         run_id = _run_id(directory / _FILE)
-        correct, confidence = _read(directory / PREDICTIONS)
+        correct = result.correct[result.correct != UNKNOWN]
+        confidence = result.confidence[~np.isnan(result.confidence)]
         drift = history.drift(confidence, without_run=run_id, **self.confidence)
         recorded = history.record_run(correct, run_id=run_id, family="exact-match", **self._correct)
         history.record_run(confidence, run_id=run_id, family="metrics", **self.confidence)
@@ -215,14 +213,3 @@ def _run_id(path: Path) -> str:
     run_id = uuid.uuid4().hex
     write_json(path, {"run_id": run_id})
     return run_id
-
-
-def _read(path: Path) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-    """Return the correctness of the rows where it is known, and the confidences of answered rows."""
-    correct, confidence = array("b"), array("d")
-    for _, row in RowFile(path).rows():
-        if row.correct != UNKNOWN:
-            correct.append(row.correct)
-        if row.outcome is Outcome.OK and not math.isnan(row.confidence):
-            confidence.append(row.confidence)
-    return np.array(correct), np.array(confidence)

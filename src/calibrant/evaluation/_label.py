@@ -29,7 +29,7 @@ from calibrant.evaluation._data import NO_TEXT, UnlabelledFile, UnlabelledTexts
 from calibrant.evaluation._excel import excel_writer
 from calibrant.evaluation._parquet import NUMBERS, require_parquet
 from calibrant.runs._directory import PREDICTIONS, to_keep_answers, unwritable
-from calibrant.runs._records import RowFile, record_line
+from calibrant.runs._rows import record_line, row_lines
 from calibrant.runs._shards import Shards
 
 _LOG = logging.getLogger("calibrant")
@@ -369,7 +369,7 @@ def answered_lines(directory: Path) -> Iterator[bytes]:
     """Yield the lines of a run's answered rows, up to the first row without an answer."""
     path = directory / PREDICTIONS
     if path.exists():
-        yield from (line for line in RowFile(path).lines() if line.endswith(b"\n"))
+        yield from (line for line in row_lines(path) if line.endswith(b"\n"))
         return
     # Blocks of several workers, of which one in between may be missing.
     for number, line in enumerate(Shards(directory / "shards", 1).lines()):

@@ -10,19 +10,17 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from calibrant.calibration._saved import SavedPredictions
 from calibrant.core._errors import DataError, StateError
 from calibrant.core._files import read_run_record
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Outcome
 from calibrant.core._rows import Example
-from calibrant.evaluation._saved import load_predictions
 from calibrant.heads._compared import BaselineComparison, compare_with_baselines
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
 from calibrant.runs._directory import METRICS, PREDICTIONS, RESULT, make_folder, read_origin, write_json
-from calibrant.runs._records import RowFile, read_row
+from calibrant.runs._rows import SavedRows, read_row, row_lines
 
 _LEAST: Final = 1e-300  # a probability that was too small to be written
 _RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
@@ -133,12 +131,12 @@ def learn_head(
     place = Path(path)
     if place.is_file():
         raise _refusal_error(place, "a directory, got a file, of which nobody knows what it belongs to")
-    saved = load_predictions(place)
+    saved = SavedRows.load(place)
     fingerprint = _fingerprint(place, saved)
+    if saved.fields & {"parts", "steps"}:
+        raise _refusal_error(place, "predictions of one model with one label each, got others")
     logprobs, answers, texts = [], [], []
-    for _, row in RowFile(place / PREDICTIONS).rows():
-        if "parts" in row.values or "steps" in row.values:
-            raise _refusal_error(place, "predictions of one model with one label each, got others")
+    for row in saved.rows():
         probabilities = row.values.get("probabilities")
         if probabilities is None or row.answer is None or row.input is None or row.outcome is Outcome.ERROR:
             continue
@@ -166,7 +164,7 @@ def learn_head(
     )
 
 
-def _fingerprint(place: Path, saved: SavedPredictions) -> Fingerprint:
+def _fingerprint(place: Path, saved: SavedRows) -> Fingerprint:
     """Return the fingerprint of a run's predictions; refuse those made with a head or a label prior."""
     origin = read_origin(place)
     if origin is not None and origin[0].name == RESULT:
@@ -231,7 +229,7 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
         metrics, remedy="delete it and run the same command again, which asks nothing twice"
     )
     try:
-        judged = _drawn_rows(RowFile(predictions).lines(), _answered_row, most=_JUDGED)
+        judged = _drawn_rows(row_lines(predictions), _answered_row, most=_JUDGED)
     except (StateError, ValueError) as error:
         raise StateError(
             f"{predictions}: expected the rows of a finished run ({error}): restore the file."

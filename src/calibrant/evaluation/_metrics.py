@@ -8,6 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from calibrant.core._composite import CompositeLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
@@ -210,6 +213,11 @@ class EvaluationResult:
         One per row, in the order of the input; empty where they went to files.
     metrics : EvaluationMetrics
         The numbers.
+    confidence : ndarray of float, shape (n,)
+        Confidence of each row, in [0, 1], those of an earlier session first; NaN where there is none, or no label.
+    correct : ndarray of int, shape (n,)
+        1 right, 0 wrong, -1 where the row failed with a transport error or its true label is not known; in the order of
+        `confidence`.
     directory : Path or None
         The directory of the files.
     kept_rows : int or None
@@ -237,6 +245,8 @@ class EvaluationResult:
 
     predictions: tuple[Prediction, ...]
     metrics: EvaluationMetrics
+    confidence: NDArray[np.float64] = field(repr=False, compare=False)
+    correct: NDArray[np.int8] = field(repr=False, compare=False)
     directory: Path | None = None
     kept_rows: int | None = None
     written: WrittenLabels | None = None

@@ -12,7 +12,7 @@ from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import atomic_bytes_writer
 from calibrant.core._installation import install_command
 from calibrant.core._reported import writable
-from calibrant.runs._records import RowFile
+from calibrant.runs._rows import COLUMNS, row_lines
 
 _GROUP: Final = 16_384  # rows in memory, and of a row group
 # Columns of one value a row, by the type of the value.
@@ -20,11 +20,7 @@ WHOLE = ("index", "attempts", "prompt_tokens", "completion_tokens")
 NUMBERS = ("confidence", "label_mass", "unresolved_mass", "latency_seconds", "cost")
 TEXTS = ("input", "answer", "label", "outcome", "reason", "space", "model", "source", "id")
 TRUTHS = ("correct", "accepted")
-_COLUMNS: Final = (
-    *("index", "input", "answer", "label", "confidence", "correct", "outcome", "reason", "probabilities"),
-    *("label_mass", "unresolved_mass", "space", "model", "attempts", "latency_seconds", "prompt_tokens"),
-    *("completion_tokens", "cost", "steps", "accepted", "parts", "source", "id"),
-)
+_COLUMNS: Final = (*COLUMNS, "steps", "accepted", "parts", "source", "id")
 
 
 def require_parquet() -> Any:  # noqa: ANN401 (an optional module)
@@ -71,7 +67,7 @@ def write_parquet(predictions: Path, path: Path) -> None:
             atomic_bytes_writer(path) as file,
             arrow.parquet.ParquetWriter(file, _schema(arrow), compression="zstd") as writer,
         ):
-            for rows in _groups(RowFile(predictions).lines()):
+            for rows in _groups(row_lines(predictions)):
                 writer.write_table(arrow.Table.from_pylist(rows, schema=writer.schema))
     except OSError as error:
         reason = error.strerror or error

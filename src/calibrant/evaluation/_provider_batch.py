@@ -34,7 +34,7 @@ from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding
 from calibrant.inference._models import BatchApi, RemoteBatch, open_batch_api
 from calibrant.runs._directory import PREDICTIONS, differing_keys
-from calibrant.runs._records import row_line
+from calibrant.runs._rows import row_line
 
 _LOG = logging.getLogger("calibrant")
 _NOT_SENT: Final = ("api_key", "api_base", "timeout")
@@ -93,7 +93,7 @@ def submit_batch(
     >>> report.rows, report.submitted  # doctest: +SKIP
     (1, 1)
     """
-    classifier = classifier.settled()
+    classifier = classifier.unless_told()
     if not isinstance(classifier.method, Decoding) or classifier.space is LogprobSpace.FUSED:
         raise ConfigurationError(
             f"Expected a model that decodes, got {type(classifier.method).__name__} for {classifier.name}: a batch "

@@ -21,7 +21,7 @@ from calibrant.runs._directory import (
     rescue_if_lost,
     write_json,
 )
-from calibrant.runs._records import origin_record
+from calibrant.runs._rows import origin_record
 
 _ROWS: Final = "batch-rows.jsonl"
 HEAD: Final = "head.json"

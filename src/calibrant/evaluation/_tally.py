@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from array import array
@@ -13,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
-from calibrant.core._records import has_low_label_mass
 from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
@@ -32,6 +33,7 @@ from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._selective import auroc_interval
 from calibrant.runs._directory import RunDirectory, write_json
+from calibrant.runs._rows import UNKNOWN, has_low_label_mass
 
 if TYPE_CHECKING:
     from calibrant.metrics._cascade import CascadeTally
@@ -73,8 +75,8 @@ class Tally:
         # Answers of single labels, by true label; the last column counts answers that are no label.
         size = 0 if self._composite else len(labels.labels)
         self._counts = np.zeros((size, size + 1), dtype=np.int64)
-        self._confidence = array("d")
-        self._right = array("b")
+        self.confidence = array("d")
+        self.right = array("b")
         self._cascade: CascadeTally | None = None
         self.rows = 0
         self.labelled = 0
@@ -105,7 +107,7 @@ class Tally:
         return wilson_interval(self.correct, self.answered) if self.labelled and self.answered else None
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Count a row, given its record of `calibrant.runs.row_record` or ``predictions.jsonl``.
+        """Count a row, given its record as in ``predictions.jsonl``.
 
         Raises
         ------
@@ -116,6 +118,9 @@ class Tally:
             row[name] for name in ("outcome", "answer", "label", "confidence")
         )
         failed, right = Outcome(outcome) is Outcome.ERROR, label == answer
+        is_sure = outcome == Outcome.OK.value and confidence is not None
+        self.confidence.append(confidence if is_sure else math.nan)
+        self.right.append(UNKNOWN if failed or answer is None else right)
         self.rows += 1
         self.labelled += answer is not None
         self.outcomes[outcome] += 1
@@ -141,10 +146,6 @@ class Tally:
             self._count_answer(row)
         if row["reason"] != NO_TEXT:
             self.models[row["model"] or "unknown"] += 1
-        if outcome == Outcome.OK.value and confidence is not None:
-            self._confidence.append(confidence)
-            if answer is not None:
-                self._right.append(right)
         self.low_label_mass += has_low_label_mass(row)
 
     def _count_label(self, label: str | None) -> None:
@@ -196,9 +197,19 @@ class Tally:
         counts = self._counts[:, :-1], self._counts[:, -1]
         return ClassificationSummary.from_counts(self._labels.labels, *counts)
 
+    def _scored(self) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        """Return the confidence and the correctness of the rows that have both."""
+        # Copies: an array that lends its memory cannot grow.
+        confidence, right = np.array(self.confidence), np.array(self.right)
+        is_scored = ~np.isnan(confidence) & (right != UNKNOWN)
+        return confidence[is_scored], right[is_scored]
+
     def _mean_confidence(self) -> float | None:
         """Return the mean confidence where true labels are not known; None elsewhere."""
-        return float(np.array(self._confidence).mean()) if self.given and len(self._confidence) else None
+        confidence = np.array(self.confidence)
+        if not self.given or np.isnan(confidence).all():
+            return None
+        return float(np.nanmean(confidence))
 
     def metrics(
         self, *, expected: int | None, stopped: str, seconds: float, session_rows: int
@@ -206,8 +217,7 @@ class Tally:
         """Return the metrics of the rows so far; see `EvaluationMetrics` for the parameters."""
         composite = None if self._composite is None or not self.labelled else self._composite.metrics()
         summary = self._summary(composite)
-        # Copies: an array that lends its memory cannot grow.
-        confidence, right = np.array(self._confidence), np.array(self._right)
+        confidence, right = self._scored()
         return EvaluationMetrics(
             rows=self.rows,
             rows_expected=expected,
@@ -221,7 +231,7 @@ class Tally:
             accuracy_answered=self.accuracy_answered,
             macro_f1=None if summary is None else summary.macro_f1,
             per_label={} if summary is None else summary.per_label,
-            rows_with_confidence=len(self._confidence),
+            rows_with_confidence=int((~np.isnan(self.confidence)).sum()),
             ece=expected_calibration_error(confidence, right) if len(right) else None,
             brier=brier_score(confidence, right) if len(right) else None,
             auroc=auroc_interval(confidence, right) if 0 < right.sum() < len(right) else None,
@@ -340,7 +350,12 @@ class RunAccount:
         ahead = _AheadCounts.of(self.ahead.values())
         kept = metrics.answered + ahead.rows - ahead.errors.total()
         return EvaluationResult(
-            predictions=tuple(predictions), metrics=metrics, directory=path, kept_rows=kept
+            predictions=tuple(predictions),
+            metrics=metrics,
+            directory=path,
+            kept_rows=kept,
+            confidence=np.array(self.tally.confidence),
+            correct=np.array(self.tally.right),
         )
 
 

@@ -6,6 +6,7 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.clients._retry import RetryPolicy
+    from calibrant.inference._abilities import ModelAbilities
     from calibrant.inference._classifier import Classifier
     from calibrant.inference._demonstrations import DemonstrationIndex
     from calibrant.inference._embeddings import open_embedder
@@ -18,6 +19,7 @@ else:
         __name__,
         {
             "calibrant.clients._retry": "RetryPolicy",
+            "._abilities": "ModelAbilities",
             "._classifier": "Classifier",
             "._demonstrations": "DemonstrationIndex",
             "._embeddings": "open_embedder",
@@ -31,6 +33,7 @@ else:
 __all__ = [
     "Classifier",
     "DemonstrationIndex",
+    "ModelAbilities",
     "Provider",
     "RetryPolicy",
     "RoutedClient",

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import logging
 import re
-import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from calibrant.core._completion import Completion, CompletionRequest, Message
 from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
@@ -24,7 +21,6 @@ from calibrant.core._errors import (
     RateLimitError,
 )
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Usage
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._plain_text import as_json_answer, with_json_text
 
@@ -32,7 +28,6 @@ _LOG = logging.getLogger("calibrant")
 CUT_OFF: Final = frozenset({"length", "max_tokens"})
 """Finish reasons of answers that the length limit cut off."""
 
-_SECONDS_BETWEEN_LOOKS: Final = 0.01
 # Statuses of servers that do not understand a field of the request.
 _NOT_UNDERSTOOD: Final = frozenset({400, 415, 422, 501})
 _NAMES_FORMAT: Final = re.compile(r"response_format|json[_ ]schema|structured[_ ]output", re.IGNORECASE)
@@ -52,112 +47,6 @@ class AnswerForm(StrEnum):
     SCHEMA = "schema"
     JSON = "json"
     TEXT = "text"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FirstResponse:
-    """Response to the request that found a form out, kept for its row.
-
-    Attributes
-    ----------
-    request : CompletionRequest
-        The request, as it was sent.
-    response : object or ProviderError
-        What came.
-    attempts : int
-        Calls made, those in forms that failed included.
-    usage : Usage
-        Tokens and cost of the answers that could not be read.
-    """
-
-    request: CompletionRequest
-    response: object
-    attempts: int = 1
-    usage: Usage = Usage()
-
-    @property
-    def is_failure(self) -> bool:
-        """True if the call failed."""
-        return isinstance(self.response, ProviderError)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TriedForm:
-    """Outcome of the request that tried a form.
-
-    Attributes
-    ----------
-    form : AnswerForm
-        The form.
-    first : FirstResponse
-        The request and what came.
-    is_conclusive : bool
-        False if another form may bring a label: the request was refused, or the answer does not have the form.
-    is_label : bool
-        True if the answer is a label.
-    usage : Usage
-        Tokens and cost of the answer.
-    """
-
-    form: AnswerForm
-    first: FirstResponse
-    is_conclusive: bool
-    is_label: bool = False
-    usage: Usage = Usage()
-
-
-@dataclass(eq=False)
-class FormFinding:
-    """Form that a server and model follow, shared by all copies of a classifier.
-
-    Attributes
-    ----------
-    form : AnswerForm or None
-        None until a first answer has shown it.
-    remember : callable or None
-        Keeps a new finding for other processes; None removes it.
-    """
-
-    form: AnswerForm | None = AnswerForm.SCHEMA
-    remember: Callable[[AnswerForm | None], None] | None = None
-    first: FirstResponse | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    @property
-    def used(self) -> AnswerForm:
-        """The form requests are sent in: a schema as long as nothing else is known."""
-        return self.form or AnswerForm.SCHEMA
-
-    def found(self, form: AnswerForm) -> None:
-        """Store a finding about the server and model."""
-        self.form = form
-        if self.remember is not None:
-            self.remember(form)
-
-    def forget(self) -> None:
-        """Remove a stored finding that no longer holds; the next run finds out anew."""
-        if self.remember is not None:
-            self.remember(None)
-
-    def take_first(self, request: CompletionRequest) -> FirstResponse | None:
-        """Return the response to the first request, once; raise the failure that came instead."""
-        if self.first is None or self.first.request != request:
-            return None
-        first, self.first = self.first, None
-        if isinstance(first.response, ProviderError):
-            first.response.attempts = first.attempts
-            raise first.response
-        return first
-
-    @contextlib.asynccontextmanager
-    async def asking(self) -> AsyncIterator[bool]:
-        """Enter a block of which one runs at a time, in any thread; True if the form is not known yet."""
-        while not self._lock.acquire(blocking=False):  # noqa: ASYNC110 (the other may be in another loop)
-            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
-        try:
-            yield self.form is None
-        finally:
-            self._lock.release()
 
 
 def refuses_form(error: ProviderError) -> bool:
@@ -185,8 +74,8 @@ def tell_form(model: str, form: AnswerForm) -> None:
         )
 
 
-def shaped(request: CompletionRequest, form: AnswerForm, labels: LabelSet) -> CompletionRequest:
-    """Return a request that asks for an answer in a form.
+def shaped(request: CompletionRequest, form: AnswerForm, labels: LabelSet | None) -> CompletionRequest:
+    """Return a request that asks for an answer in a form, of which the labels are one; None asks for JSON.
 
     Requests whose format is no JSON schema stay as they are.
     """
@@ -194,8 +83,10 @@ def shaped(request: CompletionRequest, form: AnswerForm, labels: LabelSet) -> Co
     if form is AnswerForm.SCHEMA or response_format.get("type") != "json_schema":
         return request
     schema = response_format.get("json_schema", {}).get("schema", {})
-    is_json = form is AnswerForm.JSON or isinstance(labels, CompositeLabels)
-    words = _json_words(schema) if is_json else _text_words(schema, labels.labels)
+    if form is AnswerForm.JSON or labels is None or isinstance(labels, CompositeLabels):
+        words = _json_words(schema)
+    else:
+        words = _text_words(schema, labels.labels)
     without_text = request.without_text
     return replace(
         request,
@@ -251,7 +142,44 @@ def _text_words(schema: Mapping[str, Any], labels: Sequence[str]) -> str:
     return f"Answer with exactly {form}, and nothing else:\n" + "\n".join(names)
 
 
-def readable(completion: Completion, form: AnswerForm, labels: LabelSet, field_path: str) -> Completion:
+class AskedLabels(NamedTuple):
+    """What a request's schema asks for.
+
+    Attributes
+    ----------
+    field : str
+        JSON path of the label, or of the first one.
+    labels : LabelSet or None
+        The labels; None where the answer holds several, or no list of labels.
+    """
+
+    field: str
+    labels: LabelSet | None
+
+
+def asked_labels(request: CompletionRequest) -> AskedLabels | None:
+    """Return what the JSON schema of a request asks for first; None if it has none, or one without a field."""
+    response_format = request.response_format or {}
+    if response_format.get("type") != "json_schema":
+        return None
+    node = response_format.get("json_schema", {}).get("schema", {})
+    names: list[str] = []
+    is_alone = True
+    while isinstance(node, Mapping) and node.get("properties"):
+        properties = node["properties"]
+        is_alone = is_alone and len(properties) == 1
+        name, node = next(iter(properties.items()))
+        names.append(name)
+    if not names:
+        return None
+    values = node.get("enum", ()) if isinstance(node, Mapping) else ()
+    labels = LabelSet(values) if is_alone and len(values) > 1 else None
+    return AskedLabels(field=".".join(names), labels=labels)
+
+
+def readable(
+    completion: Completion, form: AnswerForm, labels: LabelSet | None, field_path: str
+) -> Completion:
     """Return an answer as the JSON answer it stands for.
 
     Raises
@@ -267,7 +195,7 @@ def readable(completion: Completion, form: AnswerForm, labels: LabelSet, field_p
     if isinstance(labels, MultiLabels):
         array, mark, _ = field_path.rpartition("[]")
         return with_json_text(completion, array if mark else field_path)
-    if form is AnswerForm.JSON:
+    if form is AnswerForm.JSON or labels is None:
         return with_json_text(completion, field_path)
     return as_json_answer(completion, labels, field_path)
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from calibrant.core._completion import Client
-from calibrant.core._errors import CalibrantError
-from calibrant.core._files import read_json_object
 from calibrant.core._limits import Limits
-from calibrant.core._prediction import LogprobSpace, Prediction
+from calibrant.core._prediction import Prediction
 from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
 from calibrant.core._rows import TextWithContext
 from calibrant.inference._feed import Feed, RowModel, Runner
@@ -38,13 +35,13 @@ class BasePredictor(Predictor):
     def row_model(self) -> RowModel:
         """Row model that the feed asks."""
 
-    def settle(self, query: Query | None = None, *, stop: Stop | None = None) -> None:
-        """Find out how a model by name is asked, with one call at most, before that is described.
+    def find_abilities(self, query: Query | None = None, *, stop: Stop | None = None) -> None:
+        """Find out how the models are asked, before that is described.
 
         Parameters
         ----------
         query : Query, optional
-            The first row's, which the call then serves; by default one that is no row's.
+            The first row's, whose answer tells of a model that is no server; by default one that is no row's.
         stop : Stop, optional
             Ends the attempts; so do the deadline and the budgets, which then are its reason.
 
@@ -53,21 +50,17 @@ class BasePredictor(Predictor):
         ProviderError
             A fault that every call would meet.
         """
-        if not self.row_model.is_settled:
+        if not self.row_model.knows_abilities:
             feed = Feed(self.row_model, self._runner, lambda *_: None, stop=stop)
             run_sync(feed.run((), opening=self.query(_ANY_TEXT) if query is None else query))
 
-    def settle_for(self, learned: Path) -> None:
-        """Ask the model in the space that a file of a head or a label prior was learned in, without finding out."""
-        with contextlib.suppress(CalibrantError, LookupError, TypeError):  # whoever loads the file says more
-            space = read_json_object(learned, remedy="")["fingerprint"]["space"]
-            self.settle_as("fused" if space == LogprobSpace.FUSED else "decode")
-            may_be_free = space == LogprobSpace.RAW and self.space is LogprobSpace.MASKED
-            if may_be_free and not self.row_model.is_settled:
-                self.settle()  # the server may follow no schema, without which nothing is masked
+    def asked_as(self, described: Mapping[str, Any]) -> Self:  # noqa: ARG002 (of those that can)
+        """Return a copy that asks its models as the method in a description does, without finding out."""
+        return self
 
-    def settle_as(self, scoring: str) -> None:
-        """Ask the model as it was asked before, by ``decode`` or ``fused``, if it is asked in either way."""
+    def asked_for(self, learned: Path) -> Self:  # noqa: ARG002 (of those that can)
+        """Return a predictor that asks in the space in which a head or a label prior was learned."""
+        return self
 
     @property
     @abstractmethod

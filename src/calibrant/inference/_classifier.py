@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.clients._retry import RetryPolicy
-from calibrant.core._completion import Client
+from calibrant.core._completion import STAND_INS, Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet, OpenLabels
@@ -20,7 +20,7 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._records import Journal
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import Task
-from calibrant.inference._answer_forms import FormFinding
+from calibrant.inference._abilities import KnownAbilities, ModelAbilities, abilities_of_client
 from calibrant.inference._feed import Runner
 from calibrant.inference._limits import Gate, default_concurrency, is_in_process
 from calibrant.inference._methods import ModelCalls, Scoring, Tolerance, choose_method
@@ -28,13 +28,14 @@ from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._predictor import ModelPredictor, PromptedModel
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference._replaced import replaced_model
-from calibrant.inference.doctor._records import form_finding, identity, known_scoring, refuse_misleading
+from calibrant.inference.doctor._records import identity, known_scoring, refuse_misleading, shared_abilities
 from calibrant.logprobs._schema import enum_schema
 
 if TYPE_CHECKING:
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.heads._embedding import EmbeddingModel
     from calibrant.heads._head import Head
+    from calibrant.heads._tuned import Tuned
     from calibrant.inference._demonstrations import DemonstrationIndex
 
 _LOG = logging.getLogger("calibrant")
@@ -83,8 +84,8 @@ class Classifier(ModelPredictor):
         percentage, under variants of the prompt (see `Fused`); ``verbalised`` does so once; ``sampled`` asks ten
         times and takes the agreement of the answers for the confidence (see `Sampling`). ``auto`` takes the best that
         is there: ``exact`` where model and schema allow it (`MultiLabels` on an embedded engine alone), else
-        ``decode``, or ``fused`` if the first answer comes without log-probabilities, which is found out with one
-        call and kept beside the doctor's examinations. That is the default for a model by name; a client or a
+        ``decode``, or ``fused`` if answers come without log-probabilities, which is found out with one call and kept
+        beside the doctor's examinations. That is the default for a model by name; a client or a
         callable decodes, and a server with ``api_base`` is asked for exact scores only where ``exact`` is written, or
         ``auto`` and an examination found them.
     tolerance : float or "exact", optional
@@ -103,6 +104,10 @@ class Classifier(ModelPredictor):
     keep_tokens : bool, default False
         True keeps the tokens of decoded predictions (`Prediction.tokens`), as some confidences of a cascade need; they
         take room in a journal.
+    abilities : ModelAbilities, optional
+        How the model is asked, where that is known: the form of its answers, and whether it gives log-probabilities.
+        By default a server is asked one question of calibrant's own before the first row, unless `examine` or such a
+        question of the last 30 days has told already.
 
     Raises
     ------
@@ -143,6 +148,7 @@ class Classifier(ModelPredictor):
         prior_correction: LabelPriorCorrection | None = None,
         head: Head | None = None,
         keep_tokens: bool = False,
+        abilities: ModelAbilities | None = None,
     ) -> None:
         self.labels, self.field = LabelSet.of(labels), field
         self.prompt, self.user_template = prompt, user_template
@@ -159,7 +165,7 @@ class Classifier(ModelPredictor):
             answer_field=answer_field or field,
             space=LogprobSpace(client.space if space is None else space),
             keep_tokens=keep_tokens,
-            form=_form(model, client, self.labels, options),
+            abilities=_abilities(model, client, self.labels, options, given=abilities),
         )
         calls = ModelCalls(policy=retry or RetryPolicy(), gate=_gate(client, limits))
         response_format = response_format or enum_schema(self.labels, field)
@@ -233,7 +239,7 @@ class Classifier(ModelPredictor):
                 from calibrant.heads._head import Head  # noqa: PLC0415  (if it names one)
                 from calibrant.inference._heads import opened_head  # noqa: PLC0415
 
-                found.settle_for(task.head.file)
+                found = found.asked_for(task.head.file)
                 head = Head.load(task.head.file, fingerprint=found.fingerprint())
                 found.head = opened_head(head, task.head.embeddings)
             opened.pop_all()
@@ -278,6 +284,16 @@ class Classifier(ModelPredictor):
         asked = self.with_features().classify_many(texts)
         self.head = head_of(asked, answers, texts, labels=self.labels, embedding=embedding)
         return self
+
+    @property
+    def tuned(self) -> Tuned:
+        """Value with the prompt, the demonstrations and the head, to save and to open again.
+
+        It names the model and holds no client: one that was handed in is handed to `Tuned.open` again.
+        """
+        from calibrant.inference._tuned import task_of, tuned_of  # noqa: PLC0415 (if it is made a value)
+
+        return tuned_of(self, task_of(self))
 
     def with_features(self) -> Self:
         """Return a copy without a head; its predictions include text features if the model reports them."""
@@ -473,13 +489,22 @@ def _task_arguments(
     }
 
 
-def _form(
-    model: ModelLike, client: Client, labels: LabelSet, options: Mapping[str, Any] | None
-) -> FormFinding:
-    """Return the form of answer that a model is known to follow; a schema where there is no other."""
+def _abilities(
+    model: ModelLike,
+    client: Client,
+    labels: LabelSet,
+    options: Mapping[str, Any] | None,
+    *,
+    given: ModelAbilities | None,
+) -> KnownAbilities:
+    """Return what is known of a model; a question of ours tells of servers, that is of models by name."""
+    if given is not None:
+        return KnownAbilities(given)
     if is_in_process(client) or isinstance(labels, OpenLabels):
-        return FormFinding()
-    return form_finding(model, options)
+        return KnownAbilities(ModelAbilities())
+    if isinstance(model, str) and model not in STAND_INS:
+        return shared_abilities(model, options)
+    return abilities_of_client(client)
 
 
 def _gate(client: Client, limits: Limits) -> Gate:

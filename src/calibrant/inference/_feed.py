@@ -42,12 +42,12 @@ class RowModel(Protocol):
         ...
 
     @property
-    def is_settled(self) -> bool:
-        """True if it is known how its models are asked; `settle` finds out, before the first key."""
+    def knows_abilities(self) -> bool:
+        """True if it is known how its models are asked; `find_abilities` finds out, before the first key."""
         ...
 
-    async def settle(self, query: Query, journal: Journal | None = None) -> None:
-        """Find out how its models are asked, with one call each at most."""
+    async def find_abilities(self, first: Query, journal: Journal | None = None) -> None:
+        """Find out how its models are asked, before they are asked about the first row."""
         ...
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
@@ -276,7 +276,7 @@ class Feed:
     async def run(self, queries: Iterable[Query], *, opening: Query | None = None) -> str:
         """Predict the queries; return the reason of an early end, or an empty text.
 
-        With `opening`, that query settles how the model is asked, and is not predicted.
+        With `opening`, it is found out how the model is asked, and that query is not predicted.
 
         Raises
         ------
@@ -287,7 +287,7 @@ class Feed:
         n_workers = self._gate.concurrency
         if isinstance(queries, Sequence):
             n_workers = min(n_workers, len(queries))
-        queries, first = (queries, opening) if self.model.is_settled or opening else _with_first(queries)
+        queries, first = (queries, opening) if self.model.knows_abilities or opening else _with_first(queries)
         rows = self.runner.rows(self.model, queries)
         seconds = self._gate.limits.run_seconds
         deadline = asyncio.timeout(seconds)
@@ -308,7 +308,7 @@ class Feed:
             with self._stop.calling(from_any_thread):
                 async with deadline, asyncio.TaskGroup() as group:
                     if first is not None:
-                        self._opening = group.create_task(self._settle(first))
+                        self._opening = group.create_task(self._open(first))
                         workers.append(self._opening)
                     workers += [group.create_task(self._work(rows)) for _ in range(n_workers)]
         except TimeoutError:
@@ -348,13 +348,13 @@ class Feed:
                 if index % _ROWS_BETWEEN_YIELDS == 0:
                     await asyncio.sleep(0)  # what a journal holds is answered without any wait
 
-    async def _settle(self, first: Query) -> None:
+    async def _open(self, first: Query) -> None:
         """Find out how the model is asked, while the workers wait."""
         retries = RetryCancelScope()
         self._retry_scopes.append(retries)
         with retries.applied():
             if await self._may_begin():
-                await self.model.settle(first, self.runner.journal)
+                await self.model.find_abilities(first, self.runner.journal)
 
     async def _may_begin(self) -> bool:
         gate = self._gate

@@ -136,9 +136,7 @@ class Fused(Sampling):
         """
         labels = self._label_order(number)
         schema, name = with_confidence(request.response_format, old=self.reader.labels.labels, new=labels)
-        is_text = self.reader.form.used is AnswerForm.TEXT and not isinstance(
-            self.reader.labels, CompositeLabels
-        )
+        is_text = self.reader.form is AnswerForm.TEXT and not isinstance(self.reader.labels, CompositeLabels)
         variants = _TEXT_VARIANTS if is_text else _VARIANTS
         words = variants[number % len(variants)].format(name=name)
         if number and 1 < len(labels) <= _LABELS_NAMED:

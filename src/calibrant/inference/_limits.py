@@ -235,7 +235,7 @@ class Gate:
             loop = waiter.get_loop()
             if waiter.done() or loop.is_closed():
                 continue
-            loop.call_soon_threadsafe(_settle, waiter)
+            loop.call_soon_threadsafe(_resolve, waiter)
             return
 
     def heard(self, state: RateState | None) -> None:
@@ -290,7 +290,7 @@ class Gate:
         return ""
 
 
-def _settle(waiter: asyncio.Future[None]) -> None:
+def _resolve(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, get_args
 
 from calibrant.clients._rates import rate_state
 from calibrant.clients._retry import RetryPolicy, with_retries
@@ -19,20 +19,13 @@ from calibrant.core._errors import (
     CalibrantError,
     ConfigurationError,
     DataError,
+    LogprobsUnsupportedError,
     ProviderError,
     ProviderTimeoutError,
 )
 from calibrant.core._labels import OpenLabels
-from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
-from calibrant.inference._answer_forms import (
-    AnswerForm,
-    FirstResponse,
-    TriedForm,
-    is_begun_json,
-    refuses_form,
-    shaped,
-    tell_form,
-)
+from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
+from calibrant.inference._answer_forms import AnswerForm, refuses_form, tell_form
 from calibrant.inference._limits import Gate, is_in_process
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs._completion import read_completion
@@ -114,10 +107,8 @@ class ModelCalls:
 
         return await with_retries(once, policy=self.policy)
 
-    async def complete(self, client: Client, request: CompletionRequest) -> tuple[Completion, int]:
-        """Return the answer to a request that is no classification, and the number of calls made.
-
-        It counts towards the budgets. A broken response is retried like a failed call.
+    async def respond(self, client: Client, request: CompletionRequest) -> tuple[object, int]:
+        """Return the response to a request, and the number of calls made; a broken one is retried like a failed call.
 
         Raises
         ------
@@ -127,20 +118,29 @@ class ModelCalls:
             The model tried to end the program, which would end the event loop for all others.
         """
 
-        async def once() -> Completion:
+        async def once() -> object:
             try:
                 response = await client.complete(request)
             except (SystemExit, KeyboardInterrupt) as error:
                 raise CalibrantError(f"{client.name}: the model raised {error!r}.") from error
             self.note_rates(response)
             try:
-                return read_completion(response)
+                read_completion(response)
             except DataError as error:
                 raise ProviderError(
                     f"broken response: {error}", provider=client.name, retryable=True
                 ) from error
+            return response
 
-        completion, attempts = await self.make(once, provider=client.name)
+        return await self.make(once, provider=client.name)
+
+    async def complete(self, client: Client, request: CompletionRequest) -> tuple[Completion, int]:
+        """Return the answer to a request that is no classification, and the number of calls made; see `respond`.
+
+        It counts towards the budgets.
+        """
+        response, attempts = await self.respond(client, request)
+        completion = read_completion(response)
         self.gate.charge(completion.usage, rows=0)
         return completion, attempts
 
@@ -191,6 +191,8 @@ class Method(ABC):
     reader: AnswerReader
     calls: ModelCalls = field(default_factory=ModelCalls)
     keep_features: bool = False
+    # False if the method can do with answers that have none.
+    needs_logprobs: ClassVar[bool] = False
 
     @property
     def space(self) -> LogprobSpace:
@@ -203,107 +205,38 @@ class Method(ABC):
         return 1
 
     @property
-    def unasked(self) -> Method:
-        """Method to take where nothing may be asked to settle it."""
+    def unless_told(self) -> Method:
+        """Method to take where a model decodes unless told otherwise."""
         return self
 
     @property
-    def is_settled(self) -> bool:
-        """True if it is known how the model is asked; `settle` finds out."""
-        return self.reader.form.form is not None
+    def knows_abilities(self) -> bool:
+        """True if it is known how the model is asked, or nothing can tell before it is asked."""
+        return not self.reader.abilities.is_to_probe
 
-    async def settle(self, request: CompletionRequest, stored: Prediction | None = None) -> None:
-        """Find out in what form the model answers, with the row's first call where it follows a schema.
+    async def find_abilities(self, request: CompletionRequest, stored: Prediction | None = None) -> None:
+        """Find out how the model is asked, unless that is known: with one call where a server follows a schema.
 
-        Each form that fails takes one more call of the row. A refusal, or an answer that is cut off, says nothing:
-        until the program ends, the model is asked by a schema.
+        See `KnownAbilities.probe`.
 
         Parameters
         ----------
         request : CompletionRequest
-            Request of a row.
+            Request of the first row, whose options the call has.
         stored : Prediction, optional
-            Answer to it from a journal; a label makes the calls needless.
+            Answer to it from a journal.
 
         Raises
         ------
         ProviderError
             A fault that every call would meet.
         """
-        form = self.reader.form
-        async with form.asking() as unknown:
-            if unknown and stored is not None and stored.outcome is Outcome.OK:
-                form.form = AnswerForm.SCHEMA
-            elif unknown:
-                await self._find_form(self.first_request(request))
-        tell_form(self.client.name, form.used)
-
-    def first_request(self, request: CompletionRequest) -> CompletionRequest:
-        """Return the first request that the method makes about a row."""
-        return request
-
-    def can_do_without(self, error: ProviderError) -> bool:
-        """Return True if the method can do without what the error says is refused: log-probabilities."""
-        del error
-        return False
-
-    async def _find_form(self, request: CompletionRequest) -> None:
-        """Ask in one form after the other, until an answer can be read."""
-        tries: list[TriedForm] = []
-        for form in AnswerForm:
-            tries.append(await self._try_form(request, form))
-            if tries[-1].is_conclusive:
-                break
-        # If no answer can be read, the first form that was not refused, or else the schema.
-        answered = [one for one in tries if not one.first.is_failure]
-        chosen = tries[-1] if tries[-1].is_label else next(iter(answered), tries[0])
-        vain = sum((one.usage for one in tries if one is not chosen), Usage())
-        self.calls.gate.charge(vain, rows=0)
-        attempts = sum(one.first.attempts for one in tries)
-        finding = self.reader.form
-        finding.first = replace(chosen.first, attempts=attempts, usage=vain)
-        if chosen.is_label:
-            finding.found(chosen.form)
-        else:
-            finding.form = chosen.form
-
-    async def _try_form(self, request: CompletionRequest, form: AnswerForm) -> TriedForm:
-        """Ask once in a form; raise a ProviderError that every call would meet."""
-        asked = shaped(request, form, self.reader.labels)
-        try:
-            response, attempts = await self.calls.make(partial(self._once, asked), provider=self.client.name)
-        except ProviderError as error:
-            if self.can_do_without(error):
-                tried = await self._try_form(replace(request, top_logprobs=0), form)
-                attempts = error.attempts + tried.first.attempts
-                return replace(tried, first=replace(tried.first, attempts=attempts))
-            if error.systemic and not refuses_form(error):
-                raise
-            first = FirstResponse(request=asked, response=error, attempts=error.attempts)
-            return TriedForm(form=form, first=first, is_conclusive=not refuses_form(error))
-        except (SystemExit, KeyboardInterrupt) as error:  # either would end the event loop
-            raise CalibrantError(f"{self.client.name}: the model raised {error!r}.") from error
-        prediction = replace(self.reader.in_form(form), space=LogprobSpace.NONE).read(response)
-        is_unreadable = prediction.outcome is Outcome.UNPARSED and not is_begun_json(response)
-        return TriedForm(
-            form=form,
-            first=FirstResponse(request=asked, response=response, attempts=attempts),
-            is_conclusive=not is_unreadable,
-            is_label=prediction.outcome is Outcome.OK,
-            usage=prediction.usage,
-        )
-
-    async def _once(self, request: CompletionRequest) -> object:
-        """Return the response to a request; raise ProviderError if it is broken."""
-        response = await self.client.complete(request)
-        self.calls.note_rates(response)
-        prediction = replace(self.reader, space=LogprobSpace.NONE).read(response)
-        if prediction.outcome is Outcome.ERROR:
-            raise ProviderError(prediction.reason, provider=self.client.name, retryable=True)
-        return response
-
-    def settle_as(self, scoring: str) -> None:  # noqa: B027 (only one method can)
-        """Ask as before, by ``decode`` or ``fused``, without finding out."""
+        del stored
+        abilities = self.reader.abilities
+        respond = partial(self.calls.respond, self.client)
+        usage = await abilities.probe(respond, request, needs_logprobs=self.needs_logprobs)
+        self.calls.gate.charge(usage, rows=0)
+        tell_form(self.client.name, abilities.used.form)
 
     @property
     def might_keep_features(self) -> bool:
@@ -333,17 +266,12 @@ class Method(ABC):
 class Decoding(Method):
     """Method that decodes an answer and reads its token log-probabilities."""
 
+    needs_logprobs: ClassVar[bool] = True
     # By the model that really answered, which may be one of several: False once it answered one row twice without
     # log-probabilities, True once it gave an answer with them.
     _gives_logprobs: dict[str | None, bool] = field(default_factory=dict, init=False, repr=False)
     # True once any answer came with some, be they unusable.
     _any_logprobs: bool = field(default=False, init=False, repr=False)
-
-    @property
-    def unasked(self) -> Decoding:
-        """Itself, in the form of answer that is known; by a schema if none is."""
-        form = self.reader.form
-        return self if form.form is not None else replace(self, reader=self.reader.in_form(form.used))
 
     @property
     def silent_models(self) -> int:
@@ -357,44 +285,34 @@ class Decoding(Method):
         each row is asked once.
         """
         request = self.reader.shaped(request)
-        first = self.reader.form.take_first(request)
-        attempts = 0 if first is None else first.attempts - 1
-        usage = Usage() if first is None else first.usage
+        attempts = 0
         silent: list[Prediction] = []
         while True:
             attempts += 1
             try:
-                prediction = await self._ask(request, first, silent)
+                prediction = await self._ask(request, silent)
                 break
             except ProviderError as error:
-                first = None
                 if await self.calls.policy.next_attempt(error, attempts):
                     continue
                 if not silent:
-                    self._doubt_form(error)
+                    self._doubt(error)
                     raise
                 prediction = silent[-1]
                 break
-        if usage != Usage():
-            prediction = replace(prediction, usage=prediction.usage + usage)
         return prediction if attempts == prediction.attempts else prediction.with_effort(attempts=attempts)
 
-    async def _ask(
-        self, request: CompletionRequest, first: FirstResponse | None, silent: list[Prediction]
-    ) -> Prediction:
-        """Return the prediction from one call, or from the response that came to the request before."""
-        asks_for_logprobs = request.top_logprobs > 0
-        if first is not None:
-            return self._read(first.response, silent, asks_for_logprobs=asks_for_logprobs)
+    async def _ask(self, request: CompletionRequest, silent: list[Prediction]) -> Prediction:
+        """Return the prediction from one call."""
         async with self.calls.one(self.client.name):
             response = await self.client.complete(request)
             self.calls.note_rates(response)
-            return self._read(response, silent, asks_for_logprobs=asks_for_logprobs)
+            return self._read(response, silent, asks_for_logprobs=request.top_logprobs > 0)
 
-    def _doubt_form(self, error: ProviderError) -> None:
-        """Forget the form that was found if the server refuses it now; the next run finds out anew."""
-        if refuses_form(error):
-            self.reader.form.forget()
+    def _doubt(self, error: ProviderError) -> None:
+        """Forget what was found of the model if it is refused now; the next run finds out anew."""
+        if refuses_form(error) or isinstance(error, LogprobsUnsupportedError):
+            self.reader.abilities.forget()
 
     def _read(self, response: object, silent: list[Prediction], *, asks_for_logprobs: bool) -> Prediction:
         """Return a response's prediction; if a retry may add log-probabilities, store it and raise.
@@ -463,8 +381,8 @@ def choose_method(  # noqa: PLR0913  (keyword-only options)
     scoring, tolerance, samples, temperature
         See `calibrant.inference.Classifier`.
     model : str, Client or callable, optional
-        As it was given: one by name is tried before it is asked about rows, others only with ``auto``. Answers that
-        lack log-probabilities are else predictions without a confidence.
+        As it was given: of one by name it is found out whether it gives log-probabilities, of others only with
+        ``auto``. Answers that lack them are else predictions without a confidence.
 
     Raises
     ------
@@ -487,9 +405,15 @@ def choose_method(  # noqa: PLR0913  (keyword-only options)
     if may_hide and not is_in_process(client) and not isinstance(reader.labels, OpenLabels):
         from calibrant.inference._auto import AutoDecoding  # noqa: PLC0415 (only for models that may hide them)
 
-        own = {"options": options, "samples": samples, "temperature": temperature}
-        own["is_chosen"] = scoring == "auto"
-        decoding = AutoDecoding.of(model, client, reader, calls=calls, **own)
+        decoding = AutoDecoding.of(
+            client,
+            reader,
+            calls=calls,
+            options=options,
+            samples=samples,
+            temperature=temperature,
+            is_chosen=scoring == "auto",
+        )
     if scoring == "decode" or (scoring != "exact" and not isinstance(client, ContinuingClient)):
         return decoding
     exact_reader = replace(reader.in_form(AnswerForm.SCHEMA), space=LogprobSpace.EXACT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -10,15 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.core._completion import Client, Completion, CompletionRequest
 from calibrant.core._composite import CompositeLabels
-from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
+from calibrant.core._files import read_json_object
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import OnPrediction, Query, Stop
 from calibrant.core._records import Journal
-from calibrant.inference._answer_forms import AnswerForm
+from calibrant.inference._abilities import KnownAbilities, ModelAbilities
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._feed import Feed, QueryKeys
 from calibrant.inference._limits import Gate, is_in_process
-from calibrant.inference._methods import Method
+from calibrant.inference._methods import Decoding, Method
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,29 +79,19 @@ class PromptedModel:
         )
 
     @property
-    def is_settled(self) -> bool:
-        """True if it is known how the model is asked."""
-        return self.method.is_settled
+    def knows_abilities(self) -> bool:
+        """True if it is known how the model is asked, or nothing can tell before it is asked."""
+        return self.method.knows_abilities
 
-    async def settle(self, query: Query, journal: Journal | None = None) -> None:
-        """Find out how the model is to be asked, with one call at most; see `AutoDecoding.settle`."""
-        ((prepared, problem),) = self.prepare([query])
+    async def find_abilities(self, first: Query, journal: Journal | None = None) -> None:
+        """Find out how the model is asked; see `AutoDecoding.find_abilities`."""
+        ((prepared, problem),) = self.prepare([first])
         if problem:
-            return
+            prepared = first
         key = self.key(prepared)
         self._keys.clear()  # it may be another one from now on
         stored = None if journal is None else journal.get_many([key]).get(key)
-        await self.method.settle(self.request(prepared), stored)
-
-    def settle_as(self, scoring: str) -> None:
-        """Ask the model as it was asked before; see `Method.settle_as`."""
-        self._keys.clear()
-        self.method.settle_as(scoring)
-
-    def settle_form(self, form: AnswerForm) -> None:
-        """Ask for answers in a form, without finding out."""
-        self._keys.clear()
-        self.method.reader.form.form = form
+        await self.method.find_abilities(self.request(prepared), stored)
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
         """Return queries with rendered demonstrations, each with an error text or an empty one."""
@@ -203,22 +195,56 @@ class ModelPredictor(BasePredictor):
         """Prompted model that the feed asks."""
         return self._model
 
-    def settled(self) -> Self:
-        """Return a predictor that asks nothing to find out how its model is asked: by default, it decodes."""
-        method = self.method.unasked
-        if method is self.method:
+    @property
+    def abilities(self) -> ModelAbilities | None:
+        """What is known of how the model is asked; None until it is found out."""
+        return self.method.reader.abilities.known
+
+    def with_abilities(self, abilities: ModelAbilities) -> Self:
+        """Return a copy that asks the model as these abilities say, without finding out; either may be closed."""
+        reader = replace(self.method.reader, abilities=KnownAbilities(abilities))
+        return self._with_method(replace(self.method, reader=reader))
+
+    def asked_as(self, described: Mapping[str, Any]) -> Self:
+        """Return a copy that asks the model as the method in a description does, without finding out."""
+        return self.with_abilities(ModelAbilities.of(described))
+
+    def unless_told(self) -> Self:
+        """Return a predictor that decodes, unless another scoring was asked for."""
+        return self._with_method(self.method.unless_told)
+
+    def asked_for(self, learned: Path) -> Self:
+        """Return a predictor that asks the model in the space in which a head or a label prior was learned.
+
+        Where the file leaves it open how, that is found out.
+
+        Parameters
+        ----------
+        learned : Path
+            File of the head or the label prior.
+
+        Raises
+        ------
+        ProviderError
+            It had to be found out, and the model cannot be asked.
+        """
+        space = None
+        with contextlib.suppress(CalibrantError, LookupError, TypeError):  # whoever loads the file says more
+            space = read_json_object(learned, remedy="")["fingerprint"]["space"]
+        if space is None or not isinstance(self.method, Decoding):
             return self
+        if space == LogprobSpace.MASKED:
+            return self.with_abilities(ModelAbilities())
+        if space != self.space:
+            self.find_abilities()
+        if self.abilities is None:
+            return self
+        return self.with_abilities(replace(self.abilities, gives_logprobs=space != LogprobSpace.FUSED))
+
+    def _with_method(self, method: Method) -> Self:
         found = copy(self)
         found._model = replace(self._model, method=method)  # noqa: SLF001 (of its own kind)
         return found
-
-    def settle_as(self, scoring: str) -> None:
-        """Ask the model as it was asked before, by ``decode`` or ``fused``, if it is asked in either way."""
-        self._model.settle_as(scoring)
-
-    def settle_form(self, form: str) -> None:
-        """Ask for answers in a form, as before, without finding out: ``schema``, ``json`` or ``text``."""
-        self._model.settle_form(AnswerForm(form))
 
     @property
     def scoring(self) -> str:
@@ -299,8 +325,6 @@ class ModelPredictor(BasePredictor):
         ProviderError
             A fault that every call would meet, before any call has succeeded.
         """
-        if not self._model.is_settled:
-            await self._model.settle(query, self.journal)
         (row,) = self._runner.rows(self._model, [query])
         return await self._runner.answer(self._model, row)
 

@@ -16,7 +16,8 @@ from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction
-from calibrant.inference._answer_forms import CUT_OFF, AnswerForm, FormFinding, readable, shaped
+from calibrant.inference._abilities import KnownAbilities, ModelAbilities
+from calibrant.inference._answer_forms import CUT_OFF, AnswerForm, readable, shaped
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.logprobs._fields import UnparsedError, field_value, field_values, joint_logprob
@@ -47,8 +48,8 @@ class AnswerReader:
         Space of the log-probabilities; ``mixed`` leaves it to each answer.
     keep_tokens : bool
         True if predictions hold the tokens they were read from.
-    form : FormFinding
-        Form in which the model is asked to answer.
+    abilities : KnownAbilities
+        What is known of the model, which decides in what form it is asked to answer.
 
     Raises
     ------
@@ -61,7 +62,7 @@ class AnswerReader:
     answer_field: str
     space: LogprobSpace
     keep_tokens: bool = False
-    form: FormFinding = dataclass_field(default_factory=FormFinding, compare=False, repr=False)
+    abilities: KnownAbilities = dataclass_field(default_factory=KnownAbilities, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.labels, CompositeLabels) and self.answer_field != self.field:
@@ -71,18 +72,23 @@ class AnswerReader:
             )
 
     @property
+    def form(self) -> AnswerForm:
+        """Form in which the model is asked to answer."""
+        return self.abilities.used.form
+
+    @property
     def evidence_space(self) -> LogprobSpace:
         """Space of the log-probabilities in the form of answer that is used: without a schema nothing is masked."""
-        is_free = self.form.used is not AnswerForm.SCHEMA
+        is_free = self.form is not AnswerForm.SCHEMA
         return LogprobSpace.RAW if is_free and self.space is LogprobSpace.MASKED else self.space
 
     def shaped(self, request: CompletionRequest) -> CompletionRequest:
         """Return a request as it is sent, in the form of answer that is used."""
-        return shaped(request, self.form.used, self.labels)
+        return shaped(request, self.form, self.labels)
 
     def in_form(self, form: AnswerForm) -> AnswerReader:
         """Return a reader of answers in one form."""
-        return replace(self, form=FormFinding(form))
+        return replace(self, abilities=KnownAbilities(ModelAbilities(form=form)))
 
     def read(self, response: object) -> Prediction:
         """Return the prediction in `response`; a fault sets its outcome and reason."""
@@ -100,7 +106,7 @@ class AnswerReader:
 
     def is_unaligned(self, response: object, prediction: Prediction) -> bool:
         """Return True if an answer in plain text has log-probabilities, but none that show other labels."""
-        if self.form.used is not AnswerForm.TEXT or prediction.confidence is not None:
+        if self.form is not AnswerForm.TEXT or prediction.confidence is not None:
             return False
         return read_completion(response).tokens is not None
 
@@ -109,8 +115,8 @@ class AnswerReader:
         more: dict[str, Any] = {"several": True} if isinstance(self.labels, MultiLabels) else {}
         if isinstance(self.labels, FieldLabels):
             more["fields"] = [[one.name, one.path, list(one.labels.labels)] for one in self.labels.fields]
-        if self.form.used is not AnswerForm.SCHEMA:
-            more["answer_form"] = self.form.used.value
+        if self.form is not AnswerForm.SCHEMA:
+            more["answer_form"] = self.form.value
         return {
             "space": self.evidence_space.value,
             # The labels of an open set change no answer: a journal's keys must outlive its growth.
@@ -122,10 +128,12 @@ class AnswerReader:
 
     def space_of(self, response: object) -> LogprobSpace:
         """Return the space of an answer's log-probabilities; ``none`` if unknown."""
-        if self.space is not LogprobSpace.MIXED:
-            return self.evidence_space
         own = response.space if isinstance(response, Completion) else None
-        return LogprobSpace.NONE if own is None else own
+        if self.space is LogprobSpace.MIXED:
+            return LogprobSpace.NONE if own is None else own
+        # One of several providers may follow no schema, without which nothing is masked.
+        is_raw = own is LogprobSpace.RAW and self.space is LogprobSpace.MASKED
+        return LogprobSpace.RAW if is_raw else self.evidence_space
 
     def _content(self, completion: Completion) -> _Content:
         """Return label and evidence of an answer, or the outcome and reason of one without a label."""
@@ -149,7 +157,7 @@ class AnswerReader:
     def _evidence(self, completion: Completion, space: LogprobSpace) -> _Content:
         """Return label and evidence of an answer, or the outcome and reason of an illegal one."""
         labels = self.labels
-        completion = readable(completion, self.form.used, labels, self.answer_field)
+        completion = readable(completion, self.form, labels, self.answer_field)
         if isinstance(labels, FieldLabels):
             return _fields_content(labels, completion, space)
         if isinstance(labels, MultiLabels):

@@ -225,10 +225,6 @@ class Sampling(Method):
             options["seed"] += number
         return replace(request, top_logprobs=0, options=options)
 
-    def first_request(self, request: CompletionRequest) -> CompletionRequest:
-        """Return the request of the first sample."""
-        return self.sample(request, 0)
-
     def describe(self) -> Mapping[str, Any]:
         """Return the number of samples, the temperature and the settings of the reader, for cache keys."""
         read = self.reader.describe()

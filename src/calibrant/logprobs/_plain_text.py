@@ -158,7 +158,7 @@ def _label_pattern(labels: tuple[str, ...]) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=64)
-def _tells_apart(labels: tuple[str, ...]) -> bool:
+def tells_apart(labels: tuple[str, ...]) -> bool:
     """Return True if no label begins with another one, and none needs an escape in JSON."""
     plain = all(json.dumps(label, ensure_ascii=False)[1:-1] == label for label in labels)
     ordered = sorted(map(normalise_label, labels))
@@ -169,7 +169,7 @@ def _tells_apart(labels: tuple[str, ...]) -> bool:
 def _label_tokens(completion: Completion, start: int, end: int, labels: LabelSet) -> tuple[Token, ...] | None:
     """Return the tokens that spell the label; None if they do not show the alternatives to it."""
     text = completion.text
-    if not completion.tokens or not _tells_apart(labels.labels) or text[:start].strip(_DECORATION):
+    if not completion.tokens or not tells_apart(labels.labels) or text[:start].strip(_DECORATION):
         return None
     word = text[start:end].encode("utf-8", "surrogatepass")
     stream = b"".join(token.data for token in completion.tokens)

@@ -21,6 +21,7 @@ from calibrant.core._rows import Example
 from calibrant.core._task import Task
 from calibrant.heads._compared import BaselineScore, compare_with_baselines
 from calibrant.heads._head import Head
+from calibrant.heads._tuned import Tuned
 from calibrant.metrics._classification import AnsweredLabels
 from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
 from calibrant.metrics._paired import PairedComparison, paired_comparison
@@ -33,6 +34,8 @@ from calibrant.optimization._choice import (
     row_scores,
 )
 from calibrant.optimization._prompt_parts import COMPONENT
+from calibrant.runs._journal import PredictionJournal
+from calibrant.runs._rows import SavedRows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +43,8 @@ if TYPE_CHECKING:
 _NEARLY_ALL: Final = 0.9
 _EXAMPLES: Final = 3
 _EXAMPLE_LENGTH: Final = 120
-_NOT_WRITTEN: Final = frozenset({"directory"})  # a folder may be moved
+# A folder may be moved, and rows have a file of their own.
+_NOT_WRITTEN: Final = frozenset({"directory", "test_rows", "answers", "tuned"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +177,9 @@ class OptimizationResult:
         Why the search ended before its budget was used up, in a sentence; empty where it did not.
     directory : Path or None
         Directory of the run; not part of ``result.json``.
+    test_rows : mapping of str to SavedRows
+        Test rows with their predictions, by prompt: ``seed``, ``best`` and, where a head was learned, ``final``. In a
+        directory they are ``predictions.jsonl``.
     thresholds : ThresholdSuggestion or None
         The confidence thresholds the search found for itself; None where it was given them.
     validated : tuple of ValidatedPrompt
@@ -188,6 +195,10 @@ class OptimizationResult:
     final : FinalScore or None
         The best prompt with what labelled rows teach, beside baselines; None where answers hold several labels, several
         models answer, or no answer comes with a distribution.
+    answers : PredictionJournal or None
+        Every answer that was paid for, for `Predictor.use_journal`; not part of ``result.json``.
+    tuned : Tuned or None
+        The final classifier as a value, to open, to save as a bundle, and to decide with; not part of ``result.json``.
 
     Examples
     --------
@@ -226,6 +237,7 @@ class OptimizationResult:
     in_process: bool = False
     ended: str = ""
     directory: Path | None = field(default=None, compare=False)
+    test_rows: Mapping[str, SavedRows] = field(default_factory=dict, repr=False, compare=False)
     thresholds: ThresholdSuggestion | None = None
     credit_difference: Interval | None = None
     validated: tuple[ValidatedPrompt, ...] = ()
@@ -233,6 +245,8 @@ class OptimizationResult:
     by_head: HeadChoice | None = None
     detectable_gain: float | None = None
     final: FinalScore | None = None
+    answers: PredictionJournal | None = field(default=None, repr=False, compare=False)
+    tuned: Tuned | None = field(default=None, repr=False, compare=False)
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``result.json`` holds them."""

@@ -22,17 +22,18 @@ from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Predictor, Stop
 from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
-from calibrant.evaluation._data import settle
+from calibrant.evaluation._data import find_abilities
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._embeddings import open_embedding_model
+from calibrant.inference._models import expected_cost
+from calibrant.inference._replaced import replaced_model
 from calibrant.optimization._choice import FIRST, ValidationLog
 from calibrant.optimization._plan import (
     Proposer,
     SearchPlan,
     SearchStage,
-    expected_cost,
     make_plan,
     search_fingerprint,
     search_size,
@@ -207,7 +208,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         tracker = _tracker(task, model, progress, max_metric_calls)
         if isinstance(model, Predictor):  # whose description is part of the fingerprint
             tracker.begin(predictor)
-            settle(predictor, task.validation, rows=max_metric_calls, stop=stop)
+            find_abilities(predictor, task.validation, rows=max_metric_calls, stop=stop)
         fingerprint = search_fingerprint(task, model, plan)
         directory = _chosen_directory(out, fingerprint)
         journal, reflections = _opened_run(directory, fingerprint, stack, limits=limits, stop=stop)
@@ -217,7 +218,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
             teaches, predictor = True, predictor.with_features()
         predictor.use_journal(PredictionJournal(journal))
         if not isinstance(model, Predictor):
-            settle(predictor, task.validation, rows=max_metric_calls, stop=stop)
+            find_abilities(predictor, task.validation, rows=max_metric_calls, stop=stop)
         reflection = stack.enter_context(_reflection(plan, reflections, reflection_options, stop, predictor))
         seen = ValidationLog(task.validation)
         adapter = _adapter(predictor, scoring, task, plan, tracker, seen)
@@ -230,7 +231,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
         found, head = heads.run(search.run(for_race=for_race))
         test = TestStage(**vars(stage), directory=directory, found=found, head=head, ended=search.ended)
-        return test.run(started=started)
+        result = test.run(_asked_task(task, model, predictor), started=started)
+        return replace(result, answers=PredictionJournal(journal))
 
 
 def _opened_task(
@@ -383,6 +385,16 @@ def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack, lim
     classifier = Classifier.from_task(own, model=model, limits=limits)
     stack.callback(classifier.close)
     return classifier
+
+
+def _asked_task(task: Task, model: ModelLike | Predictor | None, predictor: Predictor) -> Task:
+    """Return the task with the model that was asked instead of its own, if there is one."""
+    if model is None or (isinstance(model, Predictor) and task.sections):
+        return task
+    if isinstance(model, str):
+        return replace(task, model=replaced_model(task.model, model), sections={})
+    own = task.model.model_copy(update={"name": predictor.name})
+    return replace(task, model=own, sections={})
 
 
 def _open_embedding(task: Task) -> EmbeddingModel | None:

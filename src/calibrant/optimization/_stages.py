@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
-from calibrant.calibration._saved import DEMONSTRATIONS
+from calibrant.calibration._calibrators import ConfidenceCalibrator
+from calibrant.calibration._choice import load_calibrator
+from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import DataError, ProviderError
-from calibrant.core._files import write_atomically
+from calibrant.core._files import atomic_bytes_writer, read_run_record, write_atomically
+from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.core._records import prediction_to_record
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
-from calibrant.core._task import Task
+from calibrant.core._task import RecordedTask, Task
 from calibrant.evaluation._calibrate import CALIBRATION, calibrate_search
-from calibrant.evaluation._saved import load_predictions
+from calibrant.evaluation._figures import figures_of
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
+from calibrant.heads._tuned import PredictionHistory, Tuned, thresholds_of
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head, head_of
 from calibrant.inference._loop import ask
@@ -50,7 +52,8 @@ from calibrant.optimization._result import (
     final_score,
     score_prompt,
 )
-from calibrant.runs._records import origin_record
+from calibrant.runs._directory import DEMONSTRATIONS, PREDICTIONS
+from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows, record_line, row_record
 
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
 
@@ -192,13 +195,20 @@ class TestStage(SearchStage):
     head: Head | None
     ended: str
 
-    def run(self, *, started: float) -> OptimizationResult:
-        """Score the test rows; return the result, and write it to the run directory if there is one."""
+    def run(self, asked: Task, *, started: float) -> OptimizationResult:
+        """Score the test rows; return the result, and write it to the run directory if there is one.
+
+        `asked` is the task with the model that was asked, which may not be its own.
+        """
         predictions = self._test()
         result = self._result(predictions, seconds=time.perf_counter() - started)
+        best = self._best()
         if self.directory is not None:
-            self._write(self.directory, result, predictions)
-        return result
+            self._write(self.directory, result, best)
+        saved = result.test_rows[BEST if self.head is None else FINAL]
+        if saved.space is not None:
+            saved = replace(saved, fingerprint=replace(best.fingerprint(), space=saved.space))
+        return replace(result, tuned=self._tuned(asked, result, saved, best))
 
     def _best(self) -> Predictor:
         """Return the predictor under the best prompt, with its demonstrations."""
@@ -256,45 +266,99 @@ class TestStage(SearchStage):
             predictions = [self.adapter.corrected(query, prediction) for query, prediction in pairs]
         return [replace(prediction, features=None) for prediction in predictions]
 
-    def _write(
-        self, directory: Path, result: OptimizationResult, predictions: Mapping[str, Sequence[Prediction]]
-    ) -> None:
+    def _write(self, directory: Path, result: OptimizationResult, best: Predictor) -> None:
         """Write the result, the predictions and the best prompt's files to a directory, atomically."""
-        lines = [
-            {
-                "row": number,
-                "prompt": name,
-                "input": example.input,
-                "answer": example.answer,
-                "correct": prediction.label == example.answer,
-                **origin_record(example),
-                **prediction_to_record(prediction),
-            }
-            for name, made in predictions.items()
-            for number, (example, prediction) in enumerate(zip(self.task.test, made, strict=True))
-            if name != "prior"
-        ]
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        write_atomically(directory / "predictions.jsonl", text)
+        with atomic_bytes_writer(directory / PREDICTIONS) as file:
+            for saved in result.test_rows.values():
+                file.writelines(record_line(row.values) for row in saved.rows())
         write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
         record = {**result.to_record(), "label_set": labels_to_record(self.task.labels)}
         write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))
-        best = self._best()
-        fingerprint = best.fingerprint()
+        fingerprint, prior = best.fingerprint(), self._label_prior()
         shown = best.demonstrations if isinstance(best, Classifier) else None
-        # The label prior of a prompt is the same for every row.
-        query = queries_of(self.found.best.candidate, self.task.test[:1])[0]
-        prior = None if self.plan.prior_correction is None else self.adapter.label_prior(query)
         if prior is not None:
             prior.save(directory / "label_prior.json", fingerprint=fingerprint)
         if shown is not None and shown.settings is not None:
             write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
         if self.head is not None:
             self.head.save(directory / "head.json", fingerprint=fingerprint)
-        if not (directory / CALIBRATION).exists():  # one that the user made stays
-            # On the test rows, which neither the prompt nor its head saw; too few of them teach nothing.
-            with contextlib.suppress(DataError):
-                calibrate_search(load_predictions(directory)).write(directory)
+
+    def _test_rows(self, predictions: Mapping[str, Sequence[Prediction]]) -> dict[str, SavedRows]:
+        """Return the test rows with their predictions, by prompt."""
+        name = self.task.name if self.directory is None else str(self.directory)
+        saved = {}
+        for prompt in (SEED, BEST, FINAL):
+            if prompt in predictions:
+                pairs = zip(self.task.test, predictions[prompt], strict=True)
+                records = [row_record(index, *pair, prompt=prompt) for index, pair in enumerate(pairs)]
+                saved[prompt] = SavedRows.of(records, name=name)
+        return saved
+
+    def _label_prior(self) -> LabelPriorCorrection | None:
+        """Return the label prior under the best prompt, which is the same for every row."""
+        if self.plan.prior_correction is None:
+            return None
+        query = queries_of(self.found.best.candidate, self.task.test[:1])[0]
+        return self.adapter.label_prior(query)
+
+    def _tuned(self, asked: Task, result: OptimizationResult, saved: SavedRows, best: Predictor) -> Tuned:
+        """Return the final classifier as a value, calibrated on the test rows."""
+        calibration, calibrator = self._calibrated(saved)
+        thresholds = thresholds_of(calibration)
+        # A cascade decides by the thresholds between its models.
+        in_turn = "cascade" in asked.sections
+        return Tuned(
+            path=self.directory,
+            tasks=(RecordedTask(task=self._tuned_task(asked, best)),),
+            prompt_for_all=True,
+            fingerprint=best.fingerprint(),
+            head=self.head,
+            prior_correction=None if self.head is not None else self._label_prior(),
+            calibrator=calibrator,
+            thresholds=thresholds,
+            figures=figures_of(
+                saved,
+                self.task.labels,
+                search=result.to_record(),
+                calibration=calibration,
+                thresholds=None if in_turn else thresholds,
+            ),
+            history=PredictionHistory.of(saved.labels, saved.confidence, labels=self.task.labels),
+        )
+
+    def _tuned_task(self, asked: Task, best: Predictor) -> Task:
+        """Return the task under the best prompt, whose training rows are its demonstrations."""
+        candidate = self.found.best.candidate
+        shown = best.demonstrations if isinstance(best, Classifier) else None
+        settings = None if shown is None else shown.settings
+        return Task(
+            name=asked.name,
+            labels=asked.labels,
+            prompt=candidate[COMPONENT],
+            field=asked.field,
+            user_template=candidate.get(USER_TEMPLATE),
+            model=asked.model,
+            sections=asked.sections,
+            demonstrations=settings,
+            columns=asked.columns,
+            train=() if shown is None or settings is None else shown.index.examples(),
+        )
+
+    def _calibrated(self, saved: SavedRows) -> tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None]:
+        """Return calibration and calibrator of the test rows, which neither the prompt nor its head saw.
+
+        A calibration that the user made in the run directory stays.
+        """
+        directory = self.directory
+        if directory is not None and (directory / CALIBRATION).exists():
+            return _own_calibration(directory, saved.fingerprint)
+        try:
+            found = calibrate_search(saved)
+        except DataError:  # too few rows teach nothing
+            return None, None
+        if directory is not None:
+            found.write(directory)
+        return found.to_record(), found.selection.calibrator
 
     def _result(
         self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
@@ -338,7 +402,19 @@ class TestStage(SearchStage):
             by_head=found.by_head,
             detectable_gain=self.plan.detectable_gain,
             final=final,
+            test_rows=self._test_rows(predictions),
         )
+
+
+def _own_calibration(
+    directory: Path, fingerprint: Fingerprint | None
+) -> tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None]:
+    """Return the calibration in a run directory; (None, None) if it is that of other predictions."""
+    record = read_run_record(directory / CALIBRATION, remedy="calibrate the run again")
+    if fingerprint is None or record.get("fingerprint") != fingerprint.to_record():
+        return None, None
+    path = directory / "calibrator.json"
+    return record, load_calibrator(path, fingerprint=fingerprint) if path.exists() else None
 
 
 def _is_better(

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from calibrant.calibration._scaling import held_out_answer_probability
 from calibrant.core._prediction import Interval, Outcome
-from calibrant.core._run_rows import UNKNOWN
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
 from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._composite import CompositeMetrics
@@ -20,6 +19,7 @@ from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.metrics._selective import aurc, auroc_interval
 from calibrant.metrics._structure import StructureFigure, structure_metrics
 from calibrant.reports._rows import PromptRows, read_distributions
+from calibrant.runs._rows import UNKNOWN
 
 RELIABILITY_BINS: Final = 15
 CONFIDENCE_BINS: Final = 20
@@ -345,7 +345,9 @@ def remarks(rows: PromptRows) -> list[str]:
     """Return the caveats about the confidences, as sentences."""
     answered = len(rows) - rows.outcomes.get(Outcome.ERROR.value, 0)
     auroc = confidence_auroc(rows)
-    return confidence_remarks(auroc, rows=answered, rows_with_low_label_mass=rows.low_label_mass)
+    return confidence_remarks(
+        auroc, rows=answered, rows_with_low_label_mass=rows.saved.rows_with_low_label_mass
+    )
 
 
 def compare(base: PromptRows, other: PromptRows) -> PairedComparison | None:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from calibrant.reports import _analysis as analysis
 from calibrant.reports import _charts as charts
 from calibrant.reports._rows import read_texts
 from calibrant.reports._run import Run, read_run
+from calibrant.runs._rows import SavedRows
 
 MAX_MISTAKES: Final = 200  # shown, in all runs together
 _FEWEST_MISTAKES: Final = 20  # of each run
@@ -32,7 +33,9 @@ _MAX_PAIRS: Final = 20
 _CURVE_ROWS: Final = 20
 
 
-def write_report(*directories: Path, out: Path | None = None) -> Path:
+def write_report(
+    *directories: Path, out: Path | None = None, rows: Mapping[str, SavedRows] | None = None
+) -> Path:
     """Write one page about finished or unfinished runs; the page loads no other file.
 
     Parameters
@@ -42,6 +45,9 @@ def write_report(*directories: Path, out: Path | None = None) -> Path:
         the first, on the rows they share.
     out : Path, optional
         The page; default ``report.html`` in the first directory.
+    rows : mapping of str to SavedRows, optional
+        Rows by prompt of the first directory, where they are in memory, such as `OptimizationResult.test_rows`; by
+        default they are read from its ``predictions.jsonl``.
 
     Returns
     -------
@@ -76,7 +82,8 @@ def write_report(*directories: Path, out: Path | None = None) -> Path:
         raise ConfigurationError(
             f"Expected one or more different directories, got {', '.join(map(str, directories)) or 'none'}."
         )
-    page = _render([read_run(directory) for directory in directories], directories)
+    runs = [read_run(directories[0], rows), *map(read_run, directories[1:])]
+    page = _render(runs, directories)
     path = out or directories[0] / "report.html"
     write_page(path, page, remedy="choose another file with --out")
     return path

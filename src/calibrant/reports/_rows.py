@@ -1,40 +1,30 @@
-"""Rows of ``predictions.jsonl`` as arrays; texts stay in the file until they are shown."""
+"""Rows of a run as the report shows them; texts stay in the file until they are shown."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-import struct
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._composite import CompositeLabels, part_of
-from calibrant.core._errors import DataError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome
-from calibrant.core._run_rows import UNKNOWN, RunRow
+from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
 from calibrant.metrics._composite import CompositeMetrics, CompositeTally, GivenPart
-from calibrant.runs._records import RowFile
+from calibrant.runs._rows import UNKNOWN, SavedRow, SavedRows
 
 _ROUNDING: Final = 1e-6
 _OF_SET: Final = {("yes", "yes"): "right", ("no", "yes"): "missed", ("yes", "no"): "added", ("no", "no"): ""}
 _TEXT: Final = 600  # characters of an input or a reason that are shown
-# One row in 49 bytes.
-_ROW: Final = struct.Struct("<iibddd8sq")
-_COLUMNS: Final = np.dtype(
-    {
-        "names": ["answer", "label", "correct", "confidence", "latency", "cost", "key", "offset"],
-        "formats": ["<i4", "<i4", "i1", "<f8", "<f8", "<f8", "<u8", "<i8"],
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,8 +33,8 @@ class PromptRows:
 
     Attributes
     ----------
-    path : Path
-        The file.
+    saved : SavedRows
+        The rows.
     labels : tuple of str
         Labels that occur, or are known to the run: sorted, or in the order of `structure`.
     answer, label : ndarray of int, shape (n,)
@@ -52,19 +42,9 @@ class PromptRows:
     correct : ndarray of int, shape (n,)
         1 right, 0 wrong, -1 where the row failed or its true label is not known.
     confidence : ndarray of float, shape (n,)
-        In the given label, in [0, 1]; NaN where it is not known.
+        In the given label, in [0, 1]; NaN where there is no label, or it is not known.
     latency, cost : ndarray of float, shape (n,)
         Seconds, and US dollars; NaN if no call was made or the value is unknown.
-    key : ndarray of uint64, shape (n,)
-        Equal for rows of the same text and true label; the second of two equal rows has another.
-    offset : ndarray of int, shape (n,)
-        Begin of the line in the file, in bytes.
-    outcomes : mapping of str to int
-        Rows by outcome.
-    low_label_mass : int
-        Rows on which the model would rather have written something else than any label.
-    torn : bool
-        True if the last line was cut off, and left out.
     cascade : CascadeMetrics or None
         Contributions of a cascade's models; None for a single model.
     composite : CompositeMetrics or None
@@ -74,25 +54,72 @@ class PromptRows:
         The labels, where they stand on a scale or in a tree.
     """
 
-    path: Path
+    saved: SavedRows
     labels: tuple[str, ...]
     answer: NDArray[np.int64]
     label: NDArray[np.int64]
-    correct: NDArray[np.int64]
+    correct: NDArray[np.int8]
     confidence: NDArray[np.float64]
     latency: NDArray[np.float64]
     cost: NDArray[np.float64]
-    key: NDArray[np.uint64]
-    offset: NDArray[np.int64]
-    outcomes: Mapping[str, int]
-    low_label_mass: int
-    torn: bool
     cascade: CascadeMetrics | None = None
     composite: CompositeMetrics | None = None
     structure: LabelSet | None = None
 
+    @classmethod
+    def of(cls, saved: SavedRows, labels: LabelSet | Iterable[str] = ()) -> PromptRows:
+        """Return saved rows for the report.
+
+        Parameters
+        ----------
+        saved : SavedRows
+            The rows.
+        labels : LabelSet or iterable of str, optional
+            Labels that count even where no row has them.
+
+        Raises
+        ------
+        DataError
+            A row lacks a value that the page shows.
+        """
+        cascade, composite = _tallies(saved, labels)
+        occurring = {name for name in (*saved.answers, *saved.labels) if name is not None}
+        # The labels of a composite set are parts of answers; here an answer is a label.
+        known = set(labels) if composite is None else set[str]()
+        structure = labels if isinstance(labels, OrdinalLabels | HierarchicalLabels) else None
+        if structure is not None and not occurring <= known:
+            structure = None
+        names = tuple(sorted(known | occurring)) if structure is None else structure.labels
+        place: dict[str | None, int] = {name: number for number, name in enumerate(names)}
+        place[None] = UNKNOWN
+        answered = np.array([outcome is Outcome.OK for outcome in saved.outcomes], dtype=np.bool_)
+        return cls(
+            saved=saved,
+            labels=names,
+            answer=np.array([place[name] for name in saved.answers], dtype=np.int64),
+            label=np.array([place[name] for name in saved.labels], dtype=np.int64),
+            correct=saved.correct,
+            confidence=np.where(answered, saved.confidence, np.nan),
+            latency=np.where(saved.called, saved.latency_seconds, np.nan),
+            cost=np.where(saved.called, saved.cost, np.nan),
+            cascade=cascade,
+            composite=composite,
+            structure=structure,
+        )
+
     def __len__(self) -> int:
         return len(self.answer)
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """Number of rows by outcome."""
+        return Counter(outcome.value for outcome in self.saved.outcomes)
+
+    @cached_property
+    def key(self) -> NDArray[np.uint64]:
+        """Keys that are equal for rows of the same text and true label; the second of two such rows has another."""
+        keys = [_text_key(row) for row in self.saved.rows()]
+        return _distinct(np.array(keys, dtype=np.uint64))
 
     @property
     def judged(self) -> NDArray[np.bool_]:
@@ -105,6 +132,11 @@ class PromptRows:
         """Rows that are right or wrong, and have a confidence, shape (n,)."""
         scored: NDArray[np.bool_] = self.judged & ~np.isnan(self.confidence)
         return scored
+
+
+def _text_key(row: SavedRow) -> int:
+    text = f"{row.input}\0{row.answer}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,130 +190,50 @@ class RowTexts:
     answer_probability: float | None = None
 
 
-class _Columns:
-    """Growing columns of rows, before they become arrays."""
-
-    def __init__(self, labels: Iterable[str], structure: LabelSet | None) -> None:
-        self.composite = CompositeTally(structure) if isinstance(structure, CompositeLabels) else None
-        self.packed = bytearray()
-        self.low_label_mass = 0
-        self.outcomes: Counter[str] = Counter()
-        self.cascade = CascadeTally()
-        known = labels if self.composite is None else ()
-        self.places = {label: place for place, label in enumerate(known)}
-
-    def add(self, row: RunRow, offset: int) -> None:
-        """Add a row to the columns.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            The record lacks a value that the page shows; the columns are unchanged then.
-        """
-        record, answer, label = row.values, row.answer, row.label
-        if row.input is None or "label" not in record:
-            raise KeyError("input" if row.input is None else "label")
-        known = answer is not None and row.outcome is not Outcome.ERROR
-        if steps := record.get("steps"):
-            self.cascade.add(
-                steps, accepted=record.get("accepted"), correct=answer == label if known else None
-            )
-        if self.composite is not None and known and answer is not None:
-            self.composite.add(
-                answer,
-                label,
-                [
-                    GivenPart(part["name"], part["label"], part["confidence"])
-                    for part in record.get("parts", ())
-                ],
-            )
-        digest = hashlib.blake2b(f"{row.input}\0{answer}".encode("utf-8", "surrogatepass"), digest_size=8)
-        asked = record.get("attempts", 1) != 0
-        self.packed += _ROW.pack(
-            self._place(answer),
-            self._place(label),
-            int(answer == label) if known else UNKNOWN,
-            row.confidence if row.outcome is Outcome.OK else math.nan,
-            row.latency_seconds if asked else math.nan,
-            row.cost if asked else math.nan,
-            digest.digest(),
-            offset,
-        )
-        self.low_label_mass += row.has_low_label_mass
-        self.outcomes[row.outcome.value] += 1
-
-    def _place(self, label: str | None) -> int:
-        return UNKNOWN if label is None else self.places.setdefault(label, len(self.places))
-
-    def rows(self, path: Path, *, torn: bool, structure: LabelSet | None) -> PromptRows:
-        """Return the collected rows as arrays; labels are sorted unless `structure` gives their order."""
-        if self.composite is not None or (structure is not None and self.places.keys() > set(structure)):
-            structure = None
-        labels = tuple(sorted(self.places)) if structure is None else structure.labels
-        # One extra place at the end: the index -1 (no label) reads it.
-        order = np.full(len(labels) + 1, UNKNOWN, dtype=np.int64)
-        for new, label in enumerate(labels):
-            order[self.places[label]] = new
-        table = np.frombuffer(self.packed, dtype=_COLUMNS)
-        columns = {name: np.array(table[name]) for name in table.dtype.names or ()}
-        columns |= {name: order[columns[name]] for name in ("answer", "label")}
-        columns["key"] = _distinct(columns["key"])
-        return PromptRows(
-            path=path,
-            labels=labels,
-            **columns,
-            outcomes=dict(self.outcomes),
-            low_label_mass=self.low_label_mass,
-            torn=torn,
-            cascade=self.cascade.metrics(),
-            composite=None if self.composite is None else self.composite.metrics(),
-            structure=structure,
-        )
+def _tallies(
+    saved: SavedRows, labels: LabelSet | Iterable[str]
+) -> tuple[CascadeMetrics | None, CompositeMetrics | None]:
+    """Return the metrics of a cascade's models, and of answers with several labels, where the rows have them."""
+    cascade = CascadeTally()
+    composite = CompositeTally(labels) if isinstance(labels, CompositeLabels) else None
+    if composite is not None or "steps" in saved.fields:
+        for place, row in enumerate(saved.rows()):
+            try:
+                _count_row(row, cascade, composite)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise saved.invalid(place, f"expected the steps or parts of an answer ({error!r})") from error
+    return cascade.metrics(), None if composite is None else composite.metrics()
 
 
-def read_rows(
-    path: Path, *, finished: bool, labels: Iterable[str] = (), structure: LabelSet | None = None
-) -> dict[str, PromptRows]:
-    """Return the rows by prompt name: ``seed`` and ``best`` of a search, an empty name of an evaluation.
-
-    Parameters
-    ----------
-    path : Path
-        ``predictions.jsonl``.
-    finished : bool
-        True if the run ended; else the last line may be cut off, and is then left out.
-    labels : iterable of str, optional
-        Labels that count even where no row has them.
-    structure : LabelSet, optional
-        The labels where they have a structure, or an answer holds several; instead of `labels`.
-
-    Raises
-    ------
-    StateError
-        The file is missing or cannot be read.
-    DataError
-        A line is broken; names file and line.
-    """
-    known = dict.fromkeys(labels if structure is None else structure)
-    columns: defaultdict[str, _Columns] = defaultdict(lambda: _Columns(known, structure))
-    file = RowFile(path, finished=finished)
-    for number, (offset, row) in enumerate(file.rows(), start=1):
-        try:
-            columns[row.prompt].add(row, offset)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise file.broken(error, line=number) from error
-    return {name: found.rows(path, torn=file.torn, structure=structure) for name, found in columns.items()}
+def _count_row(row: SavedRow, cascade: CascadeTally, composite: CompositeTally | None) -> None:
+    values, answer = row.values, row.answer
+    known = answer is not None and row.outcome is not Outcome.ERROR
+    steps = values.get("steps")
+    if steps:
+        correct = answer == row.label if known else None
+        cascade.add(steps, accepted=values.get("accepted"), correct=correct)
+    if composite is not None and known and answer is not None:
+        parts = values.get("parts", ())
+        given = [GivenPart(part["name"], part["label"], part["confidence"]) for part in parts]
+        composite.add(answer, row.label, given)
 
 
 def read_texts(
     rows: PromptRows, chosen: Sequence[int], answer_probability: NDArray[np.float64] | None = None
 ) -> list[RowTexts]:
-    """Return the texts of the rows at these positions, in order."""
+    """Return the texts of the rows at these positions, in order.
+
+    Raises
+    ------
+    DataError
+        A row has no text.
+    """
     found = []
     several = rows.composite is not None
     spoken = _spoken if several else str
-    records = RowFile(rows.path).records_at(rows.offset[list(chosen)].tolist())
-    for place, record in zip(chosen, records, strict=True):
+    records = dict(zip(sorted(chosen), rows.saved.rows(chosen), strict=True))
+    for place in chosen:
+        record = records[place].values
         found.append(
             RowTexts(
                 source=str(record.get("source") or int(place) + 1),
@@ -308,29 +260,24 @@ def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np
     rows : PromptRows
         Rows whose answers are single labels, at least two different ones.
     chosen : ndarray of int, shape (k,)
-        Places of rows that have a label and a confidence.
+        Places of rows that have a label and a confidence, in ascending order.
 
     Raises
     ------
     DataError
-        A probability is none; names file and line.
+        A probability is none; the message names file and line.
     """
     rest = (1.0 - rows.confidence[chosen]) / (len(rows.labels) - 1)
     found = np.repeat(rest[:, None], len(rows.labels), axis=1)
     found[np.arange(len(chosen)), rows.label[chosen]] = rows.confidence[chosen]
     place = {label: i for i, label in enumerate(rows.labels)}
-    records = RowFile(rows.path).records_at(rows.offset[chosen].tolist())
-    for row, record in enumerate(records):
+    for number, row in enumerate(rows.saved.rows(chosen)):
         try:
-            for label, probability in _probabilities(record).items():
+            for label, probability in (row.values.get("probabilities") or {}).items():
                 if label in place:
-                    found[row, place[label]] = _probability(probability)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"expected the probabilities of a row's labels, got others ({error}): run the evaluation again in a "
-                f"new directory (row {int(chosen[row]) + 1} of its prompt).",
-                path=rows.path,
-            ) from error
+                    found[number, place[label]] = _probability(probability)
+        except (AttributeError, ValueError) as error:
+            raise rows.saved.invalid(int(chosen[number]), str(error)) from error
     return found
 
 
@@ -343,14 +290,6 @@ def _probability(value: object) -> float:
     ):
         raise ValueError(f"expected a probability in [0, 1], got {value!r:.40}")
     return min(max(float(value), 0.0), 1.0)
-
-
-def _probabilities(record: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return the distribution of a row by label; empty where there is none."""
-    distribution = record.get("distribution")
-    if distribution is not None:
-        return dict(zip(distribution["labels"], map(math.exp, distribution["logprobs"]), strict=True))
-    return record.get("probabilities") or {}
 
 
 def _spoken(answer: str) -> str:

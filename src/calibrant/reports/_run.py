@@ -10,16 +10,15 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_json_object, read_run_record
 from calibrant.core._label_records import labels_from_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval
 from calibrant.core._search_verdicts import changed_prompt, search_verdict
-from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.reports._charts import CertifiedPoint
-from calibrant.reports._rows import PromptRows, read_rows
+from calibrant.reports._rows import PromptRows
+from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows
 
 _REMEDY: Final = "restore the file or run it again"
 _Record: TypeAlias = Mapping[str, Any]
@@ -127,8 +126,15 @@ class Run:
     remarks: list[str]
 
 
-def read_run(directory: Path) -> Run:
+def read_run(directory: Path, rows: Mapping[str, SavedRows] | None = None) -> Run:
     """Read the directory of a search, of an evaluation, or of any predictions.
+
+    Parameters
+    ----------
+    directory : Path
+        The directory.
+    rows : mapping of str to SavedRows, optional
+        Its rows by prompt, where they are in memory; by default they are read from ``predictions.jsonl``.
 
     Raises
     ------
@@ -141,35 +147,23 @@ def read_run(directory: Path) -> Run:
         raise StateError(f"{directory}: expected the directory of a run, found none: check the name.")
     search, metrics = _record(directory / "result.json"), _record(directory / "metrics.json")
     finished = bool(search or metrics)
-    per_label = metrics.get("per_label")
-    labels = list(per_label) if isinstance(per_label, dict) else []
-    known = _label_set(directory, search)
-    structured = isinstance(known, OrdinalLabels | HierarchicalLabels | CompositeLabels)
-    prompts = read_rows(
-        directory / "predictions.jsonl",
-        finished=finished,
-        labels=labels if known is None else known,
-        structure=known if structured else None,
-    )
-    rows = (
-        prompts.get("final") or prompts.get("best") or prompts.get("") or next(iter(prompts.values()), None)
-    )
-    if rows is None:
-        raise StateError(
-            f"{directory / 'predictions.jsonl'}: holds no row: wait for the first answers, or run it again."
-        )
+    labels = _labels(directory, search, metrics)
+    prompts = SavedRows.by_prompt(directory) if rows is None else rows
+    saved = next((prompts[name] for name in (FINAL, BEST, SEED) if name in prompts), None)
+    shown = PromptRows.of(prompts[""] if saved is None else saved, labels)
+    seed = PromptRows.of(prompts[SEED], labels) if SEED in prompts else None
     about = search or metrics or _record(directory / "run.json")
     certified, certified_on = _certified(directory / "calibration.json")
     return Run(
         name=directory.resolve().name,
         title=": ".join(str(about[key]) for key in ("task", "model") if isinstance(about.get(key), str)),
-        rows=rows,
+        rows=shown,
         metrics=metrics,
-        search=_search(directory / "result.json", search, prompts.get("seed")) if search else None,
+        search=_search(directory / "result.json", search, seed) if search else None,
         baselines=_baselines(directory / ("result.json" if search else "metrics.json"), search or metrics),
         certified=certified,
         certified_on=certified_on,
-        remarks=_remarks(metrics, rows, finished=finished),
+        remarks=_remarks(metrics, shown, finished=finished),
     )
 
 
@@ -178,8 +172,8 @@ def _record(path: Path) -> dict[str, Any]:
     return read_run_record(path, remedy=_REMEDY) if path.exists() else {}
 
 
-def _label_set(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
-    """Return the label set of a run, so that labels without a row count, too; None where the run does not say."""
+def _labels(directory: Path, search: _Record, metrics: _Record) -> LabelSet | list[str]:
+    """Return the labels of a run, so that those without a row count, too; none where the run does not say."""
     path = directory / ("result.json" if search else "run.json")
     try:
         record = (search or _record(path)).get("label_set")
@@ -188,11 +182,14 @@ def _label_set(directory: Path, search: Mapping[str, Any]) -> LabelSet | None:
             record = None
             if path.exists():
                 record = read_json_object(path, remedy=_REMEDY)["tasks"][0]["labels"]
-        return None if record is None else labels_from_record(record)
+        if record is not None:
+            return labels_from_record(record)
     except (ConfigurationError, KeyError, IndexError, TypeError) as error:
         raise StateError(
             f"{path}: expected the settings of a run ({error!r:.200}): restore the file or run it again."
         ) from error
+    per_label = metrics.get("per_label")
+    return list(per_label) if isinstance(per_label, dict) else []
 
 
 def _search(path: Path, record: Mapping[str, Any], seed: PromptRows | None) -> SearchResults:
@@ -281,7 +278,7 @@ def _remarks(metrics: Mapping[str, Any], rows: PromptRows, *, finished: bool) ->
             f"This run has no metrics.json or result.json: it is not finished. What follows is about the {len(rows):,} "
             "rows that are there so far."
         )
-    if rows.torn:
+    if rows.saved.is_torn:
         remarks.append("The last line of predictions.jsonl is cut off and was left out.")
     if metrics.get("complete") is False:
         expected = metrics.get("rows_expected")

@@ -56,7 +56,7 @@ class Ladder:
         self.best: int | None = None
         self.accepted = False
 
-    def settles(self, quality: float | None, *, tokens: int = 0) -> bool:
+    def ends_with(self, quality: float | None, *, tokens: int = 0) -> bool:
         """Record an answer; return True if the request ends with the best answer so far.
 
         Parameters
@@ -140,9 +140,9 @@ class CascadeRouter(TallyRouter[_QualityTally]):
     >>> router.order()
     ['small', 'big']
     >>> ladder = router.ladder()
-    >>> ladder.settles(router.assess("the the the the the the the the").score)
+    >>> ladder.ends_with(router.assess("the the the the the the the the").score)
     False
-    >>> ladder.settles(router.assess("Paris.").score), ladder.best
+    >>> ladder.ends_with(router.assess("Paris.").score), ladder.best
     (True, 1)
     """
 

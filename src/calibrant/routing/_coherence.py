@@ -46,7 +46,7 @@ class QualityGate:
     >>> round(gate.similarity([1.0, 0.0], [3.0, 4.0]), 6)
     0.6
     >>> ladder = gate.ladder()
-    >>> ladder.settles(0.6)
+    >>> ladder.ends_with(0.6)
     False
     """
 

@@ -1,4 +1,4 @@
-"""Run directories: manifests, locks, rows, resume and rescue.
+"""Run directories: manifests, locks, saved rows, resume and rescue.
 
 The package decodes rows and JSON, nothing else.
 """
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from calibrant.core._lazy import lazy_names
 
-if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(__name__, {})
+if TYPE_CHECKING:
+    from calibrant.runs._rows import SavedRow, SavedRows
+else:
+    __getattr__, __dir__ = lazy_names(__name__, {"._rows": "SavedRow SavedRows"})
 
-__all__: list[str] = []
+__all__ = ["SavedRow", "SavedRows"]

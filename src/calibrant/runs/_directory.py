@@ -34,6 +34,9 @@ RESULT: Final = "result.json"
 BATCH: Final = "batch.json"
 """State of a job at a provider's batch interface."""
 
+DEMONSTRATIONS: Final = "demonstrations.jsonl"
+"""Labelled texts that the prompts of a run were shown from."""
+
 
 @dataclass(frozen=True)
 class NumberedDirectory:
@@ -223,21 +226,15 @@ def to_keep_answers(folder: Path) -> str:
     )
 
 
-def scoring_of_rows(directory: Path) -> str | None:
-    """Return the scoring by which the rows in a run's directory were answered; None where it says nothing."""
+def method_of_rows(directory: Path) -> Mapping[str, Any] | None:
+    """Return the description of the method by which the rows in a run's directory were answered.
+
+    None if it has no rows, or says nothing of it.
+    """
     if not RunDirectory(path=directory).has_rows():
         return None
     with contextlib.suppress(StateError, LookupError, TypeError):  # whoever opens the directory says more
-        return str(read_json_object(directory / MANIFEST, remedy="")["method"]["scoring"])
-    return None
-
-
-def answer_form_of_rows(directory: Path) -> str | None:
-    """Return the form of the answers in a run's directory; None if it has no rows or no description."""
-    if not RunDirectory(path=directory).has_rows():
-        return None
-    with contextlib.suppress(StateError, LookupError, TypeError):
-        return str(read_json_object(directory / MANIFEST, remedy="")["method"].get("answer_form", "schema"))
+        return dict(read_json_object(directory / MANIFEST, remedy="")["method"])
     return None
 
 

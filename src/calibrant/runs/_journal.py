@@ -106,6 +106,7 @@ class JsonlStore:
     def __exit__(self, *exception: object) -> None:
         if self._file is not None:
             self._file.close()
+            self._file = None  # what is kept in memory can still be read
 
 
 class PredictionJournal:

@@ -17,7 +17,7 @@ from calibrant.core._files import is_in_place
 from calibrant.core._prediction import Prediction
 from calibrant.core._rows import Example
 from calibrant.runs._directory import RunDirectory, to_keep_answers, unwritable
-from calibrant.runs._records import CountRow, RowFile, StoredRow, record_line, row_record
+from calibrant.runs._rows import CountRow, StoredRow, record_line, row_lines, row_record
 
 _BATCH: Final = 256  # rows
 _SECONDS: Final = 0.2  # between writes
@@ -68,7 +68,7 @@ class PredictionsFile:
         if not self._path.exists():
             return
         rows = iter(examples)
-        for line in RowFile(self._path).lines():
+        for line in row_lines(self._path):
             if not line.endswith(b"\n"):
                 break  # cut off by a kill
             self._recover(line, next(rows, None))

@@ -13,7 +13,7 @@ from calibrant.core._errors import StateError
 from calibrant.core._files import atomic_bytes_writer, write_atomically
 from calibrant.core._rows import Example
 from calibrant.runs._directory import unwritable
-from calibrant.runs._records import CountRow, StoredRow
+from calibrant.runs._rows import CountRow, StoredRow
 
 _DIGITS: Final = 9  # their names sort like their numbers
 

@@ -8,8 +8,8 @@ from fastapi import HTTPException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
-from calibrant.assembly._decision import Decision
 from calibrant.core._prediction import Outcome, Part, Prediction
+from calibrant.heads._tuned import Decision
 
 _FAILED = "The call of the model failed: ask again later."
 _SHAPE = 'Expected {"text": "..."} or {"texts": ["...", ...]}'

@@ -20,10 +20,10 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from calibrant.assembly._bundle import Bundle
 from calibrant.core._errors import CalibrantError, ProviderError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor, RetryCancelScope
+from calibrant.heads._tuned import Tuned
 from calibrant.inference._loop import ask_async
 from calibrant.serving._answers import (
     Answers,
@@ -72,13 +72,13 @@ _BEARER: Final = HTTPBearer(scheme_name="key", auto_error=False)
 
 
 def create_classifier_app(
-    bundle: Bundle,
+    tuned: Tuned,
     classifier: Predictor,
     *,
     settings: ServiceSettings | None = None,
     on_predictions: Callable[[Sequence[Prediction]], None] | None = None,
 ) -> FastAPI:
-    """Return the application that answers ``POST /v1/classify`` with a bundle's classifier.
+    """Return the application that answers ``POST /v1/classify`` with a tuned classifier.
 
     It takes ``{"text": ...}`` or ``{"texts": [...]}`` and returns ``{"results": [...]}``, in order: ``label``,
     ``probabilities``, ``confidence``, ``calibrated``, ``decision`` (``accepted``, ``review`` or null), ``decided_by``
@@ -92,10 +92,10 @@ def create_classifier_app(
 
     Parameters
     ----------
-    bundle : Bundle
-        The bundle, as `calibrant.assembly.read_bundle` returns it.
+    tuned : Tuned
+        The tuned classifier, as `Tuned.load` returns it.
     classifier : Predictor
-        The bundle's classifier, as `calibrant.assembly.load` returns it; not closed.
+        The same opened, as `Tuned.open` returns it; not closed.
     settings : ServiceSettings, optional
         Keys, limits and logs.
     on_predictions : callable, optional
@@ -108,16 +108,16 @@ def create_classifier_app(
     >>> from pathlib import Path
     >>> import httpx
     >>> from calibrant import BatchEvaluator, Classifier, Example, Task
-    >>> from calibrant.assembly import export
     >>> from calibrant.serving import create_classifier_app
     >>> from calibrant.testing import FakeClient, fake_model
+    >>> from calibrant.tuned import Tuned
     >>> out = Path(tempfile.mkdtemp())
     >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?")
     >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9)}, field="label", name="fake/pets")
     >>> with fake_model("fake/pets", fake) as name:
     ...     classifier = Classifier.from_task(task, model=name)
     ...     _ = BatchEvaluator(classifier).evaluate([Example(input="purrs", answer="cat")], out=out / "run")
-    ...     app = create_classifier_app(export(out / "run", out / "bundle", task=task, model=name), classifier)
+    ...     app = create_classifier_app(Tuned.from_run(out / "run", task=task, model=name), classifier)
     >>> async def ask(body):
     ...     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://pets") as client:
     ...         return (await client.post("/v1/classify", json=body)).json()["results"][0]
@@ -126,10 +126,10 @@ def create_classifier_app(
     ('cat', 0.9, 'ok')
     """
     settings = settings or ServiceSettings()
-    app = FastAPI(title=f"calibrant: {bundle.name}", version=bundle.calibrant, docs_url=None, redoc_url=None)
+    app = FastAPI(title=f"calibrant: {tuned.name}", version=tuned.calibrant, docs_url=None, redoc_url=None)
     routes = f"POST {_CLASSIFY} and GET {', '.join(_PROBES)} and /openapi.json"
     stopping = prepare_app(app, routes=routes)
-    service = _Service(bundle, classifier, settings, on_predictions, stopping)
+    service = _Service(tuned, classifier, settings, on_predictions, stopping)
     app.add_middleware(_Watch, service=service)
     keyed = [Security(service.check_key)] if settings.api_keys else []
     body = {
@@ -164,17 +164,17 @@ class _Service:
 
     def __init__(
         self,
-        bundle: Bundle,
+        tuned: Tuned,
         classifier: Predictor,
         settings: ServiceSettings,
         on_predictions: Callable[[Sequence[Prediction]], None] | None,
         stopping: threading.Event,
     ) -> None:
         self.stopping = stopping
-        self.metrics = ServiceMetrics(bundle.history, bundle.labels)
+        self.metrics = ServiceMetrics(tuned.history, tuned.labels)
         self._readiness = _Readiness(self._probe, seconds=settings.deadline_seconds, stopping=stopping)
         self._on_predictions = on_predictions
-        self._bundle = bundle
+        self._tuned = tuned
         self._predictor = classifier
         self._settings = settings
         self._keys = [_digest(key) for key in settings.api_keys]
@@ -307,7 +307,7 @@ class _Service:
         self._call_back(predictions)
         results, outcomes, review = [], Counter[str](), 0
         for prediction in predictions:
-            decision = self._bundle.decide(prediction)
+            decision = self._tuned.decide(prediction)
             self.metrics.count(prediction, decision)
             outcomes[prediction.outcome.value] += 1
             review += decision.name == "review"

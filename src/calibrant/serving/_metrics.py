@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from calibrant.assembly._bundle import BundleHistory
-from calibrant.assembly._decision import Decision
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Prediction
+from calibrant.heads._tuned import Decision, PredictionHistory
 
 _WINDOW: Final = 1_000
 _LEAST: Final = 30  # of fewer values the distance says next to nothing
@@ -29,7 +28,7 @@ class ServiceMetrics:
 
     Parameters
     ----------
-    history : BundleHistory
+    history : PredictionHistory
         History of the bundle.
     labels : LabelSet, optional
         Labels of the bundle. Answers of several labels are counted by label: their combinations would be too many.
@@ -47,7 +46,7 @@ class ServiceMetrics:
        Mathematical Statistics 19, 1948.
     """
 
-    def __init__(self, history: BundleHistory, labels: LabelSet | None = None) -> None:
+    def __init__(self, history: PredictionHistory, labels: LabelSet | None = None) -> None:
         self._labels = labels
         self._history = np.sort(np.asarray(history.confidence, dtype=np.float64))
         self._window: deque[float] = deque(maxlen=_WINDOW)

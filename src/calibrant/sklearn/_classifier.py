@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal, Self, TypeVar
 
 import numpy as np
@@ -16,10 +15,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from calibrant.assembly._bundle import read_bundle
-from calibrant.assembly._bundle_export import fitted_files
-from calibrant.assembly._bundle_files import folder_texts, write_folder
-from calibrant.assembly._bundle_load import load as open_bundle
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
@@ -31,10 +26,12 @@ from calibrant.core._settings import DEFAULT_MODEL, ModelSettings
 from calibrant.core._task import Task
 from calibrant.evaluation._cache import open_cache
 from calibrant.heads._head import Head
+from calibrant.heads._tuned import Tuned
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._methods import Scoring
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client, without_secrets
+from calibrant.inference._tuned import tuned_of
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.sklearn._fitting import Budget, Learned, answer_texts, better_prompt, report_failures
 from calibrant.sklearn._rows import (
@@ -45,6 +42,8 @@ from calibrant.sklearn._rows import (
     stratified_order,
     text_column,
 )
+from calibrant.tuned._open import open_tuned
+from calibrant.tuned._task_record import without_credentials
 
 _INSTRUCTION: Final = "Classify the text."
 
@@ -98,6 +97,8 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     classes_ : ndarray of shape (L,)
         The classes, sorted; the columns of `predict_proba`.
+    tuned_ : calibrant.tuned.Tuned
+        All that was found, without credentials; `save` writes it.
     prompt_ : str
         The prompt that the model is asked under.
     head_ : Head or None
@@ -190,10 +191,10 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             budget = Budget.of(limited, self.max_calls, n_rows=len(rows), search=self.search)
             calls, learned = 0, Learned()
             if self.search:
-                prompt, journal = better_prompt(limited, task, rows, budget, seed=seed, stack=stack)
+                prompt, answers = better_prompt(limited, task, rows, budget, seed=seed)
                 task, classifier = replace(task, prompt=prompt), classifier.with_prompt(prompt)
-                limited, calls = limited.with_prompt(prompt), len(journal) * budget.calls_per_row
-                limited.use_journal(journal)
+                limited, calls = limited.with_prompt(prompt), len(answers) * budget.calls_per_row
+                limited.use_journal(answers)
             if self.head == "auto":
                 # In the process a row is one call, checks aside.
                 max_requests = None if limited.in_process else budget.left(calls)
@@ -201,16 +202,35 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 learned = Learned.of(limited, rows[: budget.rows])
                 classifier.head = learned.head
             self.n_calls_ = calls + (limited.meter.rows if limited.in_process else limited.meter.requests)
-        self.head_: Head | None = learned.head
-        self.calibrator_: ConfidenceCalibrator | None = learned.calibrator
         if not isinstance(self.model, str):  # a bundle names the function, and does not ask another model
             task = replace(task, model=task.model.model_copy(update={"name": classifier.name}))
         self._set_classes(classes, names, labels)
-        self._files = fitted_files(classifier, task, calibrator=learned.calibrator, held_out=learned.held_out)
-        self._fingerprint = classifier.fingerprint().to_record()
+        tuned = tuned_of(
+            classifier,
+            task,
+            calibrator=learned.calibrator,
+            thresholds=learned.thresholds(),
+            figures=learned.figures(labels),
+            history=learned.history(labels),
+        )
+        self.tuned_ = replace(tuned, tasks=(without_credentials(task),))
         self._opened: tuple[int, BasePredictor] = (os.getpid(), classifier)
-        self.prompt_ = task.prompt
         return self
+
+    @property
+    def prompt_(self) -> str:
+        """The prompt that the model is asked under."""
+        return self.tuned_.prompt
+
+    @property
+    def head_(self) -> Head | None:
+        """Head that was learned from labelled texts."""
+        return self.tuned_.head
+
+    @property
+    def calibrator_(self) -> ConfidenceCalibrator | None:
+        """Calibrator of the confidence in the predicted class."""
+        return self.tuned_.calibrator
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: ANN401, N803
         """Return the probability of every class, shape (n, L), as the bundle's service gives it.
@@ -283,7 +303,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             It cannot be written.
         """
         check_is_fitted(self)
-        write_folder(Path(path), self._files, self._fingerprint, check=read_bundle)
+        self.tuned_.save(path)
 
     @classmethod
     def load(
@@ -315,32 +335,29 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ConfigurationError
             The bundle asks several models, answers hold several labels, or `labels` are others.
         """
-        bundle = read_bundle(path)
-        task = bundle.tasks[0].task
-        if bundle.plan is not None or task.sections or isinstance(bundle.labels, CompositeLabels):
+        tuned = Tuned.load(path)
+        task = tuned.task
+        if tuned.plan is not None or task.sections or isinstance(tuned.labels, CompositeLabels):
             raise ConfigurationError(
                 f"{path}: expected a bundle of one model and one label a text, got another: use calibrant.load."
             )
-        names = dict(zip(bundle.labels, bundle.labels, strict=True)) if labels is None else dict(labels)
-        if sorted(names.values()) != sorted(bundle.labels):
+        names = dict(zip(tuned.labels, tuned.labels, strict=True)) if labels is None else dict(labels)
+        if sorted(names.values()) != sorted(tuned.labels):
             raise ConfigurationError(
-                f"{path}: expected a class for each of the labels {list(bundle.labels)[:SHOWN]} "
-                f"({len(bundle.labels)} in all), got {names!r:.80}: correct labels."
+                f"{path}: expected a class for each of the labels {list(tuned.labels)[:SHOWN]} "
+                f"({len(tuned.labels)} in all), got {names!r:.80}: correct labels."
             )
         base = {} if task.model.api_base is None else {"api_base": task.model.api_base}
         found = cls(
             task.model.name if model is None else model,
             labels=names,
-            prompt=bundle.prompt,
-            field=bundle.field,
+            prompt=tuned.prompt,
+            field=tuned.field,
             scoring=task.model.scoring,
             options={**task.model.options, **base, **(options or {})} or None,
         )
-        found.head_, found.calibrator_, found.n_calls_ = bundle.head, bundle.calibrator, 0
-        found.prompt_ = bundle.prompt
-        found._files = folder_texts(Path(path))
-        found._fingerprint = bundle.fingerprint.to_record()
-        found._set_classes(np.unique(np.array(list(names))), names, bundle.labels)
+        found.tuned_, found.n_calls_ = tuned, 0
+        found._set_classes(np.unique(np.array(list(names))), names, tuned.labels)
         return found
 
     def __sklearn_tags__(self) -> Tags:
@@ -415,14 +432,11 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Return the fitted predictor; open it if this process has not done so."""
         if "_opened" in vars(self) and self._opened[0] == os.getpid():
             return self._opened[1]
-        with TemporaryDirectory() as folder:
-            self.save(f"{folder}/bundle")
-            bundle = read_bundle(f"{folder}/bundle")
-        withheld = {name for names in bundle.tasks[0].left_out.values() for name in names}
+        withheld = {name for names in self.tuned_.tasks[0].left_out.values() for name in names}
         given = self.options or {}
         options = {name: given[name] for name in given if name in withheld or may_be_withheld(name)}
-        model = None if self.model == bundle.tasks[0].task.model.name else self.model
-        self._opened = os.getpid(), open_bundle(bundle, model=model, options=options)
+        model = None if self.model == self.tuned_.task.model.name else self.model
+        self._opened = os.getpid(), open_tuned(self.tuned_, model=model, options=options)
         return self._opened[1]
 
     @contextmanager

@@ -5,25 +5,28 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Final
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+import numpy as np
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import select_calibrator
-from calibrant.calibration._saved import SavedPredictions, read_predictions
+from calibrant.calibration._thresholds import suggest_thresholds
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import OnPrediction, Predictor
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
+from calibrant.evaluation._figures import figures_of
 from calibrant.heads._head import Head
+from calibrant.heads._tuned import Figure, PredictionHistory, thresholds_of
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import head_of, held_out_predictions
 from calibrant.inference._loop import run_sync
-from calibrant.runs._journal import JsonlStore, PredictionJournal
+from calibrant.runs._journal import PredictionJournal
+from calibrant.runs._rows import UNKNOWN, SavedRows
 
 # Rows that the model is asked about by default. On three tasks of 2 to 6 labels the embedded model's head gained 0.15,
 # 0.06 and 0.01 accuracy from 100 to 300 rows, and 0.02 from 300 to 480 on the hardest.
@@ -76,12 +79,10 @@ def better_prompt(
     budget: Budget,
     *,
     seed: int,
-    stack: ExitStack,
 ) -> tuple[str, PredictionJournal]:
     """Search for a better prompt; return it and all answers of the search."""
     from calibrant.optimization._run import optimize  # noqa: PLC0415 (loads gepa)
 
-    folder = Path(stack.enter_context(TemporaryDirectory()))
     rows = rows[: budget.rows]
     ends = len(rows) // _TESTED, len(rows) * 3 // _TESTED  # any part of the rows is stratified
     task = replace(
@@ -90,9 +91,9 @@ def better_prompt(
         validation=tuple(rows[ends[0] : ends[1]]),
         train=tuple(rows[ends[1] :]),
     )
-    result = optimize(task, model=classifier, max_metric_calls=budget.search, seed=seed, out=folder)
-    journal = PredictionJournal(stack.enter_context(JsonlStore(folder / "journal.jsonl")))
-    return result.best_prompt.prompt, journal
+    result = optimize(task, model=classifier, max_metric_calls=budget.search, seed=seed)
+    assert result.answers is not None  # noqa: S101 (every search has them)
+    return result.best_prompt.prompt, result.answers
 
 
 def answer_texts(predictor: Predictor, texts: Sequence[str], take: OnPrediction) -> str:
@@ -126,13 +127,37 @@ class Learned:
         The head that the rows support.
     calibrator : ConfidenceCalibrator or None
         Calibrator of the confidence in the head's labels, fitted on held-out predictions.
-    held_out : SavedPredictions or None
+    held_out : SavedRows or None
         Predictions on the rows, each by a head that was fitted on other rows.
     """
 
     head: Head | None = None
     calibrator: ConfidenceCalibrator | None = None
-    held_out: SavedPredictions | None = None
+    held_out: SavedRows | None = None
+
+    def thresholds(self) -> dict[str, Any]:
+        """Return suggested thresholds as in a calibration, or the reason for none."""
+        if self.held_out is None:
+            return thresholds_of({"no_thresholds": "no labelled rows"})
+        found = self.held_out
+        known = ~np.isnan(found.confidence) & (found.correct != UNKNOWN)
+        try:
+            suggestion = suggest_thresholds(found.confidence[known], found.correct[known])
+        except ConfigurationError as error:  # too few right answers
+            return thresholds_of({"no_thresholds": str(error)})
+        return thresholds_of({"thresholds": asdict(suggestion)})
+
+    def figures(self, labels: LabelSet) -> tuple[Figure, ...]:
+        """Return figures of the held-out predictions; none without labelled rows."""
+        if self.held_out is None:
+            return ()
+        return figures_of(self.held_out, labels, thresholds=self.thresholds())
+
+    def history(self, labels: LabelSet) -> PredictionHistory:
+        """Return the distribution of the held-out predictions."""
+        if self.held_out is None:
+            return PredictionHistory()
+        return PredictionHistory.of(self.held_out.labels, self.held_out.confidence, labels=labels)
 
     @classmethod
     def of(cls, classifier: Classifier, rows: Sequence[Example]) -> Learned:
@@ -150,7 +175,7 @@ class Learned:
         answer_texts(classifier.with_features(), texts, lambda _, prediction: found.append(prediction))
         rows = rows[: len(found)]
         head = head_of(found, [row.answer for row in rows], texts[: len(found)], labels=classifier.labels)
-        saved = read_predictions(
+        saved = SavedRows.of(
             {"input": row.input, "answer": row.answer, "label": one.label, "confidence": one.confidence}
             for row, one in zip(rows, held_out_predictions(head, found), strict=True)
             if one is not None and one.confidence is not None

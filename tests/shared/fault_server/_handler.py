@@ -17,6 +17,7 @@ from calibrant.core import DataError
 from fault_server._answers import ChatRequest, error_body, read_request
 from fault_server._faults import Fault
 from fault_server._records import RecordedRequest
+from probe_text import PROBE
 
 if TYPE_CHECKING:
     from fault_server._server import FaultServer
@@ -81,7 +82,7 @@ class Handler:
         ]
         return _json(200, json.dumps({"object": "list", "data": data}).encode())
 
-    async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _chat(self, request: web.BaseRequest) -> web.StreamResponse:  # noqa: PLR0911 (one per refusal)
         arrived = time.monotonic()
         raw = await request.content.read()
         if not self._knows_key(request):
@@ -99,7 +100,17 @@ class Handler:
         if wait > 0:
             return self._refuse(429, headers=self._server.limit.headers(arrived) | _retry_after(wait))
         with self._server.flight():
+            if asked.text == PROBE:
+                return await self._probed(asked)
             return await self._admitted(request, asked, arrived)
+
+    async def _probed(self, asked: ChatRequest) -> web.StreamResponse:
+        self._server.probes += 1
+        await asyncio.sleep(self._server.latency)
+        status = None if self._server.on_probe is None else self._server.on_probe()
+        if status is not None:
+            return _json(status, error_body("Not now."))
+        return _json(200, self._server.probe_answer(asked))
 
     async def _admitted(
         self, request: web.BaseRequest, asked: ChatRequest, arrived: float

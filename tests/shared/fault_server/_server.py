@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from calibrant.core import ConfigurationError, StateError
+from calibrant.testing import fake_response
 from calibrant.testing._client import Answer, Rule
 from calibrant.testing._response import Split
-from fault_server._answers import AnswerBook, some_answer
+from fault_server._answers import AnswerBook, ChatRequest, some_answer
 from fault_server._faults import FaultScript, script_of
 from fault_server._limits import RateLimit
 from fault_server._records import Records
@@ -71,6 +73,11 @@ class FaultServer(Records):
         How many of the latest requests to keep in `requests`; all by default. Counts are always complete.
     port : int, default 0
         0 takes a free one. A server that is started again keeps its port.
+    hides_logprobs : bool, default False
+        True to answer the question that shows what a model can do without log-probabilities. That question meets no
+        fault and counts nowhere but in `probes`.
+    on_probe : callable, optional
+        Returns the status with which that question is refused, or None.
     field, tokens, illegal_mass
         As in `fake_response`.
 
@@ -123,6 +130,8 @@ class FaultServer(Records):
         headers: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
         keep_requests: int | None = None,
         port: int = 0,
+        hides_logprobs: bool = False,
+        on_probe: Callable[[], int | None] | None = None,
         field: str = "category",
         tokens: Split = "label",
         illegal_mass: float = 0.0,
@@ -135,6 +144,7 @@ class FaultServer(Records):
         self.models = models
         self.max_concurrency = max_concurrency
         self.headers = headers or {}
+        self.probes, self.on_probe, self._hides_logprobs = 0, on_probe, hides_logprobs
         rule = Rule(_said_or_drawn(labels) if answers is None else answers, default)
         style = {"field": field, "tokens": tokens, "illegal_mass": illegal_mass}
         self.book = AnswerBook(labels, rule, style)
@@ -188,6 +198,14 @@ class FaultServer(Records):
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         self._thread = None
+
+    def probe_answer(self, asked: ChatRequest) -> bytes:
+        """Answer the question that shows what a model can do."""
+        response: dict[str, Any] = fake_response("dog", field="label", probabilities={"dog": 0.9, "cat": 0.1})
+        response |= {"model": asked.model, "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
+        if self._hides_logprobs or not asked.body.get("logprobs"):
+            response["choices"][0].pop("logprobs", None)
+        return json.dumps(response).encode()
 
     @property
     def api_base(self) -> str:

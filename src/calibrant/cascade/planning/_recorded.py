@@ -11,11 +11,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant import calibration
-from calibrant.calibration._saved import SavedPredictions, read_predictions
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._run_rows import UNKNOWN
+from calibrant.runs._rows import UNKNOWN, SavedRows
 
 _SHOWN: Final = 60  # characters of a text in a message
 _ROUNDING: Final = 1e-6  # exp of a sum may leave [0, 1] by this much
@@ -127,25 +125,25 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
     if isinstance(source, RecordedRun):
         return source
     if isinstance(source, str | Path):
-        # Read in `evaluation`, beside this layer, and handed out by `calibration` below it.
-        source = calibration.load_predictions(source)  # type: ignore[attr-defined]
+        source = SavedRows.load(source)
     elif isinstance(source, Iterable) and not isinstance(source, Mapping) and not _has_columns(source):
         rows = list(source)
         if all(isinstance(row, Mapping) for row in rows):
-            source = read_predictions(rows, name=name or "predictions")
+            source = SavedRows.of(rows, name=name or "predictions")
         elif len(rows) == 2 and all(np.ndim(one) == 1 for one in rows):
             source = dict(zip(("confidence", "correct"), rows, strict=True))
-    if isinstance(source, SavedPredictions):
-        source = {**vars(source), "ids": source.index.tolist(), "failed": source.failed}
-    elif _has_columns(source):
-        source = {column: getattr(source, column, None) for column in _COLUMNS}
+    if _has_columns(source):
+        columns = {column: getattr(source, column, None) for column in _COLUMNS}
+        if isinstance(source, SavedRows):
+            columns["ids"] = source.index.tolist()
+        source = columns
     if not isinstance(source, Mapping) or not {"confidence", "correct"} <= set(source):
         raise ConfigurationError(
             "Expected a recorded run: a RecordedRun, an object or a pair with confidence and correct, lines of "
             f"predictions.jsonl, or the path of a run, got {type(source).__name__}."
         )
-    columns: dict[str, Any] = {one: source[one] for one in _COLUMNS if source.get(one) is not None}
-    return RecordedRun(**{"name": name, **columns})
+    given: dict[str, Any] = {one: source[one] for one in _COLUMNS if source.get(one) is not None}
+    return RecordedRun(**{"name": name, **given})
 
 
 def _has_columns(source: object) -> bool:

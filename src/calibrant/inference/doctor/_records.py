@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
+from weakref import WeakValueDictionary
 
 import pydantic
 
@@ -26,11 +29,11 @@ from calibrant.clients._redact import (
     public_address,
     redact,
 )
-from calibrant.core._completion import STAND_INS
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import user_path, write_atomically
 from calibrant.core._prediction import LogprobSpace
-from calibrant.inference._answer_forms import AnswerForm, FormFinding
+from calibrant.inference._abilities import KnownAbilities, ModelAbilities
+from calibrant.inference._answer_forms import AnswerForm
 from calibrant.inference._methods import Decoding, Method, Scoring
 
 _ADDRESS: Final = ("api_base", "base_url")
@@ -297,8 +300,7 @@ def save_examination(examination: Examination) -> Path:
         path = record_path((examination.model, examination.api_base, dict(examination.parameters)))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(record, indent=1) + "\n")
-        for name in ("logprobs", "form"):  # the examination knows better
-            _probe_path(path, name).unlink(missing_ok=True)
+        _probe_path(path).unlink(missing_ok=True)  # the examination knows better
     except (OSError, RuntimeError) as error:
         msg = (
             f"The examination cannot be stored ({error}): set CALIBRANT_HOME to a folder that can be written."
@@ -340,74 +342,68 @@ def known_scoring(
     return scoring
 
 
-def known_logprobs(model: str, options: Mapping[str, Any] | None = None) -> bool | None:
-    """Return True if a setup is known to give log-probabilities, False if to hide them, None if neither.
+def known_abilities(model: str, options: Mapping[str, Any] | None = None) -> ModelAbilities | None:
+    """Return what is known of how a setup is asked; None if that is to be found out.
 
-    A stored examination says so, or else the first answer of an earlier run. That there are none is believed for 30
-    days: models learn, and a single answer may have lacked them.
+    A stored examination says so, or else the probe of the last 30 days: servers change.
     """
     found = load_examination(model, options=options)
-    if found is not None:
-        faulty = any(one.feature == "units" for one in found.problems)
-        gives = found.scoring == "decode" or found.space is not LogprobSpace.NONE
-        return None if faulty else gives
-    remembered = _remembered(identity(model, options), "logprobs", "gives", passing=(False,))
-    return remembered if isinstance(remembered, bool) else None
+    if found is None or found.answer_form is None or any(one.feature == "units" for one in found.problems):
+        return _remembered(identity(model, options))
+    gives_logprobs = found.scoring == "decode" or found.space is not LogprobSpace.NONE
+    return ModelAbilities(form=found.answer_form, gives_logprobs=gives_logprobs)
 
 
-def remember_logprobs(setup: Identity, gives: bool | None) -> None:
-    """Store whether a setup gives log-probabilities; None removes what is stored.
+_shared: WeakValueDictionary[str, KnownAbilities] = WeakValueDictionary()
 
-    Where nothing can be written the next run asks again.
+
+def shared_abilities(model: str, options: Mapping[str, Any] | None = None) -> KnownAbilities:
+    """Return what is known of a server and model, which all classifiers of this process share.
+
+    What a probe finds is kept for other processes. Where nothing can be written, each of them makes its own.
     """
-    _remember(setup, "logprobs", "gives", gives)
-
-
-def form_finding(model: object, options: Mapping[str, Any] | None = None) -> FormFinding:
-    """Return the form of answer that a setup is known to follow; the form is None if that is to be found out.
-
-    A stored examination says so, or else the first answer of an earlier run. That a server follows no schema is
-    believed for 30 days. A model that is no name is asked by a schema.
-    """
-    if not isinstance(model, str) or model in STAND_INS:
-        return FormFinding()
     setup = identity(model, options)
+    key = json.dumps([os.environ.get("CALIBRANT_HOME"), *setup], sort_keys=True)
+    known = known_abilities(model, options)
+    shared = _shared.get(key)
+    if shared is not None and known in {None, shared.known}:
+        return shared
 
-    def remember(form: AnswerForm | None) -> None:
-        _remember(setup, "form", "form", form)
+    def remember(found: ModelAbilities | None) -> None:
+        if found is None:
+            _shared.pop(key, None)
+        _remember(setup, found)
 
-    examination = load_examination(model, options=options)
-    if examination is not None and examination.answer_form is not None:
-        return FormFinding(examination.answer_form, remember)
-    remembered = _remembered(setup, "form", "form", passing=(AnswerForm.JSON, AnswerForm.TEXT))
-    known = next((form for form in AnswerForm if form == remembered), None)
-    return FormFinding(known, remember)
+    shared = KnownAbilities(known, load=partial(known_abilities, model, options), remember=remember)
+    _shared[key] = shared
+    return shared
 
 
-def _remembered(setup: Identity, name: str, key: str, *, passing: Sequence[object]) -> object:
-    """Return an earlier run's finding about a setup; None without it, or if a `passing` value is old."""
+def _remembered(setup: Identity) -> ModelAbilities | None:
+    """Return what a probe of the last 30 days has found of a setup."""
     with contextlib.suppress(OSError, RuntimeError, TypeError, ValueError, KeyError):
-        path = _probe_path(record_path(setup), name)
+        path = _probe_path(record_path(setup))
         stored = json.loads(path.read_text(encoding="utf-8"))
-        found = stored[key]
-        is_old = found in passing and time.time() - path.stat().st_mtime > _SECONDS_BELIEVED
+        is_old = time.time() - path.stat().st_mtime > _SECONDS_BELIEVED
         if stored["setup"] == json.loads(json.dumps(setup)) and not is_old:
-            return found
+            return ModelAbilities(
+                form=AnswerForm(stored["form"]), gives_logprobs=bool(stored["gives_logprobs"])
+            )
     return None
 
 
-def _remember(setup: Identity, name: str, key: str, value: object) -> None:
+def _remember(setup: Identity, found: ModelAbilities | None) -> None:
     with contextlib.suppress(OSError, RuntimeError):
-        path = _probe_path(record_path(setup), name)
-        if value is None:
+        path = _probe_path(record_path(setup))
+        if found is None:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps({"setup": setup, key: value}) + "\n")
+        write_atomically(path, json.dumps({"setup": setup, **asdict(found)}) + "\n")
 
 
-def _probe_path(record: Path, name: str) -> Path:
-    return record.with_suffix(f".{name}.json")
+def _probe_path(record: Path) -> Path:
+    return record.with_suffix(".probe.json")
 
 
 def refuse_misleading(

@@ -274,7 +274,7 @@ class RoutedClient:
                 worth = await self._worth(request, outcome.completion, alone=alone, paid=paid)
             answers.append(outcome)
             self._learn(outcome, routing, worth)
-            if ladder is None or ladder.settles(worth, tokens=_tokens(outcome, routing)):
+            if ladder is None or ladder.ends_with(worth, tokens=_tokens(outcome, routing)):
                 break
             if not fallbacks.is_over:
                 outcome.member.count("escalations")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -21,11 +22,20 @@ from calibrant.core._errors import (
 )
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Usage
+from calibrant.inference._abilities import KnownAbilities, ModelAbilities
+from calibrant.inference._answer_forms import (
+    AnswerForm,
+    asked_labels,
+    readable,
+    shaped,
+    tell_form,
+)
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import call_deadline
 from calibrant.inference.routed._health import Breaker, Turn, is_rate_limit
 from calibrant.inference.routed._provider import Provider, ProviderStats, priced
 from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs._fields import UnparsedError
 
 _KINDS: Final = (ContextLengthError, RateLimitError, ProviderTimeoutError)
 # Routed providers take how they are scored from a cascade, of which they may be the only model.
@@ -132,6 +142,8 @@ class RoutedProvider:
         self._clock = clock
         self._call_seconds = call_seconds
         self._mixed = mixed
+        self._abilities = provider.abilities or KnownAbilities(ModelAbilities())
+        self._unpaid = Usage()  # of a probe that no answer has paid for yet
         limit = provider.places
         self._gate = None if limit is None else Gate(Limits(concurrency=limit), clock=clock)
         self._lock = threading.Lock()
@@ -168,9 +180,16 @@ class RoutedProvider:
         start = self._clock()
         failure: BaseException | None = None
         try:
-            async with call_deadline(self._call_seconds, self.provider.client.name):
-                response = await self.provider.client.complete(request)
+            asked = asked_labels(request)
+            if asked is not None:
+                await self._find_abilities(request)
+                request = shaped(request, self._form, asked.labels)
+                start = self._clock()
+            response = await self._complete(request)
             completion = self._read(response, empty_is_failure=empty_is_failure)
+            if asked is not None:
+                with contextlib.suppress(UnparsedError):  # whoever asked says more
+                    completion = readable(completion, self._form, asked.labels, asked.field)
         except ProviderError as error:
             failure = error
             return self._failed(lease.turn, error, max(0.0, self._clock() - start))
@@ -206,6 +225,29 @@ class RoutedProvider:
             **counts,
         )
 
+    @property
+    def _form(self) -> AnswerForm:
+        """Form of the provider's answers."""
+        return self._abilities.used.form
+
+    async def _complete(self, request: CompletionRequest) -> object:
+        async with call_deadline(self._call_seconds, self.provider.client.name):
+            return await self.provider.client.complete(request)
+
+    async def _find_abilities(self, request: CompletionRequest) -> None:
+        """Find out in what form the provider answers, unless that is known; the next answer pays for it."""
+
+        async def complete(probe: CompletionRequest) -> tuple[object, int]:
+            response = await self._complete(probe)
+            self._read(response, empty_is_failure=False)
+            return response, 1
+
+        needs_logprobs = request.top_logprobs > 0
+        usage = await self._abilities.probe(complete, request, needs_logprobs=needs_logprobs)
+        with self._lock:
+            self._unpaid += usage
+        tell_form(self.provider.client.name, self._form)
+
     def _read(self, response: object, *, empty_is_failure: bool) -> Completion:
         name = self.provider.client.name
         try:
@@ -226,8 +268,15 @@ class RoutedProvider:
         if spent:
             self.breaker.pause(spent)
         usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
-        space = own if self._mixed and own is not LogprobSpace.MIXED else completion.space
+        has_schema = self._form is AnswerForm.SCHEMA
+        space = completion.space
+        if not has_schema and own is LogprobSpace.MASKED:
+            space = LogprobSpace.RAW
+        elif self._mixed and own is not LogprobSpace.MIXED:
+            space = own
         with self._lock:
+            if self._unpaid != Usage():
+                usage, self._unpaid = usage + priced(self._unpaid, self.provider.cost), Usage()
             self._counts.update(("calls", "answers"))
             self._paid += usage
             self._seconds += seconds
@@ -235,7 +284,10 @@ class RoutedProvider:
             member=self,
             response=response,
             completion=replace(completion, usage=usage, space=space),
-            adds=bool(spent) or usage is not completion.usage or space is not completion.space,
+            adds=bool(spent)
+            or not has_schema
+            or usage is not completion.usage
+            or space is not completion.space,
             latency_seconds=seconds,
             recovered=recovered,
         )

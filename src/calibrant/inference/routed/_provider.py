@@ -11,6 +11,7 @@ from typing import Any
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LogprobSpace, Usage
+from calibrant.inference._abilities import KnownAbilities
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference.doctor._records import identity
 from calibrant.metrics._validation import check_count, check_number
@@ -39,6 +40,9 @@ class Provider:
         Tokens its model takes, at least 1; a request that is estimated to be longer goes to the others first.
     space : LogprobSpace, str or None
         Log-probability space, if the client's own is wrong.
+    abilities : KnownAbilities or None
+        What is known of its model. Where it has to be found out in what form that answers, one question is asked
+        before the first request. None asks by a schema, as requests have it.
 
     Raises
     ------
@@ -62,6 +66,7 @@ class Provider:
     cost: float | None = None
     context_window: int | None = None
     space: LogprobSpace | str | None = None
+    abilities: KnownAbilities | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_providers([self.name])

@@ -1,4 +1,4 @@
-"""Classifiers opened from bundles."""
+"""Tuned classifiers opened: their models, prompt and corrections."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.assembly._bundle import Bundle, read_bundle
 from calibrant.assembly._sections import open_classifier, routing_settings
-from calibrant.assembly._task_record import RecordedTask, label_of, models_of, with_models
-from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._limits import Limits
 from calibrant.core._records import Journal
-from calibrant.core._task import Task
+from calibrant.core._task import RecordedTask, Task
+from calibrant.heads._tuned import Tuned
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client
-from calibrant.inference._predictor import ModelPredictor
+from calibrant.tuned._task_record import label_of, models_of, with_models
 
 _LOG = logging.getLogger("calibrant")
 _FROM_ENVIRONMENT: Final = frozenset({"api_key"})
 
 
 def load(
-    path: str | Path | Bundle,
+    path: str | Path | Tuned,
     *,
     model: ModelLike | None = None,
     options: Mapping[str, Any] | None = None,
@@ -37,25 +35,14 @@ def load(
     journal: Journal | None = None,
     router_state: str | None = None,
 ) -> BasePredictor:
-    """Open a bundle's classifier, with the prompt, the settings and the corrections of its run.
+    """Open a bundle's classifier: `Tuned.load`, then `Tuned.open`.
 
     Parameters
     ----------
-    path : str, Path or Bundle
-        The folder that `calibrant export` wrote; or what `calibrant.assembly.read_bundle` read of it.
-    model : str, Client or callable, optional
-        Replaces the bundle's only model, with the same settings; for weights at another place on this machine.
-        Figures, calibrator and thresholds belong to the bundle's own.
-    options : mapping, optional
-        Credentials and settings that depend on the machine: ``api_key``, ``extra_headers``,
-        ``api_base``, ``timeout``. For a bundle of several models by model (alias or name), each with a mapping.
-        Keys are else taken from the environment, as ever.
-    limits : Limits, optional
-        Rates, budgets and deadlines.
-    journal : Journal, optional
-        Finished predictions.
-    router_state : str, optional
-        File or URL of the routing strategy's learned state. None takes the user's own router state.
+    path : str, Path or Tuned
+        The folder that `calibrant export` wrote; or a tuned classifier.
+    model, options, limits, journal, router_state : optional
+        See `Tuned.open`.
 
     Returns
     -------
@@ -74,46 +61,61 @@ def load(
     >>> import tempfile
     >>> from pathlib import Path
     >>> from calibrant import BatchEvaluator, Classifier, Example, Task, load
-    >>> from calibrant.assembly import export
     >>> from calibrant.testing import FakeClient, fake_model
+    >>> from calibrant.tuned import Tuned
     >>> out = Path(tempfile.mkdtemp())
     >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?")
     >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9)}, field="label", name="fake/pets")
     >>> with fake_model("fake/pets", fake) as name:
     ...     rows = [Example(input="purrs", answer="cat")]
     ...     _ = BatchEvaluator(Classifier.from_task(task, model=name)).evaluate(rows, out=out / "run")
-    ...     _ = export(out / "run", out / "bundle", task=task, model=name)
+    ...     _ = Tuned.from_run(out / "run", task=task, model=name).save(out / "bundle")
     ...     found = load(out / "bundle").classify("purrs")
     >>> found.label, round(found.confidence, 2)
     ('cat', 0.9)
     """
-    bundle = path if isinstance(path, Bundle) else read_bundle(path)
-    given = _by_model(bundle, options or {})
-    missing = _missing_options(bundle, given) if model is None else {}
-    tasks = [_task_to_open(own, bundle, given, router_state) for own in bundle.tasks]
-    if bundle.plan is None and router_state is not None and "routing" not in tasks[0].sections:
+    tuned = path if isinstance(path, Tuned) else Tuned.load(path)
+    return open_tuned(
+        tuned, model=model, options=options, limits=limits, journal=journal, router_state=router_state
+    )
+
+
+def open_tuned(
+    tuned: Tuned,
+    *,
+    model: ModelLike | None = None,
+    options: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    journal: Journal | None = None,
+    router_state: str | None = None,
+) -> BasePredictor:
+    """Open the classifier; see `Tuned.open`."""
+    given = _by_model(tuned, options or {})
+    missing = _missing_options(tuned, given) if model is None else {}
+    tasks = [_task_to_open(own, tuned, given, router_state) for own in tuned.tasks]
+    if tuned.plan is None and router_state is not None and "routing" not in tasks[0].sections:
         raise ConfigurationError("Expected router_state only for a bundle with [routing]: leave it out.")
     try:
         if model is not None:
-            classifier = _open_with_other_model(bundle, tasks[0], model, limits=limits, journal=journal)
-        elif bundle.plan is not None:
-            classifier = _open_plan(bundle.plan, tasks, limits=limits, journal=journal)
+            classifier = _open_with_other_model(tuned, tasks[0], model, limits=limits, journal=journal)
+        elif tuned.plan is not None:
+            classifier = _open_plan(tuned.plan, tasks, limits=limits, journal=journal)
         else:
             classifier = open_classifier(tasks[0], limits=limits, journal=journal)
     except ConfigurationError as error:
         if not missing:
             raise
-        raise ConfigurationError(f"{error} {_left_out_message(bundle, missing)}") from error
+        raise ConfigurationError(f"{error} {_left_out_message(tuned, missing)}") from error
     try:
-        return _as_exported(bundle, classifier)
+        return _as_exported(tuned, classifier)
     except BaseException:
         classifier.close()
         raise
 
 
-def _by_model(bundle: Bundle, options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _by_model(tuned: Tuned, options: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the options of each model; for a bundle with one model, `options` is for that model."""
-    names = {label_of(own) for task in bundle.tasks for own in models_of(task.task)}
+    names = {label_of(own) for task in tuned.tasks for own in models_of(task.task)}
     if len(names) == 1:
         return {next(iter(names)): options} if options else {}
     for name, value in options.items():
@@ -125,38 +127,38 @@ def _by_model(bundle: Bundle, options: Mapping[str, Any]) -> dict[str, Mapping[s
     return dict(options)
 
 
-def _missing_options(bundle: Bundle, given: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+def _missing_options(tuned: Tuned, given: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the omitted options not given, by model; raise if no environment variable can supply one."""
     missing: dict[str, list[str]] = {}
-    for task in bundle.tasks:
+    for task in tuned.tasks:
         for name, left_out in task.left_out.items():
             if names := [option for option in left_out if option not in given.get(name, {})]:
                 missing[name] = names
     if any(set(names) - _FROM_ENVIRONMENT for names in missing.values()):
-        raise ConfigurationError(_left_out_message(bundle, missing))
+        raise ConfigurationError(_left_out_message(tuned, missing))
     return missing
 
 
-def _left_out_message(bundle: Bundle, missing: Mapping[str, list[str]]) -> str:
+def _left_out_message(tuned: Tuned, missing: Mapping[str, list[str]]) -> str:
     parts = [f"{', '.join(options)} of {name}" for name, options in missing.items()]
     return (
-        f"{bundle.path}: the run used {'; '.join(parts)}, which a bundle does not hold, as it may be a credential: "
+        f"{tuned.place}: the run used {'; '.join(parts)}, which a bundle does not hold, as it may be a credential: "
         "hand it in with options (or, for a key, set the provider's environment variable)."
     )
 
 
 def _task_to_open(
-    own: RecordedTask, bundle: Bundle, given: Mapping[str, Mapping[str, Any]], router_state: str | None
+    own: RecordedTask, tuned: Tuned, given: Mapping[str, Mapping[str, Any]], router_state: str | None
 ) -> Task:
     task = with_options(own.task, given, left_out=own.left_out)
     routing = routing_settings(task)
     if routing is None:
-        return _as_asked(task, bundle.description)
+        return _as_asked(task, tuned.description)
     if own.state_left_out and router_state is None:
         _LOG.warning(
             "%s: the run kept what its strategy learnt in a place of its own, which is no part of the bundle: hand it "
             "in as router_state, or else the strategy uses the user's own.",
-            bundle.path,
+            tuned.place,
         )
     return task.with_sections(routing=routing.model_copy(update={"state": router_state}))
 
@@ -207,14 +209,14 @@ def _as_asked(task: Task, description: Mapping[str, Any] | None) -> Task:
 
 
 def _open_with_other_model(
-    bundle: Bundle,
+    tuned: Tuned,
     task: Task,
     model: ModelLike,
     *,
     limits: Limits | None,
     journal: Journal | None,
 ) -> BasePredictor:
-    if bundle.plan is not None or task.sections:
+    if tuned.plan is not None or task.sections:
         raise ConfigurationError(
             "Expected no model for a bundle that asks several: leave it out, or export a run of that model."
         )
@@ -226,9 +228,12 @@ def _open_with_other_model(
 
 
 def _open_plan(
-    plan: CascadePlan, tasks: list[Task], *, limits: Limits | None, journal: Journal | None
+    record: Mapping[str, Any], tasks: list[Task], *, limits: Limits | None, journal: Journal | None
 ) -> BasePredictor:
     """Return the cascade of a plan, or the classifier of a plan with one model."""
+    from calibrant.cascade.planning._plan import CascadePlan  # noqa: PLC0415 (few runs have one)
+
+    plan = CascadePlan.from_record(record)
     members = plan.policy.members
     whole: dict[str, Any] = {"limits": limits, "journal": journal}
     each, several = (whole, {}) if len(members) == 1 else ({}, {**whole, "owns_models": True})
@@ -245,49 +250,49 @@ def _open_plan(
     return cascade
 
 
-def _as_exported(bundle: Bundle, classifier: BasePredictor) -> BasePredictor:
+def _as_exported(tuned: Tuned, classifier: BasePredictor) -> BasePredictor:
     """Return the classifier with the bundle's prompt and head or label prior, after a check."""
-    method = (bundle.description or {}).get("method", {})
-    if isinstance(classifier, ModelPredictor) and "scoring" in method:
-        classifier.settle_form(method.get("answer_form", "schema"))  # so that loading asks nothing
-    if bundle.prompt_for_all:
-        classifier = classifier.with_prompt(bundle.prompt, user_template=bundle.user_template)
-    if bundle.prior_correction is not None:
-        as_classifier(classifier, to_use="label prior").prior_correction = bundle.prior_correction
-    if bundle.head is not None:
-        as_classifier(classifier, to_use="head").head = bundle.head
-    _check_description(bundle, classifier)
+    method = (tuned.description or {}).get("method", {})
+    if "scoring" in method:
+        classifier = classifier.asked_as(method)  # so that loading asks nothing
+    if tuned.prompt_for_all:
+        classifier = classifier.with_prompt(tuned.prompt, user_template=tuned.user_template)
+    if tuned.prior_correction is not None:
+        as_classifier(classifier, to_use="label prior").prior_correction = tuned.prior_correction
+    if tuned.head is not None:
+        as_classifier(classifier, to_use="head").head = tuned.head
+    _check_description(tuned, classifier)
     return classifier
 
 
-def _check_description(bundle: Bundle, classifier: BasePredictor) -> None:
+def _check_description(tuned: Tuned, classifier: BasePredictor) -> None:
     """Raise StateError if the classifier would ask the model otherwise than the run did."""
     name = classifier.describe()["model"]
-    if name != bundle.fingerprint.model:
+    if name != tuned.fingerprint.model:
         _LOG.warning(
             "%s is asked instead of %s: the bundle's figures, calibrator and thresholds belong to the latter.",
             name,
-            bundle.fingerprint.model,
+            tuned.fingerprint.model,
         )
     space = classifier.space
-    if space != bundle.fingerprint.space:
+    if space != tuned.fingerprint.space:
         raise StateError(
-            f"{bundle.path}: expected log-probabilities of the space {bundle.fingerprint.space}, as in the run, got "
+            f"{tuned.place}: expected log-probabilities of the space {tuned.fingerprint.space}, as in the run, got "
             f"{space}: ask the model the run asked."
         )
-    if bundle.description is None:
+    if tuned.description is None:
         return
     before, now = (
         json.loads(json.dumps(described, default=repr), object_hook=_without_address)
-        for described in (bundle.description, classifier.describe())
+        for described in (tuned.description, classifier.describe())
     )
-    if name != bundle.fingerprint.model:
+    if name != tuned.fingerprint.model:
         before["model"] = now["model"]
     changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
     if changed:
         raise StateError(
-            f"{bundle.path}: its classifier would be asked otherwise than in the run: it differs in "
-            f"{', '.join(changed)}. It was written by calibrant {bundle.calibrant}: use that version, or run and "
+            f"{tuned.place}: its classifier would be asked otherwise than in the run: it differs in "
+            f"{', '.join(changed)}. It was written by calibrant {tuned.calibrant}: use that version, or run and "
             "export again."
         )
 

@@ -14,11 +14,12 @@ import pytest
 
 import calibrant
 import in_process
-from calibrant.assembly import Bundle, read_bundle
+from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.core import DataSource, LabelSet
 from calibrant.distributed import Cluster, evaluate
 from calibrant.evaluation import Dataset
 from calibrant.serving import create_classifier_app
+from calibrant.tuned import Tuned
 from command_line import prediction_rows
 
 ROWS = [
@@ -36,7 +37,7 @@ class Split(NamedTuple):
 
 
 @pytest.fixture
-def split(export_plan: Callable[..., Bundle], tmp_path: Path) -> Split:
+def split(export_plan: Callable[..., Tuned], tmp_path: Path) -> Split:
     """Plan, run and export a small model that is sure of everything, and a large one that is right."""
     bundle = export_plan("certain", ROWS, "--epsilon", 0.08, "--key", "other")
     answered = [row["steps"][-1]["model"] for row in prediction_rows(tmp_path / "run")]
@@ -46,8 +47,9 @@ def split(export_plan: Callable[..., Bundle], tmp_path: Path) -> Split:
 
 def test_a_bundle_holds_the_plan_s_key(split: Split) -> None:
     """A stored plan keeps its key and its tied confidence."""
-    plan = read_bundle(split.bundle).plan
-    assert plan is not None
+    record = Tuned.load(split.bundle).plan
+    assert record is not None
+    plan = CascadePlan.from_record(record)
     assert (plan.key, plan.tied_confidence) == ("other", 1.0)
 
 
@@ -75,7 +77,7 @@ def test_a_service_breaks_ties_as_the_run(split: Split) -> None:
 
     async def asked() -> list[dict[str, Any]]:
         with contextlib.closing(calibrant.load(split.bundle)) as classifier:
-            app = create_classifier_app(read_bundle(split.bundle), classifier)
+            app = create_classifier_app(Tuned.load(split.bundle), classifier)
             transport = httpx.ASGITransport(app=app)
             async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
                 response = await client.post("/v1/classify", json={"texts": TEXTS[:50]})

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import calibrant
-from calibrant.assembly import read_bundle
-from calibrant.assembly._bundle_files import MANIFEST, json_text, parse_json
 from calibrant.core import StateError
+from calibrant.tuned import Tuned
+from calibrant.tuned._files import MANIFEST, json_text, parse_json
 from packed import packed
 
 ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(30)]
@@ -48,9 +48,9 @@ def resealed(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _: 
 
 
 def refused(folder: Path) -> str:
-    """Return the error of `read_bundle` and `load`, which both refuse the bundle."""
+    """Return the error of `Tuned.load` and `load`, which both refuse the bundle."""
     with pytest.raises(StateError) as found:
-        read_bundle(folder)
+        Tuned.load(folder)
     with pytest.raises(StateError) as again:
         calibrant.load(folder)
     assert str(found.value) == str(again.value)
@@ -59,9 +59,9 @@ def refused(folder: Path) -> str:
 
 def test_resealing_a_whole_bundle_changes_nothing(bundle: Path) -> None:
     """The test helper `resealed` keeps the digest of an unchanged bundle."""
-    digest = read_bundle(bundle).digest
+    digest = Tuned.load(bundle).digest
     resealed(bundle)
-    assert read_bundle(bundle).digest == digest
+    assert Tuned.load(bundle).digest == digest
 
 
 def test_every_file_is_checked_against_its_hash(bundle: Path) -> None:
@@ -76,7 +76,7 @@ def test_every_file_is_checked_against_its_hash(bundle: Path) -> None:
         path.unlink()
         assert path.name in refused(bundle)
         path.write_bytes(content)
-    read_bundle(bundle)
+    Tuned.load(bundle)
 
 
 def test_a_truncated_file_is_named(bundle: Path) -> None:
@@ -140,7 +140,7 @@ def test_only_regular_files_are_read(bundle: Path, tmp_path: Path) -> None:
         path.write_text(content)
     linked = tmp_path / "current"
     linked.symlink_to(bundle)
-    read_bundle(linked)  # how a deployment points to one of several
+    Tuned.load(linked)  # how a deployment points to one of several
 
 
 def test_a_link_is_not_followed(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_loading_finds_settings_of_other_calls(bundle: Path) -> None:
     """A changed option or prompt raises StateError in `load`, which names the difference."""
     edited(bundle, "settings.json", lambda value: value["tasks"][0]["model"]["options"].update(seed=4))
     resealed(bundle)
-    read_bundle(bundle)
+    Tuned.load(bundle)
     with pytest.raises(StateError, match="asked otherwise than in the run: it differs in options"):
         calibrant.load(bundle)
     (bundle / "prompt.txt").write_text("Another prompt.")
@@ -333,7 +333,7 @@ def test_ambiguous_json_is_refused(bundle: Path, content: str, why: str) -> None
         assert why in found
         (bundle / MANIFEST).write_text(manifest)
         path.unlink() if before is None else path.write_text(before)
-    read_bundle(bundle)
+    Tuned.load(bundle)
     (bundle / MANIFEST).write_text(content)
     assert why in refused(bundle)
 

@@ -12,15 +12,15 @@ import pytest
 
 import calibrant
 from bundle_runs import fresh, lasting, run
-from calibrant.assembly import Bundle, export, read_bundle
 from calibrant.calibration import IsotonicCalibrator, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import Cascade
 from calibrant.clients._weights import local_models
 from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError
 from calibrant.core._records import prediction_to_record
 from calibrant.inference import Classifier
-from calibrant.runs._records import row_record
+from calibrant.runs._rows import row_record
 from calibrant.testing import FakeClient
+from calibrant.tuned import Tuned
 from command_line import prediction_rows
 from fault_server import FaultServer
 
@@ -119,10 +119,12 @@ def test_a_search_exports_correction_and_template(
     searched = [row for row in lines(search) if row["prompt"] == "best"]
     with calibrant.load(tmp_path / "one", options=options) as classifier:
         found_again = classifier.classify_many(TEXTS)
-    for name in ("label", "confidence", "distribution"):
-        mine = [record_of(found)[name] for found in found_again]
-        assert mine == [row[name] for row in searched]
-    one, two = read_bundle(tmp_path / "one"), read_bundle(tmp_path / "two")
+    for found, row in zip(found_again, searched, strict=True):
+        assert found.distribution is not None
+        probabilities = dict(zip(found.distribution.labels, found.distribution.probabilities, strict=True))
+        told = (found.label, found.confidence, probabilities)
+        assert told == (row["label"], row["confidence"], row["probabilities"])
+    one, two = Tuned.load(tmp_path / "one"), Tuned.load(tmp_path / "two")
     assert isinstance(one.prior_correction, LabelPriorCorrection)
     assert one.user_template == two.user_template == "Text: {input}"
     assert {figure.name for figure in one.figures} >= {"test accuracy, this prompt"}
@@ -131,7 +133,7 @@ def test_a_search_exports_correction_and_template(
     with pytest.raises(
         StateError, match=r"expected label_prior\.json, as the run's predictions are corrected"
     ):
-        export(evaluation, tmp_path / "three")
+        Tuned.from_run(evaluation).save(tmp_path / "three")
 
 
 def without_head(search: Path) -> None:
@@ -140,8 +142,9 @@ def without_head(search: Path) -> None:
     record = json.loads((search / "result.json").read_text())
     record["final"] = None
     (search / "result.json").write_text(json.dumps(record))
-    rows = [json.dumps(row) + "\n" for row in lines(search) if row["prompt"] != "final"]
-    (search / "predictions.jsonl").write_text("".join(rows))
+    predictions = search / "predictions.jsonl"
+    rows = predictions.read_text().splitlines(keepends=True)
+    predictions.write_text("".join(row for row in rows if '"prompt": "final"' not in row))
 
 
 def record_of(found: Prediction) -> dict[str, Any]:
@@ -175,7 +178,7 @@ def test_a_cascade_is_exported_with_its_yaml(
     replaced = ("--prompt", tmp_path / "other.txt") if prompt else ()
     run("evaluate", task, "--out", tmp_path / "run", "--no-cache", *replaced)
     (tmp_path / "looper.yaml").unlink()
-    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    bundle = Tuned.from_run(tmp_path / "run").save(tmp_path / "bundle")
     opened.clear()
     classifier = calibrant.load(tmp_path / "bundle")
     assert isinstance(classifier, Cascade)
@@ -205,10 +208,13 @@ options = {{ api_key = "{key}", extra_headers = {{ x-team = "{key}" }} }}
 def test_providers_are_exported_without_keys(
     write_task: WriteTask, server: FaultServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A bundle with providers repeats the run; `load` logs that options and router state were left out."""
+    """A bundle with providers repeats the run; `load` logs that options and router state were left out.
+
+    The first answer of each provider has paid for the question that shows how it is asked.
+    """
     task = write_task(extra=ROUTING.format(key=KEY, base=server.api_base), test=ROWS[:5])
     run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
-    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    bundle = Tuned.from_run(tmp_path / "run").save(tmp_path / "bundle")
     (own,) = bundle.tasks
     assert own.left_out == {"first": ("api_key",), "openai/two": ("api_key", "extra_headers")}
     assert own.state_left_out
@@ -219,7 +225,13 @@ def test_providers_are_exported_without_keys(
     headers = {"x-team": "other"}
     options = {"first": {"api_key": KEY}, "openai/two": {"api_key": KEY, "extra_headers": headers}}
     found = answers(calibrant.load(tmp_path / "bundle", options=options), ROWS[:5])
-    assert found == lines(tmp_path / "run")
+    before = lines(tmp_path / "run")
+    tokens = [
+        sum(row.pop("prompt_tokens") + row.pop("completion_tokens") for row in rows)
+        for rows in (found, before)
+    ]
+    assert found == before
+    assert tokens[0] < tokens[1]
     assert "hand it in as router_state" in caplog.text
     caplog.clear()
     state = tmp_path / "elsewhere.sqlite"
@@ -231,7 +243,7 @@ def test_providers_are_exported_without_keys(
 
 @pytest.mark.parametrize(("epsilon", "asked"), [(0.2, {"small", "large"}), (0.0001, {"large"})])
 def test_a_plan_is_exported_with_its_models(
-    export_plan: Callable[..., Bundle], opened: Opened, tmp_path: Path, epsilon: float, asked: set[str]
+    export_plan: Callable[..., Tuned], opened: Opened, tmp_path: Path, epsilon: float, asked: set[str]
 ) -> None:
     """The bundle repeats `cascade run`, also where the last model alone is called."""
     rows = [
@@ -269,14 +281,14 @@ def test_no_credential_enters_run_or_bundle(evaluated: Path, tmp_path: Path) -> 
     for folder in (evaluated, tmp_path / "bundle"):
         for file in folder.iterdir():
             assert KEY.encode() not in file.read_bytes(), file
-    bundle = read_bundle(tmp_path / "bundle")
+    bundle = Tuned.load(tmp_path / "bundle")
     assert bundle.tasks[0].left_out == {"openai/animal": ("api_key",)}
 
 
 def test_no_text_of_a_row_enters_a_bundle(evaluated: Path, tmp_path: Path) -> None:
     """No text of a test row is in any file of a bundle, also with a calibrator."""
     run("calibrate", evaluated, "--out", evaluated, "--target-accuracy", 0.5)
-    export(evaluated, tmp_path / "bundle")
+    Tuned.from_run(evaluated).save(tmp_path / "bundle")
     for file in (tmp_path / "bundle").iterdir():
         assert "who knows" not in file.read_text()
         assert "a cat" not in file.read_text()
@@ -284,7 +296,7 @@ def test_no_text_of_a_row_enters_a_bundle(evaluated: Path, tmp_path: Path) -> No
 
 def test_options_that_change_predictions_are_refused(evaluated: Path, tmp_path: Path) -> None:
     """Loading raises ConfigurationError for an option that is neither a credential nor an address."""
-    export(evaluated, tmp_path / "bundle")
+    Tuned.from_run(evaluated).save(tmp_path / "bundle")
     with pytest.raises(ConfigurationError, match="got 'temperature': it could change the predictions"):
         calibrant.load(tmp_path / "bundle", options={"api_key": KEY, "temperature": 1.0})
     with pytest.raises(ConfigurationError, match="router_state only for a bundle with"):
@@ -295,7 +307,7 @@ def test_another_model_is_called_with_a_warning(
     evaluated: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another model is called with the bundle's prompt and options, and a warning is logged."""
-    export(evaluated, tmp_path / "bundle")
+    Tuned.from_run(evaluated).save(tmp_path / "bundle")
     fake = FakeClient(["cat", "dog"], {}, default=("dog", 0.7))
     with calibrant.load(tmp_path / "bundle", model=fake) as classifier:
         assert classifier.classify("a cat").label == "dog"
@@ -309,7 +321,7 @@ def test_another_model_is_called_with_a_warning(
 
 def test_another_model_may_be_named(evaluated: Path, opened: Opened, tmp_path: Path) -> None:
     """A model named in `load` is called with the options of the bundle's own model."""
-    export(evaluated, tmp_path / "bundle")
+    Tuned.from_run(evaluated).save(tmp_path / "bundle")
     with calibrant.load(tmp_path / "bundle", model="small", options={"api_key": KEY}) as classifier:
         assert classifier.classify("meow").label == "cat"
     assert opened["small"][0].requests[0].options["seed"] == 3
@@ -318,15 +330,15 @@ def test_another_model_may_be_named(evaluated: Path, opened: Opened, tmp_path: P
 def test_a_missing_calibration_is_refused(evaluated: Path, tmp_path: Path) -> None:
     """A calibration directory that does not exist raises DataError, and no bundle is written."""
     with pytest.raises(DataError, match=r"elsewhere: expected calibration\.json of `calibrant calibrate`"):
-        export(evaluated, tmp_path / "bundle", calibration=tmp_path / "elsewhere")
+        Tuned.from_run(evaluated, calibration=tmp_path / "elsewhere").save(tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
 
 
 def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -> None:
     """A bundle decides by its certified threshold, and without a calibration it has no rule."""
     run("calibrate", evaluated, "--out", tmp_path / "calibration", "--target-accuracy", 0.5)
-    plain = export(evaluated, tmp_path / "plain")
-    bundle = export(evaluated, tmp_path / "bundle", calibration=tmp_path / "calibration")
+    plain = Tuned.from_run(evaluated).save(tmp_path / "plain")
+    bundle = Tuned.from_run(evaluated, calibration=tmp_path / "calibration").save(tmp_path / "bundle")
     record = json.loads((tmp_path / "calibration" / "calibration.json").read_text())
     threshold = record["certified"]["threshold"]
     assert bundle.rule == ("certified", threshold)
@@ -369,7 +381,7 @@ def test_a_suggested_threshold_is_calibrated_too(
     evaluated: Path, tmp_path: Path, high: float, confidence: float, *, accepted: bool, threshold: float
 ) -> None:
     """A suggested threshold accepts nothing until it is asked for; then it is calibrated as the confidence is."""
-    bundle = export(evaluated, tmp_path / "bundle")
+    bundle = Tuned.from_run(evaluated).save(tmp_path / "bundle")
     bundle = replace(
         bundle,
         calibrator=stepped(),
@@ -387,7 +399,7 @@ def test_a_suggested_threshold_is_calibrated_too(
 
 def test_a_given_threshold_means_calibrated_confidence(evaluated: Path, tmp_path: Path) -> None:
     """With a calibrator, a threshold given to `decide` is compared with the calibrated confidence."""
-    bundle = replace(export(evaluated, tmp_path / "bundle"), calibrator=stepped())
+    bundle = replace(Tuned.from_run(evaluated).save(tmp_path / "bundle"), calibrator=stepped())
     for confidence, accepted in ((0.9, True), (0.45, True), (0.4, False)):
         decision = bundle.decide(prediction(confidence), threshold=0.4)
         assert (decision.accepted, decision.decided_by, decision.threshold) == (accepted, "calibrated", 0.4)
@@ -398,7 +410,7 @@ def test_a_given_threshold_means_calibrated_confidence(evaluated: Path, tmp_path
 @pytest.mark.parametrize("threshold", [-0.1, 95, float("nan")])
 def test_a_given_threshold_must_be_a_share(evaluated: Path, tmp_path: Path, threshold: float) -> None:
     """A threshold outside [0, 1] raises ConfigurationError."""
-    bundle = export(evaluated, tmp_path / "bundle")
+    bundle = Tuned.from_run(evaluated).save(tmp_path / "bundle")
     with pytest.raises(ConfigurationError, match=r"Expected a threshold in \[0, 1\]"):
         bundle.decide(prediction(0.9), threshold=threshold)
 
@@ -406,7 +418,7 @@ def test_a_given_threshold_must_be_a_share(evaluated: Path, tmp_path: Path, thre
 def test_without_a_certificate_nothing_is_accepted(evaluated: Path, tmp_path: Path) -> None:
     """A bundle whose certification found no threshold accepts no answer."""
     run("calibrate", evaluated, "--out", evaluated, "--target-accuracy", 0.9999)
-    bundle = export(evaluated, tmp_path / "bundle")
+    bundle = Tuned.from_run(evaluated).save(tmp_path / "bundle")
     assert bundle.rule == ("certified", None)
     assert bundle.decide(prediction(1.0)).accepted is False
     assert bundle.accepting_suggested().decide(prediction(1.0)).accepted is True
@@ -421,7 +433,7 @@ def prediction(
 
 def test_figures_are_those_of_the_run(evaluated: Path, tmp_path: Path) -> None:
     """The accuracy of a bundle and its interval equal those in metrics.json."""
-    bundle = export(evaluated, tmp_path / "bundle")
+    bundle = Tuned.from_run(evaluated).save(tmp_path / "bundle")
     metrics = json.loads((evaluated / "metrics.json").read_text())
     figure = next(figure for figure in bundle.figures if figure.name == "accuracy, all rows")
     own = metrics["accuracy"]
@@ -434,7 +446,10 @@ def test_figures_are_those_of_the_run(evaluated: Path, tmp_path: Path) -> None:
 
 def test_equal_runs_make_equal_bundles(evaluated: Path, tmp_path: Path) -> None:
     """Two exports of one run to different folders have the same digest."""
-    assert export(evaluated, tmp_path / "a").digest == export(evaluated, tmp_path / "b" / "c").digest
+    assert (
+        Tuned.from_run(evaluated).save(tmp_path / "a").digest
+        == Tuned.from_run(evaluated).save(tmp_path / "b" / "c").digest
+    )
 
 
 # --- what is exported ---------------------------------------------------------------------------
@@ -442,13 +457,13 @@ def test_equal_runs_make_equal_bundles(evaluated: Path, tmp_path: Path) -> None:
 
 def test_a_run_without_settings_needs_its_task_file(task: Path, evaluated: Path, tmp_path: Path) -> None:
     """A run without task.json needs --task, and a task file with other settings exits with 2."""
-    whole = export(evaluated, tmp_path / "whole")
+    whole = Tuned.from_run(evaluated).save(tmp_path / "whole")
     (evaluated / "task.json").unlink()
     result = run("export", evaluated, "--out", tmp_path / "bundle", code=2)
     assert "expected task.json" in result.stderr
     assert "--task" in result.stderr
     run("export", evaluated, "--out", tmp_path / "bundle", "--task", task)
-    assert read_bundle(tmp_path / "bundle").digest == whole.digest
+    assert Tuned.load(tmp_path / "bundle").digest == whole.digest
     assert fresh(tmp_path / "bundle", ROWS, {"api_key": KEY}) == lines(evaluated)
     for old, new, named in (
         ("seed = 3", "seed = 4", "options of the model"),
@@ -470,15 +485,16 @@ def test_unfinished_or_damaged_runs_are_refused(evaluated: Path, tmp_path: Path)
     """A missing, damaged or foreign file of a run raises an error, and no bundle is left behind."""
     out = tmp_path / "bundle"
     (tmp_path / "empty").mkdir()
-    for name, why in (("nowhere", "no such directory"), ("empty", r"expected predictions\.jsonl")):
-        with pytest.raises(DataError, match=why):
-            export(tmp_path / name, out)
-    foreign = '{"kind": "calibration", "fingerprint": {"model": "other"}}'
+    for name, why in (("nowhere", "no such directory"), ("empty", r"expected the predictions of a run")):
+        with pytest.raises((DataError, StateError), match=why):
+            Tuned.from_run(tmp_path / name).save(out)
+    incomplete = '{"schema_version": 1, "complete": true}'
+    foreign = '{"schema_version": 1, "kind": "calibration", "fingerprint": {"model": "other"}}'
     prior = '{"kind": "label-prior correction", "version": 1}'
     settings = '{"kind": "settings of a run", "version": 1, "tasks": [{}]}'
     for name, old, new, why in (
         ("metrics.json", '"complete": true', '"complete": false', "ended early"),
-        ("metrics.json", None, '{"complete": true}', "damaged: its files are not what a run leaves"),
+        ("metrics.json", None, incomplete, "damaged: its files are not what a run leaves"),
         ("calibration.json", None, foreign, r"got calibration\.json of others"),
         ("calibration.json", None, "{", r"calibration\.json: expected a JSON object"),
         ("task.json", '"seed": 3', '"seed": 4', "options of the model"),
@@ -490,7 +506,7 @@ def test_unfinished_or_damaged_runs_are_refused(evaluated: Path, tmp_path: Path)
         whole = path.read_text() if path.exists() else ""
         path.write_text(new if old is None else whole.replace(old, new))
         with pytest.raises(StateError, match=why):
-            export(evaluated, out)
+            Tuned.from_run(evaluated).save(out)
         path.write_text(whole) if whole else path.unlink()
     assert not out.exists()
     assert not list(tmp_path.glob(".*.tmp"))
@@ -499,10 +515,10 @@ def test_unfinished_or_damaged_runs_are_refused(evaluated: Path, tmp_path: Path)
 def test_a_taken_destination_is_refused(evaluated: Path, tmp_path: Path) -> None:
     """An empty folder is accepted; a full one, a file and a link raise ConfigurationError."""
     (tmp_path / "empty").mkdir()
-    export(evaluated, tmp_path / "empty")
+    Tuned.from_run(evaluated).save(tmp_path / "empty")
     for place in (tmp_path / "empty", evaluated / "run.json"):
         with pytest.raises(ConfigurationError, match="got one that is taken"):
-            export(evaluated, place)
+            Tuned.from_run(evaluated).save(place)
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(ConfigurationError, match="got one that is taken"):
-        export(evaluated, tmp_path / "link")
+        Tuned.from_run(evaluated).save(tmp_path / "link")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bundle_runs import fresh, run
-from calibrant.assembly import read_bundle
 from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels
+from calibrant.tuned import Tuned
 from command_line import prediction_rows
 from fault_server import FaultServer
 
@@ -78,7 +78,7 @@ def test_a_fresh_process_repeats_the_run(evaluated: Path, tmp_path: Path) -> Non
 def test_a_bundle_holds_label_set_and_figures(kind: str, evaluated: Path, tmp_path: Path) -> None:
     """The label set keeps its kind, and every field has figures."""
     run("export", evaluated, "--out", tmp_path / "bundle")
-    bundle = read_bundle(tmp_path / "bundle")
+    bundle = Tuned.load(tmp_path / "bundle")
     assert bundle.labels == (TOPICS if kind == "topics" else FIELDS)
     figures = {figure.name: figure for figure in bundle.figures}
     if kind == "topics":
@@ -105,7 +105,7 @@ def test_calibration_and_history_take_whole_answers(evaluated: Path, tmp_path: P
     """`calibrate`, the history and `compare` work with whole answers."""
     run("calibrate", evaluated, "--out", tmp_path / "calibration")
     run("export", evaluated, "--out", tmp_path / "bundle", "--calibration", tmp_path / "calibration")
-    assert read_bundle(tmp_path / "bundle").calibrator is not None
+    assert Tuned.load(tmp_path / "bundle").calibrator is not None
     history = f"sqlite:///{tmp_path / 'history.sqlite'}"
     run("evaluate", tmp_path / "task.toml", "--out", evaluated, "--no-cache", "--history", history)
     run("evaluate", tmp_path / "task.toml", "--out", tmp_path / "again", "--no-cache")

@@ -7,15 +7,13 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from calibrant.assembly._bundle import Figure
-from calibrant.assembly._decision import rule_of
-from calibrant.calibration._saved import SavedPredictions
 from calibrant.core._labels import LabelSet
-from calibrant.core._run_rows import UNKNOWN
 from calibrant.core._search_verdicts import changed_prompt
+from calibrant.heads._tuned import Figure, rule_of
 from calibrant.metrics._composite import answer_summary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import confidence_remarks
+from calibrant.runs._rows import UNKNOWN, SavedRows
 
 LABELS_ANSWERED: Final = "labels answered, share of those in the rows"
 _LOW_LABEL_MASS: Final = "rows with a low label mass, share of the answered ones"
@@ -55,7 +53,7 @@ _HELD_OUT: Final = (
 
 
 def figures_of(
-    predictions: SavedPredictions,
+    predictions: SavedRows,
     labels: LabelSet,
     *,
     metrics: _Record | None = None,
@@ -67,7 +65,7 @@ def figures_of(
 
     Parameters
     ----------
-    predictions : SavedPredictions
+    predictions : SavedRows
         The run's rows.
     labels : LabelSet
         The task's labels.
@@ -75,7 +73,7 @@ def figures_of(
         ``metrics.json``, ``result.json`` and ``calibration.json``. Without the first two, as in a batch, accuracies
         are counted from the rows.
     thresholds : mapping, optional
-        Thresholds of the bundle; without any, or in a cascade, which has its own, acceptance is not counted.
+        Thresholds as in `Tuned`; without any, or in a cascade, which has its own, acceptance is not counted.
     """
     if search is not None:
         measured = _search_figures(search)
@@ -160,7 +158,7 @@ def _baseline_figures(
         yield f"{kind}{LABELS_ANSWERED}, {score['name']}", answered.get("share"), rows
 
 
-def _counted_figures(predictions: SavedPredictions) -> Iterator[_Measured]:
+def _counted_figures(predictions: SavedRows) -> Iterator[_Measured]:
     labelled = np.array([answer is not None for answer in predictions.answers], dtype=np.bool_)
     right = int((predictions.correct == 1).sum())
     for (_, name), rows in zip(_SHARES, (labelled, labelled & ~predictions.failed), strict=True):
@@ -197,7 +195,7 @@ def _calibration_figures(calibration: _Record | None) -> Iterator[_Measured]:
             yield name, held_out[key], held_out["rows"]
 
 
-def _label_figures(predictions: SavedPredictions, labels: LabelSet) -> Iterator[_Measured]:
+def _label_figures(predictions: SavedRows, labels: LabelSet) -> Iterator[_Measured]:
     """Yield the share of the rows' true labels ever answered, and of rows with a low label mass."""
     answers = [None if answer is None else labels.canonical(answer) for answer in predictions.answers]
     known = [
@@ -213,7 +211,7 @@ def _label_figures(predictions: SavedPredictions, labels: LabelSet) -> Iterator[
         yield _LOW_LABEL_MASS, _share(low, answered), answered
 
 
-def _acceptance_figures(predictions: SavedPredictions, thresholds: _Record | None) -> Iterator[_Measured]:
+def _acceptance_figures(predictions: SavedRows, thresholds: _Record | None) -> Iterator[_Measured]:
     """Yield the share of accepted rows and their accuracy; nothing without a threshold."""
     rule, least = (None, None) if thresholds is None else rule_of(thresholds, accept_suggested=True)
     if least is None:

@@ -1,9 +1,9 @@
-"""Task settings as JSON, without rows and credentials, to open a run without its task file."""
+"""Tasks as JSON, without rows and credentials; and what commands are given: task files, bundles and runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
@@ -13,19 +13,26 @@ import pydantic
 from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_record, write_record
+from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._label_records import labels_from_record, labels_to_record
 from calibrant.core._rows import Columns
 from calibrant.core._sections import Section, describe_problem
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
-from calibrant.core._task import Task
+from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._models import without_secrets
 from calibrant.inference._replaced import replaced_model
+from calibrant.runs._directory import BATCH, PREDICTIONS, RESULT
+from calibrant.runs._directory import MANIFEST as RUN
 
 if TYPE_CHECKING:
+    from calibrant.heads._tuned import Tuned
     from calibrant.routing._settings import RoutingProviderSettings
 
 
+BUNDLE: Final = "manifest.json"
+"""File that every bundle has."""
 _FILE: Final = "task.json"
+_MOST_NAMES: Final = 5  # in a message
 _KIND: Final = "settings of a run"
 _VERSION: Final = 1
 _MAKE: Final = "run it"
@@ -72,25 +79,6 @@ class RunSettings(Section):
     tasks: Annotated[tuple[dict[str, Any], ...], pydantic.Field(min_length=1)]
     plan: dict[str, Any] | None
     prompt_for_all: Annotated[bool, pydantic.Field(strict=True)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedTask:
-    """A task without rows, and the options that its record leaves out.
-
-    Attributes
-    ----------
-    task : Task
-        Its settings.
-    left_out : mapping of str to tuple of str
-        By model (its alias or name), the options that may hold credentials.
-    state_left_out : bool
-        True if the record leaves out the task's own place of router state.
-    """
-
-    task: Task
-    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    state_left_out: bool = False
 
 
 def record_run(
@@ -201,6 +189,18 @@ def task_to_record(task: Task) -> dict[str, Any]:
     if task.columns != Columns():
         record["columns"] = {**asdict(task.columns), "fields": [list(pair) for pair in task.columns.fields]}
     return record
+
+
+def without_credentials(task: Task) -> RecordedTask:
+    """Return a task as its record would be read back: without rows, and without options that may be credentials."""
+    return task_from_record(task_to_record(task), place=Path(task.name))
+
+
+def recorded_task(own: RecordedTask) -> dict[str, Any]:
+    """Return the record of a task; options that an earlier record left out stay named."""
+    record = task_to_record(own.task)
+    left_out = {**own.left_out, **record["left_out"]}
+    return {**record, "left_out": left_out, "state_left_out": own.state_left_out or record["state_left_out"]}
 
 
 def _public_settings(own: _Model, *, left_out: dict[str, list[str]]) -> _Model:
@@ -316,3 +316,83 @@ def with_models(task: Task, change: Callable[[_Model], _Model]) -> Task:
         providers = tuple(map(change, routing.providers))
         routing = routing.model_copy(update={"providers": providers})
     return task.with_sections(cascade=cascade, routing=routing)
+
+
+def with_demonstrations(task: Task, rows: str, place: Path) -> Task:
+    """Return a task whose training rows are the demonstrations in `rows`, the text of the file `place`."""
+    from calibrant.inference._demonstrations import DemonstrationIndex  # noqa: PLC0415 (few tasks have some)
+
+    try:
+        index = DemonstrationIndex.from_text(rows, labels=task.labels)
+    except ConfigurationError as error:
+        raise StateError(f"{place}: damaged: {error}") from error
+    return replace(task, train=index.examples())
+
+
+def fingerprint_of(
+    task: Task,
+    description: Mapping[str, Any] | None,
+    *,
+    rows: str | None,
+    model: str,
+    space: Any,  # noqa: ANN401
+) -> Fingerprint:
+    """Return the fingerprint of a task's prompt, labels and demonstrations, asked of `model`."""
+    # The prompts of a cascade's models differ; its description then has none.
+    prompt, template = task.prompt, task.user_template
+    if description is not None:
+        prompt, template = str(description["prompt"]), description["user_template"]
+    shown = None
+    if task.demonstrations is not None and rows is not None:
+        shown = demonstrated(task.demonstrations, rows)
+    asked = asked_text(prompt, template, shown)
+    return Fingerprint(prompt=asked, model=model, space=space, labels=task.labels)
+
+
+def n_planned(plan: Mapping[str, Any]) -> int:
+    """Return the number of models of a plan, which is checked."""
+    from calibrant.cascade.planning._plan import CascadePlan  # noqa: PLC0415 (few bundles have one)
+
+    return len(CascadePlan.from_record(plan).models)
+
+
+def read_source(path: str | Path) -> Task | Tuned:
+    """Read a task file, a bundle or the directory of a run, without opening a model or reading rows.
+
+    Returns
+    -------
+    Task or Tuned
+        The task of a file, without rows; a bundle or a run as a tuned classifier.
+
+    Raises
+    ------
+    ConfigurationError
+        The task file is wrong.
+    StateError
+        It is none of the three, or a bundle or run that is damaged or unfinished, or labels of rows without answers.
+    """
+    place = Path(path)
+    if place.is_file():
+        return Task.from_file(place, splits=())
+    # Task files do without what reads bundles and runs.
+    if (place / BUNDLE).exists():
+        from calibrant.tuned._folder import read  # noqa: PLC0415
+
+        return read(place)
+    if any((place / name).exists() for name in (RUN, RESULT, BATCH, PREDICTIONS)):
+        from calibrant.tuned._from_run import from_run  # noqa: PLC0415
+
+        return from_run(place)
+    raise StateError(
+        f"{place}: expected a task file, a bundle or the directory of a run, got {_what_is_there(place)}."
+    )
+
+
+def _what_is_there(place: Path) -> str:
+    """Return the end of a message: the kind of a path, and a remedy."""
+    if not place.is_dir():
+        return "nothing: check the path"
+    inside = sorted({found.parent for found in place.glob(f"*/{RESULT}")} | set(place.glob("*.toml")))
+    names = ", ".join(map(str, inside[:_MOST_NAMES]))
+    remedy = f"name what is in it: {names}" if inside else "check the path"
+    return f"a directory with neither: {remedy}"

@@ -12,17 +12,15 @@ from typing import Any
 import pytest
 
 from bundle_runs import run
-from calibrant.assembly import export, read_bundle
-from calibrant.assembly._bundle import Figure
-from calibrant.assembly._bundle_export import _history
-from calibrant.assembly._bundle_figures import LABELS_ANSWERED, figure_warnings, figures_of
-from calibrant.assembly._task_record import record_run
-from calibrant.calibration._saved import SavedPredictions, read_predictions
 from calibrant.core import Example, LabelSet, Prediction, ProviderError, StateError, Task
 from calibrant.evaluation import BatchEvaluator
+from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings, figures_of
 from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
+from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
+from calibrant.tuned import Figure, PredictionHistory, Tuned
+from calibrant.tuned._task_record import record_run
 from command_line import prediction_rows
 from packed import packed
 
@@ -38,16 +36,14 @@ def suggested(high: float) -> dict[str, Any]:
     return {**NOTHING, "suggested": {"high": high, "low": 0.1, "n": 9, "warnings": []}}
 
 
-def predictions(*rows: tuple[float | None, bool | None]) -> SavedPredictions:
+def predictions(*rows: tuple[float | None, bool | None]) -> SavedRows:
     """Return saved predictions of these confidences, and whether they are right."""
-    return read_predictions(
+    return SavedRows.of(
         [{"confidence": confidence, "correct": correct} for confidence, correct in rows], name="x"
     )
 
 
-def accepted(
-    saved: SavedPredictions, thresholds: dict[str, Any], name: str = "accepted answers"
-) -> list[Figure]:
+def accepted(saved: SavedRows, thresholds: dict[str, Any], name: str = "accepted answers") -> list[Figure]:
     """Return the figures about accepted answers, or about others of that name."""
     figures = figures_of(saved, LABELS, thresholds=thresholds)
     return [figure for figure in figures if figure.name.startswith(name)]
@@ -80,21 +76,23 @@ def test_a_run_without_metrics_is_counted() -> None:
         {"label": "a", "answer": None},
     ]
     labels = LabelSet(["a", "b"])
-    figures = figures_of(read_predictions(rows, name="x"), labels)
+    figures = figures_of(SavedRows.of(rows, name="x"), labels)
     assert [(figure.name, figure.estimate, figure.rows) for figure in figures] == [
         ("accuracy, all rows", 1 / 3, 3),
         ("accuracy, answered rows", 1 / 2, 2),
         (LABELS_ANSWERED, 1 / 2, 2),
     ]
-    assert figures_of(read_predictions(rows[3:], name="x"), labels) == ()
+    assert figures_of(SavedRows.of(rows[3:], name="x"), labels) == ()
 
 
 def searched(**changes: Any) -> dict[str, Any]:
     """Return the ``result.json`` of a search on ten test rows, of which two failed."""
     interval = {"estimate": 0.5, "lower": 0.2, "upper": 0.8, "level": 0.95}
-    score = {"accuracy": interval, "rows": 10, "outcomes": {"ok": 8, "error": 2}}
+    score = {"accuracy": interval, "macro_f1": None, "credit": None, "rows": 10}
+    score["outcomes"] = {"ok": 8, "error": 2}
     comparison = {"interval": {**interval, "estimate": 0.1}, "n": 7}
-    return {"best_prompt": score, "seed_prompt": score, "improved": True, "comparison": comparison, **changes}
+    differences = {"comparison": comparison, "credit_difference": None}
+    return {"best_prompt": score, "seed_prompt": score, "chosen": 1, "final": None, **differences, **changes}
 
 
 def of_search(record: dict[str, Any]) -> tuple[Figure, ...]:
@@ -106,13 +104,13 @@ def test_search_figures_count_answered_rows() -> None:
     """The figures of a search count answered rows, and compare with the first prompt if another won."""
     best, first, difference = of_search(searched())
     assert (best.rows, first.rows, difference.rows) == (8, 8, 7)
-    assert len(of_search(searched(improved=False))) == 2
+    assert len(of_search(searched(chosen=0))) == 2
     assert len(of_search(searched(comparison=None))) == 2
 
 
-def test_a_search_of_today_adds_macro_f1() -> None:
-    """A result with macro F1 gives figures for both prompts, also if the choice is no improvement."""
-    record = searched(improved=False, chosen=1)
+def test_a_search_with_macro_f1_gives_it_for_both_prompts() -> None:
+    """A result with macro F1 gives figures for both prompts."""
+    record = searched()
     record["best_prompt"] = record["seed_prompt"] = {**record["seed_prompt"], "macro_f1": 0.25}
     assert [figure.name for figure in of_search(record)] == [
         "test accuracy, this prompt",
@@ -131,7 +129,7 @@ def test_evaluation_figures_include_baselines(
     use_model(FakeClient(["cat", "dog"], answers, name="local/smollm2-135m"))
     out = tmp_path / "out"
     run("evaluate", write_task(), "--out", out)
-    bundle = export(out, tmp_path / "bundle")
+    bundle = Tuned.from_run(out).save(tmp_path / "bundle")
     beside = json.loads((out / "metrics.json").read_text())["baselines"]
     found = {figure.name: figure for figure in bundle.figures}
     difference = found["accuracy, the model minus TF-IDF"]
@@ -158,7 +156,7 @@ def of_letters(folder: Path, answer: Callable[[str], str], **options: Any) -> st
 def test_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:
     """An export warns that a classifier collapsed which answers only one of eight labels."""
     told = of_letters(tmp_path, lambda _: "a")
-    bundle = read_bundle(tmp_path / "bundle")
+    bundle = Tuned.load(tmp_path / "bundle")
     (share,) = [figure for figure in bundle.figures if figure.name == LABELS_ANSWERED]
     assert (share.estimate, share.rows) == (1 / 8, 16)
     warning = "Collapsed: only 12% of the labels that occur in the rows were ever answered."
@@ -177,14 +175,16 @@ def test_export_warns_of_low_label_mass(tmp_path: Path) -> None:
 def test_a_history_keeps_a_thousand_confidences() -> None:
     """A history keeps at most 1,000 confidences, evenly spaced, with the lowest and the highest."""
     values = [n / 4000 for n in range(4001)]
-    history = _history(predictions(*((value, True) for value in reversed(values)), (None, False)), LABELS)
+    history = PredictionHistory.of(
+        predictions(*((value, True) for value in reversed(values)), (None, False)), LABELS
+    )
     kept = history.confidence
     assert history.rows == 4002
     assert (len(kept), kept[0], kept[-1]) == (1000, 0.0, 1.0)
     assert list(kept) == sorted(kept)
     assert max(after - before for before, after in itertools.pairwise(kept)) < 0.0015
     few = predictions(*((value, True) for value in values[:1000]))
-    assert len(_history(few, LABELS).confidence) == 1000
+    assert len(PredictionHistory.of(few, LABELS).confidence) == 1000
 
 
 def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:
@@ -193,8 +193,8 @@ def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "calibrator.json").write_text("{}")
     with pytest.raises(StateError, match=r"expected calibration\.json beside calibrator\.json"):
-        export(
-            tmp_path / "run", tmp_path / "new", task=tmp_path / "task.toml", calibration=tmp_path / "other"
+        Tuned.from_run(tmp_path / "run", task=tmp_path / "task.toml", calibration=tmp_path / "other").save(
+            tmp_path / "new"
         )
 
 
@@ -202,7 +202,7 @@ def test_figures_count_what_the_bundle_accepts(tmp_path: Path) -> None:
     """The figures of a calibrated bundle count the rows that `decide` accepts."""
     packed(tmp_path, [{**row, "answer": "cat" if "cat" in row["input"] else "dog"} for row in ROWS])
     run("calibrate", tmp_path / "run", "--out", tmp_path / "run", "--target-accuracy", 0.5)
-    bundle = export(tmp_path / "run", tmp_path / "calibrated", task=tmp_path / "task.toml")
+    bundle = Tuned.from_run(tmp_path / "run", task=tmp_path / "task.toml").save(tmp_path / "calibrated")
     rows = prediction_rows(tmp_path / "run")
     accepted = [
         row
@@ -213,7 +213,7 @@ def test_figures_count_what_the_bundle_accepts(tmp_path: Path) -> None:
     assert figures["accepted answers, share of the rows"].estimate == len(accepted) / len(rows)
     right = sum(row["correct"] for row in accepted)
     assert figures["accepted answers, accuracy"].estimate == pytest.approx(right / len(accepted))
-    assert read_bundle(tmp_path / "calibrated").figures == bundle.figures
+    assert Tuned.load(tmp_path / "calibrated").figures == bundle.figures
 
 
 def test_export_prints_what_it_made(tmp_path: Path) -> None:

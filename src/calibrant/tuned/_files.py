@@ -16,12 +16,12 @@ from typing import Annotated, Any, Final
 
 import pydantic
 
-from calibrant.assembly._task_record import checked_record
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import decoding_problem, without_doubles
 from calibrant.core._sections import Section
+from calibrant.tuned._task_record import BUNDLE as MANIFEST
+from calibrant.tuned._task_record import checked_record
 
-MANIFEST: Final = "manifest.json"
 _KIND: Final = "calibrant bundle"
 _VERSION: Final = 1
 _REQUIRED: Final = (
@@ -194,18 +194,6 @@ def read_folder(path: Path) -> tuple[Manifest, dict[str, Any]]:
         text = _read_listed_file(path / name, entry)
         content[name] = parse_json(text, path / name) if name.endswith(".json") else text
     return manifest, content
-
-
-def folder_texts(path: Path) -> dict[str, str]:
-    """Return the texts of a bundle's files by name, without the manifest, for `write_folder`.
-
-    Raises
-    ------
-    StateError
-        As `read_folder`.
-    """
-    manifest = _read_manifest(path)
-    return {name: _read_listed_file(path / name, entry) for name, entry in manifest.files.items()}
 
 
 def _read_manifest(path: Path) -> Manifest:

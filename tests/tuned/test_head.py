@@ -12,11 +12,11 @@ import pytest
 import calibrant
 from biased_model import LABELS, biased, biased_task, place, search
 from bundle_runs import run
-from calibrant.assembly import export, read_bundle
 from calibrant.core import StateError
 from calibrant.heads import Head
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
+from calibrant.tuned import Tuned
 
 TEXTS = [f"other {n}" for n in range(20)]
 
@@ -57,7 +57,7 @@ def test_a_bundle_answers_as_the_run_did(
     kind: str, searched: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """A loaded bundle answers as the classifier with the head, and holds the same head."""
-    bundle = export(request.getfixturevalue(kind), tmp_path / "bundle")
+    bundle = Tuned.from_run(request.getfixturevalue(kind)).save(tmp_path / "bundle")
     classifier = with_head(searched)
     assert bundle.head is not None
     assert classifier.head is not None
@@ -78,21 +78,21 @@ def test_a_bundle_answers_as_the_run_did(
 
 def test_an_altered_head_is_refused(searched: Path, tmp_path: Path) -> None:
     """A changed head raises StateError, in the bundle and in the run."""
-    export(searched, tmp_path / "bundle")
+    Tuned.from_run(searched).save(tmp_path / "bundle")
     path = tmp_path / "bundle" / "head.json"
     text = path.read_text()
     for damage in (text[:50], text.replace("0.", "1.", 1), ""):
         path.write_text(damage)
         with pytest.raises(StateError, match=r"head\.json"):
-            read_bundle(tmp_path / "bundle")
+            Tuned.load(tmp_path / "bundle")
     path.unlink()
     with pytest.raises(StateError, match=r"head\.json"):
-        read_bundle(tmp_path / "bundle")
+        Tuned.load(tmp_path / "bundle")
     record = json.loads((searched / "head.json").read_text())
     del record["state"]["model"]
     (searched / "head.json").write_text(json.dumps(record))
     with pytest.raises(StateError, match=r"head.*damaged"):
-        export(searched, tmp_path / "again")
+        Tuned.from_run(searched).save(tmp_path / "again")
 
 
 def test_a_run_without_its_head_is_refused(searched: Path, evaluated: Path, tmp_path: Path) -> None:
@@ -100,4 +100,4 @@ def test_a_run_without_its_head_is_refused(searched: Path, evaluated: Path, tmp_
     for directory in (searched, evaluated):
         (directory / "head.json").unlink()
         with pytest.raises(StateError, match=r"expected head\.json"):
-            export(directory, tmp_path / "bundle")
+            Tuned.from_run(directory).save(tmp_path / "bundle")

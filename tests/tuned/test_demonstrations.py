@@ -12,7 +12,7 @@ import pytest
 
 import calibrant
 from bundle_runs import run
-from calibrant.assembly import export, open_classifier, read_bundle
+from calibrant.assembly import open_classifier
 from calibrant.cli._commands import Evaluate
 from calibrant.cli._evaluate import _opening
 from calibrant.cli._prompted import Source
@@ -20,6 +20,7 @@ from calibrant.core import ConfigurationError, StateError, Task
 from calibrant.core._limits import Limits
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.testing import FakeClient
+from calibrant.tuned import Tuned
 
 WriteTask = Callable[..., Path]
 LABELS = ["cat", "dog"]
@@ -73,7 +74,7 @@ def test_workers_show_the_same_demonstrations(task: Path, client: FakeClient, tm
     options = Evaluate(Path("task.toml"), out=tmp_path / "run")
     read = Task.from_file(task, splits=())
     with calibrant.Classifier.from_task(read) as classifier:
-        source = Source(task=read, bundle=None, options=options)
+        source = Source(task=read, tuned=None, options=options)
         opening = pickle.loads(pickle.dumps(_opening(source, options, classifier)))  # noqa: S301
         expected = classifier.describe()
     for split in ("train", "validation", "test"):
@@ -93,7 +94,7 @@ def test_classify_shows_demonstrations(task: Path, client: FakeClient) -> None:
 
 def test_a_bundle_answers_as_the_run_did(task: Path, evaluated: Path, tmp_path: Path) -> None:
     """A loaded bundle answers as the run did after the task's data files are deleted."""
-    bundle = export(evaluated, tmp_path / "bundle")
+    bundle = Tuned.from_run(evaluated).save(tmp_path / "bundle")
     with calibrant.Classifier.from_task(Task.from_file(task)) as classifier:
         expected, fingerprint = classifier.classify_many(TEXTS), classifier.fingerprint()
     assert bundle.fingerprint.to_record() == fingerprint.to_record()
@@ -112,7 +113,7 @@ def test_export_without_texts_drops_their_figures(
     """A bundle exported with --no-texts holds no demonstrations, and has the plain prompt's fingerprint."""
     run("calibrate", evaluated, "--out", evaluated, "--seed", 1)
     run("export", evaluated, "--out", tmp_path / "bundle", "--no-texts")
-    bundle = read_bundle(tmp_path / "bundle")
+    bundle = Tuned.load(tmp_path / "bundle")
     assert not (tmp_path / "bundle" / "demonstrations.jsonl").exists()
     assert "train 0" not in "".join(path.read_text() for path in (tmp_path / "bundle").iterdir())
     assert bundle.figures == ()
@@ -127,7 +128,9 @@ def test_export_without_texts_drops_their_figures(
         assert loaded.fingerprint().to_record() == bundle.fingerprint.to_record()
         loaded.classify("train 0 meow")
     assert client.requests[asked].messages[0]["content"] == "Which animal?"
-    assert export(evaluated, tmp_path / "with").fingerprint.digest() != bundle.fingerprint.digest()
+    assert (
+        Tuned.from_run(evaluated).save(tmp_path / "with").fingerprint.digest() != bundle.fingerprint.digest()
+    )
 
 
 def test_no_texts_changes_nothing_without_demonstrations(
@@ -136,26 +139,26 @@ def test_no_texts_changes_nothing_without_demonstrations(
     """Without demonstrations, a bundle exported without texts has the same digest as one with texts."""
     run("evaluate", write_task(), "--out", tmp_path / "run", "--no-cache")
     assert client.requests
-    plain = export(tmp_path / "run", tmp_path / "one")
-    assert export(tmp_path / "run", tmp_path / "two", texts=False).digest == plain.digest
+    plain = Tuned.from_run(tmp_path / "run").save(tmp_path / "one")
+    assert Tuned.from_run(tmp_path / "run", texts=False).save(tmp_path / "two").digest == plain.digest
 
 
 def test_changed_demonstrations_are_refused(evaluated: Path, tmp_path: Path) -> None:
     """Changed or missing texts raise StateError, in the run and in the bundle."""
-    export(evaluated, tmp_path / "bundle")
+    Tuned.from_run(evaluated).save(tmp_path / "bundle")
     rows = evaluated / "demonstrations.jsonl"
     text = rows.read_text()
     for damage in (text.replace("meow", "miau", 1), text.split("\n", 1)[1], ""):
         rows.write_text(damage)
         with pytest.raises(StateError):
-            export(evaluated, tmp_path / "again")
+            Tuned.from_run(evaluated).save(tmp_path / "again")
     rows.unlink()
     with pytest.raises(StateError, match=r"demonstrations\.jsonl"):
-        export(evaluated, tmp_path / "again")
+        Tuned.from_run(evaluated).save(tmp_path / "again")
     inside = tmp_path / "bundle" / "demonstrations.jsonl"
     inside.write_text(text.replace("meow", "miau", 1))
     with pytest.raises(StateError, match=r"demonstrations\.jsonl"):
-        read_bundle(tmp_path / "bundle")
+        Tuned.load(tmp_path / "bundle")
 
 
 def test_classify_uses_demonstrations_of_a_search(

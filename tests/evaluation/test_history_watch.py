@@ -1,50 +1,47 @@
-"""Tests of the drift of new predictions against a bundle's history."""
+"""Tests of the drift of new predictions against a history."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from bundle_runs import run
-from calibrant.assembly import Bundle, export
-from calibrant.assembly._bundle import BundleHistory
-from calibrant.assembly._bundle_drift import BundleDrift, BundleWatch
-from calibrant.core import Prediction
+from calibrant.core import Prediction, Task
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import LogprobSpace
+from calibrant.evaluation._history_watch import HistoryDrift, HistoryWatch
+from calibrant.tuned import PredictionHistory, RecordedTask, Tuned
 
-Drift = Callable[..., BundleDrift]
+Drift = Callable[..., HistoryDrift]
 
 
 @pytest.fixture
-def drift(write_task: Callable[..., Path], opened: dict[str, Any], tmp_path: Path) -> Drift:
+def drift() -> Drift:
     """Return a function that compares labels and confidences with a history."""
-    task = write_task(extra='[model]\nname = "small"\n', test=[{"input": "meow", "answer": "cat"}])
-    run("evaluate", task, "--out", tmp_path / "run", "--no-cache")
-    opened.clear()
-    bundle: Bundle = export(tmp_path / "run", tmp_path / "bundle")
+    task = Task(name="animals", labels=["cat", "dog"], prompt="Which animal?")
+    asked = Fingerprint(prompt=task.prompt, model="small", space=LogprobSpace.MASKED, labels=task.labels)
+    tuned = Tuned(tasks=(RecordedTask(task=task),), fingerprint=asked)
 
     def compare(
         then: Mapping[str, int],
         now: Mapping[str, int],
         confidences: tuple[Sequence[float], Sequence[float]] | None = None,
         block: int = 100,
-    ) -> BundleDrift:
+    ) -> HistoryDrift:
         labels = [label for label, count in now.items() for _ in range(count)]
         earlier, later = confidences or ([0.5] * sum(then.values()), [0.5] * len(labels))
-        history = BundleHistory(rows=sum(then.values()), labels=dict(then), confidence=tuple(earlier))
-        watch = BundleWatch(replace(bundle, history=history))
+        history = PredictionHistory(rows=sum(then.values()), labels=dict(then), confidence=tuple(earlier))
+        watch = HistoryWatch(replace(tuned, history=history))
         found = [Prediction(label=label, confidence=c) for label, c in zip(labels, later, strict=True)]
         decided = [
             decision
             for start in range(0, len(found), block)
             for decision in watch.decide_many(found[start : start + block])
         ]
-        assert decided == bundle.decide_many(found)
+        assert decided == tuned.decide_many(found)
         return watch.drift()
 
     return compare

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.assembly import _bundle_files, export, read_bundle
-from calibrant.assembly._task_record import record_run
 from calibrant.core import ConfigurationError, StateError, Task
+from calibrant.tuned import Tuned, _files
+from calibrant.tuned._task_record import record_run
 from packed import packed
 
 ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(6)]
@@ -42,7 +42,7 @@ def modes(folder: Path) -> set[int]:
 @pytest.mark.usefixtures("_private")
 def test_a_private_umask_makes_a_private_bundle(run: Path, tmp_path: Path) -> None:
     """Under a private umask, the folder of a bundle is 700 and its files are 600."""
-    export(run, tmp_path / "mine")
+    Tuned.from_run(run).save(tmp_path / "mine")
     assert modes(tmp_path / "mine") == {0o700, 0o600}
 
 
@@ -52,7 +52,7 @@ def test_an_interrupted_export_leaves_nothing(
 ) -> None:
     """An interrupt before a file or during the final check leaves no new file."""
     written = []
-    whole = _bundle_files._write
+    whole = _files._write
 
     def write(path: Path, data: bytes) -> None:
         if len(written) == moment:
@@ -60,16 +60,16 @@ def test_an_interrupted_export_leaves_nothing(
         written.append(path)
         whole(path, data)
 
-    monkeypatch.setattr(_bundle_files, "_write", write)
+    monkeypatch.setattr(_files, "_write", write)
     before = set(tmp_path.iterdir())
     if moment == 8:  # manifest and seven files are written by then
         with monkeypatch.context() as patched:
-            patched.setattr("calibrant.assembly._bundle_export.read_bundle", _interrupted)
+            patched.setattr("calibrant.tuned._folder.read", _interrupted)
             with pytest.raises(KeyboardInterrupt):
-                export(run, tmp_path / "new")
+                Tuned.from_run(run).save(tmp_path / "new")
     else:
         with pytest.raises(KeyboardInterrupt):
-            export(run, tmp_path / "new")
+            Tuned.from_run(run).save(tmp_path / "new")
     assert set(tmp_path.iterdir()) == before
 
 
@@ -86,11 +86,11 @@ def test_a_folder_filled_meanwhile_is_kept(
 
     def filled(folder: Path) -> object:
         (place / "notes.txt").write_text("mine")
-        return read_bundle(folder)
+        return Tuned.load(folder)
 
-    monkeypatch.setattr("calibrant.assembly._bundle_export.read_bundle", filled)
+    monkeypatch.setattr("calibrant.tuned._folder.read", filled)
     with pytest.raises(StateError, match="place: cannot be written"):
-        export(run, place)
+        Tuned.from_run(run).save(place)
     assert [path.name for path in place.iterdir()] == ["notes.txt"]
     assert not list(tmp_path.glob(".place*"))
 
@@ -99,10 +99,10 @@ def test_a_folder_filled_meanwhile_is_kept(
 def test_impossible_destinations_are_refused(run: Path, tmp_path: Path, place: str) -> None:
     """Names that are too long, hold a null character or lie in a file raise our errors."""
     with pytest.raises((ConfigurationError, StateError), match=r"choose another (place|folder)"):
-        export(run, tmp_path / place)
+        Tuned.from_run(run).save(tmp_path / place)
 
 
 def test_an_impossible_run_is_refused(tmp_path: Path) -> None:
     """A path that is too long raises StateError."""
     with pytest.raises(StateError, match="cannot be read"):
-        export("x" * 5000, tmp_path / "new")
+        Tuned.from_run("x" * 5000).save(tmp_path / "new")

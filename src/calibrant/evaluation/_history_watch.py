@@ -1,22 +1,18 @@
-"""Drift of new predictions against those of a bundle's run."""
+"""Drift of new predictions against the history of a tuned classifier."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._composite import CompositeLabels
+from calibrant.core._prediction import Prediction
 from calibrant.evaluation._drift import Drift, measure_drift
-
-if TYPE_CHECKING:
-    from calibrant.assembly._bundle import Bundle
-    from calibrant.assembly._decision import Decision
-    from calibrant.core._prediction import Prediction
+from calibrant.heads._tuned import Decision, Tuned, single_labels
 
 _SAMPLE: Final = 1000  # confidences compared
 _PERMUTATIONS: Final = 9_999
@@ -29,8 +25,8 @@ _LEAST: Final = 0.05  # distances below it are no news, however many rows show t
 
 
 @dataclass(frozen=True, kw_only=True)
-class BundleDrift:
-    """Distances of labels and confidence from the bundle's history.
+class HistoryDrift:
+    """Distances of labels and confidence from the history.
 
     Attributes
     ----------
@@ -99,43 +95,41 @@ def _word(*, drifted: bool) -> str:
     return "warning: drift" if drifted else "no drift"
 
 
-class BundleWatch:
-    """Decisions of a bundle, comparing labels and confidence with its history on the way.
+class HistoryWatch:
+    """Decisions of a tuned classifier, comparing labels and confidence with its history on the way.
 
     Parameters
     ----------
-    bundle : Bundle
+    tuned : Tuned
         Decides, and has a history of at least one row.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
-        self._bundle = bundle
+    def __init__(self, tuned: Tuned) -> None:
+        self._tuned = tuned
         self._labels = Counter[str]()
         self._confidence = np.empty(0)
         self._keys = np.empty(0)  # random: values with the least ones are a uniform sample
         self._rng = np.random.default_rng(0)
 
     def decide_many(self, predictions: Sequence[Prediction]) -> Sequence[Decision]:
-        """Return the decisions of `Bundle.decide_many`, and remember the predictions."""
-        labels = self._bundle.labels
+        """Return the decisions of `Tuned.decide_many`, and remember the predictions."""
+        labels = self._tuned.labels
         for found in predictions:
             if found.label is not None:
-                self._labels.update(
-                    labels.decisions(found.label) if isinstance(labels, CompositeLabels) else [found.label]
-                )
+                self._labels.update(single_labels(found.label, labels))
         given = [found.confidence for found in predictions if found.confidence is not None]
         values, keys = np.append(self._confidence, given), np.append(self._keys, self._rng.random(len(given)))
         kept = np.argsort(keys)[:_SAMPLE]
         self._confidence, self._keys = values[kept], keys[kept]
-        return self._bundle.decide_many(predictions)
+        return self._tuned.decide_many(predictions)
 
-    def drift(self) -> BundleDrift:
+    def drift(self) -> HistoryDrift:
         """Return the drift of all predictions decided on so far."""
-        history = self._bundle.history
+        history = self._tuned.history
         names = sorted({*self._labels, *history.labels})
         table = np.array([[found.get(name, 0) for name in names] for found in (history.labels, self._labels)])
         then, now = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
-        return BundleDrift(
+        return HistoryDrift(
             rows=int(table[1].sum()),
             history=int(table[0].sum()),
             shares={name: (float(a), float(b)) for name, a, b in zip(names, then, now, strict=True)},

@@ -11,11 +11,11 @@ import pytest
 
 import calibrant
 from bundle_runs import run
-from calibrant.assembly import export
 from calibrant.cascade import Cascade
 from calibrant.core import Client
 from calibrant.core._records import prediction_to_record
 from calibrant.testing import FakeClient
+from calibrant.tuned import Tuned
 from command_line import prediction_rows
 
 WriteTask = Callable[..., Path]
@@ -77,7 +77,7 @@ def test_the_best_prompt_replaces_all_prompts(
 ) -> None:
     """The bundle repeats the search's test rows, steps and verdicts included."""
     rows = searched(write_task(extra=extra, train=TRAIN), tmp_path / "run")
-    bundle = export(tmp_path / "run", tmp_path / "bundle")
+    bundle = Tuned.from_run(tmp_path / "run").save(tmp_path / "bundle")
     asked.clear()
     classifier = calibrant.load(tmp_path / "bundle")
     assert isinstance(classifier, Cascade) is (extra == CASCADE)
@@ -98,17 +98,3 @@ def test_the_best_prompt_replaces_all_prompts(
     }
     assert prompts == {bundle.prompt}
     assert "Answer:" in bundle.prompt
-
-
-@pytest.mark.usefixtures("asked")
-def test_a_search_of_an_earlier_version_is_exported(write_task: WriteTask, tmp_path: Path) -> None:
-    """A search result without `chosen` and answered labels can be exported with all its figures."""
-    searched(write_task(extra='\n[model]\nname = "small"\n', train=TRAIN), tmp_path / "run")
-    path = tmp_path / "run" / "result.json"
-    record = {**json.loads(path.read_text()), "improved": True}  # which meant that another prompt was chosen
-    for part in (record, record["seed_prompt"], record["best_prompt"]):
-        for name in ("validated", "chosen", "macro_f1", "answered_labels"):
-            part.pop(name, None)
-    path.write_text(json.dumps(record))
-    names = {figure.name for figure in export(tmp_path / "run", tmp_path / "bundle").figures}
-    assert {"test accuracy, this minus first prompt", "labels answered, share of those in the rows"} <= names

@@ -1,0 +1,648 @@
+"""Tuned classifiers: what a search or a fit found, as one value."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Self, TypeAlias, cast
+
+import numpy as np
+import pydantic
+
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._lazy import supplied
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._predictor import Predictor
+from calibrant.core._sections import Number, Section, Share
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from calibrant.calibration._calibrators import ConfidenceCalibrator
+    from calibrant.calibration._prior import LabelPriorCorrection
+    from calibrant.core._completion import Client
+    from calibrant.core._fingerprint import Fingerprint
+    from calibrant.core._labels import LabelSet
+    from calibrant.core._limits import Limits
+    from calibrant.core._records import Journal
+    from calibrant.core._rows import TextWithContext
+    from calibrant.core._task import RecordedTask, Task
+    from calibrant.heads._head import Head
+
+Rule: TypeAlias = Literal["certified", "suggested", "given", "cascade"]
+DecidedBy: TypeAlias = Literal["confidence", "calibrated", "cascade"]
+
+# Of `Classifier.describe`, without the server's address, which may differ between machines.
+DESCRIBED: Final = (
+    "model",
+    "options",
+    "method",
+    "response_format",
+    "top_logprobs",
+    "prompt",
+    "user_template",
+    "label_prior",
+)
+DESCRIBED_SOMETIMES: Final = ("head", "demonstrations")
+_HISTORY: Final = 1000  # confidences that are kept
+_Rows: TypeAlias = Annotated[int, pydantic.Field(strict=True, ge=0)]
+
+
+class Figure(Section):
+    """Figure measured on labelled rows.
+
+    Attributes
+    ----------
+    name : str
+        Name of the figure.
+    estimate : float
+        Its value.
+    lower, upper, level : float or None
+        Its confidence interval, and the interval's level in (0, 1); None without an interval.
+    rows : int
+        Rows it was measured on.
+
+    Examples
+    --------
+    >>> from calibrant.tuned import Figure
+    >>> Figure(name="accuracy, all rows", estimate=0.9, rows=100).lower is None
+    True
+    """
+
+    name: str
+    estimate: Number
+    lower: Number | None = None
+    upper: Number | None = None
+    level: Number | None = None
+    rows: _Rows
+
+
+class PredictionHistory(Section):
+    """Distribution of measured predictions, with which later ones are compared.
+
+    Attributes
+    ----------
+    rows : int, default 0
+        Number of rows.
+    labels : mapping of str to int
+        Rows by predicted label; where an answer holds several, by each of them.
+    confidence : tuple of float
+        Confidences in [0, 1], ascending: all of them, or a thousand evenly spaced quantiles.
+
+    Examples
+    --------
+    >>> from calibrant.tuned import PredictionHistory
+    >>> PredictionHistory(rows=3, labels={"cat": 2, "dog": 1}, confidence=(0.6, 0.7, 0.9)).labels["cat"]
+    2
+    """
+
+    rows: _Rows = 0
+    labels: dict[str, _Rows] = pydantic.Field(default_factory=dict)
+    confidence: tuple[Share, ...] = ()
+
+    @classmethod
+    def of(
+        cls, answers: Sequence[str | None], confidence: NDArray[np.float64], *, labels: LabelSet
+    ) -> PredictionHistory:
+        """Return the distribution of predictions.
+
+        Parameters
+        ----------
+        answers : sequence of str or None
+            Predicted labels; None for a row without one.
+        confidence : ndarray of shape (n,)
+            In [0, 1]; NaN for a row without one.
+        labels : LabelSet
+            The legal labels.
+        """
+        known = np.sort(confidence[~np.isnan(confidence)])
+        if len(known) > _HISTORY:
+            places = np.linspace(0, len(known) - 1, _HISTORY).round()
+            known = known[places.astype(np.intp)]
+        counts: Counter[str] = Counter()
+        for answer in answers:
+            if answer is not None:
+                counts.update(single_labels(answer, labels))
+        by_label = dict(sorted(counts.items()))
+        return cls(rows=len(answers), labels=by_label, confidence=tuple(known.tolist()))
+
+
+def single_labels(answer: str, labels: LabelSet) -> Sequence[str]:
+    """Return the labels that an answer holds: itself, unless answers hold several."""
+    return list(labels.decisions(answer)) if isinstance(labels, CompositeLabels) else [answer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """Decision on a prediction: accept, review, or None if no rule applies.
+
+    Attributes
+    ----------
+    accepted : bool or None
+        False sends it to review; None where there is no threshold and the models gave no verdict.
+    confidence : float or None
+        The prediction's own, in [0, 1].
+    calibrated : float or None
+        Calibrated confidence, the expected share of right answers; None without a calibrator.
+    threshold : float or None
+        Lowest accepted value of the number in `decided_by`; None if no answer is accepted, or nothing was
+        compared.
+    rule : {"certified", "suggested", "given", "cascade"} or None
+        Origin of the threshold; ``cascade`` stands for the thresholds between its models.
+    decided_by : {"confidence", "calibrated", "cascade"} or None
+        Number compared with the threshold, or ``cascade`` if the cascade's thresholds decided. None without a
+        threshold, a label or a confidence.
+
+    Examples
+    --------
+    >>> from calibrant.tuned import Decision
+    >>> compared = {"rule": "given", "decided_by": "confidence", "threshold": 0.8}
+    >>> Decision(accepted=False, confidence=0.7, calibrated=None, **compared).name
+    'review'
+    """
+
+    accepted: bool | None
+    confidence: float | None
+    calibrated: float | None
+    threshold: float | None
+    rule: Rule | None
+    decided_by: DecidedBy | None
+
+    @property
+    def name(self) -> Literal["accepted", "review"] | None:
+        """Return ``accepted``, ``review``, or None if no rule applies."""
+        if self.accepted is None:
+            return None
+        return "accepted" if self.accepted else "review"
+
+    @property
+    def final_confidence(self) -> float | None:
+        """Return the calibrated confidence, or without a calibrator the prediction's own."""
+        return self.confidence if self.calibrated is None else self.calibrated
+
+
+def rule_of(
+    thresholds: Mapping[str, Any], *, accept_suggested: bool = False
+) -> tuple[Rule | None, float | None]:
+    """Return the rule that accepts predictions, and the lowest confidence that it accepts.
+
+    Parameters
+    ----------
+    thresholds : mapping
+        As `Tuned.thresholds`.
+    accept_suggested : bool, default False
+        True to accept by the suggested threshold, which promises nothing, where nothing is certified.
+    """
+    certified, suggested = thresholds["certified"], thresholds["suggested"]
+    if certified is not None:
+        return "certified", certified["threshold"]
+    if accept_suggested and suggested is not None:
+        return "suggested", suggested["high"]
+    if thresholds["certification"] is not None:
+        return "certified", None
+    return None, None
+
+
+def thresholds_of(calibration: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the thresholds of a calibration, as in ``calibration.json``; None and "" without one."""
+    record = calibration or {}
+    return {
+        "suggested": record.get("thresholds"),
+        "no_suggestion": record.get("no_thresholds", ""),
+        "certified": record.get("certified"),
+        "certification": record.get("certification"),
+    }
+
+
+class OpenedPredictor(Predictor, Protocol):
+    """Predictor of an opened `Tuned`: a context manager that classifies texts."""
+
+    def classify(self, text: str | TextWithContext) -> Prediction:
+        """Return the prediction of one text."""
+
+    def classify_many(self, texts: Iterable[str | TextWithContext]) -> list[Prediction]:
+        """Return the predictions of texts, in their order."""
+
+    def __enter__(self) -> Self:
+        """Return the predictor itself."""
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+
+
+class TunedFiles(Protocol):
+    """Protocol of readers, writers and openers of tuned classifiers; `calibrant.tuned` supplies one."""
+
+    def save(self, tuned: Tuned, folder: str | Path) -> Tuned:
+        """See `Tuned.save`."""
+
+    def read(self, folder: str | Path) -> Tuned:
+        """See `Tuned.load`."""
+
+    def from_run(
+        self,
+        run: str | Path,
+        *,
+        task: Task | str | Path | None,
+        model: str | None,
+        calibration: str | Path | None,
+        texts: bool,
+    ) -> Tuned:
+        """See `Tuned.from_run`."""
+
+    def open_tuned(
+        self,
+        tuned: Tuned,
+        *,
+        model: str | Client | Callable[..., Any] | None,
+        options: Mapping[str, Any] | None,
+        limits: Limits | None,
+        journal: Journal | None,
+        router_state: str | None,
+    ) -> OpenedPredictor:
+        """See `Tuned.open`."""
+
+
+def _files() -> TunedFiles:
+    return cast("TunedFiles", supplied("tuned classifiers"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """A tuned classifier: models, prompt, corrections and thresholds, with measured figures.
+
+    Attributes
+    ----------
+    tasks : tuple of RecordedTask
+        Models and their settings; several tasks for the models of a plan. The training rows of the first are the
+        demonstrations of its prompts.
+    fingerprint : Fingerprint
+        Prompt, model and labels that correction, calibrator and thresholds belong to.
+    plan : mapping or None, default None
+        Plan of a cascade over `tasks`, as JSON values of a `calibrant.cascade.CascadePlan`.
+    prompt_for_all : bool, default False
+        True if `prompt` replaces the own prompts of a cascade's models.
+    description : mapping or None, default None
+        Result of `Classifier.describe` when it was measured; None if that is unknown.
+    prior_correction : LabelPriorCorrection or None, default None
+        Divided out of every prediction.
+    head : Head or None, default None
+        Maps the model's distributions to the final ones; replaces the label prior.
+    calibrator : ConfidenceCalibrator or None, default None
+        Of the confidence in the predicted label.
+    thresholds : mapping
+        ``suggested``, ``certified`` and ``certification`` as in ``calibration.json``; each may be None.
+    figures : tuple of Figure, default ()
+        Figures measured on labelled rows.
+    history : PredictionHistory
+        Distribution of the predictions on these rows.
+    path : Path or None, default None
+        Folder or run that it was read from.
+    calibrant : str
+        Version of calibrant that wrote the folder; by default this one.
+    digest : str or None, default None
+        SHA-256 of the folder, 64 hexadecimal digits; None if it was not read from one.
+    accept_suggested : bool, default False
+        True to accept by the suggested threshold, which promises nothing; see `accepting_suggested`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant import BatchEvaluator, Classifier, Example, Task
+    >>> from calibrant.testing import FakeClient, fake_model
+    >>> from calibrant.tuned import Tuned
+    >>> run = tempfile.mkdtemp()
+    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?")
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9)}, field="label", name="fake/pets")
+    >>> with fake_model("fake/pets", fake) as name:
+    ...     classifier = Classifier.from_task(task, model=name)
+    ...     _ = BatchEvaluator(classifier).evaluate([Example(input="purrs", answer="cat")], out=run)
+    ...     tuned = Tuned.from_run(run, task=task, model=name)
+    ...     with tuned.open() as opened:
+    ...         decision = tuned.decide(opened.classify("purrs"), threshold=0.95)
+    >>> tuned.name, tuned.fingerprint.model, decision.accepted
+    ('pets', 'fake/pets', False)
+    """
+
+    tasks: tuple[RecordedTask, ...]
+    fingerprint: Fingerprint
+    plan: Mapping[str, Any] | None = None
+    prompt_for_all: bool = False
+    description: Mapping[str, Any] | None = None
+    prior_correction: LabelPriorCorrection | None = None
+    head: Head | None = None
+    calibrator: ConfidenceCalibrator | None = None
+    thresholds: Mapping[str, Any] = dataclasses.field(default_factory=lambda: thresholds_of(None))
+    figures: tuple[Figure, ...] = ()
+    history: PredictionHistory = dataclasses.field(default_factory=PredictionHistory)
+    path: Path | None = None
+    calibrant: str = dataclasses.field(default_factory=lambda: metadata.version("calibrant"))
+    digest: str | None = None
+    accept_suggested: bool = False
+
+    @property
+    def task(self) -> Task:
+        """The task; of a plan, that of its first model."""
+        return self.tasks[0].task
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task.name
+
+    @property
+    def labels(self) -> LabelSet:
+        """The labels."""
+        return self.task.labels
+
+    @property
+    def field(self) -> str:
+        """JSON path of the label in an answer."""
+        return self.task.field
+
+    @property
+    def prompt(self) -> str:
+        """The system prompt."""
+        return self.task.prompt
+
+    @property
+    def user_template(self) -> str | None:
+        """Template of the user message; None sends the text alone."""
+        return self.task.user_template
+
+    @property
+    def place(self) -> str:
+        """Path it was read from, or else its name, for messages."""
+        return self.name if self.path is None else str(self.path)
+
+    @property
+    def rule(self) -> tuple[Rule | None, float | None]:
+        """Rule that accepts predictions, and the lowest accepted confidence; (None, None) without thresholds.
+
+        If a certificate was requested and none was found, nothing is accepted. A suggested threshold, which promises
+        nothing, counts where it was asked for by `accepting_suggested`.
+        """
+        return rule_of(self.thresholds, accept_suggested=self.accept_suggested)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tuned:
+        """Read a bundle and check all of it, without opening a model.
+
+        Parameters
+        ----------
+        folder : str or Path
+            The folder that `save` or `calibrant export` wrote. It holds no code, and none is run.
+
+        Raises
+        ------
+        StateError
+            The folder is no bundle, is of another version, was changed after it was written, or has parts that do not
+            belong together.
+        """
+        return _files().read(folder)
+
+    @classmethod
+    def from_run(
+        cls,
+        run: str | Path,
+        *,
+        task: Task | str | Path | None = None,
+        model: str | None = None,
+        calibration: str | Path | None = None,
+        texts: bool = True,
+    ) -> Tuned:
+        """Read the tuned classifier of a finished run, with its measured figures; nothing is written.
+
+        Parameters
+        ----------
+        run : str or Path
+            Directory of `calibrant optimize` (whose best prompt counts), `calibrant evaluate`, `calibrant batch` or
+            `calibrant cascade run`.
+        task : Task or path, optional
+            The task of the run, if the run did not record its settings.
+        model : str, optional
+            With `task`: the model that was asked instead of the task's own.
+        calibration : str or Path, optional
+            Directory that `calibrant calibrate` wrote; by default the run's own, if it was calibrated there.
+        texts : bool, default True
+            True to keep the demonstrations. Without them the prompts show none, and there is no head, correction,
+            calibrator, threshold or figure, as these belong to prompts with demonstrations. Texts quoted in the prompt
+            itself stay.
+
+        Raises
+        ------
+        ConfigurationError
+            The task cannot be used.
+        DataError
+            `run` holds no run, or `calibration` no calibration.
+        StateError
+            The run is unfinished or damaged, or its parts do not belong together.
+        """
+        return _files().from_run(run, task=task, model=model, calibration=calibration, texts=texts)
+
+    def save(self, folder: str | Path) -> Tuned:
+        """Write a bundle: a folder of JSON and text with a digest of each file, whole or not at all.
+
+        It holds no credentials. The only texts of rows are demonstrations, and the words of a head that looks at them.
+
+        Parameters
+        ----------
+        folder : str or Path
+            Must not exist, or be empty.
+
+        Returns
+        -------
+        Tuned
+            The value as it is read back, with the folder's `path` and `digest`.
+
+        Raises
+        ------
+        ConfigurationError
+            The folder is taken.
+        StateError
+            It cannot be written.
+        """
+        return _files().save(self, folder)
+
+    def open(
+        self,
+        *,
+        model: str | Client | Callable[..., Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        journal: Journal | None = None,
+        router_state: str | None = None,
+    ) -> OpenedPredictor:
+        """Open the classifier, with the prompt, the settings and the corrections it was measured with.
+
+        Parameters
+        ----------
+        model : str, Client or callable, optional
+            Replaces the only model, with the same settings; for weights at another place on this machine. Figures,
+            calibrator and thresholds belong to the own one.
+        options : mapping, optional
+            Credentials and settings that depend on the machine: ``api_key``, ``extra_headers``, ``api_base``,
+            ``timeout``. Of several models by model (alias or name), each with a mapping. Keys are else taken from the
+            environment, as ever.
+        limits : Limits, optional
+            Rates, budgets and deadlines.
+        journal : Journal, optional
+            Finished predictions.
+        router_state : str, optional
+            File or URL of the routing strategy's learned state. None takes the user's own router state.
+
+        Returns
+        -------
+        Classifier or Cascade
+            A `calibrant.cascade.Cascade` if several models are asked in turn. Closing it releases models and files.
+
+        Raises
+        ------
+        StateError
+            Its calls would differ from those that were measured.
+        ConfigurationError
+            An option is missing, unknown or wrong, or a model cannot be opened.
+        """
+        return _files().open_tuned(
+            self,
+            model=model,
+            options=options,
+            limits=limits,
+            journal=journal,
+            router_state=router_state,
+        )
+
+    def accepting_suggested(self) -> Tuned:
+        """Return the value with decisions by the suggested threshold, which promises nothing.
+
+        Raises
+        ------
+        ConfigurationError
+            There is no suggested threshold, or there is a certified one, which is not to be weakened.
+        """
+        found = replace(self, accept_suggested=True)
+        if found.rule[0] != "suggested":
+            got = "none" if self.thresholds["certified"] is None else "a certified one, which decides"
+            raise ConfigurationError(
+                f"{self.name}: expected a suggested threshold to accept by, got {got}: leave the option out, or "
+                "calibrate the run."
+            )
+        return found
+
+    def calibrated(self, prediction: Prediction) -> float | None:
+        """Return the calibrated confidence of a prediction, in [0, 1]; None without a confidence."""
+        return self._calibrate([prediction.confidence], [prediction.label])[0]
+
+    def decide(self, prediction: Prediction, *, threshold: float | None = None) -> Decision:
+        """Return the decision on a prediction: accept, review, or None if no rule applies.
+
+        With a calibrator, the calibrated confidence decides: a threshold that is given is compared with it, and a
+        suggested one is calibrated, too, as an answer of the same label would be. A certified threshold is compared
+        with the confidence as given, which its guarantee is about.
+
+        Parameters
+        ----------
+        prediction : Prediction
+            Of the opened classifier.
+        threshold : float in [0, 1], optional
+            Accept from this confidence on (calibrated, with a calibrator), instead of by the own threshold.
+
+        Raises
+        ------
+        ConfigurationError
+            The threshold is out of range.
+        """
+        return self.decide_many([prediction], threshold=threshold)[0]
+
+    def decide_many(
+        self, predictions: Sequence[Prediction], *, threshold: float | None = None
+    ) -> list[Decision]:
+        """Return the decisions on predictions; see `decide`."""
+        if threshold is not None and not 0.0 <= threshold <= 1.0:
+            raise ConfigurationError(
+                f"Expected a threshold in [0, 1], got {threshold!r:.80}: confidence 0.9 is 90 %."
+            )
+        rule, least = self.rule if threshold is None else ("given", threshold)
+        labels = [prediction.label for prediction in predictions]
+        calibrated = self._calibrate([prediction.confidence for prediction in predictions], labels)
+        lowest: list[float | None] = [least] * len(labels)
+        if rule == "suggested":  # calibrated, as an answer of the same label would be
+            lowest = self._calibrate(lowest, labels)
+        return [
+            self._decision(*values, rule=rule, least=least)
+            for values in zip(predictions, calibrated, lowest, strict=True)
+        ]
+
+    def _calibrate(
+        self, confidence: Sequence[float | None], labels: Sequence[str | None]
+    ) -> list[float | None]:
+        """Return the calibrated confidences in labels; None without a calibrator, a confidence or a label."""
+        found: list[float | None] = [None] * len(labels)
+        known = [
+            (place, sure, label)
+            for place, (sure, label) in enumerate(zip(confidence, labels, strict=True))
+            if sure is not None and label is not None
+        ]
+        if self.calibrator is not None and known:
+            places, given, predicted = zip(*known, strict=True)
+            for place, value in zip(places, self.calibrator.predict(given, predicted=predicted), strict=True):
+                found[place] = float(value)
+        return found
+
+    def _decision(
+        self,
+        prediction: Prediction,
+        calibrated: float | None,
+        lowest: float | None,
+        *,
+        rule: Rule | None,
+        least: float | None,
+    ) -> Decision:
+        """Return a decision; `lowest` is the threshold `least` after calibration."""
+        accepted: bool | None = None
+        decided_by: DecidedBy | None = None
+        if rule is not None:
+            sure, decided_by, least = _compare(
+                prediction.confidence, calibrated, lowest, rule=rule, least=least
+            )
+            accepted = sure and prediction.accepted is not False
+        elif prediction.accepted is not None:
+            rule, decided_by, accepted = "cascade", "cascade", prediction.accepted
+        if prediction.outcome is not Outcome.OK:
+            decided_by, accepted = None, False
+        return Decision(
+            accepted=accepted,
+            confidence=prediction.confidence,
+            calibrated=calibrated,
+            threshold=None if decided_by is None else least,
+            rule=rule,
+            decided_by=decided_by,
+        )
+
+
+def _compare(
+    confidence: float | None,
+    calibrated: float | None,
+    lowest: float | None,
+    *,
+    rule: Rule,
+    least: float | None,
+) -> tuple[bool, DecidedBy | None, float | None]:
+    """Return whether a prediction reaches a threshold, the name of the value compared, and the threshold.
+
+    Of a calibrator that maps several confidences to one value, the confidence as given breaks the tie: so a
+    suggested threshold accepts the rows that the card's figures count.
+    """
+    if confidence is None:
+        return False, None, None
+    if calibrated is None or rule == "certified" or least is None:
+        return least is not None and confidence >= least, "confidence", least
+    if rule == "given":
+        return calibrated >= least, "calibrated", least
+    assert lowest is not None  # noqa: S101 (the label is the same)
+    return (calibrated, confidence) >= (lowest, least), "calibrated", lowest
