@@ -301,7 +301,7 @@ class Cascade(BasePredictor):
             return self
         other = copy(self)
         other._walk = replace(self._walk, members=tuple(members))  # noqa: SLF001 (of its own kind)
-        other._walk.purse = self._walk.purse  # noqa: SLF001
+        other._walk.budget = self._walk.budget  # noqa: SLF001
         return other
 
     @property
