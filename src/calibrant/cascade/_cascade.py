@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from calibrant.cascade._escalation import EscalationRule, Thresholds, open_policy
 from calibrant.cascade._judge import ContextOf, Judge
-from calibrant.cascade._limits import Purse, RowLimits
+from calibrant.cascade._limits import CascadeBudget, RowLimits
 from calibrant.cascade._methods import check_evidence, check_models, method_named
 from calibrant.cascade._models import CascadeModel, EscalationOrder, escalation_places, with_names
 from calibrant.cascade._protocol import Calibrator, ConfidenceMethod
@@ -190,10 +190,10 @@ class Cascade(BasePredictor):
         self._open(walk, limits or _combined_limits(own), journal)
 
     def _open(self, walk: Walk, limits: Limits, journal: Journal | None) -> None:
-        # The purse counts rows and budgets; the gates of the members let their calls through.
-        walk.purse = Purse(limits, [member.classifier.meter for member in walk.members])
+        # The budget counts rows and costs; the gates of the members let their calls through.
+        walk.budget = CascadeBudget(limits, [member.classifier.meter for member in walk.members])
         self._walk = walk
-        self._runner = Runner(gate=walk.purse)
+        self._runner = Runner(gate=walk.budget)
         if journal is not None:
             self.use_journal(journal)
 
@@ -301,7 +301,7 @@ class Cascade(BasePredictor):
             return self
         other = copy(self)
         other._walk = replace(self._walk, members=tuple(members))  # noqa: SLF001 (of its own kind)
-        other._walk.purse = self._walk.purse  # noqa: SLF001
+        other._walk.budget = self._walk.budget  # noqa: SLF001
         return other
 
     @property

@@ -83,7 +83,7 @@ class RowLimits:
         return ""
 
 
-class Purse(Gate):
+class CascadeBudget(Gate):
     """Budget meter of a cascade; each model's own meter limits its concurrency and call rate.
 
     A row's usage includes answers that a journal held; this meter is told call by call what is paid.

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from calibrant.cascade._escalation import Policy
 from calibrant.cascade._judge import Judge
-from calibrant.cascade._limits import Purse, RowLimits
+from calibrant.cascade._limits import CascadeBudget, RowLimits
 from calibrant.cascade._methods import check_answer, task_section
 from calibrant.cascade._models import CascadeModel, EscalationOrder
 from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
@@ -136,7 +136,7 @@ class Walk:
         own; any other takes the place of every member's.
     order : str
         The order of the members.
-    purse : Purse
+    budget : CascadeBudget
         Adds up every call that is paid.
     """
 
@@ -149,7 +149,7 @@ class Walk:
     prompt: str
     user_template: str | None
     order: EscalationOrder
-    purse: Purse = field(init=False)
+    budget: CascadeBudget = field(init=False)
     _keys: QueryKeys = field(default_factory=QueryKeys, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -365,7 +365,7 @@ class Walk:
                 row.unpriced = member.label
         # An answer from a journal made no attempts, and is not paid again.
         if attempts:
-            self.purse.pay(usage, attempts)
+            self.budget.pay(usage, attempts)
         return usage
 
     @staticmethod

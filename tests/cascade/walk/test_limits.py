@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import Cascade
-from calibrant.cascade._limits import Purse, RowLimits
+from calibrant.cascade._limits import CascadeBudget, RowLimits
 from calibrant.core import (
     ConfigurationError,
     Example,
@@ -290,12 +290,12 @@ def test_limits_reach_every_model(build: Build, given: dict[str, float]) -> None
 def test_member_budgets_count_rows_under_way() -> None:
     """The budget of a member counts the expected cost of the rows that will reach it."""
     gate = Gate(Limits(max_cost=3.0))
-    purse = Purse(Limits(), [gate])
+    budget = CascadeBudget(Limits(), [gate])
     gate.charge(Usage(cost=1.0))
     for _ in range(2):
-        purse.charge(Usage())
-    assert purse.used_up(2) == ""
-    assert "max_cost of 3" in purse.used_up(4)
+        budget.charge(Usage())
+    assert budget.used_up(2) == ""
+    assert "max_cost of 3" in budget.used_up(4)
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
