@@ -83,6 +83,14 @@ class Cluster:
                 raise ConfigurationError(f"Expected {name} to be an integer of at least 1, got {value!r}.")
 
 
+def _in_process_share(limits: Limits, predictor: Predictor) -> Limits:
+    """Return the limits of a worker, which loads an engine of its own where the model runs in its process."""
+    if not predictor.in_process:
+        return limits
+    gates = predictor.with_limits(Limits()).gates
+    return replace(limits, concurrency=min(gate.concurrency for gate in gates))
+
+
 def evaluate(  # noqa: PLR0913 (keyword-only options)
     dataset: Dataset | UnlabelledTexts,
     *,
@@ -147,7 +155,7 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     StateError
         The directory holds another run, is in use or cannot be written, or the workers died again and again.
     CalibrantError
-        The directory was moved or removed during the run; the message names the directory of later answers.
+        The directory was moved or removed during the run.
 
     Examples
     --------
@@ -173,9 +181,8 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
         find_abilities(classifier, dataset, stop=stop)  # workers do not
         labels, described = classifier.labels, classifier.describe()
         opening = partial(_opened_alike, opening, method=described["method"])
-        if limits.concurrency is None and classifier.in_process:  # each worker loads its own engine
-            gates = classifier.with_limits(Limits()).gates
-            own_share = replace(own_share, concurrency=min(gate.concurrency for gate in gates))
+        if limits.concurrency is None:
+            own_share = _in_process_share(own_share, classifier)
     finally:
         classifier.close()
     inspection = inspect(dataset, labels)

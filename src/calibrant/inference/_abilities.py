@@ -36,7 +36,7 @@ Complete = Callable[[CompletionRequest], Awaitable[tuple[object, int]]]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAbilities:
-    """What decides how a model is asked.
+    """Abilities of a model that decide how it is asked.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class ModelAbilities:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
-    """What a probe has shown.
+    """Finding of a probe.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class ProbeResult:
 
 @dataclass(eq=False)
 class KnownAbilities:
-    """What is known of one server and model, or of one client; shared by all classifiers on it.
+    """Holder of the known abilities of one server and model, or of one client, which its classifiers share.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class KnownAbilities:
 
     @property
     def used(self) -> ModelAbilities:
-        """How the model is asked: by a schema and for log-probabilities as long as nothing else is known."""
+        """Abilities by which the model is asked: schema and log-probabilities as long as nothing else is known."""
         return self.known or ModelAbilities()
 
     @property
@@ -116,7 +116,7 @@ class KnownAbilities:
         return self.known is None and self.load is not None
 
     def forget(self) -> None:
-        """Remove what is kept for other processes, as it holds no longer: the next one finds out anew."""
+        """Remove the finding kept for other processes, as it holds no longer: the next one finds out anew."""
         if self.remember is not None:
             self.remember(None)
 
@@ -248,7 +248,7 @@ _by_client: WeakKeyDictionary[Client, KnownAbilities] = WeakKeyDictionary()
 
 
 def abilities_of_client(client: Client) -> KnownAbilities:
-    """Return what is known in this process of a client that a question of ours says nothing about."""
+    """Return the abilities known in this process of a client that a question of ours says nothing about."""
     try:
         return _by_client.setdefault(client, KnownAbilities())
     except TypeError:  # it has no hash, or no weak reference

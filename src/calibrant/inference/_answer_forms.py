@@ -143,7 +143,7 @@ def _text_words(schema: Mapping[str, Any], labels: Sequence[str]) -> str:
 
 
 class AskedLabels(NamedTuple):
-    """What a request's schema asks for.
+    """Labels and field that a request's schema asks for.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ class AskedLabels(NamedTuple):
 
 
 def asked_labels(request: CompletionRequest) -> AskedLabels | None:
-    """Return what the JSON schema of a request asks for first; None if it has none, or one without a field."""
+    """Return the first field that a request's JSON schema asks for; None without a schema or a field."""
     response_format = request.response_format or {}
     if response_format.get("type") != "json_schema":
         return None

@@ -497,7 +497,7 @@ def _abilities(
     *,
     given: ModelAbilities | None,
 ) -> KnownAbilities:
-    """Return what is known of a model; a question of ours tells of servers, that is of models by name."""
+    """Return the known abilities of a model; a question of ours tells of servers, that is of models by name."""
     if given is not None:
         return KnownAbilities(given)
     if is_in_process(client) or isinstance(labels, OpenLabels):

@@ -310,7 +310,7 @@ class Decoding(Method):
             return self._read(response, silent, asks_for_logprobs=request.top_logprobs > 0)
 
     def _doubt(self, error: ProviderError) -> None:
-        """Forget what was found of the model if it is refused now; the next run finds out anew."""
+        """Forget the finding about the model if it is refused now; the next run finds out anew."""
         if refuses_form(error) or isinstance(error, LogprobsUnsupportedError):
             self.reader.abilities.forget()
 

@@ -197,7 +197,7 @@ class ModelPredictor(BasePredictor):
 
     @property
     def abilities(self) -> ModelAbilities | None:
-        """What is known of how the model is asked; None until it is found out."""
+        """Known abilities of the model; None until they are found out."""
         return self.method.reader.abilities.known
 
     def with_abilities(self, abilities: ModelAbilities) -> Self:

@@ -258,7 +258,7 @@ def _space(evidence: Evidence) -> _Judgement:
 
 
 def _missing_logprobs(evidence: Evidence) -> str:
-    """Return how log-probabilities of the answers are missing; empty if they are not, or nothing was answered."""
+    """Return the way in which log-probabilities are missing; empty if they are not, or nothing was answered."""
     if not evidence.readings:
         return ""
     if evidence.refused_logprobs:

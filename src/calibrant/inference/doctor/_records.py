@@ -342,7 +342,7 @@ def known_scoring(
 
 
 def known_abilities(model: str, options: Mapping[str, Any] | None = None) -> ModelAbilities | None:
-    """Return what is known of how a setup is asked; None if that is to be found out.
+    """Return the known abilities of a setup; None if they are to be found out.
 
     A stored examination says so, or else the probe of the last 30 days: servers change.
     """
@@ -357,7 +357,7 @@ _shared: WeakValueDictionary[str, KnownAbilities] = WeakValueDictionary()
 
 
 def shared_abilities(model: str, options: Mapping[str, Any] | None = None) -> KnownAbilities:
-    """Return what is known of a server and model, which all classifiers of this process share.
+    """Return the abilities of a server and model, which all classifiers of this process share.
 
     What a probe finds is kept for other processes. Where nothing can be written, each of them makes its own.
     """
@@ -379,7 +379,7 @@ def shared_abilities(model: str, options: Mapping[str, Any] | None = None) -> Kn
 
 
 def _remembered(setup: Identity) -> ModelAbilities | None:
-    """Return what a probe of the last 30 days has found of a setup."""
+    """Return the finding of a probe of the last 30 days about a setup."""
     with contextlib.suppress(OSError, RuntimeError, TypeError, ValueError, KeyError):
         path = _probe_path(record_path(setup))
         stored = json.loads(path.read_text(encoding="utf-8"))
