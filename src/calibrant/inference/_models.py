@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from calibrant.clients._batch_api import BatchApi, RemoteBatch
+from calibrant.clients._prices import price_of_model
 from calibrant.clients._redact import ADDRESSES, public_address, secret_texts
 from calibrant.clients._retry import RetryPolicy
 from calibrant.clients._service import JsonService
 from calibrant.core._completion import STAND_INS, Client, Opener
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._label_records import labels_to_record
 from calibrant.core._prediction import LogprobSpace
+from calibrant.core._task import Task
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
 from calibrant.inference._methods import Scoring
 from calibrant.inference.doctor._records import is_secret
@@ -38,6 +42,8 @@ _LOCAL = "local/"
 _GGUF = "llamacpp:"
 _FAKE = "fake/"
 _ENGINE_USE = f"sizes an embedded engine ({_LOCAL}NAME or {_GGUF}PATH.gguf)"
+_CHARACTERS_PER_TOKEN: Final = 4  # of English, about, in the tokenisers of large models
+_ANSWER_TOKENS: Final = 10  # the JSON around a label, and the label
 
 
 def open_client(
@@ -275,3 +281,32 @@ def open_batch_api(
     given = options or {}
     found = {name: given[name] for name in ("api_base", "api_key", "timeout") if name in given}
     return BatchApi(model, retry=retry, **found)
+
+
+def expected_cost(task: Task, model: object, *, rows: int) -> float | None:
+    """Return the cost of rows by the model's list price and the length of its requests.
+
+    Parameters
+    ----------
+    task : Task
+        Its first prompt, labels and texts say how long a request is. Prompts of the search are often longer.
+    model : object
+        The model that answers instead of the task's own; None for that.
+    rows : int
+        How many are asked.
+
+    Returns
+    -------
+    float or None
+        US dollars; None where no price is listed, or more than one model answers.
+    """
+    if task.sections or not isinstance(model, str | None):
+        return None
+    price = price_of_model(model or task.model.name, task.model.options)
+    if price is None:
+        return None
+    texts = [row.input for row in (*task.train, *task.validation, *task.test)]
+    text_length = sum(map(len, texts)) / max(1, len(texts))
+    labels_length = len(json.dumps(labels_to_record(task.labels)))
+    prompt_tokens = (len(task.prompt) + labels_length + text_length) / _CHARACTERS_PER_TOKEN
+    return rows * (prompt_tokens * price.prompt + _ANSWER_TOKENS * price.answer)

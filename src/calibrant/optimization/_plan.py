@@ -12,7 +12,6 @@ from calibrant.adapters._calls import SearchSize
 from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._learned import THRESHOLD_ROWS, PriorCorrection, Thresholds
 from calibrant.adapters._rows import example_row, query_of
-from calibrant.clients._prices import price_of_model
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import LabelSet, normalise_label
@@ -244,36 +243,3 @@ def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: Se
         "minibatch_size": plan.minibatch_size,
         "seed": plan.seed,
     }
-
-
-_CHARACTERS_PER_TOKEN = 4  # of English, about, in the tokenisers of large models
-_ANSWER_TOKENS = 10  # the JSON around a label, and the label
-
-
-def expected_cost(task: Task, model: ModelLike | Predictor | None, *, rows: int) -> float | None:
-    """Return what rows cost by the model's list price and the length of its requests, before any is asked.
-
-    Parameters
-    ----------
-    task : Task
-        Its first prompt, labels and texts say how long a request is. Prompts of the search are often longer.
-    model : str, Client, callable, Predictor or None
-        What answers instead of the task's model.
-    rows : int
-        How many are asked.
-
-    Returns
-    -------
-    float or None
-        US dollars; None where no price is listed, or more than one model answers.
-    """
-    if task.sections or not isinstance(model, str | None):
-        return None
-    price = price_of_model(model or task.model.name, task.model.options)
-    if price is None:
-        return None
-    texts = [row.input for row in (*task.train, *task.validation, *task.test)]
-    text_length = sum(map(len, texts)) / max(1, len(texts))
-    labels_length = len(json.dumps(labels_to_record(task.labels)))
-    prompt_tokens = (len(task.prompt) + labels_length + text_length) / _CHARACTERS_PER_TOKEN
-    return rows * (prompt_tokens * price.prompt + _ANSWER_TOKENS * price.answer)

@@ -27,12 +27,12 @@ from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._embeddings import open_embedding_model
+from calibrant.inference._models import expected_cost
 from calibrant.optimization._choice import FIRST, ValidationLog
 from calibrant.optimization._plan import (
     Proposer,
     SearchPlan,
     SearchStage,
-    expected_cost,
     make_plan,
     search_fingerprint,
     search_size,
