@@ -14,7 +14,7 @@ from stubborn_server import StubbornServer
 
 TEXTS = ["a meow", "a bark", "another meow", "another bark"]
 LABELS = ["cat", "dog", "cat", "dog"]
-Serve = Callable[..., StubbornServer]
+StartServer = Callable[..., StubbornServer]
 
 
 def opened(server: StubbornServer, **changes: Any) -> Classifier:
@@ -35,7 +35,7 @@ def opened(server: StubbornServer, **changes: Any) -> Classifier:
 )
 @pytest.mark.parametrize("has_logprobs", [True, False])
 def test_servers_without_schemas(
-    serve: Serve,
+    start_stubborn_server: StartServer,
     how: str,
     formats: list[str],
     form: str,
@@ -43,7 +43,7 @@ def test_servers_without_schemas(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The form that works is found out once, with the first row, and said once."""
-    server = serve(**{how: formats}, has_logprobs=has_logprobs)
+    server = start_stubborn_server(**{how: formats}, has_logprobs=has_logprobs)
     with opened(server) as classifier:
         found = classifier.classify_many(TEXTS)
     assert [one.label for one in found] == LABELS
@@ -60,9 +60,9 @@ def test_servers_without_schemas(
     assert confidence == pytest.approx([0.8] * 4) if has_logprobs else all(confidence)
 
 
-def test_forms_are_part_of_the_key(serve: Serve) -> None:
+def test_forms_are_part_of_the_key(start_stubborn_server: StartServer) -> None:
     """Answers by a schema, as an object and in plain text have different keys, and say so."""
-    with opened(serve()) as classifier:
+    with opened(start_stubborn_server()) as classifier:
         keys, forms = set(), []
         for form in ("schema", "json", "text"):
             classifier.settle_form(form)
@@ -72,9 +72,9 @@ def test_forms_are_part_of_the_key(serve: Serve) -> None:
     assert forms == [None, "json", "text"]
 
 
-def test_refused_requests_stay_refused(serve: Serve) -> None:
+def test_refused_requests_stay_refused(start_stubborn_server: StartServer) -> None:
     """Where every form is refused, rows fail with the server's words, and nothing is kept."""
-    server = serve(refused=["json_schema", "json_object", "text"], message="no such luck")
+    server = start_stubborn_server(refused=["json_schema", "json_object", "text"], message="no such luck")
     for _ in range(2):
         with opened(server) as classifier:
             found = classifier.classify_many(TEXTS)
@@ -83,9 +83,9 @@ def test_refused_requests_stay_refused(serve: Serve) -> None:
     assert server.formats == 2 * ["json_schema", "json_object", "text", *["json_schema"] * 3]
 
 
-def test_servers_may_change(serve: Serve) -> None:
+def test_servers_may_change(start_stubborn_server: StartServer) -> None:
     """A form that is refused later is found out anew by the next run."""
-    server = serve(has_logprobs=True)
+    server = start_stubborn_server(has_logprobs=True)
     with opened(server) as classifier:
         assert classifier.classify("a meow").label == "cat"
     server.refused = {"json_schema"}
@@ -96,10 +96,12 @@ def test_servers_may_change(serve: Serve) -> None:
     assert server.formats == ["json_schema", "json_schema", "json_schema", "json_object"]
 
 
-def test_sentences_have_no_logprobs(serve: Serve) -> None:
+def test_sentences_have_no_logprobs(start_stubborn_server: StartServer) -> None:
     """A label at the end of a sentence is read; its confidence comes from three calls, as without log-probabilities."""
     formats = ["json_schema", "json_object"]
-    server = serve(refused=formats, has_logprobs=True, says=lambda label: f"I am 80 % sure: a {label}.")
+    server = start_stubborn_server(
+        refused=formats, has_logprobs=True, says=lambda label: f"I am 80 % sure: a {label}."
+    )
     with opened(server) as classifier:
         found = classifier.classify("a meow")
         assert (found.label, classifier.scoring) == ("cat", "fused")
@@ -108,9 +110,9 @@ def test_sentences_have_no_logprobs(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("scoring", ["decode", "sampled", "fused", "verbalised"])
-def test_every_scoring_finds_the_form(serve: Serve, scoring: Any) -> None:
+def test_every_scoring_finds_the_form(start_stubborn_server: StartServer, scoring: Any) -> None:
     """The first call of a row serves to find the form, however confidence is computed."""
-    server = serve(refused=["json_schema"], has_logprobs=True)
+    server = start_stubborn_server(refused=["json_schema"], has_logprobs=True)
     with opened(server, scoring=scoring) as classifier:
         assert classifier.classify("a meow").label == "cat"
         calls = classifier.method.calls_a_row
