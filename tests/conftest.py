@@ -190,7 +190,7 @@ def use_model() -> Iterator[UseModel]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., StubbornServer]]:
+def start_stubborn_server() -> Iterator[Callable[..., StubbornServer]]:
     """Start servers that refuse or ignore formats, and stop with the test."""
     servers: list[StubbornServer] = []
 

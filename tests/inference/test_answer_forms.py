@@ -31,7 +31,7 @@ prompt = "Which animal?"
 train = "train.jsonl"
 
 """
-Serve = Callable[..., StubbornServer]
+StartServer = Callable[..., StubbornServer]
 
 
 def opened(server: StubbornServer, **changes: Any) -> Classifier:
@@ -52,7 +52,7 @@ def opened(server: StubbornServer, **changes: Any) -> Classifier:
 )
 @pytest.mark.parametrize("has_logprobs", [True, False])
 def test_servers_without_schemas(
-    serve: Serve,
+    start_stubborn_server: StartServer,
     how: str,
     formats: list[str],
     form: str,
@@ -60,7 +60,7 @@ def test_servers_without_schemas(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The form that works is found out once, with a question of its own in each form, and said once."""
-    server = serve(**{how: formats}, has_logprobs=has_logprobs)
+    server = start_stubborn_server(**{how: formats}, has_logprobs=has_logprobs)
     with opened(server) as classifier:
         found = classifier.classify_many(TEXTS)
         assert classifier.meter.requests == len(server.formats)
@@ -79,9 +79,9 @@ def test_servers_without_schemas(
     assert confidence == pytest.approx([0.8] * 4) if has_logprobs else all(confidence)
 
 
-def test_forms_are_part_of_the_key(serve: Serve) -> None:
+def test_forms_are_part_of_the_key(start_stubborn_server: StartServer) -> None:
     """Answers by a schema, as an object and in plain text have different keys, and say so."""
-    server, keys, forms = serve(), set(), []
+    server, keys, forms = start_stubborn_server(), set(), []
     for form in AnswerForm:
         with opened(server, abilities=ModelAbilities(form=form)) as classifier:
             keys.add(classifier.row_model.key(classifier.query("a meow")))
@@ -90,17 +90,17 @@ def test_forms_are_part_of_the_key(serve: Serve) -> None:
     assert forms == [None, "json", "text"]
 
 
-def test_known_abilities_ask_nothing_more(serve: Serve) -> None:
+def test_known_abilities_ask_nothing_more(start_stubborn_server: StartServer) -> None:
     """With the abilities given, every request is a row's, in that form."""
-    server = serve(refused=["json_schema"], has_logprobs=True)
+    server = start_stubborn_server(refused=["json_schema"], has_logprobs=True)
     with opened(server, abilities=ModelAbilities(form=AnswerForm.JSON)) as classifier:
         assert [one.label for one in classifier.classify_many(TEXTS)] == LABELS
     assert server.formats == ["json_object"] * 4
 
 
-def test_refused_requests_stay_refused(serve: Serve) -> None:
+def test_refused_requests_stay_refused(start_stubborn_server: StartServer) -> None:
     """Where every form is refused, rows fail with the server's words; nothing is kept, and the next one tries again."""
-    server = serve(refused=["json_schema", "json_object", "text"], message="no such luck")
+    server = start_stubborn_server(refused=["json_schema", "json_object", "text"], message="no such luck")
     for _ in range(2):
         with opened(server) as classifier:
             found = classifier.classify_many(TEXTS)
@@ -109,9 +109,9 @@ def test_refused_requests_stay_refused(serve: Serve) -> None:
     assert server.formats == 2 * ["json_schema", "json_object", "text", *["json_schema"] * 4]
 
 
-def test_servers_may_change(serve: Serve) -> None:
+def test_servers_may_change(start_stubborn_server: StartServer) -> None:
     """A form that is refused later is found out anew by the next run."""
-    server = serve(has_logprobs=True)
+    server = start_stubborn_server(has_logprobs=True)
     with opened(server) as classifier:
         assert classifier.classify("a meow").label == "cat"
     server.refused = {"json_schema"}
@@ -122,10 +122,12 @@ def test_servers_may_change(serve: Serve) -> None:
     assert server.formats == [*["json_schema"] * 4, *["json_object"] * 2]
 
 
-def test_sentences_have_no_logprobs(serve: Serve) -> None:
+def test_sentences_have_no_logprobs(start_stubborn_server: StartServer) -> None:
     """A label at the end of a sentence is read; its confidence comes from three calls, as without log-probabilities."""
     formats = ["json_schema", "json_object"]
-    server = serve(refused=formats, has_logprobs=True, says=lambda label: f"I am 80 % sure: a {label}.")
+    server = start_stubborn_server(
+        refused=formats, has_logprobs=True, says=lambda label: f"I am 80 % sure: a {label}."
+    )
     with opened(server) as classifier:
         found = classifier.classify("a meow")
         assert (found.label, classifier.scoring) == ("cat", "fused")
@@ -134,9 +136,9 @@ def test_sentences_have_no_logprobs(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("scoring", ["decode", "sampled", "fused", "verbalised"])
-def test_every_scoring_finds_the_form(serve: Serve, scoring: Any) -> None:
+def test_every_scoring_finds_the_form(start_stubborn_server: StartServer, scoring: Any) -> None:
     """The form is found before the first row, however confidence is computed."""
-    server = serve(refused=["json_schema"], has_logprobs=True)
+    server = start_stubborn_server(refused=["json_schema"], has_logprobs=True)
     with opened(server, scoring=scoring) as classifier:
         assert classifier.classify("a meow").label == "cat"
         calls = classifier.method.calls_a_row
@@ -145,10 +147,13 @@ def test_every_scoring_finds_the_form(serve: Serve, scoring: Any) -> None:
 
 @pytest.mark.parametrize(("formats", "form"), [(["json_schema"], "json"), (ALL[:2], "text")])
 def test_models_of_a_cascade_find_their_forms(
-    serve: Serve, tmp_path: Path, formats: list[str], form: str
+    start_stubborn_server: StartServer, tmp_path: Path, formats: list[str], form: str
 ) -> None:
     """Each model of a cascade finds its own form before the first row, which a run's description names."""
-    stubborn, plain = serve(refused=formats, has_logprobs=True), serve(has_logprobs=True)
+    stubborn, plain = (
+        start_stubborn_server(refused=formats, has_logprobs=True),
+        start_stubborn_server(has_logprobs=True),
+    )
     with opened(stubborn) as small, opened(plain) as large:
         cascade = Cascade([small, large], method="label_probability", threshold=0.9)
         rows = [Example(input=text, answer=label) for text, label in zip(TEXTS, LABELS, strict=True)]
@@ -164,9 +169,12 @@ def test_models_of_a_cascade_find_their_forms(
     assert [one["method"].get("answer_form") for one in models] == [form, None]
 
 
-def test_a_member_that_refuses_leaves_the_others(serve: Serve) -> None:
+def test_a_member_that_refuses_leaves_the_others(start_stubborn_server: StartServer) -> None:
     """A cascade whose first model refuses the key goes on with the second."""
-    with FaultServer(["cat", "dog"], api_key="right") as refusing, opened(serve(has_logprobs=True)) as large:
+    with (
+        FaultServer(["cat", "dog"], api_key="right") as refusing,
+        opened(start_stubborn_server(has_logprobs=True)) as large,
+    ):
         options = {"api_base": refusing.api_base, "api_key": "wrong"}
         with Classifier(model="openai/pet", labels=["cat", "dog"], options=options) as small:
             cascade = Cascade([small, large], method="label_probability", threshold=0.5)
@@ -194,10 +202,17 @@ api_base = "{second}"
     ("formats", "form"), [(["json_schema"], "json_object"), (["json_schema", "json_object"], "text")]
 )
 def test_providers_find_their_forms(
-    serve: Serve, write_task: Callable[..., Path], how: str, formats: list[str], form: str
+    start_stubborn_server: StartServer,
+    write_task: Callable[..., Path],
+    how: str,
+    formats: list[str],
+    form: str,
 ) -> None:
     """A provider finds its form before its first request; its answers count as raw. One not needed is not asked."""
-    stubborn, spare = serve(**{how: formats}, has_logprobs=True), serve(has_logprobs=True)
+    stubborn, spare = (
+        start_stubborn_server(**{how: formats}, has_logprobs=True),
+        start_stubborn_server(has_logprobs=True),
+    )
     task = Task.from_file(
         write_task(extra=ROUTING.format(first=stubborn.api_base, second=spare.api_base), toml=TASK)
     )

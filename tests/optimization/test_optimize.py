@@ -493,3 +493,27 @@ def test_too_small_a_budget_is_refused_with_the_floor() -> None:
     """A budget below two validation passes and two minibatches raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=r"max-metric-calls\) >= 26, got 25"):
         search(max_metric_calls=25)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_listed"),
+    [("openai/gpt-4.1-mini", True), ("hosted_vllm/gpt-4.1-mini", False)],
+)
+def test_the_list_price_is_known_before_the_first_call(
+    monkeypatch: pytest.MonkeyPatch, name: str, is_listed: bool
+) -> None:
+    """The first report has the expected cost at the provider's list price; a server of one's own has none."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("HOSTED_VLLM_API_BASE", "http://127.0.0.1:9/v1")
+    seen: list[float | None] = []
+
+    def stop_at_once(progress: Progress) -> None:
+        seen.append(progress.expected_cost)
+        raise KeyError(name)
+
+    with pytest.raises(KeyError, match=name):
+        optimize(make_task(), model=name, max_metric_calls=100, progress=stop_at_once)
+    (cost,) = seen
+    assert (cost is not None) == is_listed
+    if cost is not None:  # of 124 rows: 40 cents a million tokens, and 1.60 for those of answers
+        assert 124 * (5 * 0.4e-6 + 10 * 1.6e-6) < cost < 124 * (40 * 0.4e-6 + 10 * 1.6e-6)

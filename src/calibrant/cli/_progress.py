@@ -164,7 +164,7 @@ def _expected(progress: Progress) -> str:
         return "; the model runs here, at no cost"
     parts = []
     if progress.expected_cost is not None:
-        parts.append(f"about {dollars(progress.expected_cost)} at the list price")
+        parts.append(f"about {dollars(progress.expected_cost)} by the price of its tokens")
     if progress.concurrency:
         seconds = (progress.search_rows + progress.test_rows) / progress.concurrency
         parts.append(f"{_duration(seconds)} or more if an answer takes a second")

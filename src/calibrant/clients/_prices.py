@@ -90,31 +90,39 @@ def price_of_options(options: Mapping[str, Any]) -> Price | None:
     return _price(prices)
 
 
-def listed_price(model: str) -> Price | None:
-    """Return OpenAI's price of a model, or None if the list lacks it.
+def listed_price(model: str, *, provider: str = "openai") -> Price | None:
+    """Return a provider's price of a model, or None if litellm's list lacks it.
 
     Parameters
     ----------
     model : str
-        The model's name at OpenAI, without a prefix.
+        The model's name at the provider, without a prefix.
+    provider : str, default "openai"
+        The provider, as litellm names it.
     """
     tuned = _FINE_TUNED.match(model)
-    for name in (model, f"openai/{model}", tuned and tuned.group()):
+    for name in (model, f"{provider}/{model}", tuned and tuned.group()):
         entry = _price_list().get(name or "")
-        if entry is not None and entry[0] == "openai":
+        if entry is not None and entry[0] == provider:
             return entry[1]
     return None
 
 
 def price_of_model(name: str, options: Mapping[str, Any]) -> Price | None:
-    """Return the price of a model under any provider: the one of its options, or litellm's list price.
+    """Return the price of a model: the one of its options, or its provider's in litellm's list.
 
     Parameters
     ----------
     name : str
-        The model as litellm names it, with or without its provider's prefix.
+        The model as litellm names it, with its provider's prefix.
     options : mapping
-        The model's options; prices among them come first.
+        The model's options; prices among them come first. With ``api_base`` the list says nothing: the server may be
+        anybody's.
+
+    Returns
+    -------
+    Price or None
+        US dollars per token; None where no price is known.
 
     Raises
     ------
@@ -124,11 +132,10 @@ def price_of_model(name: str, options: Mapping[str, Any]) -> Price | None:
     given = price_of_options(options)
     if given is not None:
         return given
-    for listed in (name, name.partition("/")[2]):
-        entry = _price_list().get(listed)
-        if entry is not None:
-            return entry[1]
-    return None
+    if options.get("api_base") is not None:
+        return None
+    provider, _, model = name.partition("/")
+    return listed_price(model, provider=provider)
 
 
 @functools.cache

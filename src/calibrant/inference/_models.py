@@ -284,7 +284,7 @@ def open_batch_api(
 
 
 def expected_cost(task: Task, model: object, *, rows: int) -> float | None:
-    """Return the cost of rows by the model's list price and the length of its requests.
+    """Return the cost of rows by the price of the model's tokens and the length of its requests.
 
     Parameters
     ----------
@@ -298,11 +298,19 @@ def expected_cost(task: Task, model: object, *, rows: int) -> float | None:
     Returns
     -------
     float or None
-        US dollars; None where no price is listed, or more than one model answers.
+        US dollars, about; None where no price is known, or more than one model answers.
+
+    Raises
+    ------
+    ConfigurationError
+        A price among the model's options is no number of dollars, or one of the prices is missing.
     """
     if task.sections or not isinstance(model, str | None):
         return None
-    price = price_of_model(model or task.model.name, task.model.options)
+    options = dict(task.model.options)
+    if task.model.api_base is not None:
+        options["api_base"] = task.model.api_base
+    price = price_of_model(model or task.model.name, options)
     if price is None:
         return None
     texts = [row.input for row in (*task.train, *task.validation, *task.test)]

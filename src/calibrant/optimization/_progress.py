@@ -44,8 +44,8 @@ class Progress:
     cost : float or None
         US dollars so far; None where no price is known.
     expected_cost : float or None
-        US dollars that all rows of search and test take by the list price of the model and the length of the texts,
-        about; known before anything is asked. None where no price is listed.
+        US dollars that all rows of search and test take, about, by the price of the model's tokens and the length of
+        the texts; what a reflection model costs is left out. Known before anything is asked; None where no price is.
     concurrency : int or None
         Calls in flight at most; None in this process.
     in_process : bool
@@ -139,13 +139,12 @@ class ProgressTracker:
 
     def begin(self, predictor: Predictor, *, directory: Path | None = None) -> None:
         """Report the most rows of a search and their cost, before it asks anything, and the directory of its run."""
-        slots = [gate.concurrency for gate in predictor.gates]
-        calls_at_once = None if predictor.in_process else min(slots, default=None)
+        slots = () if predictor.in_process else [gate.concurrency for gate in predictor.gates]
         with self._lock:
             self._since = time.perf_counter()
             self._update(
                 in_process=predictor.in_process,
-                concurrency=calls_at_once,
+                concurrency=min(slots, default=None),
                 directory=directory,
             )
 

@@ -204,7 +204,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     limits, stop = limits or Limits(), Stop()
     with ExitStack() as stack:
         predictor, embedding = _open(task, model, stack, limits), _open_embedding(task)
-        tracker = _tracker(task, model, progress, max_metric_calls)
+        tracker = _tracker(task, model, predictor, progress, max_metric_calls)
         if isinstance(model, Predictor):  # whose description is part of the fingerprint
             tracker.begin(predictor)
             find_abilities(predictor, task.validation, rows=max_metric_calls, stop=stop)
@@ -260,11 +260,13 @@ def _opened_task(
 def _tracker(
     task: Task,
     model: ModelLike | Predictor | None,
+    predictor: Predictor,
     listener: ProgressListener | None,
     max_metric_calls: int,
 ) -> ProgressTracker:
     n_test = 2 * len(task.test)  # under the first prompt, and under the last
-    dollars = expected_cost(task, model, rows=max_metric_calls + n_test)
+    n_rows = max_metric_calls + n_test
+    dollars = None if predictor.in_process else expected_cost(task, model, rows=n_rows)
     return ProgressTracker(listener, total=max_metric_calls, test_rows=n_test, expected_cost=dollars)
 
 
