@@ -281,7 +281,9 @@ def test_bad_input_exits_with_2(
 
 def test_an_unknown_task_file_is_bad_input(tmp_path: Path) -> None:
     """A missing task file is named in the error."""
-    assert "none.toml: no such task file" in refusal(run(tmp_path / "none.toml", "--text", "meow"))
+    assert "none.toml: expected a task file, a bundle or the directory of a run, got nothing" in refusal(
+        run(tmp_path / "none.toml", "--text", "meow")
+    )
 
 
 # --- the whole way, over HTTP -------------------------------------------------------------------

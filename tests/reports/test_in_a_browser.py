@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from calibrant.reports import write_report
+from search_records import score, search_record, validated
 
 if TYPE_CHECKING:
     from conftest import Browser
@@ -215,15 +216,14 @@ def test_planted_markup_stays_text(browser: Browser, tmp_path: Path) -> None:
         for prompt in ("seed", "best")
     ]
     everything = "\n".join(PLANTED)
-    search = {
-        "proposer": everything,
-        "improved": True,
-        **dict.fromkeys(("seed", "metric_calls", "accepted", "proposals"), 1),
-        "seed_prompt": {"prompt": everything, "validation_score": 0.1},
-        "best_prompt": {"prompt": f"better\n{everything}", "validation_score": 0.2},
-    }
+    search = search_record(
+        proposer=everything,
+        seed_prompt=score(everything),
+        best_prompt=score(f"better\n{everything}"),
+        validated=[validated(0.2, 0.4, 0.3), {**validated(0.3, 0.5, 0.4), "origin": everything}],
+    )
     runs = [
-        write_run(tmp_path / "one", rows, task=everything, model=everything, **search),
+        write_run(tmp_path / "one", rows, **{**search, "task": everything, "model": everything}),
         write_run(tmp_path / "two <script>window.hit = 10<", rows[:2]),
     ]
     page = write_report(*runs)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bundle_runs import run
@@ -175,16 +176,15 @@ def test_export_warns_of_low_label_mass(tmp_path: Path) -> None:
 def test_a_history_keeps_a_thousand_confidences() -> None:
     """A history keeps at most 1,000 confidences, evenly spaced, with the lowest and the highest."""
     values = [n / 4000 for n in range(4001)]
-    history = PredictionHistory.of(
-        predictions(*((value, True) for value in reversed(values)), (None, False)), LABELS
-    )
+    confidence = np.array([*reversed(values), np.nan])
+    history = PredictionHistory.of(["dog"] * 4001 + [None], confidence, labels=LABELS)
     kept = history.confidence
     assert history.rows == 4002
     assert (len(kept), kept[0], kept[-1]) == (1000, 0.0, 1.0)
     assert list(kept) == sorted(kept)
     assert max(after - before for before, after in itertools.pairwise(kept)) < 0.0015
-    few = predictions(*((value, True) for value in values[:1000]))
-    assert len(PredictionHistory.of(few, LABELS).confidence) == 1000
+    few = PredictionHistory.of(["dog"] * 1000, confidence[:1000], labels=LABELS)
+    assert len(few.confidence) == 1000
 
 
 def test_a_calibrator_without_its_report_is_refused(tmp_path: Path) -> None:
