@@ -32,8 +32,8 @@ from calibrant.evaluation._data import (
 )
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
 from calibrant.evaluation._tally import RunAccount
+from calibrant.inference._base import run_sync
 from calibrant.inference._limits import rate_limit_waits
-from calibrant.inference._loop import run_sync
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._output import PredictionsFile
 from calibrant.runs._rows import row_record
