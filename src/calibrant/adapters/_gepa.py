@@ -8,21 +8,27 @@ from typing import Any, Final, Self
 from gepa.core.adapter import ProposalFn
 
 from calibrant.adapters._calls import CallBudget, CallCounter, FailureMonitor, SearchSize
-from calibrant.adapters._learned import PriorCorrection, PriorCorrector, ThresholdFinder, Thresholds
-from calibrant.adapters._parameters import Schema, check_calls, labels_of, refuse_open
+from calibrant.adapters._learned import (
+    PriorCorrection,
+    PriorCorrector,
+    Schema,
+    ThresholdFinder,
+    Thresholds,
+    check_calls,
+    labels_of,
+    refuse_open,
+)
 from calibrant.adapters._rows import (
     Candidate,
+    ConfidenceDataInst,
     ConfidenceGrader,
     EvaluatedBatch,
+    EvaluationObserver,
     Objective,
     checked_row,
     over_all_labels,
     query_of,
     record_of,
-)
-from calibrant.adapters._types import (
-    ConfidenceDataInst,
-    EvaluationObserver,
 )
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._thresholds import ThresholdSuggestion

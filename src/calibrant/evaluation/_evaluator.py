@@ -30,8 +30,7 @@ from calibrant.evaluation._data import (
     inspect,
     query_about,
 )
-from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
-from calibrant.evaluation._tally import RunAccount
+from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult, RunAccount
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.inference._loop import run_sync
 from calibrant.runs._directory import RunDirectory

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gepa.core.state import GEPAState
     from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
 
-    from calibrant.adapters._types import ConfidenceDataInst
+    from calibrant.adapters._rows import ConfidenceDataInst
     from calibrant.core._predictor import Query
 
 ENTRANTS: Final = 3

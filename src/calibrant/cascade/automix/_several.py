@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.cascade.automix._frontier import (
+    Array,
     Corners,
     RoutingFrontier,
     RoutingPolicy,
+    bin_numbers,
+    check_scores,
     rising_hull,
     routing_frontier,
 )
-from calibrant.cascade.automix._rows import Array, bin_numbers, check_scores
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import check_count, check_number, check_same_length, check_values
 

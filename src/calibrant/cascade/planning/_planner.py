@@ -21,9 +21,13 @@ from calibrant.cascade.planning._plan import (
     PlanCertificate,
     PlannedModel,
     PlanningRows,
+    PricedPolicy,
+    Prices,
+    Signals,
     calibrated,
+    candidate_policies,
+    price_policy,
 )
-from calibrant.cascade.planning._priced import PricedPolicy, Prices, Signals, candidate_policies, price_policy
 from calibrant.cascade.planning._recorded import PairedRuns, RunSource, pair_runs
 from calibrant.cascade.planning._rules import (
     DEFAULT_KEY,
