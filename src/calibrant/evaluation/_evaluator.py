@@ -194,7 +194,7 @@ class BatchEvaluator:
             rows = cast("Iterable[Example]", examples)
             return self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
         from calibrant.core._frames import frame_examples  # noqa: PLC0415 (if there is a frame)
-        from calibrant.evaluation._frames import with_frame  # noqa: PLC0415 (the same)
+        from calibrant.evaluation._label import with_frame  # noqa: PLC0415 (the same)
 
         frame = cast("Frame", examples)
         rows = frame_examples(frame, text=text or "input", label=label or "answer")
@@ -247,8 +247,11 @@ class BatchEvaluator:
         ,,,,no text,,
         it barks,dog,0.8,,ok,fake,
         """
-        from calibrant.evaluation._frames import with_frame  # noqa: PLC0415 (evaluations do without)
-        from calibrant.evaluation._label import LabelFile, unlabelled  # noqa: PLC0415 (the same)
+        from calibrant.evaluation._label import (  # noqa: PLC0415 (evaluations do without)
+            LabelFile,
+            unlabelled,
+            with_frame,
+        )
 
         rows = unlabelled(texts, text=text)
         file = out if isinstance(out, LabelFile) else None

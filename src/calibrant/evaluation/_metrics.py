@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._composite import CompositeLabels, MultiLabels
-from calibrant.core._errors import ConfigurationError
+from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
@@ -31,13 +32,13 @@ from calibrant.metrics._calibration_error import brier_score, expected_calibrati
 from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._selective import auroc_interval
-from calibrant.runs._directory import RunDirectory, write_json
-from calibrant.runs._rows import UNKNOWN, has_low_label_mass
+from calibrant.runs._directory import PREDICTIONS, RunDirectory, write_json
+from calibrant.runs._rows import UNKNOWN, has_low_label_mass, row_lines, row_record
+from calibrant.runs._shards import Shards
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from calibrant.evaluation._label import WrittenLabels
     from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
     from calibrant.metrics._classification import LabelMetrics
     from calibrant.metrics._composite import CompositeMetrics, CompositeTally
@@ -45,6 +46,26 @@ if TYPE_CHECKING:
 
 
 _NEARLY_ALL: Final = 0.9
+# Columns of `EvaluationResult.to_pandas` with the type of their numbers and truth values.
+_COLUMN_TYPES: Final = {
+    "input": None,
+    "answer": None,
+    "label": None,
+    "confidence": "float64",
+    "correct": "boolean",
+    "outcome": None,
+    "reason": None,
+    "accepted": "boolean",
+    "label_mass": "float64",
+    "unresolved_mass": "float64",
+    "space": None,
+    "model": None,
+    "attempts": "int64",
+    "latency_seconds": "float64",
+    "prompt_tokens": "int64",
+    "completion_tokens": "int64",
+    "cost": "float64",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +240,25 @@ class EvaluationMetrics:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WrittenLabels:
+    """File of labels with its numbers of rows and decisions.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    rows : int
+        Number of rows in it, which are the first ones of the input.
+    decisions : mapping of str to int
+        Rows by decision; empty if nothing was decided.
+    """
+
+    path: Path
+    rows: int
+    decisions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
     """Predictions and metrics of an evaluation.
 
@@ -286,9 +326,51 @@ class EvaluationResult:
         StateError
             The run's directory was moved or removed.
         """
-        from calibrant.evaluation._frames import result_frame  # noqa: PLC0415 (evaluations do without)
+        from calibrant.core._frames import pandas_frame  # noqa: PLC0415 (evaluations do without)
 
-        return result_frame(self, distribution=distribution)
+        records = self.records()
+        columns = {name: [record.get(name) for record in records] for name in _COLUMN_TYPES}
+        if distribution:
+            distributions = [record["probabilities"] or {} for record in records]
+            labels = dict.fromkeys(label for probabilities in distributions for label in probabilities)
+            for label in labels:
+                columns[f"probability_{label}"] = [
+                    probabilities.get(label) for probabilities in distributions
+                ]
+        index = getattr(self.frame, "index", None)
+        rows = pandas_frame(columns, index=None if index is None else index[: len(records)])
+        return rows.astype({name: kind for name, kind in _COLUMN_TYPES.items() if kind is not None})
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows as records of ``predictions.jsonl``.
+
+        Raises
+        ------
+        StateError
+            The run's directory was moved or removed.
+        """
+        if self.directory is None:
+            pairs = zip(self.examples, self.predictions, strict=True)
+            return [row_record(index, *pair) for index, pair in enumerate(pairs)]
+        records = [json.loads(line) for line in answered_lines(self.directory)]
+        if self.metrics.rows and not records:
+            raise StateError(
+                f"{self.directory}: expected the run's rows, got none: restore them, or run again."
+            )
+        return records
+
+
+def answered_lines(directory: Path) -> Iterator[bytes]:
+    """Yield the lines of a run's answered rows, up to the first row without an answer."""
+    path = directory / PREDICTIONS
+    if path.exists():
+        yield from (line for line in row_lines(path) if line.endswith(b"\n"))
+        return
+    # Blocks of several workers, of which one in between may be missing.
+    for number, line in enumerate(Shards(directory / "shards", 1).lines()):
+        if json.loads(line)["index"] != number:
+            return
+        yield line
 
 
 @dataclass(frozen=True, kw_only=True)
