@@ -77,14 +77,14 @@ def labels_of(
     if not given:
         return OpenLabels() if labels is None else labels
     try:
-        found = labels_from_schema(given[0], field_path)
+        listed = labels_from_schema(given[0], field_path)
     except ConfigurationError:
         if len(given) == 1:
             raise
-        found = labels_from_schema(given[1], field_path)
+        listed = labels_from_schema(given[1], field_path)
     if labels is None:
-        return LabelSet(found)
-    if differ := sorted({*labels.labels} ^ {*found}):
+        return LabelSet(listed)
+    if differ := sorted({*labels.labels} ^ {*listed}):
         raise ConfigurationError(
             f"Expected labels to be those of the schema, got sets that differ in {differ[0]!r:.80}: make them equal, "
             "or leave labels out."
@@ -160,12 +160,12 @@ class PriorCorrector:
 
     def fit(self, asked: Sequence[Query], predictions: Sequence[Prediction]) -> None:
         """Fit one correction per prompt, on distinct texts."""
-        found: dict[_Key, dict[str, _Floats]] = {}
+        rows_by_prompt: dict[_Key, dict[str, _Floats]] = {}
         for query, prediction in zip(asked, predictions, strict=True):
-            rows = found.setdefault(_key(query), {})
+            rows = rows_by_prompt.setdefault(_key(query), {})
             if prediction.distribution is not None:
                 rows[query.text] = np.asarray(prediction.distribution.logprobs, dtype=np.float64)
-        for key, rows in found.items():
+        for key, rows in rows_by_prompt.items():
             self._add(key, rows)
 
     def _add(self, key: _Key, rows: dict[str, _Floats]) -> None:
@@ -281,6 +281,8 @@ class ThresholdFinder:
         """Yield confidence and correctness of the answer, or of each graded part."""
         if isinstance(self._labels, CompositeLabels):
             aspects = self._labels.aspects(prediction, answer)
-            yield from ((one.confidence, one.is_correct) for one in aspects if one.confidence is not None)
+            yield from (
+                (aspect.confidence, aspect.is_correct) for aspect in aspects if aspect.confidence is not None
+            )
         elif prediction.confidence is not None:
             yield prediction.confidence, prediction.label == answer

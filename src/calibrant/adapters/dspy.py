@@ -108,7 +108,7 @@ def _tokens(logprobs: object) -> list[_Token]:
 
 def _token(entry: Mapping[str, Any]) -> _Token:
     listed = entry.get("top_logprobs") or []
-    alternatives = [(_data(one), float(one["logprob"])) for one in listed]
+    alternatives = [(_data(alternative), float(alternative["logprob"])) for alternative in listed]
     return _Token(data=_data(entry), logprob=float(entry["logprob"]), alternatives=alternatives)
 
 
@@ -127,10 +127,11 @@ def _value(text: bytes, field: str) -> _Value | None:
     # The first section of a name counts, as for DSPy.
     marked = re.search(_SECTION % name, text, multiline)
     tagged = re.search(rb"<%s>(.*?)</%s>" % (name, name), text, multiline)
-    found, terminator = (marked, b"\n") if marked is not None else (tagged, b"<")
-    if found is None:
+    match = marked or tagged
+    if match is None:
         return None
-    start, end = found.span(1)
+    terminator = b"<" if marked is None else b"\n"
+    start, end = match.span(1)
     while start < end and text[start : start + 1] in _BLANK:
         start += 1
     while end > start and text[end - 1 : end] in _BLANK:
@@ -409,12 +410,12 @@ class ConfidenceMetric(ConfidenceGrader):
     def _written(self, logprobs: object, label: str) -> tuple[LabelDistribution | None, str]:
         """Return the distribution in an answer's log-probabilities, or the reason why there is none."""
         try:
-            found = written_distribution(logprobs, self.labels, self.label_field)
+            distribution = written_distribution(logprobs, self.labels, self.label_field)
         except LogprobsUnavailableError as error:
             return None, str(error)
-        if found.emitted != label:
-            return None, f"they are of the answer {found.emitted!r}, and the prediction is {label!r}"
-        return found, ""
+        if distribution.emitted != label:
+            return None, f"they are of the answer {distribution.emitted!r}, and the prediction is {label!r}"
+        return distribution, ""
 
     def _warn_once(self, prediction: Prediction) -> None:
         if prediction.outcome is not Outcome.OK or prediction.confidence is not None or self._warned:
@@ -606,9 +607,9 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
             ``scoring_strategy``, ``high_confidence_threshold``, ``low_confidence_threshold``,
             ``failure_score`` and ``objectives`` of `ConfidenceMetric`.
         """
-        found = ConfidenceMetric(self.classifier.labels, label_field=self.label_field, **options)
-        self._shared.watch = found.watch
-        return found
+        metric = ConfidenceMetric(self.classifier.labels, label_field=self.label_field, **options)
+        self._shared.watch = metric.watch
+        return metric
 
     def _prompted(self) -> BasePredictor:
         if self.predict.demos:
@@ -664,12 +665,12 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         trace.append((self.predict, dict(inputs), output))
 
     def _example(self, row: Example | ConfidenceDataInst | dspy.Example) -> dspy.Example:
-        found: Any = row
+        named: Any = row
         if isinstance(row, dspy.Example):
-            found = self._named_row(row)
+            named = self._named_row(row)
         if isinstance(row, Example):
-            found = {"input": row.input, "answer": row.answer, _CONTEXT_FIELD: row.additional_context}
-        checked: Mapping[str, Any] = checked_row(found, self.classifier.labels)
+            named = {"input": row.input, "answer": row.answer, _CONTEXT_FIELD: row.additional_context}
+        checked: Mapping[str, Any] = checked_row(named, self.classifier.labels)
         fields: dict[str, object] = {self.text_field: checked["input"], self.label_field: checked["answer"]}
         if checked.get(_CONTEXT_FIELD):
             fields[_CONTEXT_FIELD] = checked[_CONTEXT_FIELD]

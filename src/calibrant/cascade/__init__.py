@@ -6,7 +6,7 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
-    from calibrant.cascade._models import CascadeModel
+    from calibrant.cascade._protocol import CascadeModel
     from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
     from calibrant.cascade.automix._frontier import ibc, ibc_lift, routing_frontier
     from calibrant.cascade.automix._meta import (
@@ -27,7 +27,7 @@ else:
         __name__,
         {
             "._cascade": "Cascade",
-            "._models": "CascadeModel",
+            "._protocol": "CascadeModel",
             "._settings": "CascadeModelSettings CascadeSettings HybridWeights",
             ".automix._frontier": "ibc ibc_lift routing_frontier",
             ".automix._meta": "POMDPMetaVerifier SelfConsistencyMetaVerifier ThresholdMetaVerifier",

@@ -1,4 +1,4 @@
-"""Prediction of one row by the models of a cascade in turn: its limits, its budget and what is known of answers."""
+"""Prediction of one row by the models of a cascade in turn, with its limits and assessments."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from calibrant.cascade._escalation import Policy
 from calibrant.cascade._methods import check_answer, task_section
-from calibrant.cascade._models import CascadeModel, EscalationOrder
-from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade._protocol import (
+    Answered,
+    Assessment,
+    CascadeModel,
+    ConfidenceMethod,
+    EscalationOrder,
+    NoEvidence,
+)
 from calibrant.cascade.automix._several import Seen
 from calibrant.core._errors import (
     ConfigurationError,
@@ -358,7 +364,8 @@ class _RowState:
 
     def offer(self, prediction: Prediction, confidence: float | None) -> None:
         """Keep an answer unless the kept one has a higher confidence; a missing confidence is lowest."""
-        new, kept = (-1.0 if one is None else one for one in (confidence, self.confidence))
+        new = -1.0 if confidence is None else confidence
+        kept = -1.0 if self.confidence is None else self.confidence
         if new >= kept:  # of equals the later is taken: that model is called because it is the better one
             self.take(prediction, confidence)
 
@@ -553,7 +560,10 @@ class Walk:
         row.decided = self.policy.accepts(position, assessed, answer.label, query.text, row.seen)
         verdict = Verdict.ACCEPTED if row.decided else Verdict.ESCALATED
         row.steps.append(_step_of(member, verdict, answer, usage, assessed))
-        (row.take if row.decided else row.offer)(answer, assessed.confidence)
+        if row.decided:
+            row.take(answer, assessed.confidence)
+        else:
+            row.offer(answer, assessed.confidence)
         return row.decided
 
     async def _ask(self, row: _RowState, position: int, query: Query) -> Prediction:
@@ -563,7 +573,9 @@ class Walk:
         verified = self.policy.verifies(position, row.seen)
         try:
             # The first model's answer is waited for in any case: without it there is none.
-            answer = await (self._in_time(row, call) if row.steps else call)
+            if row.steps:
+                call = self._in_time(row, call)
+            answer = await call
             if verified and not self.policy.believes(position, row.seen):
                 check_answer(classifier, self.judge.method, answer)
         except LogprobsUnsupportedError as error:

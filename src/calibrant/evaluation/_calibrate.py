@@ -216,8 +216,8 @@ class CalibrationResult:
         """
         directory = Path(out)
         record, own = directory / CALIBRATION, directory / "calibrator.json"
-        found = self.keeping_certificate(directory)
-        text = json.dumps(found.to_record(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        written = self.keeping_certificate(directory)
+        text = json.dumps(written.to_record(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         try:
             directory.mkdir(parents=True, exist_ok=True)
             # A calibrator of earlier predictions must not stand beside these numbers.
@@ -370,21 +370,21 @@ def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], 
     return fit, test
 
 
-def _usable(found: SavedRows) -> tuple[NDArray[np.intp], LeftOutRows]:
+def _usable(predictions: SavedRows) -> tuple[NDArray[np.intp], LeftOutRows]:
     """Return the positions of rows with a confidence and a true label, and counts of the other rows."""
-    unlabelled = (found.correct == UNKNOWN) & ~found.failed
-    unsure = np.isnan(found.confidence) & ~unlabelled & ~found.failed
-    kept = np.flatnonzero(~(found.failed | unlabelled | unsure))
+    unlabelled = (predictions.correct == UNKNOWN) & ~predictions.failed
+    unsure = np.isnan(predictions.confidence) & ~unlabelled & ~predictions.failed
+    kept = np.flatnonzero(~(predictions.failed | unlabelled | unsure))
     left_out = LeftOutRows(
-        errors=int(found.failed.sum()),
+        errors=int(predictions.failed.sum()),
         unlabelled=int(unlabelled.sum()),
         without_confidence=int(unsure.sum()),
     )
     if len(kept) < _FEWEST:
         raise DataError(
-            f"{found.name}: expected at least {_FEWEST} rows with a confidence and a true label, got {len(kept)} of "
-            f"{len(found)} (left out: {left_out.errors} failed, {left_out.unlabelled} without a true label, "
-            f"{left_out.without_confidence} without a confidence): label more rows."
+            f"{predictions.name}: expected at least {_FEWEST} rows with a confidence and a true label, got "
+            f"{len(kept)} of {len(predictions)} (left out: {left_out.errors} failed, {left_out.unlabelled} without a "
+            f"true label, {left_out.without_confidence} without a confidence): label more rows."
         )
     return kept, left_out
 

@@ -86,8 +86,8 @@ def _distances(new: NDArray[np.bool_], last: NDArray[np.intp]) -> NDArray[np.int
     ours = np.cumsum(new, axis=1, dtype=np.int32)
     if len(last) < size:
         ours = ours[:, last]
-    found: NDArray[np.int32] = np.abs(ours * size - ((last + 1) * n).astype(np.int32)).max(axis=1)
-    return found
+    distances: NDArray[np.int32] = np.abs(ours * size - ((last + 1) * n).astype(np.int32)).max(axis=1)
+    return distances
 
 
 _SAMPLE: Final = 1000  # confidences compared
@@ -131,12 +131,12 @@ class HistoryDrift:
     @property
     def confidence_drifted(self) -> bool:
         """True if the confidence is no longer distributed as in the history."""
-        found = self.confidence
+        drift = self.confidence
         return (
-            found.statistic is not None
-            and found.p_value is not None
-            and found.p_value < _P_VALUE
-            and found.statistic >= _LEAST
+            drift.statistic is not None
+            and drift.p_value is not None
+            and drift.p_value < _P_VALUE
+            and drift.statistic >= _LEAST
         )
 
     def to_record(self) -> dict[str, Any]:
@@ -155,12 +155,12 @@ class HistoryDrift:
 
     def confidence_line(self) -> str:
         """Return a line on the confidence."""
-        found = self.confidence
+        drift = self.confidence
         numbers = "too few rows"
-        if None not in (found.statistic, found.p_value, found.mean, found.history_mean):
+        if None not in (drift.statistic, drift.p_value, drift.mean, drift.history_mean):
             numbers = (
-                f"distance {found.statistic:.3f}, p = {found.p_value:.2g}; mean {found.mean:.3f} after "
-                f"{found.history_mean:.3f}"
+                f"distance {drift.statistic:.3f}, p = {drift.p_value:.2g}; mean {drift.mean:.3f} after "
+                f"{drift.history_mean:.3f}"
             )
         return f"{_word(drifted=self.confidence_drifted)} of the confidence: {numbers}"
 
@@ -188,10 +188,10 @@ class HistoryWatch:
     def decide_many(self, predictions: Sequence[Prediction]) -> Sequence[Decision]:
         """Return the decisions of `Tuned.decide_many`, and remember the predictions."""
         labels = self._tuned.labels
-        for found in predictions:
-            if found.label is not None:
-                self._labels.update(single_labels(found.label, labels))
-        given = [found.confidence for found in predictions if found.confidence is not None]
+        for prediction in predictions:
+            if prediction.label is not None:
+                self._labels.update(single_labels(prediction.label, labels))
+        given = [prediction.confidence for prediction in predictions if prediction.confidence is not None]
         values, keys = np.append(self._confidence, given), np.append(self._keys, self._rng.random(len(given)))
         kept = np.argsort(keys)[:_SAMPLE]
         self._confidence, self._keys = values[kept], keys[kept]
@@ -201,7 +201,9 @@ class HistoryWatch:
         """Return the drift of all predictions decided on so far."""
         history = self._tuned.history
         names = sorted({*self._labels, *history.labels})
-        table = np.array([[found.get(name, 0) for name in names] for found in (history.labels, self._labels)])
+        table = np.array(
+            [[counts.get(name, 0) for name in names] for counts in (history.labels, self._labels)]
+        )
         then, now = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
         return HistoryDrift(
             rows=int(table[1].sum()),

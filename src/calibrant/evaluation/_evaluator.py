@@ -198,8 +198,8 @@ class BatchEvaluator:
 
         frame = cast("Frame", examples)
         rows = frame_examples(frame, text=text or "input", label=label or "answer")
-        found = self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
-        return with_frame(found, frame)
+        result = self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
+        return with_frame(result, frame)
 
     def label(  # noqa: PLR0913 (keyword-only options)
         self,
@@ -260,8 +260,8 @@ class BatchEvaluator:
                 Path(out), rows, file_format=file_format, decide=decide, distribution=distribution
             )
         directory = None if file is None else file.directory
-        found = self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
-        return found if rows.frame is None else with_frame(found, rows.frame, decide)
+        result = self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
+        return result if rows.frame is None else with_frame(result, rows.frame, decide)
 
     def _run(
         self,

@@ -337,9 +337,11 @@ class EvaluationHistory:
         )
         if len(scores) < _LEAST:
             return empty
-        found = bootstrap_interval([score.score_raw for score in scores], float(alpha), rng=rng)
-        remark = _width_remark(found, scores)
-        return replace(empty, lower=found.lower, median=found.median, upper=found.upper, remark=remark)
+        interval = bootstrap_interval([score.score_raw for score in scores], float(alpha), rng=rng)
+        remark = _width_remark(interval, scores)
+        return replace(
+            empty, lower=interval.lower, median=interval.median, upper=interval.upper, remark=remark
+        )
 
     def drift(
         self,
@@ -438,15 +440,15 @@ def _checked_scores(
     ]
 
 
-def _width_remark(found: Interval, scores: Sequence[Score]) -> str:
+def _width_remark(interval: Interval, scores: Sequence[Score]) -> str:
     """Return the reason why an interval has width 0; empty for other intervals."""
-    if found.lower < found.upper:
+    if interval.lower < interval.upper:
         return ""
     value = scores[0].score_raw
     remark = f"width 0 because all {len(scores):,} scores are {value:g}, so resampling cannot vary them"
     if _score_type(scores) != "binary":
         return f"{remark}; it does not say that the next ones will be"
-    wilson = wilson_interval(int(value) * len(scores), len(scores), found.level)
+    wilson = wilson_interval(int(value) * len(scores), len(scores), interval.level)
     return f"{remark}; Wilson's interval is {wilson.lower:.4f} to {wilson.upper:.4f}"
 
 

@@ -296,8 +296,11 @@ class LabelFile:
             arrow = require_parquet()
             for batch in arrow.parquet.ParquetFile(rows.path).iter_batches(batch_size=_BLOCK):
                 cells = batch.select(rows.read_columns).to_pylist()
-                found = [Row(values=values, path=rows.path, line=0) for values in cells]
-                yield [(row.values, rows.example(row)) for row in found], arrow.Table.from_batches([batch])
+                block_rows = [Row(values=values, path=rows.path, line=0) for values in cells]
+                yield (
+                    [(row.values, rows.example(row)) for row in block_rows],
+                    arrow.Table.from_batches([batch]),
+                )
             return
         if self._format == "xlsx" and isinstance(rows, UnlabelledFile) and rows.is_excel:
             cells = read_excel_cells(rows.path, MAX_ROW_BYTES)
@@ -546,10 +549,10 @@ def excel_writer(
         ) -> None:
             for number, (row, more) in enumerate(zip(values, added, strict=True)):
                 if cells is None:
-                    found = [sheet.cell(row.get(column)) for column in columns]
+                    row_cells = [sheet.cell(row.get(column)) for column in columns]
                 else:
-                    found = sheet.copies(cells[number], len(columns))
-                sheet.append([*found, *map(sheet.cell, more)], path)
+                    row_cells = sheet.copies(cells[number], len(columns))
+                sheet.append([*row_cells, *map(sheet.cell, more)], path)
 
         yield write
         book.save(file)
@@ -598,9 +601,9 @@ class _Sheet:
 
     def copies(self, cells: Sequence[Any], width: int) -> list[Any]:
         """Return copies of a row's cells, as many as there are columns."""
-        found = [self._copy(cell) for cell in cells[:width]]
-        missing = width - len(found)
-        return [*found, *([None] * missing)]
+        copies = [self._copy(cell) for cell in cells[:width]]
+        missing = width - len(copies)
+        return [*copies, *([None] * missing)]
 
     def _copy(self, cell: Any) -> Any:  # noqa: ANN401 (of an optional module)
         if cell.value is None:

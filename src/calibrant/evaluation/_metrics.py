@@ -455,18 +455,18 @@ EvaluationProgressListener: TypeAlias = Callable[[EvaluationProgress], None]
 """Called four times a second, and at the end; may be called from another thread."""
 
 
-def _interval(found: Interval | None, correct: int, rows: int, denominator: str) -> dict[str, Any] | None:
-    if found is None:
+def _interval(interval: Interval | None, correct: int, rows: int, denominator: str) -> dict[str, Any] | None:
+    if interval is None:
         return None
-    ends = {name: getattr(found, name) for name in ("estimate", "lower", "upper", "level")}
+    ends = {name: getattr(interval, name) for name in ("estimate", "lower", "upper", "level")}
     return {**ends, "correct": correct, "rows": rows, "denominator": denominator}
 
 
 def _figure(path: str) -> Callable[[EvaluationMetrics], float | None]:
     """Return a function that looks up a metric by dotted name, and returns None for a missing part."""
 
-    def read(found: EvaluationMetrics) -> float | None:
-        value: Any = found
+    def read(metrics: EvaluationMetrics) -> float | None:
+        value: Any = metrics
         for name in path.split("."):
             value = getattr(value, name, None)
         return value.estimate if isinstance(value, Interval) else value
@@ -474,12 +474,12 @@ def _figure(path: str) -> Callable[[EvaluationMetrics], float | None]:
     return read
 
 
-def _credit(found: EvaluationMetrics) -> float | None:
+def _credit(metrics: EvaluationMetrics) -> float | None:
     """Return the mean credit; for single labels, the accuracy."""
     for part in ("composite", "structure"):
-        if getattr(found, part) is not None:
-            return _figure(f"{part}.credit")(found)
-    return _figure("accuracy_answered")(found)
+        if getattr(metrics, part) is not None:
+            return _figure(f"{part}.credit")(metrics)
+    return _figure("accuracy_answered")(metrics)
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -490,13 +490,13 @@ GATES: Final[Mapping[str, Callable[[EvaluationMetrics], float | None]]] = Mappin
     {
         "accuracy": _figure("accuracy"),
         "accuracy_answered": _figure("accuracy_answered"),
-        "answered": lambda found: _share(found.answered, found.rows),
+        "answered": lambda metrics: _share(metrics.answered, metrics.rows),
         "credit": _credit,
         "hierarchical_f1": _figure("structure.f1"),
         "macro_f1": _figure("macro_f1"),
         "micro_f1": _figure("composite.micro_f1"),
         "jaccard": _figure("composite.jaccard"),
-        "ok": lambda found: _share(found.outcomes.get("ok", 0), found.rows),
+        "ok": lambda metrics: _share(metrics.outcomes.get("ok", 0), metrics.rows),
         "quadratic_kappa": _figure("structure.quadratic_kappa"),
         "within_one_step": _figure("structure.within_one"),
     }
@@ -871,19 +871,19 @@ class _AheadCounts:
     @classmethod
     def of(cls, answered: Iterable[tuple[Example, Prediction]]) -> _AheadCounts:
         """Return the counts of rows with their predictions."""
-        found = cls()
+        counts = cls()
         for example, prediction in answered:
-            found.rows += 1
+            counts.rows += 1
             cost = prediction.usage.cost
             if cost is not None and prediction.attempts:
-                found.cost += cost
-                found.priced += 1
+                counts.cost += cost
+                counts.priced += 1
             if prediction.outcome is Outcome.ERROR:
-                found.errors[error_kind(prediction.reason)] += 1
+                counts.errors[error_kind(prediction.reason)] += 1
             elif example.answer:
-                found.labelled += 1
-                found.correct += prediction.label == example.answer
-        return found
+                counts.labelled += 1
+                counts.correct += prediction.label == example.answer
+        return counts
 
     def accuracy(self, tally: Tally) -> Interval | None:
         """Return the share of right rows among those answered here and in a tally; None if no true label is known."""
@@ -898,6 +898,6 @@ def error_kind(reason: str) -> str:
     _, colon, rest = reason.partition(": ")
     text = rest if colon and rest else reason
     status = _STATUS.search(text)
-    text = _NUMBER.sub(lambda found: found[0] if status and found[0] == status[0] else "#", text)
+    text = _NUMBER.sub(lambda number: number[0] if status and number[0] == status[0] else "#", text)
     flat = " ".join(text.split())
     return flat[:_KIND_LENGTH] or "unknown"

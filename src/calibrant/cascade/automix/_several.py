@@ -359,11 +359,15 @@ class _PlanTree:
 
     def hull(self, node: _PlanNode) -> tuple[Array, Array]:
         """Return the frontier of a node: the upper hull over the frontiers of its actions."""
-        points = [(np.array([cost]), np.array([value])) for _, cost, value in self.reports(node)]
+        costs, values = [], []
+        for _, cost, value in self.reports(node):
+            costs.append(np.array([cost]))
+            values.append(np.array([value]))
         for model, cost in self.looks(node):
             x, y = _sum_of_hulls([self.hull(child) for child in node.verified(model)])
-            points.append((x + cost, y))
-        x, y = (np.concatenate(axis) for axis in zip(*points, strict=True))
+            costs.append(x + cost)
+            values.append(y)
+        x, y = np.concatenate(costs), np.concatenate(values)
         corners = rising_hull(x, y)
         return x[corners], y[corners]
 
@@ -372,8 +376,9 @@ class _PlanTree:
         value, model = max((gain - price * cost, -m) for m, cost, gain in self.reports(node))
         best = {seen: CascadeAction(kind="report", model=-model)}
         for looked, cost in self.looks(node):
-            children = enumerate(node.verified(looked))
-            below = [self.best(child, (*seen, (looked, b)), price) for b, child in children]
+            below = []
+            for number, child in enumerate(node.verified(looked)):
+                below.append(self.best(child, (*seen, (looked, number)), price))
             worth = sum(part for part, _ in below) - price * cost
             if worth > value:
                 value = worth
@@ -388,8 +393,8 @@ def _sum_of_hulls(hulls: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     run = np.concatenate([np.diff(x) for x, _ in hulls])
     rise = np.concatenate([np.diff(y) for _, y in hulls])
     order = np.argsort(-rise / run, kind="stable")
-    start = sum(x[0] for x, _ in hulls), sum(y[0] for _, y in hulls)
-    x, y = (np.concatenate(([s], s + np.cumsum(d[order]))) for s, d in zip(start, (run, rise), strict=True))
+    x = sum(x[0] for x, _ in hulls) + np.append(0.0, np.cumsum(run[order]))
+    y = sum(y[0] for _, y in hulls) + np.append(0.0, np.cumsum(rise[order]))
     return x, y
 
 

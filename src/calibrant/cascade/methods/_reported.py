@@ -228,7 +228,7 @@ def _value_end(text: str, begin: int) -> int:
         # The decoder stops where JSON ends, so that text after it, which may be long, is not read.
         rest = text[error.pos : error.pos + _LONGEST + 1]
         is_cut_off = error.msg.startswith("Unterminated string") or any(
-            one.startswith(rest) for one in _CUT_OFF
+            number.startswith(rest) for number in _CUT_OFF
         )
         return len(text) if is_cut_off else begin
 

@@ -308,7 +308,7 @@ class Verifier:
         if 2 * total < self.k:
             return f"Expected at least half of {self.k} samples of the verifier, got {total}: {answers.failures[-1]}"
         remarks = []
-        failures = [one for one in answers.failures if not isinstance(one, ContextLengthError)]
+        failures = [error for error in answers.failures if not isinstance(error, ContextLengthError)]
         if failures:
             remarks.append(f"{len(failures)} samples failed, the first: {failures[0]}")
         if unreadable:
@@ -379,13 +379,13 @@ def _last_verdict(sample: Prediction) -> str:
     return _INCORRECT if negated or wrong else _CORRECT
 
 
-def _joined_answers(one: RowAnswers, other: RowAnswers) -> RowAnswers:
-    return RowAnswers(given=one.given + other.given, failures=one.failures + other.failures)
+def _joined_answers(first: RowAnswers, second: RowAnswers) -> RowAnswers:
+    return RowAnswers(given=first.given + second.given, failures=first.failures + second.failures)
 
 
 def _too_long(answers: RowAnswers) -> list[ContextLengthError]:
     """Return the context-length errors if no sample was answered, else an empty list."""
-    faults = [one for one in answers.failures if isinstance(one, ContextLengthError)]
+    faults = [error for error in answers.failures if isinstance(error, ContextLengthError)]
     return [] if answers.given else faults
 
 

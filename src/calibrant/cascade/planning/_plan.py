@@ -146,7 +146,7 @@ class Prices:
                 "Expected a large model that costs more than 0: one that costs nothing needs no cascade. Give its "
                 "price, its time per row, or 1 for equal costs."
             )
-        checked = [check_number("the verifier's cost", one, "[0, inf)") for one in checks]
+        checked = [check_number("the verifier's cost", check, "[0, inf)") for check in checks]
         return cls(models=tuple(models), verifier=(*checked, *[0.0] * (n - len(checked))))
 
     def under(self, policy: KeepPolicy) -> _Floats:
@@ -281,13 +281,13 @@ def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
         cost, accuracy = rows.figures(policy, prices)
         return Candidates(np.array([cost]), np.array([accuracy]), lambda _place: policy)
 
-    found = [single(KeepPolicy.alone(model)) for model in range(m)]
+    candidates = [single(KeepPolicy.alone(model)) for model in range(m)]
     differs = not np.array_equal(rows.raw, rows.calibrated, equal_nan=True)
     for members in combinations(range(m), 2):
         for calibrated in (False, True) if differs else (False,):
-            found += _of_two(rows, prices, members, calibrated=calibrated)
-        found += map(single, _split(rows, members))
-    return [*found, *map(single, _chains(rows, prices))]
+            candidates += _of_two(rows, prices, members, calibrated=calibrated)
+        candidates += map(single, _split(rows, members))
+    return [*candidates, *map(single, _chains(rows, prices))]
 
 
 def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrated: bool) -> list[Candidates]:
@@ -646,8 +646,10 @@ class CascadePlan:
         """Describe the policy for a budget beside the best model alone that the budget allows."""
         if self.goal != "budget" or self.value is None:
             return []
-        affordable = [one for one in self.alone if one.cost.estimate <= self.value * (1.0 + _ROUNDING)]
-        best = max(affordable, key=lambda one: one.accuracy.estimate)
+        affordable = [
+            priced for priced in self.alone if priced.cost.estimate <= self.value * (1.0 + _ROUNDING)
+        ]
+        best = max(affordable, key=lambda priced: priced.accuracy.estimate)
         name = self.names[best.policy.members[0]]
         if len(self.policy.members) == 1:
             return [
@@ -663,20 +665,18 @@ class CascadePlan:
 
     def describe_certificate(self) -> str:
         """Describe the certificate in a sentence, or say that there is none."""
-        found, last = self.certificate, self.names[-1]
-        chance = f"{1 - found.delta:g}"
-        promise = (
-            f"its accuracy is within {found.epsilon:g} of always using {last}, with probability {chance}"
-        )
-        evidence = f"observed loss {found.loss:+.4f}{{}}, exact p = {found.p_value:.3g}"
+        certificate, last = self.certificate, self.names[-1]
+        chance = f"{1 - certificate.delta:g}"
+        promise = f"its accuracy is within {certificate.epsilon:g} of always using {last}, with probability {chance}"
+        evidence = f"observed loss {certificate.loss:+.4f}{{}}, exact p = {certificate.p_value:.3g}"
         if self.certified:
-            return f"Certified: {promise} ({evidence.format(f' on {found.rows:,} rows')})."
-        if not found.holds:
-            return f"Not certified: {found.rows:,} rows do not prove that {promise} ({evidence.format('')})."
+            return f"Certified: {promise} ({evidence.format(f' on {certificate.rows:,} rows')})."
+        if not certificate.holds:
+            return f"Not certified: {certificate.rows:,} rows do not prove that {promise} ({evidence.format('')})."
         few = ""
-        if found.rows < found.fewest_rows:
-            few = f"; where the models agree on every row, {found.fewest_rows:,} are needed"
-        proof = f"{found.rows:,} rows prove no cheaper policy within {found.epsilon:g}{few}"
+        if certificate.rows < certificate.fewest_rows:
+            few = f"; where the models agree on every row, {certificate.fewest_rows:,} are needed"
+        proof = f"{certificate.rows:,} rows prove no cheaper policy within {certificate.epsilon:g}{few}"
         return f"Nothing certified but {last} alone: {proof}."
 
     def check(self, fingerprints: Sequence[Fingerprint | None]) -> None:
@@ -694,12 +694,14 @@ class CascadePlan:
         """
         if len(fingerprints) != len(self.models):
             raise StateError(
-                f"Expected {len(self.models)} models, as planned ({', '.join(one.name for one in self.models)}), got "
+                f"Expected {len(self.models)} models, as planned ({', '.join(self.names)}), got "
                 f"{len(fingerprints)}: hand in one for each, in that order."
             )
-        for place, (model, found) in enumerate(zip(self.models, fingerprints, strict=True), 1):
+        for place, (model, fingerprint) in enumerate(zip(self.models, fingerprints, strict=True), 1):
             changed = (
-                [] if found is None or model.fingerprint is None else found.differences(model.fingerprint)
+                []
+                if fingerprint is None or model.fingerprint is None
+                else fingerprint.differences(model.fingerprint)
             )
             if changed:
                 raise StateError(
@@ -724,7 +726,7 @@ class CascadePlan:
         StateError
             A classifier is not the one that was planned with.
         """
-        self.check([one.fingerprint() for one in classifiers])
+        self.check([classifier.fingerprint() for classifier in classifiers])
         clash = {"threshold", "native_threshold", "meta_verifier", "calibrators", "escalation_order"} & set(
             options
         )
@@ -742,8 +744,8 @@ class CascadePlan:
         if thresholds is None:
             decides = {"meta_verifier": self.policy.rules}
         return Cascade(
-            [classifiers[one] for one in members],
-            calibrators=[self.calibrators[one] for one in members] if self.policy.calibrated else None,
+            [classifiers[member] for member in members],
+            calibrators=[self.calibrators[member] for member in members] if self.policy.calibrated else None,
             escalation_order="declared",
             **cast("dict[str, Any]", {"method": self.method, **decides, **options}),
         )

@@ -130,7 +130,7 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
         rows = list(source)
         if all(isinstance(row, Mapping) for row in rows):
             source = SavedRows.of(rows, name=name or "predictions")
-        elif len(rows) == 2 and all(np.ndim(one) == 1 for one in rows):
+        elif len(rows) == 2 and all(np.ndim(column) == 1 for column in rows):
             source = dict(zip(("confidence", "correct"), rows, strict=True))
     if _has_columns(source):
         columns = {column: getattr(source, column, None) for column in _COLUMNS}
@@ -142,7 +142,7 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
             "Expected a recorded run: a RecordedRun, an object or a pair with confidence and correct, lines of "
             f"predictions.jsonl, or the path of a run, got {type(source).__name__}."
         )
-    given: dict[str, Any] = {one: source[one] for one in _COLUMNS if source.get(one) is not None}
+    given: dict[str, Any] = {column: source[column] for column in _COLUMNS if source.get(column) is not None}
     return RecordedRun(**{"name": name, **given})
 
 
@@ -199,19 +199,18 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
     DataError
         They are not of the same rows, or no row is left; the message names the first row.
     """
-    runs = [recorded_run(one, name=f"model {place}") for place, one in enumerate(sources, 1)]
+    runs = [recorded_run(source, name=f"model {place}") for place, source in enumerate(sources, 1)]
     first = runs[0]
-    names = tuple(
-        run.name or (run.fingerprint.model if run.fingerprint is not None else f"model {place}")
-        for place, run in enumerate(runs, 1)
-    )
-    orders = [np.arange(len(first))]
-    orders += [_order(first, other, names[0], name) for other, name in zip(runs[1:], names[1:], strict=True)]
+    names: list[str] = []
+    orders: list[NDArray[np.intp]] = []
+    for place, run in enumerate(runs, 1):
+        model = f"model {place}" if run.fingerprint is None else run.fingerprint.model
+        names.append(run.name or model)
+        orders.append(np.arange(len(first)) if place == 1 else _order(first, run, names[0], names[-1]))
 
     def column(of: str) -> NDArray[Any]:
-        return np.array(
-            [np.asarray(getattr(run, of))[order] for run, order in zip(runs, orders, strict=True)]
-        )
+        rows = [np.asarray(getattr(run, of))[order] for run, order in zip(runs, orders, strict=True)]
+        return np.array(rows)
 
     correct, failed = column("correct"), column("failed").any(axis=0)
     known = (correct != UNKNOWN).all(axis=0)
@@ -223,7 +222,7 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
         )
     texts = _texts(runs, orders)
     return PairedRuns(
-        names=names,
+        names=tuple(names),
         confidence=column("confidence")[:, kept],
         correct=correct[:, kept],
         cost=column("cost")[:, kept],
@@ -268,7 +267,7 @@ def _keys(first: RecordedRun, other: RecordedRun) -> tuple[str, Sequence[Hashabl
     """Return the name of the key that pairs two runs, and the keys of both runs."""
     # Texts come first: some tools number the rows they answered, not those they were given.
     own, theirs = list(first.inputs or ()), list(other.inputs or ())
-    unique = own and theirs and all(len(set(one) - {None}) == len(one) for one in (own, theirs))
+    unique = own and theirs and all(len(set(keys) - {None}) == len(keys) for keys in (own, theirs))
     if first.ids is not None and other.ids is not None and not (unique and set(own) == set(theirs)):
         return "row with index", first.ids, other.ids
     return ("text", own, theirs) if unique else ("row", range(len(first)), range(len(other)))
@@ -276,15 +275,16 @@ def _keys(first: RecordedRun, other: RecordedRun) -> tuple[str, Sequence[Hashabl
 
 def _texts(runs: Sequence[RecordedRun], orders: Sequence[NDArray[np.intp]]) -> list[str | int]:
     """Return the texts of the first run's rows, taken from any run; the row's position if unknown."""
-    columns = [
-        [run.inputs[at] for at in order.tolist()]
-        for run, order in zip(runs, orders, strict=True)
-        if run.inputs is not None
-    ]
-    return [
-        next((text for text in texts if text is not None), place)
-        for place, *texts in zip(range(len(runs[0])), *columns, strict=True)
-    ]
+    texts: list[str | int] = list(range(len(runs[0])))
+    # The first run that says a text comes last, and counts.
+    for run, order in zip(reversed(runs), reversed(orders), strict=True):
+        if run.inputs is None:
+            continue
+        for place, at in enumerate(order.tolist()):
+            text = run.inputs[at]
+            if text is not None:
+                texts[place] = text
+    return texts
 
 
 def _labels(run: RecordedRun, rows: NDArray[np.intp]) -> tuple[str, ...] | None:
