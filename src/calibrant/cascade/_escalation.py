@@ -348,4 +348,5 @@ def _route_record(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]
         routed = [route(scores, answers=[label] * len(scores)) for label in labels]
     else:
         routed = [route(scores)]
-    return class_record(rule, np.packbits(np.asarray(routed, dtype=np.bool_)).tobytes())
+    bits = np.packbits(np.asarray(routed, dtype=np.bool_))
+    return class_record(rule, bits.tobytes())

@@ -416,7 +416,8 @@ def _all_numbers(models: Sequence[CascadeModel], what: Literal["cost", "size"], 
 def _tradeoffs(models: Sequence[CascadeModel], tradeoff: float) -> list[float]:
     """Return ``(1 - t) * quality + t * expense`` of each model."""
     costs = _all_numbers(models, "cost", "automix") if tradeoff else []
-    least, width = min(costs, default=0.0), max(costs, default=0.0) - min(costs, default=0.0)
+    least = min(costs, default=0.0)
+    width = max(costs, default=0.0) - least
     keys = []
     for place, model in enumerate(models):
         expense = (costs[place] - least) / width if width else 0.5

@@ -290,9 +290,12 @@ def calibrate_predictions(
     if target_accuracy is not None:
         certified = certify_threshold(p, y, target_accuracy=target_accuracy, delta=delta)
         certified = with_best_promise(certified, p, y)
-    texts = [predictions.inputs[row] for row in kept]
-    names = [f"row {row}" if text is None else text for row, text in zip(kept, texts, strict=True)]
-    labels = [label for row in kept if (label := predictions.labels[row]) is not None]
+    names, labels = [], []
+    for row in kept.tolist():
+        text, label = predictions.inputs[row], predictions.labels[row]
+        names.append(f"row {row}" if text is None else text)
+        if label is not None:
+            labels.append(label)
     fit, test = _halves(names, rng)
 
     def of(rows: list[int]) -> dict[str, Any]:
@@ -361,7 +364,8 @@ def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], 
         groups.setdefault(name, []).append(row)
     members, fit, test = list(groups.values()), list[int](), list[int]()
     for place in rng.permutation(len(members)).tolist():
-        (fit if 2 * len(fit) < len(names) else test).extend(members[place])
+        half = fit if 2 * len(fit) < len(names) else test
+        half.extend(members[place])
     if len(test) < _FEWEST // 4:
         raise DataError(
             f"Expected at least {_FEWEST // 4} rows of other texts to test on, got {len(test)} of {len(names)}: rows "

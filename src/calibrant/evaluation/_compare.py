@@ -227,8 +227,12 @@ def _difference(first: SavedRows, other: SavedRows, level: float) -> RunDifferen
 
 def _score(run: SavedRows, level: float) -> ComparedRun:
     known = run.correct != UNKNOWN
-    sure = known & ~np.isnan(run.confidence)
     correct = run.correct[known]
+    sure = known & ~np.isnan(run.confidence)
+    ece = brier = None
+    if sure.any():
+        ece = expected_calibration_error(run.confidence[sure], run.correct[sure])
+        brier = brier_score(run.confidence[sure], run.correct[sure])
     return ComparedRun(
         name=run.name,
         rows=len(run),
@@ -239,14 +243,15 @@ def _score(run: SavedRows, level: float) -> ComparedRun:
         accuracy=wilson_interval(int(correct.sum()), len(correct), level),
         macro_f1=_macro_f1(run, known),
         rows_with_confidence=int(sure.sum()),
-        ece=expected_calibration_error(run.confidence[sure], run.correct[sure]) if sure.any() else None,
-        brier=brier_score(run.confidence[sure], run.correct[sure]) if sure.any() else None,
+        ece=ece,
+        brier=brier,
     )
 
 
 def _macro_f1(run: SavedRows, known: NDArray[np.bool_]) -> float | None:
-    truth = [run.answers[row] for row in np.flatnonzero(known)]
-    predicted = [run.labels[row] for row in np.flatnonzero(known)]
+    rows = np.flatnonzero(known).tolist()
+    truth = [run.answers[row] for row in rows]
+    predicted = [run.labels[row] for row in rows]
     stated = [label for label in truth if label is not None]
     if len(stated) < len(truth) or not any(predicted):
         return None

@@ -63,7 +63,8 @@ def measure_drift(
         for start in range(0, _PERMUTATIONS, step):
             size = min(step, _PERMUTATIONS - start)
             shuffled = rng.permuted(np.broadcast_to(new, (size, n + m)), axis=1)
-            further += int((_distances(shuffled, last) >= observed).sum())
+            distances = _distances(shuffled, last)
+            further += int((distances >= observed).sum())
         statistic = observed / (n * m)
         p_value = (further + 1) / (_PERMUTATIONS + 1)
     return Drift(
@@ -192,7 +193,8 @@ class HistoryWatch:
             if prediction.label is not None:
                 self._labels.update(single_labels(prediction.label, labels))
         given = [prediction.confidence for prediction in predictions if prediction.confidence is not None]
-        values, keys = np.append(self._confidence, given), np.append(self._keys, self._rng.random(len(given)))
+        values = np.append(self._confidence, given)
+        keys = np.append(self._keys, self._rng.random(len(given)))
         kept = np.argsort(keys)[:_SAMPLE]
         self._confidence, self._keys = values[kept], keys[kept]
         return self._tuned.decide_many(predictions)
@@ -201,14 +203,15 @@ class HistoryWatch:
         """Return the drift of all predictions decided on so far."""
         history = self._tuned.history
         names = sorted({*self._labels, *history.labels})
-        table = np.array(
-            [[counts.get(name, 0) for name in names] for counts in (history.labels, self._labels)]
-        )
+        earlier = [history.labels.get(name, 0) for name in names]
+        later = [self._labels.get(name, 0) for name in names]
+        table = np.array([earlier, later])
         then, now = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+        pairs = zip(then.tolist(), now.tolist(), strict=True)
         return HistoryDrift(
-            rows=int(table[1].sum()),
-            history=int(table[0].sum()),
-            shares={name: (float(a), float(b)) for name, a, b in zip(names, then, now, strict=True)},
+            rows=sum(later),
+            history=sum(earlier),
+            shares=dict(zip(names, pairs, strict=True)),
             label_distance=float(np.abs(now - then).sum() / 2),
             label_p_value=_same_labels(table, self._rng),
             confidence=measure_drift(self._confidence, np.array(history.confidence), rng=self._rng),
@@ -221,15 +224,19 @@ def _same_labels(table: NDArray[np.int64], rng: np.random.Generator) -> float:
     `table` of shape (2, labels) holds counts. Under the null hypothesis one row, given all sums, is drawn from the
     multivariate hypergeometric distribution.
     """
-    whole, total, new = table.sum(axis=0), int(table.sum()), int(table[1].sum())
+    whole = table.sum(axis=0)
+    total = int(table.sum())
+    new = int(table[1].sum())
     if new in {0, total}:
         return 1.0
     # Whole numbers, so that equal distances stay equal.
     observed = np.abs(table[1] * total - whole * new).sum()
-    further, step = 0, max(1, _CHUNK // len(whole))
+    further = 0
+    step = max(1, _CHUNK // len(whole))
     permutations = min(_PERMUTATIONS, max(_PERMUTATIONS // 10, _COUNTS // len(whole)))
     for start in range(0, permutations, step):
         size = min(step, permutations - start)
         drawn = rng.multivariate_hypergeometric(whole, new, size=size, method="marginals")
-        further += int((np.abs(drawn * total - whole * new).sum(axis=1) >= observed).sum())
+        distances = np.abs(drawn * total - whole * new).sum(axis=1)
+        further += int((distances >= observed).sum())
     return (further + 1) / (permutations + 1)

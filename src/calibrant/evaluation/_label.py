@@ -409,8 +409,9 @@ def _json_lines_writer(path: Path, names: Sequence[str]) -> Iterator[_Write]:
 
         def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
             for row, more in zip(values, added, strict=True):
+                record = {**row, **dict(zip(names, more, strict=True))}
                 # Dates of a Parquet file become texts.
-                file.write(record_line({**row, **dict(zip(names, more, strict=True))}, default=str))
+                file.write(record_line(record, default=str))
 
         yield write
 
@@ -427,7 +428,8 @@ def _csv_writer(
 
         def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
             for row, more in zip(values, added, strict=True):
-                writer.writerow([*(_cell(row.get(column)) for column in columns), *map(_cell, more)])
+                given = [_cell(row.get(column)) for column in columns]
+                writer.writerow(given + list(map(_cell, more)))
 
         yield write
 
@@ -480,12 +482,11 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
     schema = texts
     if isinstance(rows, UnlabelledFile) and rows.is_parquet:
         schema = arrow.parquet.ParquetFile(rows.path).schema_arrow
-    added_columns = [
-        arrow.field(name, arrow.float64() if name.removeprefix(_PREFIX) in NUMBERS else arrow.string())
-        for name in names
-    ]
-    for column in added_columns:
-        schema = schema.append(column)
+    added_columns = []
+    for name in names:
+        kind = arrow.float64() if name.removeprefix(_PREFIX) in NUMBERS else arrow.string()
+        added_columns.append(arrow.field(name, kind))
+        schema = schema.append(added_columns[-1])
     with (
         atomic_bytes_writer(path) as file,
         arrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer,
@@ -499,7 +500,8 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
             table = table.slice(0, len(added))
             for place, column in enumerate(added_columns):
                 cells = [more[place] for more in added]
-                cells = cells if column.type == arrow.float64() else list(map(_cell, cells))
+                if column.type != arrow.float64():
+                    cells = list(map(_cell, cells))
                 table = table.append_column(column, arrow.array(cells, column.type))
             writer.write_table(table)
 

@@ -278,13 +278,14 @@ def standing(
     if not known.any():
         return CandidateStanding(losses=losses, accuracy=0.0, macro_f1=0.0)
     right = truth[known]
-    log_probabilities = cross_fitted(np.asarray(logprobs, dtype=np.float64)[known], right, labels=labels)
-    even = np.exp(log_probabilities[np.arange(len(right)), right])
-    losses[known] = -np.log((1.0 - _UNEXPLAINED) * even + _UNEXPLAINED / len(labels))
-    best = log_probabilities.argmax(axis=1)
-    summary = classification_summary(
-        [labels.labels[place] for place in right], [labels.labels[place] for place in best], labels=labels
-    )
+    answered_logprobs = np.asarray(logprobs, dtype=np.float64)[known]
+    corrected = cross_fitted(answered_logprobs, right, labels=labels)
+    likelihoods = np.exp(corrected[np.arange(len(right)), right])
+    losses[known] = -np.log((1.0 - _UNEXPLAINED) * likelihoods + _UNEXPLAINED / len(labels))
+    best = corrected.argmax(axis=1)
+    true_labels = [labels.labels[place] for place in right]
+    best_labels = [labels.labels[place] for place in best]
+    summary = classification_summary(true_labels, best_labels, labels=labels)
     return CandidateStanding(losses=losses, accuracy=float((best == right).mean()), macro_f1=summary.macro_f1)
 
 

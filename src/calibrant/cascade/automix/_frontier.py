@@ -241,17 +241,22 @@ def rising_hull(cost: Array, performance: Array) -> NDArray[np.intp]:
     """
     order = np.lexsort((-performance, cost))  # stable: the first of equal points stays first
     # Only points better than all cheaper ones can be corners.
-    tall, wide = _ROUNDING * np.abs(performance).max(), _ROUNDING * np.abs(cost).max()
-    best = np.maximum.accumulate(performance[order])
-    order = order[np.concatenate(([True], performance[order][1:] > best[:-1] + tall))]
-    x, y = cost[order].tolist(), performance[order].tolist()
+    tall = _ROUNDING * np.abs(performance).max()
+    wide = _ROUNDING * np.abs(cost).max()
+    ascending = performance[order]
+    best = np.maximum.accumulate(ascending)
+    is_better = np.concatenate(([True], ascending[1:] > best[:-1] + tall))
+    order = order[is_better]
+    x = cost[order].tolist()
+    y = performance[order].tolist()
     corners: list[int] = []
     for new in range(len(x)):
         while corners and x[new] - x[corners[-1]] <= wide:
             corners.pop()  # better at the same cost
         while len(corners) >= 2:
-            a, b = corners[-2], corners[-1]
-            run, rise = x[new] - x[a], y[new] - y[a]
+            a, b = corners[-2:]
+            run = x[new] - x[a]
+            rise = y[new] - y[a]
             if (y[b] - y[a]) * run - rise * (x[b] - x[a]) > tall * run + wide * rise:
                 break
             corners.pop()
@@ -489,11 +494,14 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
     if not thresholds_only:  # by falling gain per cost; the least sure first among equals
         gainful = np.where(gain > 0.0, np.inf, -np.inf)
         order = np.argsort(-np.divide(gain, dear, out=gainful, where=dear > 0.0), kind="stable")
-    asked, base = rows.small_cost.mean(), rows.small.mean()
+    asked = rows.small_cost.mean()
     looked = asked + rows.verifier_cost.mean()
+    base = rows.small.mean()
     # Small as it is, large at once, and looking first with 0, 1, ..., B bins routed.
-    cost = np.concatenate(([asked, rows.large_cost.mean(), looked], looked + np.cumsum(dear[order]) / n))
-    performance = np.concatenate(([base, rows.large.mean(), base], base + np.cumsum(gain[order]) / n))
+    routed_cost = looked + np.cumsum(dear[order]) / n
+    routed_performance = base + np.cumsum(gain[order]) / n
+    cost = np.concatenate(([asked, rows.large_cost.mean(), looked], routed_cost))
+    performance = np.concatenate(([base, rows.large.mean(), base], routed_performance))
     corners = rising_hull(cost, performance)
     first: tuple[Action, ...] = ("small", "large")
     return RoutingFrontier(

@@ -98,7 +98,8 @@ class CascadePolicy:
         """
         costs, looks = _check_prices(cost, verifier_cost, models=len(self.k) + 1)
         bins, columns = _check_columns(verifier_scores, scores, self.k)
-        spent, performance = np.zeros(len(columns[0])), np.zeros(len(columns[0]))
+        spent = np.zeros(len(columns[0]))
+        performance = np.zeros_like(spent)
         waiting: list[tuple[Seen, NDArray[np.intp]]] = [((), np.arange(len(spent)))]
         while waiting:
             seen, rows = waiting.pop()
@@ -260,21 +261,26 @@ def exact_frontier(mass: Array, value: Array, *, cost: Array, verifier_cost: Arr
 
 def _shrunk_tables(counts: Array, sums: Array, strength: float) -> tuple[Array, Array]:
     """Return joint probabilities and mean scores, with conditional values shrunk to marginal ones."""
-    axes, n = counts.ndim, counts.sum()
-    mass, means = np.ones(()), sums.reshape(len(sums), -1).sum(axis=1) / n
-    for axis in range(axes):
-        rest = tuple(range(axis + 1, axes))
-        here = counts.sum(axis=rest)
+    n = counts.sum()
+    axes = tuple(range(counts.ndim))
+    mass = np.ones(())
+    means = sums.reshape(len(sums), -1).sum(axis=1) / n
+    for axis in axes:
+        here = counts.sum(axis=axes[axis + 1 :])
         before = here.sum(axis=-1, keepdims=True)
-        overall = counts.sum(axis=tuple(a for a in range(axes) if a != axis)) / n
+        overall = counts.sum(axis=axes[:axis] + axes[axis + 1 :]) / n
         added = strength * overall
+        grown = here + added
         # Without shrinkage, a row of cells that nothing fell into has no distribution of its own.
         filled = before + strength > 0.0
-        share = np.where(filled, (here + added) / np.where(filled, before + strength, 1.0), overall)
-        seen = here + added > 0.0
-        total = sums.sum(axis=tuple(1 + a for a in rest)) + added * means[..., None]
-        means = np.where(seen, total / np.where(seen, here + added, 1.0), means[..., None])
+        row_total = np.where(filled, before + strength, 1.0)
+        share = np.where(filled, grown / row_total, overall)
         mass = mass[..., None] * share
+        before_means = means[..., None]
+        later = tuple(1 + other for other in axes[axis + 1 :])
+        total = sums.sum(axis=later) + added * before_means
+        seen = grown > 0.0
+        means = np.where(seen, total / np.where(seen, grown, 1.0), before_means)
     return mass, means
 
 

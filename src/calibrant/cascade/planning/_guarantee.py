@@ -255,7 +255,8 @@ def loss_score(worse: ArrayLike, better: ArrayLike, n: int, epsilon: float) -> _
     epsilon : float
         Allowed loss, in (0, 1).
     """
-    w, b = np.asarray(worse, dtype=np.float64), np.asarray(better, dtype=np.float64)
+    w = np.asarray(worse, dtype=np.float64)
+    b = np.asarray(better, dtype=np.float64)
     slope = w * (1.0 + epsilon) + b * (1.0 - epsilon) - 2.0 * n * epsilon
     q = (slope + np.sqrt(slope**2 + 8.0 * n * b * epsilon * (1.0 - epsilon))) / (4.0 * n)
     spread = np.sqrt(n * (2.0 * np.maximum(q, 0.0) + epsilon - epsilon**2))

@@ -297,34 +297,40 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrat
     sure = ~np.isnan(signal)
     if not sure.any():
         return []
-    scores = signal[sure], rows.correct[first][sure], rows.correct[last][sure]
+    confidence = signal[sure]
+    small, large = rows.correct[first][sure], rows.correct[last][sure]
     costs: dict[str, Any] = {
         "small_cost": prices.models[first],
         "large_cost": max(prices.models[last], _FREE),
         "verifier_cost": prices.verifier[first],
     }
-    levels = np.unique(scores[0])
-    binned = routing_frontier(*scores, **costs, k=_BINS)
+    levels = np.unique(confidence)
+    binned = routing_frontier(confidence, small, large, **costs, k=_BINS)
     kinds = [
         ("threshold", levels, np.arange(len(levels))),
         (f"{_BINS + 1} bins", binned.bins.values - 0.5 / _BINS, binned.order),
     ]
-    if len(np.unique(scores[1])) == 2:
+    if len(np.unique(small)) == 2:
         # What AutoMix's meta-verifier routes at any price, with confidence as the verifier's score.
-        learned = POMDPMetaVerifier(k=_SAMPLES, price=0.0).fit(*scores, **costs)
+        learned = POMDPMetaVerifier(k=_SAMPLES, price=0.0)
+        learned.fit(confidence, small, large, **costs)
         steps = _SAMPLES * _CELLS
         lower = np.arange(steps) / steps
         gain = learned.gain(lower + 0.5 / steps)
         kinds.append((f"POMDP, {learned.form_}", lower, np.argsort(-gain, kind="stable")))
     candidates = []
-    n, unsure = len(signal), (rows.correct[last] - rows.correct[first])[~sure].sum()
+    n = len(signal)
+    # Answers without a confidence are always escalated.
+    unsure_gain = (rows.correct[last] - rows.correct[first])[~sure].sum()
     for name, lower, order in kinds:
-        own = np.searchsorted(lower[1:], scores[0], side="right")
-        routed = np.bincount(own, minlength=len(lower))[order].cumsum()
-        gained = np.bincount(own, weights=scores[2] - scores[1], minlength=len(lower))[order].cumsum()
-        share = (np.concatenate(([0.0], routed)) + n - sure.sum()) / n
+        bin_of = np.searchsorted(lower[1:], confidence, side="right")
+        in_bin = np.bincount(bin_of, minlength=len(lower))
+        gain_of_bin = np.bincount(bin_of, weights=large - small, minlength=len(lower))
+        routed = np.append(0.0, in_bin[order].cumsum())
+        gained = np.append(0.0, gain_of_bin[order].cumsum())
+        share = (routed + n - sure.sum()) / n
         cost = prices.models[first] + prices.verifier[first] + prices.models[last] * share
-        accuracy = rows.correct[first].mean() + (np.concatenate(([0.0], gained)) + unsure) / n
+        accuracy = rows.correct[first].mean() + (gained + unsure_gain) / n
         policy = partial(_bin_policy, name, members, lower, order, calibrated)
         candidates.append(Candidates(cost, accuracy, policy))
     return candidates
@@ -378,7 +384,9 @@ def _chains(rows: Signals, prices: Prices) -> list[KeepPolicy]:
 
 def _backwards(rows: Signals, prices: Prices, members: Sequence[int], price: float) -> list[KeepRule] | None:
     """Return the rule of each model but the last; None if a rule would accept no answer."""
-    score, cost = rows.correct[members[-1]], np.full(rows.correct.shape[1], prices.models[members[-1]])
+    last = members[-1]
+    score = rows.correct[last]
+    cost = np.full(len(score), prices.models[last])
     rules: list[KeepRule] = []
     for member in members[-2::-1]:
         signal = rows.calibrated[member]
@@ -386,7 +394,8 @@ def _backwards(rows: Signals, prices: Prices, members: Sequence[int], price: flo
         levels, own = np.unique(signal[sure], return_inverse=True)
         gain = (score - rows.correct[member] - price * cost)[sure]
         # Worth of routing none, the lowest level, the lowest two, ..., all; the lowest threshold of equals.
-        routed = int(np.concatenate(([0.0], np.bincount(own, weights=gain, minlength=1).cumsum())).argmax())
+        by_level = np.bincount(own, weights=gain, minlength=1)
+        routed = int(np.append(0.0, by_level.cumsum()).argmax())
         if routed >= len(levels):
             return None
         rule = KeepRule.from_threshold(levels[routed])

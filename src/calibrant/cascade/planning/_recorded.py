@@ -73,25 +73,36 @@ class RecordedRun:
     fingerprint: Fingerprint | None = None
 
     def __post_init__(self) -> None:
-        p, y = _numbers("confidence", self.confidence), _numbers("correct", self.correct)
-        n = len(p)
+        confidence = _numbers("confidence", self.confidence)
+        correct = _numbers("correct", self.correct)
+        n = len(confidence)
         failed = np.zeros(n, dtype=np.bool_) if self.failed is None else np.asarray(self.failed, np.bool_)
         cost = np.full(n, np.nan) if self.cost is None else _numbers("cost", self.cost)
-        texts = {"ids": self.ids, "inputs": self.inputs, "labels": self.labels}
-        columns: dict[str, Sized | None] = {"correct": y, "failed": failed, "cost": cost, **texts}
-        lengths = {name: len(values) for name, values in columns.items() if values is not None}
-        wrong = {name: length for name, length in lengths.items() if length != n}
+        columns: dict[str, Sized | None] = {
+            "correct": correct,
+            "failed": failed,
+            "cost": cost,
+            "ids": self.ids,
+            "inputs": self.inputs,
+            "labels": self.labels,
+        }
+        wrong = {
+            name: len(values) for name, values in columns.items() if values is not None and len(values) != n
+        }
         if wrong:
             raise ConfigurationError(
                 f"Expected one entry per row, {n} as in confidence, got {wrong}: hand in the same rows everywhere."
             )
-        _check_rows("confidence", p, (p >= -_ROUNDING) & (p <= 1 + _ROUNDING), "a number in [0, 1] or NaN")
-        _check_rows("correct", y, np.isin(y, (0.0, 1.0, UNKNOWN)), "1, 0, or -1 where it is not known")
-        _check_rows("cost", cost, (cost >= 0.0) & (cost < np.inf), "a number of at least 0 or NaN")
-        y = np.where(np.isnan(y) | failed, UNKNOWN, y)
-        checked = {"confidence": np.clip(p, 0.0, 1.0), "correct": y, "failed": failed, "cost": cost}
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        in_range = (confidence >= -_ROUNDING) & (confidence <= 1 + _ROUNDING)
+        _check_rows("confidence", confidence, in_range, "a number in [0, 1] or NaN")
+        is_known = np.isin(correct, (0.0, 1.0, UNKNOWN))
+        _check_rows("correct", correct, is_known, "1, 0, or -1 where it is not known")
+        is_price = (cost >= 0.0) & (cost < np.inf)
+        _check_rows("cost", cost, is_price, "a number of at least 0 or NaN")
+        object.__setattr__(self, "confidence", np.clip(confidence, 0.0, 1.0))
+        object.__setattr__(self, "correct", np.where(np.isnan(correct) | failed, UNKNOWN, correct))
+        object.__setattr__(self, "failed", failed)
+        object.__setattr__(self, "cost", cost)
 
     def __len__(self) -> int:
         return len(np.asarray(self.confidence))
@@ -266,11 +277,20 @@ def _order(first: RecordedRun, other: RecordedRun, here: str, there: str) -> NDA
 def _keys(first: RecordedRun, other: RecordedRun) -> tuple[str, Sequence[Hashable], Sequence[Hashable]]:
     """Return the name of the key that pairs two runs, and the keys of both runs."""
     # Texts come first: some tools number the rows they answered, not those they were given.
-    own, theirs = list(first.inputs or ()), list(other.inputs or ())
-    unique = own and theirs and all(len(set(keys) - {None}) == len(keys) for keys in (own, theirs))
-    if first.ids is not None and other.ids is not None and not (unique and set(own) == set(theirs)):
+    own = list(first.inputs or ())
+    theirs = list(other.inputs or ())
+    unique = _are_unique(own) and _are_unique(theirs)
+    same_texts = unique and set(own) == set(theirs)
+    if first.ids is not None and other.ids is not None and not same_texts:
         return "row with index", first.ids, other.ids
-    return ("text", own, theirs) if unique else ("row", range(len(first)), range(len(other)))
+    if unique:
+        return "text", own, theirs
+    return "row", range(len(first)), range(len(other))
+
+
+def _are_unique(texts: Sequence[str | None]) -> bool:
+    """Return True if there are texts, none of them is missing and no two are equal."""
+    return bool(texts) and len(set(texts) - {None}) == len(texts)
 
 
 def _texts(runs: Sequence[RecordedRun], orders: Sequence[NDArray[np.intp]]) -> list[str | int]:
