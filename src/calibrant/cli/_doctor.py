@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from calibrant.cli._options import parse_option
-from calibrant.clients._redact import hidden_in_address, public_address
+from calibrant.clients._endpoint import hidden_in_address, public_address
 from calibrant.core._errors import StateError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference.doctor._examine import examine

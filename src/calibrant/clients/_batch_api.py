@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from calibrant.clients._endpoint import OPENAI, resolve_endpoint
+from calibrant.clients._calls import RetryPolicy, with_retries
+from calibrant.clients._endpoint import OPENAI, redact, resolve_endpoint, secret_texts
 from calibrant.clients._http import JsonHttp, Reply
 from calibrant.clients._openai_chat import Drafts
-from calibrant.clients._redact import redact, secret_texts
-from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._reported import bounded_count, clean_line, reported_mapping

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.clients._translate import translate
+from calibrant.clients._failures import translate
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._prediction import LogprobSpace

@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from calibrant.clients._retry import RetryPolicy
+from calibrant.clients._calls import RetryPolicy
 from calibrant.core._completion import STAND_INS, Client, Completion, CompletionRequest
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError

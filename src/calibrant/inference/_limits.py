@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from calibrant.clients._rates import RateState
+from calibrant.clients._failures import RateState
 from calibrant.core._completion import Client
 from calibrant.core._errors import ProviderError
 from calibrant.core._limits import CallMeter, Limits, Pace

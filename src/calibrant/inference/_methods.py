@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
-from calibrant.clients._rates import rate_state
-from calibrant.clients._retry import RetryPolicy, with_retries
+from calibrant.clients._calls import RetryPolicy, with_retries
+from calibrant.clients._failures import rate_state
 from calibrant.core._completion import Client, Completion, CompletionRequest
 from calibrant.core._errors import (
     CalibrantError,

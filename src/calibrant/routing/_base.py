@@ -12,8 +12,14 @@ import pydantic
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._sections import Count
-from calibrant.routing._checks import check_known, check_providers, check_table
-from calibrant.routing._protocol import Observation, ProviderStanding, RoutingRequest
+from calibrant.routing._protocol import (
+    Observation,
+    ProviderStanding,
+    RoutingRequest,
+    check_known,
+    check_providers,
+    check_table,
+)
 
 
 @dataclass

@@ -10,8 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from calibrant.store._database import Database
-from calibrant.store._location import Location
+from calibrant.store._database import Database, Location
 from calibrant.store._scores import Scope, ScopeSummary, Score
 
 _METADATA = sa.MetaData()

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 import pydantic
 
-from calibrant.clients._redact import (
+from calibrant.clients._endpoint import (
     digest_of,
     identifying_address,
     is_digest,

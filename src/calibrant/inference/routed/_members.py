@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from calibrant.clients._rates import rate_state
+from calibrant.clients._failures import rate_state
 from calibrant.core._completion import Completion, CompletionRequest
 from calibrant.core._errors import (
     CalibrantError,

@@ -18,8 +18,7 @@ from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference._limits import LONGEST_PAUSE
 from calibrant.inference.doctor._records import identity
 from calibrant.metrics._validation import check_count, check_number
-from calibrant.routing._checks import check_providers, check_table
-from calibrant.routing._protocol import OWN_SIGNAL, Router
+from calibrant.routing._protocol import OWN_SIGNAL, Router, check_providers, check_table
 
 COOLDOWN_SECONDS: Final = 5.0
 _LONGEST_COOLDOWN: Final = 300.0
