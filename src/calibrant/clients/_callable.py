@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
 from calibrant.clients._failures import translate
 from calibrant.core._completion import CompletionRequest
@@ -68,21 +67,14 @@ class CallableClient:
         """
         messages = [dict(message) for message in request.messages]
         if self._pool is None:
-            result: Any = _guarded_call(self._function, messages)
+            result = self._call(messages)
         else:
             context = contextvars.copy_context()
-            result = await asyncio.get_running_loop().run_in_executor(
-                self._pool, context.run, _guarded_call, self._function, messages
-            )
+            loop = asyncio.get_running_loop()
+            result = await loop.run_in_executor(self._pool, context.run, self._call, messages)
         if inspect.isawaitable(result):
-            try:
+            with self._translated():
                 result = await result
-            except Exception as error:  # noqa: BLE001 (the seam: anything may come)
-                result = _Raised(error)
-        if isinstance(result, _Raised):
-            if isinstance(result.error, CalibrantError):
-                raise result.error
-            raise translate(result.error, provider=self.name) from result.error
         return result
 
     def close(self) -> None:
@@ -90,21 +82,19 @@ class CallableClient:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
+    def _call(self, messages: list[dict[str, str]]) -> object:
+        with self._translated():  # in the thread: a future cannot carry StopIteration
+            return self._function(messages)
 
-@dataclass(frozen=True)
-class _Raised:
-    """Wrapper of an exception raised in a thread, as a future cannot carry StopIteration."""
-
-    error: Exception
-
-
-def _guarded_call(
-    function: Callable[[list[dict[str, str]]], object], messages: list[dict[str, str]]
-) -> object:
-    try:
-        return function(messages)
-    except Exception as error:  # noqa: BLE001 (the seam: anything may come)
-        return _Raised(error)
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate the function's exceptions into a `ProviderError`, except calibrant's own."""
+        try:
+            yield
+        except CalibrantError:
+            raise
+        except Exception as error:  # the seam: anything may come
+            raise translate(error, provider=self.name) from error
 
 
 def is_coroutine_function(function: Callable[..., object]) -> bool:

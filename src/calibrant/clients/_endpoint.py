@@ -35,6 +35,11 @@ class _Variables(NamedTuple):
     key: str = ""
     default: str | None = None
 
+    @property
+    def address(self) -> str | None:
+        """The address that the environment names, or the default."""
+        return next(filter(None, map(os.environ.get, self.bases)), self.default)
+
 
 _VARIABLES: Final = {
     "openai/": _Variables(("OPENAI_BASE_URL", "OPENAI_API_BASE"), "OPENAI_API_KEY", OPENAI),
@@ -107,13 +112,16 @@ def resolve_endpoint(model: str, *, api_base: object = None, api_key: str | None
     ConfigurationError
         The address is missing or no HTTP address, the model has no name, or OpenAI's own server gets no key.
     """
-    prefix = next((known for known in KNOWN_PREFIXES if model.startswith(known)), "")
+    prefix = _prefix_of(model)
     variables = _VARIABLES[prefix]
     name = model.removeprefix(prefix)
     if not name:
         raise ConfigurationError(f"Expected a model's name behind {prefix!r}, got {model!r}.")
     if api_base is None:
-        api_base = _from_environment(variables, prefix)
+        api_base = variables.address
+    if api_base is None:
+        names = " or ".join(["the option api_base", *variables.bases])
+        raise ConfigurationError(f"Expected the address of the server behind {prefix}NAME: set {names}.")
     parts = _parts(api_base)
     root, chat = _routes(parts)
     query = f"?{parts.query}" if parts.query else ""
@@ -142,11 +150,13 @@ def server_address(model: str, api_base: str | None = None) -> str | None:
     """Return the address that calls of `model` go to, as it is set; None if only its library knows."""
     if api_base:
         return api_base
-    prefix = next((known for known in KNOWN_PREFIXES if model.startswith(known)), "")
-    if not prefix:
-        return litellm_endpoint(model, {})
-    variables = _VARIABLES[prefix]
-    return next((os.environ[name] for name in variables.bases if os.environ.get(name)), variables.default)
+    prefix = _prefix_of(model)
+    return _VARIABLES[prefix].address if prefix else litellm_endpoint(model, {})
+
+
+def _prefix_of(model: str) -> str:
+    """Return the known prefix of a model's name; empty if it has none."""
+    return next(filter(model.startswith, KNOWN_PREFIXES), "")
 
 
 def litellm_endpoint(model: str, options: Mapping[str, Any]) -> str | None:
@@ -192,14 +202,6 @@ def is_loopback(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-def _from_environment(variables: _Variables, prefix: str) -> str:
-    address = next((os.environ[name] for name in variables.bases if os.environ.get(name)), variables.default)
-    if address is not None:
-        return address
-    names = " or ".join(["the option api_base", *variables.bases])
-    raise ConfigurationError(f"Expected the address of the server behind {prefix}NAME: set {names}.")
 
 
 def is_http_address(address: str) -> bool:

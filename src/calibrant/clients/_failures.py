@@ -25,6 +25,7 @@ from calibrant.core._errors import (
 from calibrant.core._reported import reported_mapping
 
 _STATUS = re.compile("[0-9]{3}")
+_OF_A_CONNECTION = re.compile(r"connect|\b(?:transporterror|clientoserror)\b")  # names of exceptions
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 _MESSAGE_LIMIT = 500
 _LONGEST_CHAIN = 10  # of exceptions; a library may close a circle
@@ -81,14 +82,14 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         return error
     message = _message(error, secrets)
     status = status_of(error)
-    names = {cls.__name__.lower() for cls in type(error).__mro__}
-    if status == 429 or any("ratelimit" in name for name in names):
+    class_names = " ".join(cls.__name__.lower() for cls in type(error).__mro__)
+    if status == 429 or "ratelimit" in class_names:
         return _rate_limit(error, message, provider)
-    if status in {408, 504} or isinstance(error, asyncio.TimeoutError) or any("timeout" in n for n in names):
+    if status in {408, 504} or isinstance(error, asyncio.TimeoutError) or "timeout" in class_names:
         return ProviderTimeoutError(message, provider=provider, status=status, retryable=True)
-    if any("contextwindow" in name for name in names) or "context_length_exceeded" in message_and_code(error):
+    if "contextwindow" in class_names or "context_length_exceeded" in message_and_code(error):
         return ContextLengthError(message, provider=provider, status=status)
-    is_passing = any("connect" in name or name in {"transporterror", "clientoserror"} for name in names)
+    is_passing = _OF_A_CONNECTION.search(class_names) is not None
     if status is not None:
         is_passing = status in _RETRYABLE_STATUS or status >= 500
     failure = ProviderError(

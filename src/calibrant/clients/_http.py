@@ -460,7 +460,7 @@ _SERVICE_BYTES: Final = 2**20  # of the answer of a service
 class JsonService:
     """Client that POSTs JSON objects to a service and returns JSON objects.
 
-    The size of an answer is limited. An error page may hold anything, so of an answer with a status that is
+    An answer has at most 1 MiB. An error page may hold anything, so of an answer with a status that is
     not 2xx only the size is shown. Transient faults (no connection, timeout, 408, 425, 429, 5xx, a body that
     is no JSON object) are retried. Redirects are not followed. Each event loop has one session.
 
@@ -472,8 +472,6 @@ class JsonService:
         Name of the service in messages.
     timeout_seconds : float
         Time limit of one call in seconds, above 0.
-    most_bytes : int, default 1 MiB
-        Size limit of an answer.
     retry : RetryPolicy, optional
         Retry policy for transient faults.
 
@@ -489,7 +487,6 @@ class JsonService:
         *,
         name: str,
         timeout_seconds: float,
-        most_bytes: int = _SERVICE_BYTES,
         retry: RetryPolicy | None = None,
     ) -> None:
         self.url = _checked_url(url, name)
@@ -498,7 +495,7 @@ class JsonService:
         secrets = tuple(secret_texts({"api_base": self.url}))
         endpoint = Endpoint(root=self.url, shown=public_address(self.url), secrets=secrets)
         self._http = JsonHttp(
-            provider=name, endpoint=endpoint, timeout=timeout_seconds, most_bytes=most_bytes
+            provider=name, endpoint=endpoint, timeout=timeout_seconds, most_bytes=_SERVICE_BYTES
         )
 
     async def post(

@@ -39,7 +39,24 @@ if TYPE_CHECKING:
 _OPENAI: Final = "openai/"
 
 
-class LiteLLMClient:
+class _LiteLLM:
+    """Base class of litellm's clients: its name, options and secrets, and errors without secrets."""
+
+    def __init__(self, model: str, options: dict[str, Any]) -> None:
+        check_seconds(options["timeout"])
+        self.name = model
+        self._options = options
+        self._secrets = [spelling for secret in secret_texts(options) for spelling in spellings(secret)]
+
+    def close(self) -> None:
+        """Do nothing: litellm keeps its connections for the process."""
+
+    def _failure(self, error: Exception) -> ProviderError:
+        failure = translate(error, provider=self.name, secrets=self._secrets)
+        return advised(error, without_access(error, failure))
+
+
+class LiteLLMClient(_LiteLLM):
     """Client for every model name that litellm understands.
 
     Parameters
@@ -77,14 +94,11 @@ class LiteLLMClient:
         space: LogprobSpace | str = LogprobSpace.MASKED,
         **options: Any,  # noqa: ANN401 (litellm's own parameters)
     ) -> None:
-        check_seconds(timeout)
+        super().__init__(model, {"temperature": 0, "timeout": timeout, **options})
         self._gate = CallGate(max_concurrency)
-        self.name = model
         self.endpoint = litellm_endpoint(model, options)
         self.space = LogprobSpace(space)
-        self._options = {"temperature": 0, "timeout": timeout, **options}
         self._first = FirstCall()
-        self._secrets = _secrets(options)
         warn_of_plain_http(self.endpoint or "", self._secrets)
 
     async def complete(self, request: CompletionRequest) -> object:
@@ -105,7 +119,7 @@ class LiteLLMClient:
                 return await litellm.acompletion(**arguments)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
                 failure = error
-        translated = litellm_failure(failure, provider=self.name, options=self._options)
+        translated = self._failure(failure)
         if declined(failure, translated):
             return refusal(translated, self.name)
         raise translated from None  # the cause may hold a key
@@ -113,9 +127,6 @@ class LiteLLMClient:
     def hidden(self, text: str) -> str:
         """Return a text of the provider with the client's secrets redacted."""
         return hide(text, self._secrets)
-
-    def close(self) -> None:
-        """Do nothing: litellm keeps its connections for the process."""
 
     def _arguments(self, request: CompletionRequest) -> dict[str, Any]:
         arguments: dict[str, Any] = {
@@ -134,16 +145,6 @@ class LiteLLMClient:
         return {name: value for name, value in arguments.items() if value is not None}
 
 
-def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, Any]) -> ProviderError:
-    """Translate litellm's exception for a call with `options` into a `ProviderError` without secrets."""
-    failure = translate(error, provider=provider, secrets=_secrets(options))
-    return advised(error, without_access(error, failure))
-
-
-def _secrets(options: Mapping[str, Any]) -> list[str]:
-    return [spelling for secret in secret_texts(options) for spelling in spellings(secret)]
-
-
 def _litellm() -> ModuleType:
     # Importing litellm downloads a price list unless told not to.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -157,7 +158,7 @@ def _litellm() -> ModuleType:
     return module
 
 
-class LiteLLMEmbedder:
+class LiteLLMEmbedder(_LiteLLM):
     """Client for embeddings of texts, by any provider that litellm knows.
 
     Parameters
@@ -193,15 +194,13 @@ class LiteLLMEmbedder:
         timeout: float = 60.0,
         **options: Any,  # noqa: ANN401 (litellm's own parameters)
     ) -> None:
-        check_seconds(timeout)
         if options.get("base_url") and not options.get("api_base"):
             options["api_base"] = options.pop("base_url")
-        self.name = model
         self._model = _litellm_name(model, options)
         own_server = self._model.startswith(_OPENAI) and options.get("api_base")
         if own_server and not options.get("api_key") and not os.environ.get("OPENAI_API_KEY"):
             options["api_key"] = "none"  # the library behind litellm insists on one
-        self._options = {"timeout": timeout, **options}
+        super().__init__(model, {"timeout": timeout, **options})
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the vectors of some texts, shape (n, d).
@@ -220,10 +219,7 @@ class LiteLLMEmbedder:
         else:
             return embedding_matrix(_vectors(response), count=len(texts), provider=self.name)
         # The cause may hold a key.
-        raise litellm_failure(failure, provider=self.name, options=self._options) from None
-
-    def close(self) -> None:
-        """Do nothing: litellm keeps its connections for the process."""
+        raise self._failure(failure) from None
 
 
 def embedding_matrix(rows: ArrayLike | None, *, count: int, provider: str) -> NDArray[np.float64]:

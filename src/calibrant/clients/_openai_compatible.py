@@ -501,26 +501,17 @@ class CompletionsServer:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self.ask(batch, whole=whole)) for batch in batches]
             answers = [self.http.checked(task.result()) for task in tasks]
-            begun, *continued = (
-                echo
-                for answer, batch in zip(answers, batches, strict=True)
-                for echo in read_echoes(answer, batch)
-            )
-            logprobs = label_logprobs(begun, continued)
+            echoes: list[Echoed] = []
+            usage = Usage()
+            for answer, batch in zip(answers, batches, strict=True):
+                echoes += read_echoes(answer, batch)
+                counts = reported_mapping(answer.get("usage"))
+                usage += _usage(counts, prompt="prompt_tokens", completion="completion_tokens")
+            logprobs = label_logprobs(echoes[0], echoes[1:])
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         except EchoError as error:
             raise self.unusable(error) from None
-        usages = [
-            _usage(
-                reported_mapping(answer.get("usage")), prompt="prompt_tokens", completion="completion_tokens"
-            )
-            for answer in answers
-        ]
-        usage = Usage(
-            prompt_tokens=sum(usage.prompt_tokens for usage in usages),
-            completion_tokens=sum(usage.completion_tokens for usage in usages),
-        )
         return LabelLogprobs(logprobs=logprobs, usage=usage, model=_text(answers[0], "model"))
 
     def unusable(self, error: EchoError) -> ProviderError:
@@ -683,17 +674,17 @@ def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, .
     EchoError
         A prompt has no tokens of its own, or shares no token with the beginning.
     """
-    lists = [begun.tokens, *(one.tokens for one in continued)]
-    start = len(os.path.commonprefix(lists))  # noqa: RUF071 (no paths)
-    if start == 0 or any(len(one.tokens) <= start for one in continued):
+    token_lists = [echo.tokens for echo in (begun, *continued)]
+    start = len(os.path.commonprefix(token_lists))  # noqa: RUF071 (no paths)
+    if start == 0 or any(len(tokens) <= start for tokens in token_lists[1:]):
         raise EchoError("prompts whose tokens do not go on from a common beginning")
-    sums = [math.fsum(one.logprobs[start:]) for one in continued]
+    sums: list[float] = []
     ways = [math.fsum(begun.logprobs[start:])]
-    ways += [
-        total
-        for one, total in zip(continued, sums, strict=True)
-        if one.tokens[: len(begun.tokens)] != begun.tokens
-    ]
+    for echo in continued:
+        total = math.fsum(echo.logprobs[start:])
+        sums.append(total)
+        if echo.tokens[: len(begun.tokens)] != begun.tokens:
+            ways.append(total)
     most = max(ways)
     scale = most + math.log(math.fsum(math.exp(way - most) for way in ways))
     return tuple(min(total - scale, 0.0) for total in sums)

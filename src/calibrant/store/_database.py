@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -100,9 +101,7 @@ class Location:
     def _secrets(self) -> list[str]:
         if self.path is not None:
             return []
-        options = [
-            v for value in self.url.query.values() for v in ([value] if isinstance(value, str) else value)
-        ]
+        options = itertools.chain.from_iterable(self.url.normalized_query.values())
         secrets = [str(value) for value in (self.url.password, *options) if value]
         return sorted(secrets, key=len, reverse=True)  # one may be part of another
 
@@ -269,12 +268,11 @@ class Database:
         """
         try:
             self._open()
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, StateError) as error:
             self._engine.dispose()
+            if isinstance(error, StateError):
+                raise
             raise StateError(self.unusable(error)) from None
-        except StateError:
-            self._engine.dispose()
-            raise
 
     def close(self) -> None:
         """Close idle connections; new ones open on demand."""
