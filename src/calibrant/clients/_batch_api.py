@@ -348,9 +348,9 @@ class BatchApi:
         )
 
     def _text(self, record: Mapping[str, Any], name: str) -> str:
-        value = record.get(name)
-        if isinstance(value, str) and value:
-            return clean_line(value, limit=_LONGEST_NAME)
+        text = _clean_name(record.get(name))
+        if text is not None:
+            return text
         raise ProviderError(
             f"Expected an object with {name!r}, got one without: the answer is broken.",
             provider=self.name,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from calibrant.clients._failures import translate
@@ -72,10 +71,14 @@ class CallableClient:
             context = contextvars.copy_context()
             loop = asyncio.get_running_loop()
             result = await loop.run_in_executor(self._pool, context.run, self._call, messages)
-        if inspect.isawaitable(result):
-            with self._translated():
-                result = await result
-        return result
+        if not inspect.isawaitable(result):
+            return result
+        try:
+            return await result
+        except CalibrantError:
+            raise
+        except Exception as error:  # the seam: anything may come
+            raise translate(error, provider=self.name) from error
 
     def close(self) -> None:
         """Wait for calls that run in threads, and cancel those in the queue."""
@@ -83,17 +86,11 @@ class CallableClient:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _call(self, messages: list[dict[str, str]]) -> object:
-        with self._translated():  # in the thread: a future cannot carry StopIteration
-            return self._function(messages)
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Translate the function's exceptions into a `ProviderError`, except calibrant's own."""
         try:
-            yield
+            return self._function(messages)
         except CalibrantError:
             raise
-        except Exception as error:  # the seam: anything may come
+        except Exception as error:  # in the thread: a future cannot carry StopIteration
             raise translate(error, provider=self.name) from error
 
 

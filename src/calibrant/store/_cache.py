@@ -147,11 +147,11 @@ class PredictionCache(WriteBehind):
         """
         with self._lock:
             self._check_open()
-            found = {
-                key: prediction
-                for key in keys
-                if (prediction := self._pending.get(key) or self._writing.get(key)) is not None
-            }
+            found: dict[str, Prediction] = {}
+            for key in keys:
+                queued = self._pending.get(key) or self._writing.get(key)
+                if queued is not None:
+                    found[key] = queued
         missing = [key for key in keys if key not in found]
         if missing:
             for key, record in self._read(missing).items():

@@ -285,7 +285,7 @@ class Breaker:
         self._seconds = check_number("cooldown_seconds", cooldown_seconds, "(0, inf)")
         self._longest = max(cooldown_seconds, _LONGEST_COOLDOWN)
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._failures = 0  # in a row
         self._doublings = 0
         self._epoch = 0
@@ -300,7 +300,8 @@ class Breaker:
     def remaining(self) -> float:
         """Remaining cooldown or pause in seconds; 0 if it is over."""
         with self._lock:
-            return self._remaining()
+            until = max(self._paused_until, self._until if self._open else 0.0)
+            return max(0.0, until - self._clock())
 
     @property
     def named_seconds(self) -> float | None:
@@ -309,19 +310,21 @@ class Breaker:
             now = self._clock()
             if now < self._until and self._open and not self._named:
                 return None
-            return self._remaining() or None
+            return self.remaining or None
 
     @property
     def admits(self) -> bool:
         """True if a call may begin."""
         with self._lock:
-            return self._admits()
+            if not self._open and not self._paused_until:
+                return True  # nearly always
+            return self.remaining <= 0.0 and not (self._open and self._probing)
 
     @property
     def due(self) -> bool:
         """True if the breaker is open, its cooldown is over and no probe call is in flight."""
         with self._lock:
-            return self._open and self._admits()
+            return self._open and self.admits
 
     @property
     def last_failure(self) -> ProviderError | None:
@@ -335,7 +338,7 @@ class Breaker:
         The caller ends the call with `succeeded`, `failed` or `released`.
         """
         with self._lock:
-            if not (forced or self._admits()):
+            if not (forced or self.admits):
                 return None
             probe = self._open and not self._probing
             self._probing = self._probing or probe
@@ -379,15 +382,6 @@ class Breaker:
         """Pause calls for `seconds`, at most a minute, because a rate-limit allowance is exhausted."""
         with self._lock:
             self._paused_until = max(self._paused_until, self._clock() + min(seconds, LONGEST_PAUSE))
-
-    def _remaining(self) -> float:
-        until = max(self._paused_until, self._until if self._open else 0.0)
-        return max(0.0, until - self._clock())
-
-    def _admits(self) -> bool:
-        if not self._open and not self._paused_until:
-            return True  # nearly always
-        return self._remaining() <= 0.0 and not (self._open and self._probing)
 
     def _leave_out(self, error: ProviderError) -> None:
         own = min(self._longest, self._seconds * 2.0**self._doublings)
