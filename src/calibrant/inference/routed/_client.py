@@ -28,22 +28,20 @@ from calibrant.inference.routed._assess import (
     text_of,
     tokens_of,
 )
-from calibrant.inference.routed._members import (
-    FallbackOrder,
-    ProviderAnswer,
-    ProviderFailure,
-    RoutedProvider,
-    final_error,
-)
 from calibrant.inference.routed._provider import (
     COOLDOWN_SECONDS,
     Breaker,
+    FallbackOrder,
     Provider,
+    ProviderAnswer,
+    ProviderFailure,
     ProviderStats,
+    RoutedProvider,
     check_helper,
     check_parts,
     checked_providers,
     common_space,
+    final_error,
     identity_of,
     is_rate_limit,
 )
