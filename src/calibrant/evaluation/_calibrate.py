@@ -229,7 +229,7 @@ class CalibrationResult:
             raise StateError(
                 f"{directory}: cannot be written ({error}): choose another directory."
             ) from error
-        return [record, *([own] if self.fingerprint is not None else [])]
+        return [record] if self.fingerprint is None else [record, own]
 
 
 def calibrate_predictions(

@@ -212,7 +212,10 @@ class LabelFile:
         ConfigurationError
             The input has the columns, with the prefix ``calibrant_`` too.
         """
-        for name in (*ANSWER_COLUMNS, *([_DISTRIBUTION] if self._distribution else [])):
+        names = list(ANSWER_COLUMNS)
+        if self._distribution:
+            names.append(_DISTRIBUTION)
+        for name in names:
             chosen = _PREFIX + name if name in self._rows.columns else name
             if chosen in self._rows.columns:
                 raise ConfigurationError(

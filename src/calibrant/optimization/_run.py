@@ -48,7 +48,7 @@ from calibrant.optimization._reflection import (
 )
 from calibrant.optimization._result import OptimizationResult
 from calibrant.optimization._search import Search, race_reserve
-from calibrant.optimization._stages import HeadStage, TestStage
+from calibrant.optimization._stages import FinalStage, HeadStage
 from calibrant.runs._directory import (
     MANIFEST,
     NumberedDirectory,
@@ -229,7 +229,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         budget = max_metric_calls if teaches else 0
         heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
         choice, head = heads.run(search.run(for_race=for_race))
-        test = TestStage(**vars(stage), directory=directory, choice=choice, head=head, ended=search.ended)
+        test = FinalStage(**vars(stage), directory=directory, choice=choice, head=head, ended=search.ended)
         result = test.run(_asked_task(task, model, predictor), started=started)
         return replace(result, answers=PredictionJournal(journal))
 

@@ -375,10 +375,10 @@ def posterior_gain(prior: Array, observation: Array, gain: Array) -> Array:
     joint = prior[:, None] * observation
     seen = joint.sum(axis=0)
     by_cell = np.broadcast_to(gain[:, None] if gain.ndim == 1 else gain, joint.shape)
-    before = float((joint * by_cell).sum() / max(joint.sum(), np.finfo(np.float64).tiny))
-    means: Array = np.where(
-        seen > 0.0, (joint * by_cell).sum(axis=0) / np.where(seen > 0.0, seen, 1.0), before
-    )
+    gained = joint * by_cell
+    before = float(gained.sum() / max(joint.sum(), np.finfo(np.float64).tiny))
+    possible = seen > 0.0
+    means: Array = np.where(possible, gained.sum(axis=0) / np.where(possible, seen, 1.0), before)
     return means
 
 
@@ -388,7 +388,8 @@ def discrete_belief(rows: BinnedRows, *, smoothing: float) -> tuple[Array, Array
     To every bin are added `smoothing` rows that look like all rows together: to its counts and to its sums of
     gains separately. By Bayes' rule the posterior mean is then the bin's mean gain, shrunk towards the mean of all.
     """
-    counts, gains = rows.sums(), rows.sums(rows.large - rows.small)
+    counts = rows.sums()
+    gains = rows.sums(rows.large - rows.small)
     n = counts.sum()
     joint = counts + smoothing * counts.sum(axis=1, keepdims=True) / n
     gained = gains + smoothing * gains.sum(axis=1, keepdims=True) / n
@@ -451,11 +452,11 @@ def _likeliest_gamma(counts: Array, steps: Array) -> float:
     low, high = 0.0, _MOST_GAMMA
     for _ in range(60):  # the expectation rises with gamma: halve the interval
         middle = (low + high) / 2.0
-        low, high = (
-            (middle, high)
-            if float(_powers(np.array([middle]), steps)[0] @ steps) < observed
-            else (low, middle)
-        )
+        (weights,) = _powers(np.array([middle]), steps)
+        if float(weights @ steps) < observed:
+            low = middle
+        else:
+            high = middle
     return low if high < _MOST_GAMMA else _MOST_GAMMA
 
 
@@ -598,19 +599,18 @@ class POMDPMetaVerifier(MetaVerifier):
             return
         counts = np.bincount(binned.state, minlength=3)
         self.prior_ = counts / counts.sum()
-        self.state_gain_ = gain = np.bincount(binned.state, weights=rows.gain, minlength=3) / np.maximum(
-            counts, 1
-        )
+        gained_in_state = np.bincount(binned.state, weights=rows.gain, minlength=3)
+        self.state_gain_ = gain = gained_in_state / np.maximum(counts, 1)
         if self.form_ == "discrete":
             self.observation_, gain = discrete_belief(binned, smoothing=self.smoothing)
         else:
-            seen, gained = binned.sums().sum(axis=0), binned.sums(rows.gain).sum(axis=0)
-            self.observation_, self.gamma_ = functional_belief(
-                binned,
-                value=lambda table: held_out_value(
-                    posterior_gain(self.prior_, table, self.state_gain_), gained, seen
-                ),
-            )
+            seen = binned.sums().sum(axis=0)
+            gained = binned.sums(rows.gain).sum(axis=0)
+
+            def value(table: Array) -> float:
+                return held_out_value(posterior_gain(self.prior_, table, self.state_gain_), gained, seen)
+
+            self.observation_, self.gamma_ = functional_belief(binned, value=value)
         self.gain_ = posterior_gain(self.prior_, self.observation_, gain)
 
     def _choose_form(self, rows: PairedRows) -> str:
@@ -628,8 +628,9 @@ class POMDPMetaVerifier(MetaVerifier):
             for held in range(int(fold.max()) + 1):
                 trial._describe(rows.take(fold != held))  # noqa: SLF001  (of its own kind)
                 seen = rows.take(fold == held)
-                value = held_out_value(trial._gain_at(seen.signal), seen.gain, np.ones(len(seen.gain)))  # noqa: SLF001
-                self.form_values_[form] += value * len(seen.gain) / n
+                count = len(seen.gain)
+                value = held_out_value(trial._gain_at(seen.signal), seen.gain, np.ones(count))  # noqa: SLF001
+                self.form_values_[form] += value * count / n
         return max(_COMPARED, key=self.form_values_.__getitem__)
 
     def _gain_at(self, scores: Array) -> Array:

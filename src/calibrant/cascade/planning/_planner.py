@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -422,23 +421,25 @@ class _Planner:
         rows, texts = self.rows, self.runs.texts
         if certify_on == "half":
             rows, texts = self.drafting, tuple(texts[row] for row in self.halves[0].tolist())
-        tested_policies = [(KeepPolicy.alone(self.last), rows)]
         sequences = 1 if self.last == 1 else 2  # each tested at its part of the allowed error
         part = delta / sequences
+        candidates = [KeepPolicy.alone(self.last)]
+        passed: list[KeepPolicy] = []  # on the other half
         if sequences == 1:
-            tested_policies += [(policy, rows) for policy in _certified_rules(rows, texts, epsilon, part)]
+            candidates += _certified_rules(rows, texts, epsilon, part)
         else:
             # One by one: the sequence is long, and most of it comes after the first failure.
-            common = takewhile(
-                lambda candidate: _passing(rows, [candidate], epsilon, part), _common_policies(rows)
-            )
-            tested_policies += [(policy, rows) for policy in list(common)[-1:]]
+            for common in _common_policies(rows):
+                if not _passing(rows, [common], epsilon, part):
+                    break
+                candidates[1:] = [common]
             ceiling = self.prices.models[-1]
             corners = [point.policy for point in self.frontier() if point.planned_cost < ceiling]
             passed = _passing(self.reporting, corners[::-1], epsilon, part)
-            tested_policies += [(policy, self.reporting) for policy in passed]
-        costs = [self.drafting.figures(policy, self.prices)[0] for policy, _ in tested_policies]
-        policy, tested = tested_policies[int(np.argmin(costs))]
+        costs = [self.drafting.figures(policy, self.prices)[0] for policy in candidates + passed]
+        cheapest = int(np.argmin(costs))
+        policy = (candidates + passed)[cheapest]
+        tested = rows if cheapest < len(candidates) else self.reporting
         certificate = _certificate(policy, tested, epsilon, delta, method="sequence", tests=sequences)
         return policy, certificate, tested is self.drafting or policy.members == (self.last,)
 
