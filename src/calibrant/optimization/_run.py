@@ -150,7 +150,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     GEPA proposes prompts on training rows and screens them on 16 validation rows. The best three meet the seed prompt
     in a race on the other validation rows: log-likelihoods of the true labels without the label prior, paired
     differences, the better half going on to more rows. The seed prompt stays unless it is beaten, in accuracy and
-    macro F1 as well. The winner and its runner-up are then compared with the heads that the validation rows teach under
+    macro F1 as well. The winner and the second are then compared with the heads that the validation rows teach under
     them, where answers come with distributions and budget is left.
 
     A task that names a strategy under ``[scoring]``, or whose labels have a structure, is searched as GEPA does: every
