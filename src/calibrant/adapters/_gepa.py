@@ -40,9 +40,9 @@ from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Predictor, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.inference import RetryPolicy
+from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
-from calibrant.inference._loop import ask
 from calibrant.inference._methods import Scoring, Tolerance
 from calibrant.logprobs._schema import as_response_format
 from calibrant.scoring._strategies import LinearBlendScoring, ScoringStrategy

@@ -31,8 +31,8 @@ from calibrant.evaluation._data import (
     query_about,
 )
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult, RunAccount
+from calibrant.inference._base import run_sync
 from calibrant.inference._limits import rate_limit_waits
-from calibrant.inference._loop import run_sync
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._output import PredictionsFile
 from calibrant.runs._rows import row_record

@@ -15,8 +15,8 @@ from calibrant.core._completion import Completion, CompletionRequest
 from calibrant.core._errors import ConfigurationError, LimitReachedError, ProviderError
 from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._predictor import Stop
+from calibrant.inference._base import run_sync
 from calibrant.inference._limits import Gate, is_in_process
-from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import call_options, open_client
 from calibrant.optimization._exemplar import PromptRecord

@@ -26,8 +26,7 @@ from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._embeddings import open_embedding_model
-from calibrant.inference._models import expected_cost
-from calibrant.inference._replaced import replaced_model
+from calibrant.inference._models import expected_cost, replaced_model
 from calibrant.optimization._choice import FIRST, ValidationLog
 from calibrant.optimization._plan import (
     Proposer,

@@ -31,9 +31,9 @@ from calibrant.evaluation._figures import figures_of
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import PredictionHistory, Tuned, thresholds_of
+from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head, head_of
-from calibrant.inference._loop import ask
 from calibrant.metrics._paired import PairedComparison
 from calibrant.optimization._choice import (
     BETTER,

@@ -24,8 +24,8 @@ from calibrant.core import (
 from calibrant.core._prediction import Verdict
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
+from calibrant.inference._base import run_sync
 from calibrant.inference._limits import Gate
-from calibrant.inference._loop import run_sync
 from calibrant.testing import FakeClient, MemoryJournal
 
 Build = Callable[..., Any]

@@ -15,8 +15,8 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
 from calibrant.inference import RetryPolicy
+from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
-from calibrant.inference._loop import run_sync
 from calibrant.inference._models import ModelLike
 from calibrant.inference._sampling import RowAnswers, ask_together, check_seed
 from calibrant.metrics._validation import check_count, check_number
@@ -284,7 +284,7 @@ class Verifier:
                 messages=messages, response_format=self._schema, top_logprobs=0, options=options
             )
 
-        return await ask_together(self._classifier.method.predict(request(number)) for number in numbers)
+        return await ask_together(self._classifier.method.answer(request(number)) for number in numbers)
 
     def _counted_verdicts(self, answers: RowAnswers, *, context_cut: int) -> Verification:
         samples = tuple(map(self._vote, answers.given))
