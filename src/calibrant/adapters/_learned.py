@@ -22,6 +22,19 @@ from calibrant.logprobs._schema import labels_from_schema
 Schema: TypeAlias = Mapping[str, Any] | type
 """A JSON schema, an OpenAI-style ``response_format``, or a Pydantic model."""
 
+_LOG = logging.getLogger("calibrant")
+PriorCorrection: TypeAlias = Literal["batch"]
+Thresholds: TypeAlias = Literal["auto"]
+PRIOR_ROWS: Final = 64
+"""Rows that make up the label prior of a prompt, at least, where so many were asked."""
+
+THRESHOLD_ROWS: Final = 80
+"""Labelled rows that thresholds are found on, at most."""
+
+_SEED: Final = 0  # of the sample of labelled rows
+_Key = tuple[str, str | None, str | None]
+_Floats = NDArray[np.float64]
+
 
 def check_calls(top_logprobs: int, workers: int, space: LogprobSpace | str | None) -> None:
     """Check top_logprobs, the number of workers and the log-probability space."""
@@ -108,23 +121,6 @@ def refuse_open(labels: LabelSet, **settings: object) -> None:
             f"Expected a list of the labels with {given[0]}, got a callable without one: pass response_schema with an "
             "enum of the labels."
         )
-
-
-_LOG = logging.getLogger("calibrant")
-
-PriorCorrection: TypeAlias = Literal["batch"]
-Thresholds: TypeAlias = Literal["auto"]
-
-PRIOR_ROWS: Final = 64
-"""Rows that make up the label prior of a prompt, at least, where so many were asked."""
-
-THRESHOLD_ROWS: Final = 80
-"""Labelled rows that thresholds are found on, at most."""
-
-_SEED: Final = 0  # of the sample of labelled rows
-
-_Key = tuple[str, str | None, str | None]
-_Floats = NDArray[np.float64]
 
 
 class PriorCorrector:

@@ -44,6 +44,14 @@ _ESCAPED: Final = {code: json.dumps(chr(code))[1:-1].encode() for code in (*rang
 
 _Alternatives = list[tuple[bytes, float]]
 
+__all__ = ["ConfidenceClassifier", "ConfidenceMetric"]
+_LOG = logging.getLogger("calibrant")
+_CONTEXT_FIELD: Final = "additional_context"
+_INSTEAD_OF_DSPY: Final = (
+    "they are unknown here; use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
+)
+_RESULTS: Final = ("confidence", "distribution", "outcome", "reason", "completion")
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Token:
@@ -211,16 +219,6 @@ except ModuleNotFoundError as error:
     raise ConfigurationError(
         f"The adapter needs dspy, which is not installed: run {install_command('dspy')}."
     ) from error
-
-__all__ = ["ConfidenceClassifier", "ConfidenceMetric"]
-
-_LOG = logging.getLogger("calibrant")
-_CONTEXT_FIELD: Final = "additional_context"
-_INSTEAD_OF_DSPY: Final = (
-    "they are unknown here; use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
-)
-
-_RESULTS: Final = ("confidence", "distribution", "outcome", "reason", "completion")
 
 
 class ConfidenceMetric(ConfidenceGrader):

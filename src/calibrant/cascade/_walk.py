@@ -40,6 +40,13 @@ from calibrant.inference._feed import QueryKeys
 from calibrant.inference._limits import Gate
 from calibrant.metrics._validation import check_count, check_number
 
+_LOG = logging.getLogger("calibrant")
+ContextOf = Callable[[str], str | None] | str
+OnError: TypeAlias = Literal["skip", "fail"]
+_T = TypeVar("_T")
+_UNVERIFIED: Final = "its answer is taken as it is"
+_NOTHING: Final = Prediction(label=None, outcome=Outcome.ERROR)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RowLimits:
@@ -153,11 +160,6 @@ class CascadeBudget(Gate):
         # Of the rows under way, the share that came to each member so far.
         theirs = (gate.used_up(math.ceil(under_way * gate.rows / rows)) for gate in self._members)
         return super().used_up(under_way) or next(filter(None, theirs), "")
-
-
-_LOG = logging.getLogger("calibrant")
-
-ContextOf = Callable[[str], str | None] | str
 
 
 @dataclass(kw_only=True)
@@ -289,14 +291,6 @@ class Judge:
         texts = [query.text, answered.prediction.text, answered.prediction.label, answered.context]
         subject = self._settings[about] + json.dumps(texts)
         return hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-OnError: TypeAlias = Literal["skip", "fail"]
-
-_T = TypeVar("_T")
-
-_UNVERIFIED: Final = "its answer is taken as it is"
-_NOTHING: Final = Prediction(label=None, outcome=Outcome.ERROR)
 
 
 @dataclass(frozen=True, kw_only=True)

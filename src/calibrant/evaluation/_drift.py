@@ -16,6 +16,13 @@ from calibrant.heads._tuned import Decision, Tuned, single_labels
 _PERMUTATIONS: Final = 9_999
 _CHUNK: Final = 1 << 18  # elements permuted or counts drawn at once: they stay in the processor's cache
 
+_SAMPLE: Final = 1000  # confidences compared
+_COUNTS: Final = (
+    10_000_000  # counts drawn in all, a second or two: fewer permutations of more than 1,000 labels
+)
+_P_VALUE: Final = 0.01
+_LEAST: Final = 0.05  # distances below it are no news, however many rows show them
+
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
@@ -89,14 +96,6 @@ def _distances(new: NDArray[np.bool_], last: NDArray[np.intp]) -> NDArray[np.int
         ours = ours[:, last]
     distances: NDArray[np.int32] = np.abs(ours * size - ((last + 1) * n).astype(np.int32)).max(axis=1)
     return distances
-
-
-_SAMPLE: Final = 1000  # confidences compared
-_COUNTS: Final = (
-    10_000_000  # counts drawn in all, a second or two: fewer permutations of more than 1,000 labels
-)
-_P_VALUE: Final = 0.01
-_LEAST: Final = 0.05  # distances below it are no news, however many rows show them
 
 
 @dataclass(frozen=True, kw_only=True)

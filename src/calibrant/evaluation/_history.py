@@ -55,6 +55,14 @@ SCORE_TYPES: Final[Mapping[str, ScoreType]] = MappingProxyType(
 )
 """Families of evaluators: binary ones say 0 (fail) or 1 (pass), continuous ones any number."""
 
+_FILE: Final = "history.json"
+_CONFIDENCE: Final = "/confidence"
+_LOG = logging.getLogger("calibrant")
+# A database that is away for hours must not fill the memory, and only the latest 1,000 scores ever count.
+_MOST_WAITING: Final = 10_000
+_SECONDS_TO_RETRY: Final = 5.0
+_SECONDS_TO_CLOSE: Final = 10.0  # twice the time that a locked database is waited for
+
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryInterval:
@@ -467,16 +475,6 @@ def _spread_positions(count: int) -> Sequence[int]:
     if count <= _LATEST:
         return range(count)
     return [(2 * place + 1) * count // (2 * _LATEST) for place in range(_LATEST)]
-
-
-_FILE: Final = "history.json"
-_CONFIDENCE: Final = "/confidence"
-
-_LOG = logging.getLogger("calibrant")
-# A database that is away for hours must not fill the memory, and only the latest 1,000 scores ever count.
-_MOST_WAITING: Final = 10_000
-_SECONDS_TO_RETRY: Final = 5.0
-_SECONDS_TO_CLOSE: Final = 10.0  # twice the time that a locked database is waited for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,10 @@ _DISTRIBUTION: Final = "probabilities"
 _PREFIX: Final = "calibrant_"
 _BLOCK: Final = 1024  # rows in memory
 
+_Write: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]
+MAX_ROWS: Final = 1_048_576  # of a sheet, its header included
+_MAX_TEXT: Final = 32_767  # characters of a cell
+
 
 class DecidedPrediction(Protocol):
     """Decision on a prediction; `calibrant.assembly.Decision` is one."""
@@ -345,9 +349,6 @@ class LabelFile:
         return CsvSpelling(separator="\t" if self._format == "tsv" else ",")
 
 
-_Write: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]
-
-
 def label_values(records: Sequence[Mapping[str, Any]], decide: Decide | None = None) -> list[tuple[Any, ...]]:
     """Return the values of `ANSWER_COLUMNS` of rows, given their records."""
     decided: Sequence[DecidedPrediction] | None = None
@@ -509,10 +510,6 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
             writer.write_table(table)
 
         yield write
-
-
-MAX_ROWS: Final = 1_048_576  # of a sheet, its header included
-_MAX_TEXT: Final = 32_767  # characters of a cell
 
 
 @contextmanager

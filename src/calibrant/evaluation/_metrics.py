@@ -45,6 +45,14 @@ if TYPE_CHECKING:
     from calibrant.metrics._structure import StructureMetrics
 
 
+_KINDS: Final = 20
+_EXAMPLES: Final = 3
+_EXAMPLE_LENGTH: Final = 120
+_LOG = logging.getLogger("calibrant")
+_OTHER: Final = "other"
+_KIND_LENGTH: Final = 80
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+_STATUS: Final = re.compile(r"\b[45]\d\d\b")
 _NEARLY_ALL: Final = 0.9
 # Columns of `EvaluationResult.to_pandas` with the type of their numbers and truth values.
 _COLUMN_TYPES: Final = {
@@ -536,16 +544,6 @@ def check_gates(names: Iterable[str], labels: LabelSet) -> None:
     if unfit:
         fit = ", ".join(name for name in GATES if isinstance(labels, _ONLY_OF.get(name, LabelSet)))
         raise ConfigurationError(f"Expected a metric of this task's labels, one of {fit}, got {unfit[0]!r}.")
-
-
-_KINDS: Final = 20
-_EXAMPLES: Final = 3
-_EXAMPLE_LENGTH: Final = 120
-_LOG = logging.getLogger("calibrant")
-_OTHER: Final = "other"
-_KIND_LENGTH: Final = 80
-_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
-_STATUS: Final = re.compile(r"\b[45]\d\d\b")
 
 
 class Tally:

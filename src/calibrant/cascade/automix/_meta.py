@@ -27,6 +27,16 @@ from calibrant.metrics._validation import check_count, check_number
 _SHOWN: Final = 6  # corners of a frontier in a message
 _ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
 
+PomdpForm = Literal["functional", "discrete", "continuous", "auto"]
+_COMPARED: Final = ("discrete", "functional", "continuous")  # by "auto"; the first of equals is taken
+_FOLDS: Final = 5
+_SOLVED = 0.5
+# Exponents that the search tries; beyond the last one a power hardly changes.
+_GAMMAS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0)
+_MOST_GAMMA = 50.0
+# The search changes one exponent at a time, and settles within two or three passes.
+_PASSES = 5
+
 
 class MetaVerifier(ABC):
     """Base class of meta-verifiers, learned from the answers of both models.
@@ -296,18 +306,6 @@ class SelfConsistencyMetaVerifier(MetaVerifier):
 
     def _routed(self, scores: Array) -> Bools:
         return scores <= 0.5
-
-
-PomdpForm = Literal["functional", "discrete", "continuous", "auto"]
-
-_COMPARED: Final = ("discrete", "functional", "continuous")  # by "auto"; the first of equals is taken
-_FOLDS: Final = 5
-_SOLVED = 0.5
-# Exponents that the search tries; beyond the last one a power hardly changes.
-_GAMMAS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0)
-_MOST_GAMMA = 50.0
-# The search changes one exponent at a time, and settles within two or three passes.
-_PASSES = 5
 
 
 class State(IntEnum):

@@ -81,6 +81,13 @@ _UNIT: Final = re.compile(rb"\\u[0-9a-fA-F]{4}|\\.|[^\\]+", re.DOTALL)
 
 Span: TypeAlias = tuple[int, int]
 
+_SCALE: Final = 3.0  # nats
+# Alternatives below exp(-27.6) = 1e-12 are all the same to us, as they are in a label distribution:
+# OpenAI's -9999 for what it rules out would otherwise decide the mean of a whole answer.
+_LEAST: Final = math.log(1e-12)
+_TOLERANCE: Final = 1e-9
+_LEAST_CONFIDENCE: Final = 1e-300  # as in `Prediction.log_confidence`
+
 
 def kept_tokens(tokens: Sequence[Token], which: TokenFilter, *, text: str, field: str) -> tuple[Token, ...]:
     """Return the tokens that a filter selects, in order; raise if it selects none.
@@ -282,14 +289,6 @@ def _encoded_spans(raw: bytes, start: int) -> list[Span] | None:
         (origin[begin][0], origin[end - 1][1])
         for begin, end in _content_spans(document, first, len(document))
     ]
-
-
-_SCALE: Final = 3.0  # nats
-# Alternatives below exp(-27.6) = 1e-12 are all the same to us, as they are in a label distribution:
-# OpenAI's -9999 for what it rules out would otherwise decide the mean of a whole answer.
-_LEAST: Final = math.log(1e-12)
-_TOLERANCE: Final = 1e-9
-_LEAST_CONFIDENCE: Final = 1e-300  # as in `Prediction.log_confidence`
 
 
 def _gap(token: Token) -> float:

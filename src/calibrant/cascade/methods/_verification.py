@@ -30,6 +30,16 @@ _FOLDER: Final = Path(__file__).parent
 SELF_VERIFY_PROMPT: Final = (_FOLDER / "self_verify_prompt.txt").read_text(encoding="utf-8").rstrip("\n")
 VERIFIER_PROMPT: Final = (_FOLDER / "verifier_prompt.txt").read_text(encoding="utf-8")
 
+_FIELD: Final = "verdict"
+_PAPERS_NAME: Final = "generated_answer"  # of the answer's slot, in prompts written for AutoMix
+_CORRECT: Final = "correct"
+_INCORRECT: Final = "incorrect"
+_UNREADABLE: Final = "unreadable"
+_VERDICTS: Final = LabelSet([_CORRECT, _INCORRECT])
+# A context that nearly every model has room for, in characters: all samples are asked at once.
+_FITS: Final = 4_000
+_WORD: Final = re.compile(r"(\bnot\s+|n['\u2019]t\s+)?\b(in)?correct\b", re.IGNORECASE)
+
 
 def check_slots(template: object, needed: Sequence[str], *, whose: str) -> None:
     """Refuse a template without a required placeholder, such as ``{question}``.
@@ -57,17 +67,6 @@ def fill_slots(template: str, texts: Mapping[str, str]) -> str:
 def quoted(value: object) -> str:
     """Quote a value as JSON, with chat-template marks escaped."""
     return _MARK.sub(lambda mark: f"\\u{ord(mark[0]):04x}", json.dumps(value, ensure_ascii=False))
-
-
-_FIELD: Final = "verdict"
-_PAPERS_NAME: Final = "generated_answer"  # of the answer's slot, in prompts written for AutoMix
-_CORRECT: Final = "correct"
-_INCORRECT: Final = "incorrect"
-_UNREADABLE: Final = "unreadable"
-_VERDICTS: Final = LabelSet([_CORRECT, _INCORRECT])
-# A context that nearly every model has room for, in characters: all samples are asked at once.
-_FITS: Final = 4_000
-_WORD: Final = re.compile(r"(\bnot\s+|n['\u2019]t\s+)?\b(in)?correct\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)

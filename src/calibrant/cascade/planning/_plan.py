@@ -45,6 +45,18 @@ _SHARES: Final = tuple(step / 20 for step in range(1, 20))  # of a tied block th
 _Floats = NDArray[np.float64]
 _Places = NDArray[np.intp]
 
+_KIND: Final = "cascade plan"
+_VERSION: Final = 1
+_MAKE: Final = "plan"
+_FILE: Final = "plan.json"
+_ROUNDING: Final = 1e-9  # of a sum of costs
+Goal = Literal["certified", "target_accuracy", "budget"]
+_StoredCalibrator = Annotated[
+    ConfidenceCalibrator,
+    PlainValidator(calibrator_from_record),
+    PlainSerializer(lambda calibrator: calibrator.to_record()),
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
@@ -404,20 +416,6 @@ def _backwards(rows: Signals, prices: Prices, members: Sequence[int], price: flo
         score = np.where(kept, rows.correct[member], score)
         cost = prices.models[member] + prices.verifier[member] + np.where(kept, 0.0, cost)
     return rules
-
-
-_KIND: Final = "cascade plan"
-_VERSION: Final = 1
-_MAKE: Final = "plan"
-_FILE: Final = "plan.json"
-_ROUNDING: Final = 1e-9  # of a sum of costs
-
-Goal = Literal["certified", "target_accuracy", "budget"]
-_StoredCalibrator = Annotated[
-    ConfidenceCalibrator,
-    PlainValidator(calibrator_from_record),
-    PlainSerializer(lambda calibrator: calibrator.to_record()),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
