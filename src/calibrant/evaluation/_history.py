@@ -526,12 +526,8 @@ class RunScope:
     """
 
     def __init__(self, *, account_id: str, task: str, profile_name: str) -> None:
-        self._correct, self.confidence = (
-            dict[str, Any](
-                Scope(account_id=account_id, evaluator_id=evaluator, profile_name=profile_name).columns()
-            )
-            for evaluator in (task, task + _CONFIDENCE)
-        )
+        self._correct = _columns(account_id, task, profile_name)
+        self.confidence = _columns(account_id, task + _CONFIDENCE, profile_name)
 
     @classmethod
     def of(cls, classifier: Predictor, *, account_id: str, task: str, profile_name: str | None) -> RunScope:
@@ -564,6 +560,12 @@ class RunScope:
         )
         write_json(directory / _FILE, entry.to_record())
         return entry
+
+
+def _columns(account_id: str, evaluator_id: str, profile_name: str) -> dict[str, Any]:
+    """Return the columns of a scope; ConfigurationError for a name that cannot be stored."""
+    scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
+    return dict(scope.columns())
 
 
 class AnswerRecorder:

@@ -303,21 +303,21 @@ class LabelFile:
             arrow = require_parquet()
             for batch in arrow.parquet.ParquetFile(rows.path).iter_batches(batch_size=_BLOCK):
                 cells = batch.select(rows.read_columns).to_pylist()
-                block_rows = [Row(values=values, path=rows.path, line=0) for values in cells]
-                yield (
-                    [(row.values, rows.example(row)) for row in block_rows],
-                    arrow.Table.from_batches([batch]),
-                )
+                block = []
+                for values in cells:
+                    example = rows.example(Row(values=values, path=rows.path, line=0))
+                    block.append((values, example))
+                yield block, arrow.Table.from_batches([batch])
             return
         if self._format == "xlsx" and isinstance(rows, UnlabelledFile) and rows.is_excel:
-            cells = read_excel_cells(rows.path, MAX_ROW_BYTES)
-            while found_rows := list(islice(cells, _BLOCK)):
-                examples = [
-                    rows.example(Row(values=values, path=rows.path, line=line))
-                    for line, values, _ in found_rows
-                ]
-                values = [values for _, values, _ in found_rows]
-                yield list(zip(values, examples, strict=True)), [cells for *_, cells in found_rows]
+            lines = read_excel_cells(rows.path, MAX_ROW_BYTES)
+            while sheet_rows := list(islice(lines, _BLOCK)):
+                block, cells = [], []
+                for line, values, row_cells in sheet_rows:
+                    example = rows.example(Row(values=values, path=rows.path, line=line))
+                    block.append((values, example))
+                    cells.append(row_cells)
+                yield block, cells
             return
         records = rows.records()
         while block := list(islice(records, _BLOCK)):

@@ -610,10 +610,9 @@ class Tally:
         KeyError, TypeError, ValueError
             The record is invalid.
         """
-        outcome, answer, label, confidence = (
-            row[name] for name in ("outcome", "answer", "label", "confidence")
-        )
-        failed, right = Outcome(outcome) is Outcome.ERROR, label == answer
+        outcome, answer, label, confidence = row["outcome"], row["answer"], row["label"], row["confidence"]
+        failed = Outcome(outcome) is Outcome.ERROR
+        right = label == answer
         is_sure = outcome == Outcome.OK.value and confidence is not None
         self.confidence.append(confidence if is_sure else math.nan)
         self.right.append(UNKNOWN if failed or answer is None else right)
@@ -630,7 +629,9 @@ class Tally:
             )
         if failed:
             kind = error_kind(row["reason"])
-            self.errors[kind if kind in self.errors or len(self.errors) < _KINDS else _OTHER] += 1
+            if kind not in self.errors and len(self.errors) >= _KINDS:
+                kind = _OTHER
+            self.errors[kind] += 1
             return
         if len(self.unreadable) < _EXAMPLES and (text := row.get("text")):
             self.unreadable[escaped_line(text, limit=_EXAMPLE_LENGTH)] = None

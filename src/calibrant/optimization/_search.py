@@ -294,7 +294,7 @@ class Search(SearchStage):
 
     def _corrected(self, queries: Sequence[Query]) -> list[Prediction]:
         """Return the predictions without their label prior."""
-        return [self.adapter.corrected(*pair) for pair in zip(queries, self._ask(queries), strict=True)]
+        return list(map(self.adapter.corrected, queries, self._ask(queries)))
 
     def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> CandidateStanding:
         labels, predictions = self.task.labels, self._ask(queries_of(candidate, rows))
