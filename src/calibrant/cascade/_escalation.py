@@ -177,16 +177,9 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
     # Nothing is compared with the last model's threshold where its answer is not verified.
     judged = count if verify_last else count - 1
     limits, native = limits[:judged], native[:judged]
-    if routers:
-        rules = [_by_route(router) for router in routers]
-    elif native:
-        # Confidence has ends: mean log-probabilities of -4 and of -5 are both 0, so these count as they are.
-        rules = [_at_least(limit, "native") for limit in native]
-    else:
-        rules = [_at_least(limit, "confidence") for limit in limits]
     return Policy(
         count=count,
-        rules=tuple(rules),
+        rules=_rules(routers, native, limits),
         # Without a threshold of its own the last model's answer is taken.
         thresholds=None if routers else (*limits, *[0.0] * (count - len(limits))),
         calibrators=apply,
@@ -199,6 +192,18 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
             "verify_last": verify_last,
         },
     )
+
+
+def _rules(
+    routers: Sequence[EscalationRule], native: Sequence[float], limits: Sequence[float]
+) -> tuple[_Rule, ...]:
+    """Return the acceptance rules: those of meta-verifiers, else of native thresholds, else of thresholds."""
+    if routers:
+        return tuple(_by_route(router) for router in routers)
+    if native:
+        # Confidence has ends: mean log-probabilities of -4 and of -5 are both 0, so these count as they are.
+        return tuple(_at_least(limit, "native") for limit in native)
+    return tuple(_at_least(limit, "confidence") for limit in limits)
 
 
 def _planned_policy(

@@ -139,14 +139,14 @@ class CascadeBudget(Gate):
 
     def pay(self, usage: Usage, attempts: int) -> None:
         """Add the usage and the number of calls that were made."""
-        super().charge(usage, rows=0)
+        self.charge(usage)
         with self._lock:
             self.requests += attempts
 
-    def charge(self, usage: Usage, *, rows: int = 1) -> None:  # noqa: ARG002  (paid already)
-        """Add finished rows; `pay` has already added the usage of their calls."""
+    def finish_row(self, usage: Usage) -> None:  # noqa: ARG002  (paid already)
+        """Count a finished row; `pay` has already added the usage of its calls."""
         with self._lock:
-            self.rows += rows
+            self.rows += 1
 
     def used_up(self, under_way: int) -> str:
         """Describe the spent budget of the cascade or of a model; an empty string if none is spent."""

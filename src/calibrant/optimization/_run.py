@@ -360,7 +360,7 @@ def _reflection(
 
     def charge(usage: Usage) -> None:
         if isinstance(predictor, BasePredictor):
-            predictor.meter.charge(usage, rows=0)
+            predictor.meter.charge(usage)
 
     return open_reflection(plan.reflection_model, answers, options=options, stop=stop, charge=charge)
 
