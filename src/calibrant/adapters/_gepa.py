@@ -446,7 +446,8 @@ class ConfidenceAdapter(ConfidenceGrader):
     def _set_thresholds(self, sample: Sequence[Prediction]) -> None:
         if self._thresholds is None or (suggested := self._thresholds.fit(sample)) is None:
             return
-        self.high_confidence_threshold, self.low_confidence_threshold = suggested.high, suggested.low
+        self.high_confidence_threshold = suggested.high
+        self.low_confidence_threshold = suggested.low
         if not self._scoring_is_given:
             self.scoring_strategy = LinearBlendScoring(suggested.scoring)
 

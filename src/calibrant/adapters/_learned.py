@@ -176,7 +176,8 @@ class PriorCorrector:
     def _fit(self, own: dict[str, _Floats]) -> LabelPriorCorrection:
         other = {} if self._stand_in is None else self._rows[self._stand_in]
         missing = min(PRIOR_ROWS, len(other)) - len(own)
-        rows, weights = list(own.values()), [1.0] * len(own)
+        rows = list(own.values())
+        weights = [1.0] * len(own)
         if missing > 0:
             rows += other.values()
             weights += [missing / len(other)] * len(other)

@@ -433,7 +433,8 @@ class ConfidenceGrader:
         failure_score: float = 0.0,
         objectives: Iterable[str] | Mapping[str, Objective] | None = None,
     ) -> None:
-        high, low = high_confidence_threshold, low_confidence_threshold
+        high = high_confidence_threshold
+        low = low_confidence_threshold
         check_number("high_confidence_threshold", high, "(0, 1]")
         check_number("low_confidence_threshold", low, "(0, 1]")
         check_number("failure_score", failure_score, "[0, 1]")

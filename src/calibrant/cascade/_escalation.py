@@ -176,7 +176,8 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         verify_last = _has_last_threshold(given, count) or not method.makes_calls
     # Nothing is compared with the last model's threshold where its answer is not verified.
     judged = count if verify_last else count - 1
-    limits, native = limits[:judged], native[:judged]
+    limits = limits[:judged]
+    native = native[:judged]
     return Policy(
         count=count,
         rules=_rules(routers, native, limits),

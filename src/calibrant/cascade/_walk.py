@@ -103,7 +103,8 @@ class RowLimits:
         """
         if self.max_escalations is not None and escalations > self.max_escalations:
             return f"max_escalations of {self.max_escalations} is reached"
-        tokens, cost = usage.prompt_tokens + usage.completion_tokens, usage.cost or 0.0
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        cost = usage.cost or 0.0
         if self.max_tokens is not None and tokens >= self.max_tokens:
             return f"max_tokens of {self.max_tokens:,} is reached ({tokens:,} tokens)"
         # A limit on money that cannot be kept must not look as if it were.
@@ -365,7 +366,8 @@ class _RowState:
 
     def take(self, prediction: Prediction, confidence: float | None = None) -> None:
         """Keep an answer in place of the kept one."""
-        self.answer, self.confidence = prediction, confidence
+        self.answer = prediction
+        self.confidence = confidence
 
 
 @dataclass(kw_only=True)
@@ -524,7 +526,8 @@ class Walk:
 
     def _query_for(self, query: Query, member: CascadeMember) -> Query:
         """Return the query with the prompt and user template for one model."""
-        own, template = member.classifier, query.user_template
+        own = member.classifier
+        template = query.user_template
         return replace(
             query,
             prompt=own.prompt if query.prompt == self.prompt else query.prompt,
@@ -562,7 +565,8 @@ class Walk:
 
     async def _ask(self, row: _RowState, position: int, query: Query) -> Prediction:
         member = self.members[position]
-        classifier, client = member.classifier, member.classifier.client
+        classifier = member.classifier
+        client = member.classifier.client
         call = classifier.answer(query)
         verified = self.policy.verifies(position, row.seen)
         try:

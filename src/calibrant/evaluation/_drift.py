@@ -55,7 +55,8 @@ def measure_drift(
     values: NDArray[np.float64], history: NDArray[np.float64], *, rng: np.random.Generator
 ) -> Drift:
     """Compare `values` of shape (n,) with `history` of shape (m,): finite, a thousand each at most."""
-    n, m = len(values), len(history)
+    n = len(values)
+    m = len(history)
     statistic = p_value = None
     if min(n, m) >= 2:
         pooled = np.concatenate([values, history])
@@ -195,7 +196,8 @@ class HistoryWatch:
         values = np.append(self._confidence, given)
         keys = np.append(self._keys, self._rng.random(len(given)))
         kept = np.argsort(keys)[:_SAMPLE]
-        self._confidence, self._keys = values[kept], keys[kept]
+        self._confidence = values[kept]
+        self._keys = keys[kept]
         return self._tuned.decide_many(predictions)
 
     def drift(self) -> HistoryDrift:

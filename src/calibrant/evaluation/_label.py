@@ -248,7 +248,8 @@ class LabelFile:
         StateError
             The file cannot be written, or the input has changed since the rows were answered.
         """
-        rows, decisions = 0, Counter[str]()
+        rows = 0
+        decisions = Counter[str]()
         try:
             remove_leftovers(self.path)  # of a killed writer
             self._keep_changed()
@@ -279,7 +280,8 @@ class LabelFile:
 
     def _answered_blocks(self) -> Iterator[tuple[list[Any], list[Mapping[str, Any]], Any]]:
         """Yield blocks of answered rows: their records, their input, and its own form; see `_input_blocks`."""
-        lines, number = answered_lines(self.directory), 0
+        lines = answered_lines(self.directory)
+        number = 0
         for block, table in self._input_blocks():
             records = [json.loads(line) for line in islice(lines, len(block))]
             for record, (_, example) in zip(records, block, strict=False):
@@ -356,12 +358,16 @@ def label_values(records: Sequence[Mapping[str, Any]], decide: Decide | None = N
         decided = decide([_prediction(record) for record in records])
     rows = []
     for number, record in enumerate(records):
-        confidence, decision = record["confidence"], DECISIONS[record.get("accepted")]
+        confidence = record["confidence"]
+        decision = DECISIONS[record.get("accepted")]
         if decided is not None:
-            confidence, decision = decided[number].final_confidence, decided[number].name
-        outcome, provider = record["outcome"], answering_model(record)
+            confidence = decided[number].final_confidence
+            decision = decided[number].name
+        outcome = record["outcome"]
+        provider = answering_model(record)
         if record["reason"] == NO_TEXT:
-            outcome, decision = "no text", None
+            outcome = "no text"
+            decision = None
         rows.append((record["label"], confidence, decision, outcome, provider, record["cost"]))
     return rows
 

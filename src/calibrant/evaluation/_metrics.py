@@ -610,7 +610,10 @@ class Tally:
         KeyError, TypeError, ValueError
             The record is invalid.
         """
-        outcome, answer, label, confidence = row["outcome"], row["answer"], row["label"], row["confidence"]
+        outcome = row["outcome"]
+        answer = row["answer"]
+        label = row["label"]
+        confidence = row["confidence"]
         failed = Outcome(outcome) is Outcome.ERROR
         right = label == answer
         is_sure = outcome == Outcome.OK.value and confidence is not None
@@ -653,7 +656,8 @@ class Tally:
 
     def _count_answer(self, row: Mapping[str, Any]) -> None:
         """Count the predicted label of an answered row beside the true one."""
-        answer, label = row["answer"], row["label"]
+        answer = row["answer"]
+        label = row["label"]
         if self._composite is None:
             place = -1 if label is None else self._place.get(normalise_label(label), -1)
             self._counts[self._place[normalise_label(answer)], place] += 1
@@ -697,7 +701,8 @@ class Tally:
     def _scored(self) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
         """Return the confidence and the correctness of the rows that have both."""
         # Copies: an array that lends its memory cannot grow.
-        confidence, right = np.array(self.confidence), np.array(self.right)
+        confidence = np.array(self.confidence)
+        right = np.array(self.right)
         is_scored = ~np.isnan(confidence) & (right != UNKNOWN)
         return confidence[is_scored], right[is_scored]
 
@@ -798,7 +803,8 @@ class RunAccount:
         """Report progress to the listener; `calls` holds the fields on calls and rate limits."""
         if self._on_progress is None:
             return
-        tally, ahead = self.tally, _AheadCounts.of(self.ahead.values())
+        tally = self.tally
+        ahead = _AheadCounts.of(self.ahead.values())
         answered = self.answered + ahead.rows
         self._on_progress(
             EvaluationProgress(

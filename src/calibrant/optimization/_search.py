@@ -217,7 +217,9 @@ class Search(SearchStage):
 
     def _race(self, searched: GEPAResult[object, object]) -> Choice:
         """Run a race of the best screened candidates on unused validation rows."""
-        candidates, screened, fresh = searched.candidates, self._screened, self._fresh
+        candidates = searched.candidates
+        screened = self._screened
+        fresh = self._fresh
         first = [self._standing(candidate, screened) for candidate in candidates]
         raced = [0, *_promising(first)[:RACED]]
         asked = [list(screened) for _ in candidates]
@@ -297,7 +299,8 @@ class Search(SearchStage):
         return list(map(self.adapter.corrected, queries, self._ask(queries)))
 
     def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> CandidateStanding:
-        labels, predictions = self.task.labels, self._ask(queries_of(candidate, rows))
+        labels = self.task.labels
+        predictions = self._ask(queries_of(candidate, rows))
         return standing(
             np.array([_logprobs(prediction, labels) for prediction in predictions]),
             [labels.labels.index(row.answer) for row in rows],
@@ -417,7 +420,8 @@ def _best_screened(standings: Sequence[CandidateStanding], raced: Sequence[int])
     The best of k on the rows that chose it is the luckiest, too: by so many standard errors, in the mean, at most.
     """
     position = raced[min(1, len(raced) - 1)]
-    best, seed = standings[position], standings[0]
+    best = standings[position]
+    seed = standings[0]
     is_better = best.accuracy > seed.accuracy and best.macro_f1 > seed.macro_f1
     errors = math.sqrt(2.0 * math.log(len(standings)))
     return position if is_better and beats(best, seed, errors=errors) else 0

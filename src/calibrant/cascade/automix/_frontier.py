@@ -133,7 +133,8 @@ class PairedRows:
         call of the small model.
         """
         small_cost, large_cost, verifier_cost = costs
-        small, large = check_scores("small_score", small_score), check_scores("large_score", large_score)
+        small = check_scores("small_score", small_score)
+        large = check_scores("large_score", large_score)
         n = len(signal)
         check_same_length(**{name: signal}, small_score=small, large_score=large)
         return cls(

@@ -73,7 +73,8 @@ class MetaVerifier(ABC):
             raise ConfigurationError(
                 f"Expected fixed_answers to be a list of answers, got the text {fixed_answers!r}: put it in a list."
             )
-        self.price, self.budget = price, budget
+        self.price = price
+        self.budget = budget
         self.fixed_answers = tuple(fixed_answers)
         self._fixed = frozenset(map(_plain_answer, fixed_answers))
 
@@ -111,10 +112,8 @@ class MetaVerifier(ABC):
             Lengths differ, NaN, numbers out of range, a large model that costs nothing; or, where the best IBC
             lift is asked for, a large model that is not better or not dearer.
         """
-        scores, costs = (
-            check_scores("verifier_score", verifier_score),
-            (small_cost, large_cost, verifier_cost),
-        )
+        scores = check_scores("verifier_score", verifier_score)
+        costs = (small_cost, large_cost, verifier_cost)
         rows = PairedRows.of(scores, small_score, large_score, costs, name="verifier_score")
         # Rows that are routed anyway would teach that their scores are not to be trusted.
         rows = rows.take(~self._routed_anyway(len(rows.signal), answers))
@@ -210,8 +209,10 @@ def _plain_answer(answer: object) -> str:
 
 def _check_lift(rows: PairedRows) -> None:
     """Refuse rows on which the large model is not both better and more expensive."""
-    small, large = rows.small.mean(), rows.large.mean()
-    small_cost, large_cost = rows.small_cost.mean(), rows.large_cost.mean()
+    small = rows.small.mean()
+    large = rows.large.mean()
+    small_cost = rows.small_cost.mean()
+    large_cost = rows.large_cost.mean()
     if large > small and large_cost > small_cost:
         return
     frontier = routing_frontier(

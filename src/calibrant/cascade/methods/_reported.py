@@ -204,7 +204,9 @@ def argument_spans(data: bytes) -> list[Span]:
         The answer.
     """
     spans: list[Span] = []
-    text, end, failures = _plain_text(data), 0, 0
+    text = _plain_text(data)
+    end = 0
+    failures = 0
     for key in _ARGUMENTS.finditer(data):
         begin = key.end()
         if begin < end:  # among the arguments of another call
@@ -265,7 +267,8 @@ def _encoded_spans(raw: bytes, start: int) -> list[Span] | None:
     decoded = bytearray()
     origin: list[Span] = []  # of every decoded byte
     for match in _UNIT.finditer(raw):
-        begin, end = match.start() + start, match.end() + start
+        begin = match.start() + start
+        end = match.end() + start
         if not match[0].startswith(b"\\"):
             decoded += match[0]
             origin += [(at, at + 1) for at in range(begin, end)]
@@ -338,7 +341,8 @@ class _TokenMethod(BaseMethod):
 
 def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...]:
     """Return the selected tokens; LogprobsUnavailableError if they are unusable."""
-    prediction, classifier = answered.prediction, answered.classifier
+    prediction = answered.prediction
+    classifier = answered.classifier
     if not prediction.tokens:
         raise LogprobsUnavailableError(
             "Expected the answer's tokens with their log-probabilities, got none: decode the answer "
@@ -360,7 +364,8 @@ def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...
 
 def _refuse_corrected(answered: Answered) -> None:
     """Refuse an answer whose label was replaced by a correction or head: its tokens do not match."""
-    prediction, classifier = answered.prediction, answered.classifier
+    prediction = answered.prediction
+    classifier = answered.classifier
     if classifier.prior_correction is None and classifier.head is None:
         return
     try:
@@ -572,7 +577,8 @@ class LabelProbability(BaseMethod):
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
         """Return the probability of the label; `NoEvidence` if the prediction has none."""
-        reported, label = answered.prediction.confidence, answered.prediction.label
+        reported = answered.prediction.confidence
+        label = answered.prediction.label
         if reported is None or label is None:
             return NoEvidence(
                 reason="Expected a prediction with a confidence, got one without: use a model that reports "

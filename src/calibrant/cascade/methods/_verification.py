@@ -251,7 +251,8 @@ class Verifier:
         together = self.k if len(context) <= _FITS else 1
         new = answers = await self._ask(question, answer, context, range(together))
         while context and _too_long(new):
-            context, together = _beginning(context), 1
+            context = _beginning(context)
+            together = 1
             new = await self._ask(question, answer, context, range(together))
             answers = _joined_answers(answers, new)
         if _too_long(new):
@@ -287,7 +288,9 @@ class Verifier:
 
     def _counted_verdicts(self, answers: RowAnswers, *, context_cut: int) -> Verification:
         samples = tuple(map(self._vote, answers.given))
-        verified, unreadable, total = samples.count(_CORRECT), samples.count(_UNREADABLE), len(samples)
+        verified = samples.count(_CORRECT)
+        unreadable = samples.count(_UNREADABLE)
+        total = len(samples)
         # A share of few samples would look as sure as one of all.
         is_verdict = 2 * total >= self.k and unreadable < total
         return Verification(

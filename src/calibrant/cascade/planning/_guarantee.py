@@ -113,7 +113,8 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     >>> found.threshold is None, found.rule.tied_confidence, 0.3 < found.share_small < 0.6
     (True, 1.0, True)
     """
-    eps, level = check_number("epsilon", epsilon, "(0, 1)"), check_number("delta", delta, "(0, 1)")
+    eps = check_number("epsilon", epsilon, "(0, 1)")
+    level = check_number("delta", delta, "(0, 1)")
     p = np.asarray(confidence, dtype=np.float64)
     small = np.asarray(small_correct, dtype=np.float64)
     large = np.asarray(large_correct, dtype=np.float64)
@@ -131,7 +132,8 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     thresholds = _round_thresholds(order.confidence, ends)
     rule, last, whole = None, -1, 0
     if thresholds:
-        rule, last = KeepRule.from_threshold(thresholds[-1]), int(ends[-1])
+        rule = KeepRule.from_threshold(thresholds[-1])
+        last = int(ends[-1])
         whole = int(order.kept[last])
     if len(steps) and order.kept[steps[-1]] - whole >= _WORTH_A_SPLIT * n:
         last = int(steps[-1])
@@ -208,7 +210,9 @@ def _in_order(confidence: _Floats, ranks: _Floats, difference: _Floats) -> _Orde
     """Return the nested acceptance rules for n rows; answers without a confidence are never accepted."""
     sure = np.flatnonzero(~np.isnan(confidence))
     own = sure[np.lexsort((ranks[sure], -confidence[sure]))]
-    p, u, gain = confidence[own], ranks[own], difference[own]
+    p = confidence[own]
+    u = ranks[own]
+    gain = difference[own]
     ends_block = np.append(p[1:] != p[:-1], len(p) > 0)
     ends_text = np.append(u[1:] != u[:-1], len(p) > 0)
     steps = np.flatnonzero(ends_block | ends_text)
@@ -311,7 +315,8 @@ def _size(score: float, n: int, epsilon: float, *, every: int = 1) -> float:
     rejects = worse >= 0
     worst = 0.0
     for q in _nuisances(n, epsilon)[::every]:
-        mean, spread = n * q, np.sqrt(n * q * (1.0 - q))
+        mean = n * q
+        spread = np.sqrt(n * q * (1.0 - q))
         first, last = np.searchsorted(better, (mean - _TAIL * spread - 5.0, mean + _TAIL * spread + 25.0))
         near = slice(max(first - 1, 0), min(last + 1, len(better)))
         counts = better[near]
@@ -349,9 +354,11 @@ def _nuisances(n: int, epsilon: float) -> _Floats:
 
 def _largest_worse(score: float, better: _Floats, n: int, epsilon: float) -> _Floats:
     """Return, for each count of `better`, the largest count of `worse` that is rejected; -1 where none is."""
-    low, high = np.full(len(better), -1.0), n - better + 1.0
+    low = np.full(len(better), -1.0)
+    high = n - better + 1.0
     while (open_ := high - low > 1.0).any():
         middle = np.floor((low + high) / 2.0)
         fits = loss_score(middle, better, n, epsilon) <= score
-        low, high = np.where(open_ & fits, middle, low), np.where(open_ & ~fits, middle, high)
+        low = np.where(open_ & fits, middle, low)
+        high = np.where(open_ & ~fits, middle, high)
     return low

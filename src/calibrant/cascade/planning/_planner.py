@@ -166,7 +166,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
         policy, certificate, held_out = planner.certified(*risk, certify_on=certify_on)
         return planner.plan("certified", None, policy, certificate, held_out=held_out, method=method)
     if budget is None:
-        policy, tests = planner.for_target(float(value)), 1
+        policy = planner.for_target(float(value))
+        tests = 1
     else:
         policy, tests = planner.within_budget(float(value))
     goal: Goal = "target_accuracy" if budget is None else "budget"
@@ -216,7 +217,8 @@ def replay(
     if isinstance(policy, CascadePlan):
         policy.check(runs.fingerprints)
         confidence = policy.confidence(confidence, runs.labels)
-        own_costs, own_checks = policy.prices.models, policy.prices.verifier
+        own_costs = policy.prices.models
+        own_checks = policy.prices.verifier
         policy = policy.policy
     elif not isinstance(policy, KeepPolicy):
         policy = threshold_policy(policy, len(sources))
@@ -264,7 +266,9 @@ class _Planner:
     """
 
     def __init__(self, runs: PairedRuns, prices: Prices, generator: np.random.Generator, *, key: str) -> None:
-        self.runs, self.prices, self.generator = runs, prices, generator
+        self.runs = runs
+        self.prices = prices
+        self.generator = generator
         self.last = len(runs.names) - 1
         keys = tie_keys(key, self.last)
         self.halves = _halves(runs.texts, generator)
@@ -367,7 +371,8 @@ class _Planner:
         method: str,
     ) -> CascadePlan:
         """Return the plan, with the chosen policy and each single model priced on the reporting half."""
-        runs, prices = self.runs, self.prices
+        runs = self.runs
+        prices = self.prices
 
         def price(priced: KeepPolicy, *, held_out: bool = True) -> PricedPolicy:
             return price_policy(priced, self.reporting, prices, held_out=held_out, rng=self.generator)
@@ -418,9 +423,11 @@ class _Planner:
         self, epsilon: float, delta: float, *, certify_on: CertifyOn
     ) -> tuple[KeepPolicy, PlanCertificate, bool]:
         """Return the cheapest certified policy, its certificate, and whether its report is held out."""
-        rows, texts = self.rows, self.runs.texts
+        rows = self.rows
+        texts = self.runs.texts
         if certify_on == "half":
-            rows, texts = self.drafting, tuple(texts[row] for row in self.halves[0].tolist())
+            rows = self.drafting
+            texts = tuple(texts[row] for row in self.halves[0].tolist())
         sequences = 1 if self.last == 1 else 2  # each tested at its part of the allowed error
         part = delta / sequences
         candidates = [KeepPolicy.alone(self.last)]
@@ -506,7 +513,8 @@ def _certified_rules(
     rows: Signals, texts: Sequence[str | int], epsilon: float, delta: float
 ) -> list[KeepPolicy]:
     """Return the certified policies: two models at the highest coverage, the small model if certified."""
-    small, key = rows.raw[0], rows.keys[0]
+    small = rows.raw[0]
+    key = rows.keys[0]
     certified = certify_cascade(small, *rows.correct, epsilon=epsilon, delta=delta, inputs=texts, key=key)
     if certified.rule is None:
         return []
