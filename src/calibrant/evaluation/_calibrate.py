@@ -171,7 +171,8 @@ class CalibrationResult:
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``calibration.json`` holds them."""
         point = ("threshold", "coverage", "accuracy_lower_bound", "target_accuracy", "delta")
-        selection, certified = self.selection, self.in_force
+        selection = self.selection
+        certified = self.in_force
         # The calibrator has a file of its own.
         numbers = asdict(replace(self, selection=None, fingerprint=None))  # type: ignore[arg-type]
         del numbers["selection"], numbers["kept"]
@@ -215,7 +216,8 @@ class CalibrationResult:
             They cannot be written, or a certificate of other predictions is there.
         """
         directory = Path(out)
-        record, own = directory / CALIBRATION, directory / "calibrator.json"
+        record = directory / CALIBRATION
+        own = directory / "calibrator.json"
         written = self.keeping_certificate(directory)
         text = json.dumps(written.to_record(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         try:
@@ -229,7 +231,7 @@ class CalibrationResult:
             raise StateError(
                 f"{directory}: cannot be written ({error}): choose another directory."
             ) from error
-        return [record, *([own] if self.fingerprint is not None else [])]
+        return [record] if self.fingerprint is None else [record, own]
 
 
 def calibrate_predictions(
@@ -285,14 +287,16 @@ def calibrate_predictions(
         raise ConfigurationError(f"Expected seed to be a whole number from 0, got {seed!r}.")
     rng = np.random.default_rng(seed)
     kept, left_out = _usable(predictions)
-    p, y = predictions.confidence[kept], predictions.correct[kept].astype(np.float64)
+    p = predictions.confidence[kept]
+    y = predictions.correct[kept].astype(np.float64)
     certified = None
     if target_accuracy is not None:
         certified = certify_threshold(p, y, target_accuracy=target_accuracy, delta=delta)
         certified = with_best_promise(certified, p, y)
     names, labels = [], []
     for row in kept.tolist():
-        text, label = predictions.inputs[row], predictions.labels[row]
+        text = predictions.inputs[row]
+        label = predictions.labels[row]
         names.append(f"row {row}" if text is None else text)
         if label is not None:
             labels.append(label)
@@ -362,7 +366,9 @@ def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], 
     groups: dict[str, list[int]] = {}
     for row, name in enumerate(names):
         groups.setdefault(name, []).append(row)
-    members, fit, test = list(groups.values()), list[int](), list[int]()
+    members = list(groups.values())
+    fit = list[int]()
+    test = list[int]()
     for place in rng.permutation(len(members)).tolist():
         half = fit if 2 * len(fit) < len(names) else test
         half.extend(members[place])

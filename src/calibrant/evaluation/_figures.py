@@ -100,7 +100,8 @@ def figure_warnings(figures: Iterable[Figure]) -> list[str]:
     """Return warnings, in plain sentences, of few answered labels and of low label mass."""
     by_name = {figure.name: figure for figure in figures}
     warnings = []
-    answered, low = by_name.get(LABELS_ANSWERED), by_name.get(_LOW_LABEL_MASS)
+    answered = by_name.get(LABELS_ANSWERED)
+    low = by_name.get(_LOW_LABEL_MASS)
     if answered is not None and answered.estimate < 0.5:
         warnings.append(
             f"Collapsed: only {answered.estimate:.0%} of the labels that occur in the rows were ever answered."
@@ -169,7 +170,8 @@ def _counted_figures(predictions: SavedRows) -> Iterator[_Measured]:
 
 
 def _search_figures(search: _Record) -> Iterator[_Measured]:
-    final, comparison = search["final"], search["comparison"]
+    final = search["final"]
+    comparison = search["comparison"]
     scores = [] if final is None else [(final["score"], "this prompt and the head")]
     scores += [(search["best_prompt"], "this prompt"), (search["seed_prompt"], "first prompt")]
     for score, of in scores:
@@ -178,7 +180,8 @@ def _search_figures(search: _Record) -> Iterator[_Measured]:
             for key in ("accuracy", "macro_f1", "credit"):
                 yield f"test {key.replace('_f1', ' F1')}, {of}", score[key], answered
     if final is not None:
-        seed, text = final["against_seed"], final["against_text"]
+        seed = final["against_seed"]
+        text = final["against_text"]
         if seed is not None:
             yield "test accuracy, with the head minus first prompt", seed["interval"], seed["n"]
         if text is not None:

@@ -144,7 +144,7 @@ class ModelCalls:
         """
         response, attempts = await self.respond(client, request)
         completion = read_completion(response)
-        self.gate.charge(completion.usage, rows=0)
+        self.gate.charge(completion.usage)
         return completion, attempts
 
     def note_rates(self, response: object) -> None:
@@ -357,7 +357,7 @@ class Method(ABC):
         abilities = self.reader.abilities
         respond = partial(self.calls.respond, self.client)
         usage = await abilities.probe(respond, request, needs_logprobs=self.needs_logprobs)
-        self.calls.gate.charge(usage, rows=0)
+        self.calls.gate.charge(usage)
         tell_form(self.client.name, abilities.used.form)
 
     async def predict(self, query: Query) -> Prediction:

@@ -6,6 +6,8 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
+from operator import and_
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,8 +87,9 @@ class HeadStage(SearchStage):
         choice = self._compared(choice) if worth else choice
         candidate = choice.best.candidate
         rows = labelled_rows(self.task, candidate[COMPONENT])
-        asked = self.adapter.affordable(queries_of(candidate, rows), self._calls_left() if worth else 0)
-        rows = [row for row, can_be_asked in zip(rows, asked, strict=True) if can_be_asked]
+        calls = self._calls_left() if worth else 0
+        asked = self.adapter.affordable(queries_of(candidate, rows), calls)
+        rows = list(compress(rows, asked))
         predictions = self.adapter.ask(queries_of(candidate, rows))
         if not any(prediction.distribution is not None for prediction in predictions):
             return choice, None
@@ -146,12 +149,8 @@ class HeadStage(SearchStage):
             own = queries_of(pair[kept], every[kept])
             others = queries_of(pair[other], shared)
             paid = self.adapter.affordable(own + others, self._calls_left())
-            paid_own, paid_others = paid[: len(shared)], paid[len(own) :]
-            shared = [
-                row
-                for row, is_paid, is_other_paid in zip(shared, paid_own, paid_others, strict=True)
-                if is_paid and is_other_paid
-            ]
+            paid_under_both = map(and_, paid[: len(shared)], paid[len(own) :])
+            shared = list(compress(shared, paid_under_both))
         return shared if len(shared) >= _FEWEST else []
 
     def _calls_left(self) -> int:
@@ -190,7 +189,7 @@ def labelled_rows(task: Task, prompt: str) -> list[Example]:
 
 
 @dataclass(kw_only=True)
-class TestStage(SearchStage):
+class FinalStage(SearchStage):
     """Search stage that scores the test rows and builds the result.
 
     Parameters
