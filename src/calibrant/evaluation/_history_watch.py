@@ -101,7 +101,7 @@ class HistoryWatch:
     Parameters
     ----------
     tuned : Tuned
-        Decides, and has a history of at least one row.
+        Decides.
     """
 
     def __init__(self, tuned: Tuned) -> None:
@@ -123,9 +123,11 @@ class HistoryWatch:
         self._confidence, self._keys = values[kept], keys[kept]
         return self._tuned.decide_many(predictions)
 
-    def drift(self) -> HistoryDrift:
-        """Return the drift of all predictions decided on so far."""
+    def drift(self) -> HistoryDrift | None:
+        """Return the drift of all predictions decided on so far; None without a history."""
         history = self._tuned.history
+        if not history.rows:
+            return None
         names = sorted({*self._labels, *history.labels})
         table = np.array([[found.get(name, 0) for name in names] for found in (history.labels, self._labels)])
         then, now = table / np.maximum(table.sum(axis=1, keepdims=True), 1)

@@ -11,8 +11,7 @@ from calibrant.core._task import RecordedTask, Task
 from calibrant.heads._tuned import (
     DESCRIBED,
     DESCRIBED_SOMETIMES,
-    Figure,
-    PredictionHistory,
+    Measurements,
     Tuned,
     thresholds_of,
 )
@@ -29,8 +28,7 @@ def tuned_of(
     *,
     calibrator: ConfidenceCalibrator | None = None,
     thresholds: Mapping[str, Any] | None = None,
-    figures: tuple[Figure, ...] = (),
-    history: PredictionHistory | None = None,
+    measurements: Measurements | None = None,
 ) -> Tuned:
     """Return a classifier as a value, with what it has learned.
 
@@ -44,7 +42,7 @@ def tuned_of(
         Of the confidence in its labels.
     thresholds : mapping, optional
         See `Tuned.thresholds`.
-    figures, history : optional
+    measurements : Measurements, optional
         Of labelled rows, none of which taught the head or the calibrator of its own prediction.
     """
     described = classifier.describe()
@@ -59,8 +57,7 @@ def tuned_of(
         prior_correction=classifier.prior_correction,
         calibrator=calibrator,
         thresholds=thresholds,
-        figures=figures,
-        history=history or PredictionHistory(),
+        measurements=measurements or Measurements(),
     )
 
 

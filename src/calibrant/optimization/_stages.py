@@ -25,10 +25,10 @@ from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.evaluation._calibrate import CALIBRATION, calibrate_search
-from calibrant.evaluation._figures import figures_of
+from calibrant.evaluation._figures import measurements_of
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
-from calibrant.heads._tuned import PredictionHistory, Tuned, thresholds_of
+from calibrant.heads._tuned import Tuned, thresholds_of
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head, head_of
 from calibrant.inference._loop import ask
@@ -307,6 +307,13 @@ class TestStage(SearchStage):
         thresholds = thresholds_of(calibration)
         # A cascade decides by the thresholds between its models.
         in_turn = "cascade" in asked.sections
+        measurements = measurements_of(
+            saved,
+            self.task.labels,
+            search=result.to_record(),
+            calibration=calibration,
+            thresholds=None if in_turn else thresholds,
+        )
         return Tuned(
             path=self.directory,
             tasks=(RecordedTask(task=self._tuned_task(asked, best)),),
@@ -316,14 +323,7 @@ class TestStage(SearchStage):
             prior_correction=None if self.head is not None else self._label_prior(),
             calibrator=calibrator,
             thresholds=thresholds,
-            figures=figures_of(
-                saved,
-                self.task.labels,
-                search=result.to_record(),
-                calibration=calibration,
-                thresholds=None if in_turn else thresholds,
-            ),
-            history=PredictionHistory.of(saved.labels, saved.confidence, labels=self.task.labels),
+            measurements=measurements,
         )
 
     def _tuned_task(self, asked: Task, best: Predictor) -> Task:

@@ -19,7 +19,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._sections import Section
 from calibrant.core._task import RecordedTask, Task
 from calibrant.heads._head import Head
-from calibrant.heads._tuned import Figure, PredictionHistory, Tuned, thresholds_of
+from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, Tuned, thresholds_of
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.logprobs._schema import enum_schema
 from calibrant.runs._directory import DEMONSTRATIONS
@@ -150,11 +150,14 @@ class _FolderReader:
             head=self._load_part("head.json", Head.load, fingerprint),
             calibrator=self._load_part("calibrator.json", load_calibrator, fingerprint),
             thresholds=self._thresholds(),
-            figures=tuple(
-                self._checked_record("figures.json", Figure, entry) for entry in self._content["figures.json"]
-            ),
-            history=self._history(first.labels),
+            measurements=self._measurements(first.labels),
         )
+
+    def _measurements(self, labels: LabelSet) -> Measurements:
+        figures = [
+            self._checked_record("figures.json", Figure, entry) for entry in self._content["figures.json"]
+        ]
+        return Measurements(figures=tuple(figures), history=self._history(labels))
 
     def _tasks(self, settings: _Settings) -> tuple[RecordedTask, ...]:
         files, shared = self._content, {"labels": self._content["labels.json"]}

@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.core._errors import CalibrantError, DataError, StateError
 from calibrant.core._files import read_run_record
-from calibrant.core._fingerprint import Fingerprint, asked_text
+from calibrant.core._fingerprint import asked_text
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.evaluation._figures import figures_of
 from calibrant.heads._tuned import (
     DESCRIBED,
     DESCRIBED_SOMETIMES,
-    PredictionHistory,
+    Measurements,
     Tuned,
     thresholds_of,
 )
 from calibrant.inference._models import call_options
 from calibrant.inference.doctor._records import identity
 from calibrant.logprobs._schema import enum_schema
-from calibrant.runs._directory import DEMONSTRATIONS, MANIFEST, read_manifest, unfinished
-from calibrant.runs._rows import SavedRows
+from calibrant.runs._directory import BATCH, DEMONSTRATIONS, MANIFEST, METRICS, RESULT, unfinished
+from calibrant.runs._rows import SavedRows, read_fingerprint
 from calibrant.tuned._task_record import (
     RunSettings,
     fingerprint_of,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.heads._head import Head
 
+_LABEL_JOB: Final = "labels.json"  # labels of a job at a provider's batch interface
 _AGAIN: Final = "run the same command again, which writes it and asks nothing anew"
 
 
@@ -83,14 +83,24 @@ class _RunReader:
     ) -> None:
         if not path.is_dir():
             raise DataError("no such directory: expected that of a run.", path=path)
-        _refuse_labels(path)
+        manifest = _record(path / MANIFEST)
+        if (path / _LABEL_JOB).exists() or (manifest or {}).get("kind") == "labels":
+            raise StateError(
+                f"{path}: expected a task file, a bundle or the directory of a run, got labels of rows without "
+                "answers, which have no calibrator and no thresholds: name what they were labelled with."
+            )
         self._path = path
-        self._search, self._metrics = _record(path / "result.json"), _record(path / "metrics.json")
+        self._search = _record(path / RESULT)
         if (why := unfinished(path)) is not None:
             raise StateError(f"{path} {why}: run the same command again to finish it first.")
-        self._predictions = SavedRows.load(path)
-        self._fingerprint = _known_fingerprint(path, self._predictions)
-        self._description = None if self._search is not None else _description(path)
+        fingerprint = read_fingerprint(path)
+        if fingerprint is None:
+            raise StateError(
+                f"{path}: expected a run that says which prompt and model its predictions are from (run.json, "
+                "result.json or batch.json, and log-probabilities in some rows), got none: run it again."
+            )
+        self._fingerprint = fingerprint
+        self._description = None if self._search is not None else _description(path, manifest)
         self._settings = _settings(path, task, model, self._description)
         self._calibration_folder = calibration
         self._calibration = _record(calibration / "calibration.json")
@@ -102,33 +112,35 @@ class _RunReader:
         """Return the tuned classifier of the run."""
         if self._texts_left_out:
             return self._without_texts()
-        task, settings = self._tasks[0].task, self._settings
-        thresholds = thresholds_of(self._calibration)
-        # A cascade decides by the thresholds between its models.
-        in_turn = "cascade" in task.sections or settings.plan is not None
         head = self._head()
         return Tuned(
             path=self._path,
             tasks=self._tasks,
-            plan=settings.plan,
-            prompt_for_all=settings.prompt_for_all,
+            plan=self._settings.plan,
+            prompt_for_all=self._settings.prompt_for_all,
             description=self._description,
             fingerprint=self._fingerprint,
             head=head,
             prior_correction=None if head is not None else self._label_prior(),
             calibrator=self._calibrator(),
-            thresholds=thresholds,
-            figures=figures_of(
-                self._predictions,
-                task.labels,
-                metrics=self._metrics,
-                search=self._search,
-                calibration=self._calibration,
-                thresholds=None if in_turn else thresholds,
-            ),
-            history=PredictionHistory.of(
-                self._predictions.labels, self._predictions.confidence, labels=task.labels
-            ),
+            thresholds=thresholds_of(self._calibration),
+            measurements=self._measurements,
+        )
+
+    def _measurements(self) -> Measurements:
+        """Return figures and history, for which all rows are read."""
+        from calibrant.evaluation._figures import measurements_of  # noqa: PLC0415 (opening does without)
+
+        task, plan = self._tasks[0].task, self._settings.plan
+        # A cascade decides by the thresholds between its models.
+        in_turn = "cascade" in task.sections or plan is not None
+        return measurements_of(
+            SavedRows.load(self._path),
+            task.labels,
+            metrics=_record(self._path / METRICS),
+            search=self._search,
+            calibration=self._calibration,
+            thresholds=None if in_turn else thresholds_of(self._calibration),
         )
 
     def _without_texts(self) -> Tuned:
@@ -218,7 +230,8 @@ class _RunReader:
         rows = None if task.demonstrations is None else _text(self._path / DEMONSTRATIONS)
         known, plan = self._fingerprint, self._settings.plan
         found = fingerprint_of(task, self._description, rows=rows, model=known.model, space=known.space)
-        if changed := found.differences(known.to_record()):
+        if found != known:
+            changed = found.differences(known.to_record())
             raise StateError(
                 f"{self._path}: damaged: its predictions differ from its other files in {'; '.join(changed)}: {_AGAIN}."
             )
@@ -281,35 +294,16 @@ def _differences(recorded: RecordedTask, description: Mapping[str, Any]) -> list
     return differs
 
 
-def _refuse_labels(path: Path) -> None:
-    job = path / "labels.json"  # of a provider's batch
-    if job.exists() or ((path / MANIFEST).exists() and read_manifest(path).get("kind") == "labels"):
-        raise StateError(
-            f"{path}: expected a task file, a bundle or the directory of a run, got labels of rows without answers, "
-            "which have no calibrator and no thresholds: name what they were labelled with."
-        )
-
-
-def _known_fingerprint(path: Path, predictions: SavedRows) -> Fingerprint:
-    if predictions.fingerprint is None:
-        raise StateError(
-            f"{path}: expected a run that says which prompt and model its predictions are from (run.json, "
-            "result.json or batch.json, and log-probabilities in some rows), got none: run it again."
-        )
-    return predictions.fingerprint
-
-
 def _record(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file; None for a missing file."""
     return read_run_record(path, remedy="run it again") if path.exists() else None
 
 
-def _description(path: Path) -> dict[str, Any]:
+def _description(path: Path, manifest: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the stored `Classifier.describe` of a run, without the endpoint's address."""
-    source = path / "run.json"
-    found = _record(source)
+    source, found = path / MANIFEST, manifest
     if found is None:  # a job at a provider's batch interface
-        source = path / "batch.json"
+        source = path / BATCH
         found = (_record(source) or {}).get("described", {})
     missing = [name for name in DESCRIBED if name not in found]
     if missing:
