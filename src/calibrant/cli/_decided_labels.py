@@ -21,23 +21,6 @@ if TYPE_CHECKING:
     from calibrant.heads._tuned import Tuned
 
 
-def deciding(tuned: Tuned | None, *, accept_suggested: bool) -> Tuned | None:
-    """Return the tuned classifier that decides, which accepts by its suggested threshold if that was asked for.
-
-    Raises
-    ------
-    ConfigurationError
-        There is no suggested threshold to accept by.
-    """
-    if not accept_suggested:
-        return tuned
-    if tuned is None:
-        raise ConfigurationError(
-            "Expected a bundle or a run for --accept-suggested, got a task file, which has no thresholds: leave it out."
-        )
-    return tuned.accepting_suggested()
-
-
 @dataclass(frozen=True, kw_only=True)
 class DecidedLabels:
     """File of labels, what decides, and the comparison with its history.
@@ -60,7 +43,7 @@ class DecidedLabels:
     file: LabelFile
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913 (keyword-only options)
         cls,
         source: Path,
         tuned: Tuned | None,
@@ -69,14 +52,23 @@ class DecidedLabels:
         rows: UnlabelledTexts,
         file_format: str | None,
         distribution: bool,
+        accept_suggested: bool,
     ) -> Self:
         """Return the file of labels in a directory; see `LabelFile`.
 
         Raises
         ------
         ConfigurationError
-            The format is unknown, pyarrow is missing, or the input lies in the directory.
+            The format is unknown, pyarrow is missing, the input lies in the directory, or there is no suggested
+            threshold to accept by.
         """
+        if accept_suggested and tuned is None:
+            raise ConfigurationError(
+                "Expected a bundle or a run for --accept-suggested, got a task file, which has no thresholds: leave it "
+                "out."
+            )
+        if accept_suggested and tuned is not None:
+            tuned = tuned.accepting_suggested()
         watch = None
         if tuned is not None:
             from calibrant.evaluation._history_watch import HistoryWatch

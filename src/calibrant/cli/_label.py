@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation
-from calibrant.cli._decided_labels import DecidedLabels, deciding
+from calibrant.cli._decided_labels import DecidedLabels
 from calibrant.cli._evaluate import (
     check_options,
     exit_as,
@@ -61,11 +61,12 @@ def label(options: Label) -> None:
     )
     labels = DecidedLabels.of(
         options.source,
-        deciding(source.tuned, accept_suggested=options.accept_suggested),
+        source.tuned,
         out=options.out,
         rows=rows,
         file_format=options.format,
         distribution=options.distribution,
+        accept_suggested=options.accept_suggested,
     )
     if options.watch_drift:
         labels.require_watch()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from calibrant.cli._commands import PromptedOptions
-from calibrant.cli._decided_labels import DecidedLabels, deciding
+from calibrant.cli._decided_labels import DecidedLabels
 from calibrant.cli._prompted import source_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import read_record, write_record
@@ -84,11 +84,12 @@ class LabelJob:
             pass
         labels = DecidedLabels.of(
             Path(self.source),
-            deciding(source.tuned, accept_suggested=self.accept_suggested),
+            source.tuned,
             out=directory,
             rows=rows,
             file_format=self.format,
             distribution=self.distribution,
+            accept_suggested=self.accept_suggested,
         )
         labels.file.prepare()
         labels.file.write()

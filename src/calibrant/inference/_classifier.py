@@ -152,10 +152,13 @@ class Classifier(ModelPredictor):
     ) -> None:
         self.labels, self.field = LabelSet.of(labels), field
         self.prompt, self.user_template = prompt, user_template
-        self.prior_correction = prior_correction
+        self._prior_correction = None
+        if prior_correction is not None:
+            self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
         limits = replace(limits or Limits(), **({} if concurrency is None else {"concurrency": concurrency}))
-        scoring = known_scoring(scoring, model, options=options)
+        if scoring == "auto":
+            scoring = known_scoring(model, options=options)
         client = open_client(
             model, space=space, concurrency=limits.concurrency, options=options, scoring=scoring
         )
@@ -188,7 +191,9 @@ class Classifier(ModelPredictor):
             options=call_options(options),
         )
         self._runner = Runner(gate=calls.gate, journal=journal)
-        self.head = head
+        self._head = None
+        if head is not None:
+            self.head = head
         refuse_misleading(model, options=options, method=method)
 
     @classmethod
@@ -418,10 +423,10 @@ class Classifier(ModelPredictor):
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that can change a prediction as JSON values, free of credentials."""
-        name, endpoint, options = identity(
-            self.name, self.options, api_base=getattr(self.client, "endpoint", None)
-        )
-        correction, head, shown = self.prior_correction, self.head, self._shown()
+        model, client = self._model, self._model.method.client
+        address = getattr(client, "endpoint", None)
+        name, endpoint, options = identity(client.name, model.options, api_base=address)
+        correction, head, retrieval = self._prior_correction, self._head, model.retrieval
         prior = None
         if correction is not None:
             prior = {"prior": correction.divisor_.tolist(), "strength": correction.strength_}
@@ -429,14 +434,14 @@ class Classifier(ModelPredictor):
             "model": name,
             "endpoint": endpoint,
             "options": options,
-            "method": dict(self.method.describe()),
-            "response_format": self.response_format,
-            "top_logprobs": self.top_logprobs,
+            "method": dict(model.method.describe()),
+            "response_format": model.response_format,
+            "top_logprobs": model.top_logprobs,
             "prompt": self.prompt,
             "user_template": self.user_template,
             "label_prior": prior,
             **({} if head is None else {"head": head.digest}),
-            **({} if shown is None else {"demonstrations": shown}),
+            **({} if retrieval is None else {"demonstrations": retrieval.description}),
         }
 
     def _shown(self) -> dict[str, Any] | None:

@@ -394,7 +394,8 @@ def choose_method(  # noqa: PLR0913  (keyword-only options)
         raise ConfigurationError(f"Expected scoring {', '.join(names)} or {last}, got {scoring!r}.")
     if tolerance is None:
         tolerance = getattr(client, "default_tolerance", DEFAULT_TOLERANCE)
-    _check_tolerance(tolerance)
+    elif tolerance != "exact" and not (is_number(tolerance) and 0.0 <= tolerance <= 1.0):
+        raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
     if scoring in {"sampled", "fused", "verbalised"}:
         own = {"calls": calls, "options": options, "samples": samples, "temperature": temperature}
         return _asking_several(scoring, client, reader, **own)
@@ -455,11 +456,6 @@ def _refuse_sampling(scoring: str | None, **given: object) -> None:
                 f"Expected {name} only with scoring='sampled', 'fused' or 'auto', got {name}={value!r} and "
                 f"scoring={scoring!r}: add scoring='sampled', or leave out {hints[name]}."
             )
-
-
-def _check_tolerance(tolerance: Any) -> None:  # noqa: ANN401  (anything a caller writes)
-    if tolerance != "exact" and not (is_number(tolerance) and 0.0 <= tolerance <= 1.0):
-        raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
 
 
 @cache

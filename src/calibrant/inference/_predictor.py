@@ -202,8 +202,9 @@ class ModelPredictor(BasePredictor):
 
     def with_abilities(self, abilities: ModelAbilities) -> Self:
         """Return a copy that asks the model as these abilities say, without finding out; either may be closed."""
-        reader = replace(self.method.reader, abilities=KnownAbilities(abilities))
-        return self._with_method(replace(self.method, reader=reader))
+        method = self._model.method
+        reader = replace(method.reader, abilities=KnownAbilities(abilities))
+        return self._with_method(replace(method, reader=reader))
 
     def asked_as(self, described: Mapping[str, Any]) -> Self:
         """Return a copy that asks the model as the method in a description does, without finding out."""

@@ -352,22 +352,18 @@ class _RowFile:
         The file.
     is_run : bool
         True if the directory has the manifest of a run, whose rows have all fields.
-    is_finished : bool
-        True if the run ended. The last line of one that did not may be cut off, and is then left out.
     is_torn : bool
-        True once a reader came to such a line.
+        True once a reader came to a last line that was cut off. It is left out, unless the run ended.
     """
 
     path: Path
     is_run: bool
-    is_finished: bool
     is_torn: bool = False
 
-    @classmethod
-    def of(cls, path: Path, *, is_run: bool) -> _RowFile:
-        """Return the file of a run that ended if its result or its metrics are beside it."""
-        is_finished = any(path.with_name(name).exists() for name in (RESULT, METRICS))
-        return cls(path=path, is_run=is_run, is_finished=is_finished)
+    @property
+    def is_finished(self) -> bool:
+        """True if the run ended: its result or its metrics are beside the file."""
+        return any(self.path.with_name(name).exists() for name in (RESULT, METRICS))
 
     def read(self, wanted: Collection[int] | None = None) -> Iterator[Row]:
         """Yield the rows of the file, or those on the lines `wanted` alone, without decoding others.
@@ -462,7 +458,7 @@ def read_fingerprint(directory: Path) -> Fingerprint | None:
     if origin is not None and "best_candidate" in origin[1]:
         prompt = BEST if origin[1].get("final") is None else FINAL
     path, evidence, row = directory / PREDICTIONS, _Evidence(), None
-    for row in _RowFile.of(path, is_run=origin is not None).read():
+    for row in _RowFile(path=path, is_run=origin is not None).read():
         if origin is None:
             return None
         if row.values.get("prompt", _EVALUATED) == prompt:
@@ -637,7 +633,7 @@ class SavedRows:
         origin = read_origin(file.parent)
         source: _RowFile | _OtherRows = _OtherRows(path=file)
         if file.name == PREDICTIONS:
-            source = _RowFile.of(file, is_run=origin is not None)
+            source = _RowFile(path=file, is_run=origin is not None)
         found = _read_columns(source, name=str(path), path=file)
         if origin is None:
             return found

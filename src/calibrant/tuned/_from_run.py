@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -57,8 +58,15 @@ def from_run(
     calibrated = place if calibration is None else Path(calibration)
     if calibration is not None and not any(calibrated.glob("calibrat*.json")):
         raise DataError("expected calibration.json of `calibrant calibrate`, got none.", path=calibrated)
-    try:
+    with _damage_named(place):
         return _RunReader(place, task, model, calibrated, texts=texts).tuned()
+
+
+@contextmanager
+def _damage_named(place: Path) -> Iterator[None]:
+    """Raise StateError with the name of the run if its files are not what a run leaves."""
+    try:
+        yield
     except CalibrantError:
         raise
     except OSError as error:
@@ -101,7 +109,9 @@ class _RunReader:
             )
         self._fingerprint = fingerprint
         self._description = None if self._search is not None else _description(path, manifest)
-        self._settings = _settings(path, task, model, self._description)
+        self._settings = (
+            read_run_settings(path) if task is None else _settings_of(task, model, self._description)
+        )
         self._calibration_folder = calibration
         self._calibration = _record(calibration / "calibration.json")
         self._tasks = self._prompted_tasks()
@@ -112,7 +122,7 @@ class _RunReader:
         """Return the tuned classifier of the run."""
         if self._texts_left_out:
             return self._without_texts()
-        head = self._head()
+        head, prior_correction = self._corrections()
         return Tuned(
             path=self._path,
             tasks=self._tasks,
@@ -121,7 +131,7 @@ class _RunReader:
             description=self._description,
             fingerprint=self._fingerprint,
             head=head,
-            prior_correction=None if head is not None else self._label_prior(),
+            prior_correction=prior_correction,
             calibrator=self._calibrator(),
             thresholds=thresholds_of(self._calibration),
             measurements=self._measurements,
@@ -134,14 +144,15 @@ class _RunReader:
         task, plan = self._tasks[0].task, self._settings.plan
         # A cascade decides by the thresholds between its models.
         in_turn = "cascade" in task.sections or plan is not None
-        return measurements_of(
-            SavedRows.load(self._path),
-            task.labels,
-            metrics=_record(self._path / METRICS),
-            search=self._search,
-            calibration=self._calibration,
-            thresholds=None if in_turn else thresholds_of(self._calibration),
-        )
+        with _damage_named(self._path):
+            return measurements_of(
+                SavedRows.load(self._path),
+                task.labels,
+                metrics=_record(self._path / METRICS),
+                search=self._search,
+                calibration=self._calibration,
+                thresholds=None if in_turn else thresholds_of(self._calibration),
+            )
 
     def _without_texts(self) -> Tuned:
         """Return the value without demonstrations, and without all that was learned or measured with them."""
@@ -163,36 +174,37 @@ class _RunReader:
 
     def _prompted_tasks(self) -> tuple[RecordedTask, ...]:
         """Return the recorded tasks; the first has the prompt and the demonstrations of the run."""
-        place = self._path / "task.json"
+        place, plan, n_tasks = self._path / "task.json", self._settings.plan, len(self._settings.tasks)
+        expected = 1 if plan is None else n_planned(plan)
+        if n_tasks != expected:
+            raise StateError(f"{self._path}: damaged: expected {expected} tasks, got {n_tasks}: {_AGAIN}.")
         first, *others = (task_from_record(record, place=place) for record in self._settings.tasks)
-        prompt, template = self._prompt_and_template(first.task)
-        shown = self._demonstration_settings()
-        task = replace(first.task, prompt=prompt, user_template=template, demonstrations=shown)
-        if shown is not None:
+        task = self._prompted(first.task)
+        if task.demonstrations is not None:
             shown_from = self._path / DEMONSTRATIONS
             task = with_demonstrations(task, _text(shown_from), shown_from)
         return (replace(first, task=task), *others)
 
-    def _prompt_and_template(self, task: Task) -> tuple[str, str | None]:
-        description = self._description
+    def _prompted(self, task: Task) -> Task:
+        """Return the task with the prompt, the template and the settings of demonstrations of the run."""
+        description, demonstrations = self._description, None
         if self._search is not None:
             best = self._search["best_candidate"]
-            return best["system_prompt"], best.get("user_template")
-        of_one = self._settings.plan is None and (
-            self._settings.prompt_for_all or "cascade" not in task.sections
-        )
-        if description is not None and of_one:
-            return description["prompt"], description["user_template"]
-        return task.prompt, task.user_template
-
-    def _demonstration_settings(self) -> DemonstrationSettings | None:
-        if self._search is not None:
-            text = self._search["best_candidate"].get("demonstrations", "")
-            return DemonstrationSettings.from_text(text) if text.strip() else None
-        shown = (self._description or {}).get("demonstrations")
-        if shown is None:
-            return None
-        return DemonstrationSettings.of({name: shown[name] for name in DemonstrationSettings.model_fields})
+            text = best.get("demonstrations", "")
+            demonstrations = DemonstrationSettings.from_text(text) if text.strip() else None
+            prompt, template = best["system_prompt"], best.get("user_template")
+            return replace(task, prompt=prompt, user_template=template, demonstrations=demonstrations)
+        if description is None:
+            return replace(task, demonstrations=None)
+        shown = description.get("demonstrations")
+        if shown is not None:
+            own = {name: shown[name] for name in DemonstrationSettings.model_fields}
+            demonstrations = DemonstrationSettings.of(own)
+        task = replace(task, demonstrations=demonstrations)
+        is_cascade = "cascade" in task.sections and not self._settings.prompt_for_all
+        if is_cascade or self._settings.plan is not None:
+            return task
+        return replace(task, prompt=description["prompt"], user_template=description["user_template"])
 
     def _check(self) -> None:
         """Raise StateError if the settings or the calibration belong to another run.
@@ -223,49 +235,42 @@ class _RunReader:
                 f"{self._path}: expected a calibration of this run's predictions, got calibration.json of others: "
                 "calibrate this run, or name the directory of its calibration."
             )
-        self._check_parts(first)
+        # Without demonstrations, the prompt of an evaluation and its fingerprint are of one file.
+        if self._search is not None or first.demonstrations is not None:
+            self._check_prompt(first)
 
-    def _check_parts(self, task: Task) -> None:
-        """Raise StateError if the fingerprint is that of another prompt, or the plan of other models."""
+    def _check_prompt(self, task: Task) -> None:
+        """Raise StateError if the fingerprint is that of another prompt."""
         rows = None if task.demonstrations is None else _text(self._path / DEMONSTRATIONS)
-        known, plan = self._fingerprint, self._settings.plan
+        known = self._fingerprint
         found = fingerprint_of(task, self._description, rows=rows, model=known.model, space=known.space)
         if found != known:
             changed = found.differences(known.to_record())
             raise StateError(
                 f"{self._path}: damaged: its predictions differ from its other files in {'; '.join(changed)}: {_AGAIN}."
             )
-        expected = 1 if plan is None else n_planned(plan)
-        if len(self._tasks) != expected:
-            raise StateError(
-                f"{self._path}: damaged: expected {expected} tasks, got {len(self._tasks)}: {_AGAIN}."
-            )
 
-    def _head(self) -> Head | None:
-        """Return the head that made the run's predictions."""
-        path, description = self._path / "head.json", self._description or {}
-        if path.exists():
+    def _corrections(self) -> tuple[Head | None, LabelPriorCorrection | None]:
+        """Return the head that made the run's predictions, or else the label prior they are corrected for."""
+        description = self._description or {}
+        head, prior = self._path / "head.json", self._path / "label_prior.json"
+        if head.exists():
             from calibrant.heads._head import Head  # noqa: PLC0415 (few runs have one)
 
-            return Head.load(path, fingerprint=self._fingerprint)
+            return Head.load(head, fingerprint=self._fingerprint), None
         if "head" in description or (self._search or {}).get("final") is not None:
             raise StateError(
                 f"{self._path}: expected head.json, which made the run's predictions, got none: {_AGAIN}."
             )
-        return None
-
-    def _label_prior(self) -> LabelPriorCorrection | None:
-        """Return the label prior that the run's predictions are corrected for."""
-        path, description = self._path / "label_prior.json", self._description or {}
-        if path.exists():
+        if prior.exists():
             from calibrant.calibration._prior import LabelPriorCorrection  # noqa: PLC0415 (few runs have one)
 
-            return LabelPriorCorrection.load(path, fingerprint=self._fingerprint)
+            return None, LabelPriorCorrection.load(prior, fingerprint=self._fingerprint)
         if description.get("label_prior") is not None:
             raise StateError(
                 f"{self._path}: expected label_prior.json, as the run's predictions are corrected, got none: {_AGAIN}."
             )
-        return None
+        return None, None
 
     def _calibrator(self) -> ConfidenceCalibrator | None:
         """Return the calibrator beside the calibration, if there is one."""
@@ -311,18 +316,10 @@ def _description(path: Path, manifest: Mapping[str, Any] | None) -> dict[str, An
     return {name: found[name] for name in (*DESCRIBED, *DESCRIBED_SOMETIMES) if name in found}
 
 
-def _settings(
-    path: Path, task: Task | str | Path | None, model: str | None, description: Mapping[str, Any] | None
+def _settings_of(
+    task: Task | str | Path, model: str | None, description: Mapping[str, Any] | None
 ) -> RunSettings:
-    """Return the settings of the run, from its ``task.json`` or from `task`."""
-    if task is None:
-        found = read_run_settings(path)
-        if found is None:
-            raise StateError(
-                f"{path}: expected task.json, in which commands write down what they asked, got none: hand in the task "
-                "file that was run, with --task."
-            )
-        return found
+    """Return the settings of a run of a task file."""
     given = task if isinstance(task, Task) else Task.from_file(task, splits=())
     record = task_to_record(with_model_alone(given, model))
     common = _common_prompt(record)

@@ -90,8 +90,9 @@ def open_tuned(
     router_state: str | None = None,
 ) -> BasePredictor:
     """Open the classifier; see `Tuned.open`."""
-    given = _by_model(tuned, options or {})
-    missing = _missing_options(tuned, given) if model is None else {}
+    given = _by_model(tuned, options) if options else {}
+    has_left_out = any(own.left_out for own in tuned.tasks)
+    missing = _missing_options(tuned, given) if model is None and has_left_out else {}
     tasks = [_task_to_open(own, tuned, given, router_state) for own in tuned.tasks]
     if tuned.plan is None and router_state is not None and "routing" not in tasks[0].sections:
         raise ConfigurationError("Expected router_state only for a bundle with [routing]: leave it out.")
@@ -100,8 +101,10 @@ def open_tuned(
             classifier = _open_with_other_model(tuned, tasks[0], model, limits=limits, journal=journal)
         elif tuned.plan is not None:
             classifier = _open_plan(tuned.plan, tasks, limits=limits, journal=journal)
-        else:
+        elif tasks[0].sections:
             classifier = open_classifier(tasks[0], limits=limits, journal=journal)
+        else:
+            classifier = Classifier.from_task(tasks[0], limits=limits, journal=journal)
     except ConfigurationError as error:
         if not missing:
             raise
@@ -117,7 +120,7 @@ def _by_model(tuned: Tuned, options: Mapping[str, Any]) -> dict[str, Mapping[str
     """Return the options of each model; for a bundle with one model, `options` is for that model."""
     names = {label_of(own) for task in tuned.tasks for own in models_of(task.task)}
     if len(names) == 1:
-        return {next(iter(names)): options} if options else {}
+        return {next(iter(names)): options}
     for name, value in options.items():
         if name not in names or not isinstance(value, Mapping):
             raise ConfigurationError(
@@ -150,10 +153,20 @@ def _left_out_message(tuned: Tuned, missing: Mapping[str, list[str]]) -> str:
 def _task_to_open(
     own: RecordedTask, tuned: Tuned, given: Mapping[str, Mapping[str, Any]], router_state: str | None
 ) -> Task:
-    task = with_options(own.task, given, left_out=own.left_out)
+    task = own.task
+    if given:
+        task = with_options(task, given, left_out=own.left_out)
+    if not task.sections:
+        # With the scoring that the run came to, loading asks nothing.
+        method = (tuned.description or {}).get("method", {})
+        scoring: Any = method.get("scoring")
+        if task.model.scoring not in {None, "auto"} or scoring not in {"decode", "fused"}:
+            return task
+        asked = {"scoring": scoring, "samples": method.get("samples")}
+        return replace(task, model=task.model.model_copy(update=asked))
     routing = routing_settings(task)
     if routing is None:
-        return _as_asked(task, tuned.description)
+        return task
     if own.state_left_out and router_state is None:
         _LOG.warning(
             "%s: the run kept what its strategy learnt in a place of its own, which is no part of the bundle: hand it "
@@ -196,16 +209,6 @@ def with_options(
         return own.model_copy(update={"api_base": base, "options": {**own.options, **options}})
 
     return with_models(task, with_own)
-
-
-def _as_asked(task: Task, description: Mapping[str, Any] | None) -> Task:
-    """Return a task of one model with the scoring that the run came to, so that loading asks nothing."""
-    method = (description or {}).get("method", {})
-    asked: Any = method.get("scoring")
-    if task.sections or task.model.scoring not in {None, "auto"} or asked not in {"decode", "fused"}:
-        return task
-    own = {"scoring": asked, "samples": method.get("samples")}
-    return replace(task, model=task.model.model_copy(update=own))
 
 
 def _open_with_other_model(

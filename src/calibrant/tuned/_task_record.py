@@ -115,17 +115,20 @@ def record_run(
     write_record(directory / _FILE, dict(settings), kind=_KIND, version=_VERSION)
 
 
-def read_run_settings(directory: Path) -> RunSettings | None:
-    """Return the settings that `record_run` wrote; None if the directory has none.
+def read_run_settings(directory: Path) -> RunSettings:
+    """Return the settings that `record_run` wrote.
 
     Raises
     ------
     StateError
-        The file is damaged, or of another version.
+        There are none, or the file is damaged, or of another version.
     """
     path = directory / _FILE
     if not path.exists():
-        return None
+        raise StateError(
+            f"{directory}: expected {_FILE}, in which commands write down what they asked, got none: hand in the task "
+            "file that was run, with --task."
+        )
     record = read_record(path, kind=_KIND, version=_VERSION, make=_MAKE)
     settings = {key: value for key, value in record.items() if key not in {"kind", "version"}}
     return checked_record(RunSettings, settings, path, _damage)
@@ -235,7 +238,8 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
         The values are no record of a task.
     """
     own = checked_record(_TaskRecord, record, place, _damage)
-    sections = _sections(own, place)
+    has_sections = own.cascade is not None or own.routing is not None
+    sections = _sections(own, place) if has_sections else {}
     if (own.model is None) is not bool(sections):
         raise _damage(place, "expected either model, or cascade and routing")
     try:
