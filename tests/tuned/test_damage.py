@@ -48,12 +48,12 @@ def resealed(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _: 
 
 
 def refused(folder: Path) -> str:
-    """Return the error of `Tuned.load` and `load`, which both refuse the bundle."""
+    """Return the error of `Tuned.load`; `load` has the same of a folder with a manifest."""
     with pytest.raises(StateError) as found:
         Tuned.load(folder)
     with pytest.raises(StateError) as again:
         calibrant.load(folder)
-    assert str(found.value) == str(again.value)
+    assert str(found.value) == str(again.value) or not (folder / MANIFEST).exists()
     return str(found.value)
 
 

@@ -98,7 +98,7 @@ def source_of(path: Path, options: PromptedOptions) -> Source:
             "it out, or name the task file."
         )
     if options.context is None and options.context_column is None:
-        return Source(task=found.task, tuned=found, options=options)
+        return Source(task=found.tasks[0].task, tuned=found, options=options)
     first, *others = found.tasks
     task = with_context(first.task, options)
     tuned = replace(found, tasks=(replace(first, task=task), *others))

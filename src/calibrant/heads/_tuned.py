@@ -258,6 +258,17 @@ class OpenedPredictor(Predictor, Protocol):
         """Close it."""
 
 
+class Calibration(Protocol):
+    """Protocol of calibrations in memory; `calibrant.evaluation.calibrate_predictions` returns one."""
+
+    @property
+    def calibrator(self) -> ConfidenceCalibrator:
+        """Calibrator of the confidence."""
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the calibration as in ``calibration.json``."""
+
+
 class TunedFiles(Protocol):
     """Protocol of readers, writers and openers of tuned classifiers; `calibrant.tuned` supplies one."""
 
@@ -273,7 +284,7 @@ class TunedFiles(Protocol):
         *,
         task: Task | str | Path | None,
         model: str | None,
-        calibration: str | Path | None,
+        calibration: str | Path | Calibration | None,
         texts: bool,
     ) -> Tuned:
         """See `Tuned.from_run`."""
@@ -451,7 +462,7 @@ class Tuned:
         *,
         task: Task | str | Path | None = None,
         model: str | None = None,
-        calibration: str | Path | None = None,
+        calibration: str | Path | Calibration | None = None,
         texts: bool = True,
     ) -> Tuned:
         """Read the tuned classifier of a finished run; nothing is written.
@@ -467,8 +478,9 @@ class Tuned:
             The task of the run, if the run did not record its settings.
         model : str, optional
             With `task`: the model that was asked instead of the task's own.
-        calibration : str or Path, optional
-            Directory that `calibrant calibrate` wrote; by default the run's own, if it was calibrated there.
+        calibration : str, Path or Calibration, optional
+            Directory that `calibrant calibrate` wrote, or the result of `calibrate_predictions`; by default the run's
+            own, if it was calibrated there.
         texts : bool, default True
             True to keep the demonstrations. Without them the prompts show none, and there is no head, correction,
             calibrator, threshold or figure, as these belong to prompts with demonstrations. Texts quoted in the prompt

@@ -152,7 +152,6 @@ class Classifier(ModelPredictor):
     ) -> None:
         self.labels, self.field = LabelSet.of(labels), field
         self.prompt, self.user_template = prompt, user_template
-        self._prior_correction = None
         if prior_correction is not None:
             self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
@@ -191,7 +190,6 @@ class Classifier(ModelPredictor):
             options=call_options(options),
         )
         self._runner = Runner(gate=calls.gate, journal=journal)
-        self._head = None
         if head is not None:
             self.head = head
         refuse_misleading(model, options=options, method=method)

@@ -255,7 +255,7 @@ class ModelPredictor(BasePredictor):
     @property
     def space(self) -> LogprobSpace:
         """Log-probability space of the predictor's distributions."""
-        return self.method.space
+        return self._model.method.space
 
     @property
     def response_format(self) -> Mapping[str, Any] | None:

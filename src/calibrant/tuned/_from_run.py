@@ -16,6 +16,7 @@ from calibrant.core._task import RecordedTask, Task
 from calibrant.heads._tuned import (
     DESCRIBED,
     DESCRIBED_SOMETIMES,
+    Calibration,
     Measurements,
     Tuned,
     thresholds_of,
@@ -50,16 +51,19 @@ def from_run(
     *,
     task: Task | str | Path | None = None,
     model: str | None = None,
-    calibration: str | Path | None = None,
+    calibration: str | Path | Calibration | None = None,
     texts: bool = True,
 ) -> Tuned:
     """Read the tuned classifier of a run; see `Tuned.from_run`."""
     place = Path(run)
-    calibrated = place if calibration is None else Path(calibration)
-    if calibration is not None and not any(calibrated.glob("calibrat*.json")):
-        raise DataError("expected calibration.json of `calibrant calibrate`, got none.", path=calibrated)
+    if isinstance(calibration, str | Path) and not any(Path(calibration).glob("calibrat*.json")):
+        raise DataError(
+            "expected calibration.json of `calibrant calibrate`, got none.", path=Path(calibration)
+        )
     with _damage_named(place):
-        return _RunReader(place, task, model, calibrated, texts=texts).tuned()
+        return _RunReader(
+            place, task, model, place if calibration is None else calibration, texts=texts
+        ).tuned()
 
 
 @contextmanager
@@ -85,7 +89,7 @@ class _RunReader:
         path: Path,
         task: Task | str | Path | None,
         model: str | None,
-        calibration: Path,
+        calibration: str | Path | Calibration,
         *,
         texts: bool,
     ) -> None:
@@ -112,8 +116,11 @@ class _RunReader:
         self._settings = (
             read_run_settings(path) if task is None else _settings_of(task, model, self._description)
         )
-        self._calibration_folder = calibration
-        self._calibration = _record(calibration / "calibration.json")
+        self._calibrated_by = calibration
+        if isinstance(calibration, str | Path):
+            self._calibration = _record(Path(calibration) / "calibration.json")
+        else:
+            self._calibration = calibration.to_record()
         self._tasks = self._prompted_tasks()
         self._check()
         self._texts_left_out = not texts and self._tasks[0].task.demonstrations is not None
@@ -274,12 +281,14 @@ class _RunReader:
 
     def _calibrator(self) -> ConfidenceCalibrator | None:
         """Return the calibrator beside the calibration, if there is one."""
-        path = self._calibration_folder / "calibrator.json"
+        if not isinstance(self._calibrated_by, str | Path):
+            return self._calibrated_by.calibrator
+        path = Path(self._calibrated_by) / "calibrator.json"
         if not path.exists():
             return None
         if self._calibration is None:
             raise StateError(
-                f"{self._calibration_folder}: expected calibration.json beside calibrator.json: calibrate again."
+                f"{path.parent}: expected calibration.json beside calibrator.json: calibrate again."
             )
         from calibrant.calibration._choice import load_calibrator  # noqa: PLC0415 (few runs have one)
 

@@ -20,7 +20,7 @@ from calibrant.heads._tuned import Tuned
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client
-from calibrant.tuned._task_record import label_of, models_of, with_models
+from calibrant.tuned._task_record import label_of, models_of, read_source, with_models
 
 _LOG = logging.getLogger("calibrant")
 _FROM_ENVIRONMENT: Final = frozenset({"api_key"})
@@ -35,26 +35,27 @@ def load(
     journal: Journal | None = None,
     router_state: str | None = None,
 ) -> BasePredictor:
-    """Open a bundle's classifier: `Tuned.load`, then `Tuned.open`.
+    """Open the classifier of a bundle, a run or a task file.
 
     Parameters
     ----------
     path : str, Path or Tuned
-        The folder that `calibrant export` wrote; or a tuned classifier.
+        The folder that `calibrant export` wrote, the directory of a run, or a task file; or a tuned classifier.
     model, options, limits, journal, router_state : optional
-        See `Tuned.open`.
+        See `Tuned.open`. A task file has its own options and its own router state.
 
     Returns
     -------
     Classifier or Cascade
-        A `calibrant.cascade.Cascade` if the run asked one. Closing it releases its models and files.
+        A `calibrant.cascade.Cascade` if the run or the task asks one. Closing it releases its models and files.
 
     Raises
     ------
     StateError
-        The bundle is damaged, altered or of another version, or its calls would differ from those of the run.
+        The path holds none of these; or the bundle or run is damaged, altered or of another version, or its calls
+        would differ from those that were measured.
     ConfigurationError
-        An option is missing, unknown or wrong, or a model cannot be opened.
+        The task file is wrong, an option is missing, unknown or wrong, or a model cannot be opened.
 
     Examples
     --------
@@ -74,9 +75,16 @@ def load(
     >>> found.label, round(found.confidence, 2)
     ('cat', 0.9)
     """
-    tuned = path if isinstance(path, Tuned) else Tuned.load(path)
+    found = path if isinstance(path, Tuned) else read_source(path)
+    if isinstance(found, Task):
+        if options or router_state is not None:
+            raise ConfigurationError(
+                f"Expected options and router_state for a bundle or a run alone, got {path}: write them in the task "
+                "file."
+            )
+        return open_classifier(found, model=model, limits=limits, journal=journal)
     return open_tuned(
-        tuned, model=model, options=options, limits=limits, journal=journal, router_state=router_state
+        found, model=model, options=options, limits=limits, journal=journal, router_state=router_state
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import pydantic
 
@@ -360,6 +360,29 @@ def n_planned(plan: Mapping[str, Any]) -> int:
     return len(CascadePlan.from_record(plan).models)
 
 
+SourceKind: TypeAlias = Literal["task file", "bundle", "run"]
+
+
+def kind_of_source(path: str | Path) -> SourceKind:
+    """Return the kind of what a command was given.
+
+    Raises
+    ------
+    StateError
+        It is none of the three.
+    """
+    place = Path(path)
+    if place.is_file():
+        return "task file"
+    if (place / BUNDLE).exists():
+        return "bundle"
+    if any((place / name).exists() for name in (RUN, RESULT, BATCH, PREDICTIONS)):
+        return "run"
+    raise StateError(
+        f"{place}: expected a task file, a bundle or the directory of a run, got {_what_is_there(place)}."
+    )
+
+
 def read_source(path: str | Path) -> Task | Tuned:
     """Read a task file, a bundle or the directory of a run, without opening a model or reading rows.
 
@@ -375,21 +398,17 @@ def read_source(path: str | Path) -> Task | Tuned:
     StateError
         It is none of the three, or a bundle or run that is damaged or unfinished, or labels of rows without answers.
     """
-    place = Path(path)
-    if place.is_file():
-        return Task.from_file(place, splits=())
+    kind = kind_of_source(path)
+    if kind == "task file":
+        return Task.from_file(path, splits=())
     # Task files do without what reads bundles and runs.
-    if (place / BUNDLE).exists():
+    if kind == "bundle":
         from calibrant.tuned._folder import read  # noqa: PLC0415
 
-        return read(place)
-    if any((place / name).exists() for name in (RUN, RESULT, BATCH, PREDICTIONS)):
-        from calibrant.tuned._from_run import from_run  # noqa: PLC0415
+        return read(path)
+    from calibrant.tuned._from_run import from_run  # noqa: PLC0415
 
-        return from_run(place)
-    raise StateError(
-        f"{place}: expected a task file, a bundle or the directory of a run, got {_what_is_there(place)}."
-    )
+    return from_run(path)
 
 
 def _what_is_there(place: Path) -> str:
