@@ -15,7 +15,7 @@ import pytest
 import calibrant
 from calibrant.core import StateError
 from calibrant.tuned import Tuned
-from calibrant.tuned._files import MANIFEST, json_text, parse_json
+from calibrant.tuned._folder import MANIFEST, json_text, parse_json
 from packed import packed
 
 ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(30)]

@@ -18,9 +18,8 @@ from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.runs._directory import unfinished
 from calibrant.runs._rows import SavedRows
-from calibrant.tuned._files import refuse_taken
-from calibrant.tuned._folder import save
-from calibrant.tuned._from_run import from_run
+from calibrant.tuned._folder import refuse_taken, save
+from calibrant.tuned._open import from_run
 from calibrant.tuned._task_record import kind_of_source, with_model_alone
 
 if TYPE_CHECKING:

@@ -112,8 +112,7 @@ def _run(  # noqa: PLR0913 (what a run is made of)
 
 def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, labels: DecidedLabels) -> None:
     """Submit the rows to the provider's batch interface, wait for the answers and write the labels."""
-    from calibrant.cli._batch import print_answers
-    from calibrant.cli._label_job import LabelJob, refuse_limits
+    from calibrant.cli._batch import LabelJob, print_answers, refuse_limits
 
     refuse_limits([name for name in _LOCAL_LIMITS if getattr(options, name) is not None])
     with contextlib.closing(source.open()) as classifier:

@@ -26,9 +26,9 @@ from calibrant.heads._tuned import Tuned
 from calibrant.metrics._calibration_error import expected_calibration_error
 from calibrant.metrics._intervals import bootstrap_interval, paired_mean_interval
 from calibrant.metrics._selective import auroc_interval
+from calibrant.runs._directory import CALIBRATION
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
-CALIBRATION: Final = "calibration.json"
 _TARGET: Final = 0.9  # accuracy of accepted answers, where nobody names one
 _DELTA: Final = 0.1  # probability that it is missed all the same
 _FEWEST: Final = 20  # rows: 10 to fit and 10 to test

@@ -24,7 +24,7 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.evaluation._calibrate import CALIBRATION, calibrate_search
+from calibrant.evaluation._calibrate import calibrate_search
 from calibrant.evaluation._figures import measurements_of
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
@@ -52,7 +52,7 @@ from calibrant.optimization._result import (
     final_score,
     score_prompt,
 )
-from calibrant.runs._directory import DEMONSTRATIONS, PREDICTIONS
+from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, PREDICTIONS
 from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows, record_line, row_record
 
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either

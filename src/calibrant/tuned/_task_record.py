@@ -406,7 +406,7 @@ def read_source(path: str | Path) -> Task | Tuned:
         from calibrant.tuned._folder import read  # noqa: PLC0415
 
         return read(path)
-    from calibrant.tuned._from_run import from_run  # noqa: PLC0415
+    from calibrant.tuned._open import from_run  # noqa: PLC0415
 
     return from_run(path)
 
