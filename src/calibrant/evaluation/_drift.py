@@ -1,4 +1,4 @@
-"""Drift of answers against earlier ones."""
+"""Drift of values and labels against their history: distances with permutation tests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from calibrant.core._prediction import Prediction
 from calibrant.heads._tuned import Decision, Tuned, single_labels
 
-_PERMUTATIONS = 9_999
-_CHUNK = 1 << 18  # elements permuted at once: they stay in the processor's cache
+_PERMUTATIONS: Final = 9_999
+_CHUNK: Final = 1 << 18  # elements permuted or counts drawn at once: they stay in the processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,8 @@ def measure_drift(
         for start in range(0, _PERMUTATIONS, step):
             size = min(step, _PERMUTATIONS - start)
             shuffled = rng.permuted(np.broadcast_to(new, (size, n + m)), axis=1)
-            further += int((_distances(shuffled, last) >= observed).sum())
+            distances = _distances(shuffled, last)
+            further += int((distances >= observed).sum())
         statistic = observed / (n * m)
         p_value = (further + 1) / (_PERMUTATIONS + 1)
     return Drift(
@@ -86,8 +87,8 @@ def _distances(new: NDArray[np.bool_], last: NDArray[np.intp]) -> NDArray[np.int
     ours = np.cumsum(new, axis=1, dtype=np.int32)
     if len(last) < size:
         ours = ours[:, last]
-    found: NDArray[np.int32] = np.abs(ours * size - ((last + 1) * n).astype(np.int32)).max(axis=1)
-    return found
+    distances: NDArray[np.int32] = np.abs(ours * size - ((last + 1) * n).astype(np.int32)).max(axis=1)
+    return distances
 
 
 _SAMPLE: Final = 1000  # confidences compared
@@ -131,12 +132,12 @@ class HistoryDrift:
     @property
     def confidence_drifted(self) -> bool:
         """True if the confidence is no longer distributed as in the history."""
-        found = self.confidence
+        drift = self.confidence
         return (
-            found.statistic is not None
-            and found.p_value is not None
-            and found.p_value < _P_VALUE
-            and found.statistic >= _LEAST
+            drift.statistic is not None
+            and drift.p_value is not None
+            and drift.p_value < _P_VALUE
+            and drift.statistic >= _LEAST
         )
 
     def to_record(self) -> dict[str, Any]:
@@ -155,12 +156,12 @@ class HistoryDrift:
 
     def confidence_line(self) -> str:
         """Return a line on the confidence."""
-        found = self.confidence
+        drift = self.confidence
         numbers = "too few rows"
-        if None not in (found.statistic, found.p_value, found.mean, found.history_mean):
+        if None not in (drift.statistic, drift.p_value, drift.mean, drift.history_mean):
             numbers = (
-                f"distance {found.statistic:.3f}, p = {found.p_value:.2g}; mean {found.mean:.3f} after "
-                f"{found.history_mean:.3f}"
+                f"distance {drift.statistic:.3f}, p = {drift.p_value:.2g}; mean {drift.mean:.3f} after "
+                f"{drift.history_mean:.3f}"
             )
         return f"{_word(drifted=self.confidence_drifted)} of the confidence: {numbers}"
 
@@ -188,11 +189,12 @@ class HistoryWatch:
     def decide_many(self, predictions: Sequence[Prediction]) -> Sequence[Decision]:
         """Return the decisions of `Tuned.decide_many`, and remember the predictions."""
         labels = self._tuned.labels
-        for found in predictions:
-            if found.label is not None:
-                self._labels.update(single_labels(found.label, labels))
-        given = [found.confidence for found in predictions if found.confidence is not None]
-        values, keys = np.append(self._confidence, given), np.append(self._keys, self._rng.random(len(given)))
+        for prediction in predictions:
+            if prediction.label is not None:
+                self._labels.update(single_labels(prediction.label, labels))
+        given = [prediction.confidence for prediction in predictions if prediction.confidence is not None]
+        values = np.append(self._confidence, given)
+        keys = np.append(self._keys, self._rng.random(len(given)))
         kept = np.argsort(keys)[:_SAMPLE]
         self._confidence, self._keys = values[kept], keys[kept]
         return self._tuned.decide_many(predictions)
@@ -203,12 +205,15 @@ class HistoryWatch:
         if not history.rows:
             return None
         names = sorted({*self._labels, *history.labels})
-        table = np.array([[found.get(name, 0) for name in names] for found in (history.labels, self._labels)])
+        earlier = [history.labels.get(name, 0) for name in names]
+        later = [self._labels.get(name, 0) for name in names]
+        table = np.array([earlier, later])
         then, now = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+        pairs = zip(then.tolist(), now.tolist(), strict=True)
         return HistoryDrift(
-            rows=int(table[1].sum()),
-            history=int(table[0].sum()),
-            shares={name: (float(a), float(b)) for name, a, b in zip(names, then, now, strict=True)},
+            rows=sum(later),
+            history=sum(earlier),
+            shares=dict(zip(names, pairs, strict=True)),
             label_distance=float(np.abs(now - then).sum() / 2),
             label_p_value=_same_labels(table, self._rng),
             confidence=measure_drift(self._confidence, np.array(history.confidence), rng=self._rng),
@@ -221,15 +226,19 @@ def _same_labels(table: NDArray[np.int64], rng: np.random.Generator) -> float:
     `table` of shape (2, labels) holds counts. Under the null hypothesis one row, given all sums, is drawn from the
     multivariate hypergeometric distribution.
     """
-    whole, total, new = table.sum(axis=0), int(table.sum()), int(table[1].sum())
+    whole = table.sum(axis=0)
+    total = int(table.sum())
+    new = int(table[1].sum())
     if new in {0, total}:
         return 1.0
     # Whole numbers, so that equal distances stay equal.
     observed = np.abs(table[1] * total - whole * new).sum()
-    further, step = 0, max(1, _CHUNK // len(whole))
+    further = 0
+    step = max(1, _CHUNK // len(whole))
     permutations = min(_PERMUTATIONS, max(_PERMUTATIONS // 10, _COUNTS // len(whole)))
     for start in range(0, permutations, step):
         size = min(step, permutations - start)
         drawn = rng.multivariate_hypergeometric(whole, new, size=size, method="marginals")
-        further += int((np.abs(drawn * total - whole * new).sum(axis=1) >= observed).sum())
+        distances = np.abs(drawn * total - whole * new).sum(axis=1)
+        further += int((distances >= observed).sum())
     return (further + 1) / (permutations + 1)

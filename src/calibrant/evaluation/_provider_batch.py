@@ -30,9 +30,9 @@ from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.heads._head import Head
 from calibrant.inference import RetryPolicy
+from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head, opened_head
-from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding
 from calibrant.inference._models import BatchApi, RemoteBatch, open_batch_api
 from calibrant.inference._reader import AnswerReader
