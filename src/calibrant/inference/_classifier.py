@@ -163,8 +163,7 @@ class Classifier(BasePredictor):
     ) -> None:
         self.labels, self.field = LabelSet.of(labels), field
         self.prompt, self.user_template = prompt, user_template
-        if prior_correction is not None:
-            self.prior_correction = prior_correction
+        self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
         limits = limits or Limits()
         if concurrency is not None:
@@ -707,7 +706,7 @@ class Classifier(BasePredictor):
         setup = method.setup
         address = getattr(setup.client, "endpoint", None)
         name, endpoint, options = identity(setup.client.name, setup.options, api_base=address)
-        correction, head, shown = self._prior_correction, self._head, self._shown()
+        correction, head, retrieval = self._prior_correction, self._head, method.retrieval
         prior = None
         if correction is not None:
             prior = {"prior": correction.divisor_.tolist(), "strength": correction.strength_}
@@ -722,7 +721,7 @@ class Classifier(BasePredictor):
             "user_template": self.user_template,
             "label_prior": prior,
             **({} if head is None else {"head": head.digest}),
-            **({} if shown is None else {"demonstrations": shown}),
+            **({} if retrieval is None else {"demonstrations": retrieval.description}),
         }
 
     def _shown(self) -> dict[str, Any] | None:

@@ -407,7 +407,7 @@ class _Evidence:
     label_set: tuple[str, ...] | None = None
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Take what is not known yet from a row."""
+        """Note space and labels of a row, if no row before had them."""
         if self.space is None and values.get("space") in _SPACES:
             self.space = LogprobSpace(values["space"])
         if self.label_set is None and isinstance(values.get("probabilities"), dict):
