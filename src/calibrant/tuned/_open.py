@@ -132,7 +132,8 @@ class _RunReader:
         if isinstance(calibration, str | Path):
             self._calibration = _record(Path(calibration) / "calibration.json")
         else:
-            self._calibration = calibration.to_record()
+            # As it is read back: tuples become lists.
+            self._calibration = json.loads(json.dumps(calibration.to_record()))
         self._tasks = self._prompted_tasks()
         self._check()
         self._texts_left_out = not texts and self._tasks[0].task.demonstrations is not None
