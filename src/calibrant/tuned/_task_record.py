@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -370,12 +371,13 @@ def kind_of_source(path: str | Path) -> SourceKind:
     StateError
         It is none of the three.
     """
+    # These say no to paths that cannot be looked up, such as too long ones.
     place = Path(path)
-    if place.is_file():
+    if os.path.isfile(place):  # noqa: PTH113
         return "task file"
-    if (place / BUNDLE).exists():
+    if os.path.exists(place / BUNDLE):  # noqa: PTH110
         return "bundle"
-    if any((place / name).exists() for name in (RUN, RESULT, BATCH, PREDICTIONS)):
+    if any(os.path.exists(place / name) for name in (RUN, RESULT, BATCH, PREDICTIONS)):  # noqa: PTH110
         return "run"
     raise StateError(
         f"{place}: expected a task file, a bundle or the directory of a run, got {_what_is_there(place)}."
@@ -412,7 +414,7 @@ def read_source(path: str | Path) -> Task | Tuned:
 
 def _what_is_there(place: Path) -> str:
     """Return the end of a message: the kind of a path, and a remedy."""
-    if not place.is_dir():
+    if not os.path.isdir(place):  # noqa: PTH112
         return "nothing: check the path"
     inside = sorted({found.parent for found in place.glob(f"*/{RESULT}")} | set(place.glob("*.toml")))
     names = ", ".join(map(str, inside[:_MOST_NAMES]))
