@@ -53,7 +53,7 @@ def refused(folder: Path) -> str:
         Tuned.load(folder)
     with pytest.raises((StateError, ConfigurationError)) as again:  # a file could be that of a task
         calibrant.load(folder)
-    assert str(found.value) == str(again.value) or not (folder / MANIFEST).exists()
+    assert str(found.value) == str(again.value) or not os.path.exists(folder / MANIFEST)  # noqa: PTH110 (of any path)
     return str(found.value)
 
 
