@@ -126,8 +126,8 @@ def read_run_settings(directory: Path) -> RunSettings:
     path = directory / _FILE
     if not path.exists():
         raise StateError(
-            f"{directory}: expected task.json, in which commands write down what they asked, got none: hand in the task "
-            "file that was run, with --task."
+            f"{directory}: expected task.json, in which commands write down what they asked, got none: hand in the "
+            "task file that was run, with --task."
         )
     record = read_record(path, kind=_KIND, version=_VERSION, make=_MAKE)
     settings = {key: value for key, value in record.items() if key not in {"kind", "version"}}
