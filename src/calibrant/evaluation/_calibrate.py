@@ -6,12 +6,14 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._certify import CertifiedThreshold, certify_threshold
 from calibrant.calibration._choice import CalibratorSelection, select_calibrator
 from calibrant.calibration._promise import certificate_from_record, with_best_promise
@@ -20,12 +22,13 @@ from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Interval
+from calibrant.heads._tuned import Tuned
 from calibrant.metrics._calibration_error import expected_calibration_error
 from calibrant.metrics._intervals import bootstrap_interval, paired_mean_interval
 from calibrant.metrics._selective import auroc_interval
+from calibrant.runs._directory import CALIBRATION
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
-CALIBRATION: Final = "calibration.json"
 _TARGET: Final = 0.9  # accuracy of accepted answers, where nobody names one
 _DELTA: Final = 0.1  # probability that it is missed all the same
 _FEWEST: Final = 20  # rows: 10 to fit and 10 to test
@@ -129,6 +132,22 @@ class CalibrationResult:
     auroc: Interval | None = None
     rows_with_low_label_mass: int = 0
     kept: CertifiedThreshold | None = None
+
+    @property
+    def calibrator(self) -> ConfidenceCalibrator:
+        """The calibrator."""
+        return self.selection.calibrator
+
+    @cached_property
+    def tuned(self) -> Tuned:
+        """The run's tuned classifier with this calibration and its thresholds; nothing is written.
+
+        Raises
+        ------
+        DataError, StateError
+            The predictions are not those of a finished run's directory; see `Tuned.from_run`.
+        """
+        return Tuned.from_run(self.source, calibration=self)
 
     @property
     def in_force(self) -> CertifiedThreshold | None:

@@ -176,7 +176,7 @@ class HistoryWatch:
     Parameters
     ----------
     tuned : Tuned
-        Decides, and has a history of at least one row.
+        Decides.
     """
 
     def __init__(self, tuned: Tuned) -> None:
@@ -200,9 +200,11 @@ class HistoryWatch:
         self._keys = keys[kept]
         return self._tuned.decide_many(predictions)
 
-    def drift(self) -> HistoryDrift:
-        """Return the drift of all predictions decided on so far."""
+    def drift(self) -> HistoryDrift | None:
+        """Return the drift of all predictions decided on so far; None without a history."""
         history = self._tuned.history
+        if not history.rows:
+            return None
         names = sorted({*self._labels, *history.labels})
         earlier = [history.labels.get(name, 0) for name in names]
         later = [self._labels.get(name, 0) for name in names]

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.core._labels import LabelSet
 from calibrant.core._search_verdicts import changed_prompt
-from calibrant.heads._tuned import Figure, rule_of
+from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, rule_of
 from calibrant.metrics._composite import answer_summary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import confidence_remarks
@@ -52,7 +52,7 @@ _HELD_OUT: Final = (
 )
 
 
-def figures_of(
+def measurements_of(
     predictions: SavedRows,
     labels: LabelSet,
     *,
@@ -60,8 +60,8 @@ def figures_of(
     search: _Record | None = None,
     calibration: _Record | None = None,
     thresholds: _Record | None = None,
-) -> tuple[Figure, ...]:
-    """Return the figures of a run.
+) -> Measurements:
+    """Return the figures of a run and the distribution of its predictions.
 
     Parameters
     ----------
@@ -76,18 +76,20 @@ def figures_of(
         Thresholds as in `Tuned`; without any, or in a cascade, which has its own, acceptance is not counted.
     """
     if search is not None:
-        measured = _search_figures(search)
+        scores = _search_figures(search)
     elif metrics is not None:
-        measured = _evaluation_figures(metrics)
+        scores = _evaluation_figures(metrics)
     else:
-        measured = _counted_figures(predictions)
+        scores = _counted_figures(predictions)
     entries = (
-        *measured,
+        *scores,
         *_calibration_figures(calibration),
         *_label_figures(predictions, labels),
         *_acceptance_figures(predictions, thresholds),
     )
-    return tuple(_figure(*entry) for entry in entries if entry[1] is not None)
+    figures = tuple(_figure(*entry) for entry in entries if entry[1] is not None)
+    history = PredictionHistory.of(predictions.labels, predictions.confidence, labels=labels)
+    return Measurements(figures=figures, history=history)
 
 
 def _figure(name: str, value: _Record | float, rows: Any) -> Figure:  # noqa: ANN401 (numpy's, too)

@@ -26,11 +26,11 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.evaluation._calibrate import CALIBRATION, calibrate_search
-from calibrant.evaluation._figures import figures_of
+from calibrant.evaluation._calibrate import calibrate_search
+from calibrant.evaluation._figures import measurements_of
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
-from calibrant.heads._tuned import PredictionHistory, Tuned, thresholds_of
+from calibrant.heads._tuned import Tuned, thresholds_of
 from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head, head_of
@@ -54,7 +54,7 @@ from calibrant.optimization._result import (
     final_score,
     score_prompt,
 )
-from calibrant.runs._directory import DEMONSTRATIONS, PREDICTIONS
+from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, PREDICTIONS
 from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows, record_line, row_record
 
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
@@ -324,6 +324,13 @@ class FinalStage(SearchStage):
         thresholds = thresholds_of(calibration)
         # A cascade decides by the thresholds between its models.
         in_turn = "cascade" in asked.sections
+        measurements = measurements_of(
+            saved,
+            self.task.labels,
+            search=result.to_record(),
+            calibration=calibration,
+            thresholds=None if in_turn else thresholds,
+        )
         return Tuned(
             path=self.directory,
             tasks=(RecordedTask(task=self._tuned_task(asked, best)),),
@@ -333,14 +340,7 @@ class FinalStage(SearchStage):
             prior_correction=None if self.head is not None else self._label_prior(),
             calibrator=calibrator,
             thresholds=thresholds,
-            figures=figures_of(
-                saved,
-                self.task.labels,
-                search=result.to_record(),
-                calibration=calibration,
-                thresholds=None if in_turn else thresholds,
-            ),
-            history=PredictionHistory.of(saved.labels, saved.confidence, labels=self.task.labels),
+            measurements=measurements,
         )
 
     def _tuned_task(self, asked: Task, best: Predictor) -> Task:
