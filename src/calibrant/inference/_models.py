@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from calibrant.clients._batch_api import BatchApi, RemoteBatch
 from calibrant.clients._prices import price_of_model
-from calibrant.clients._redact import ADDRESSES, public_address, secret_texts
+from calibrant.clients._redact import ADDRESSES, is_secret, public_address, secret_texts
 from calibrant.clients._retry import RetryPolicy
 from calibrant.clients._service import JsonService
 from calibrant.core._completion import STAND_INS, Client, Opener
@@ -19,7 +19,6 @@ from calibrant.core._prediction import LogprobSpace
 from calibrant.core._task import Task
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
 from calibrant.inference._methods import Scoring
-from calibrant.inference.doctor._records import is_secret
 
 ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
 """A model's name, a client, or a callable ``messages -> response``."""
