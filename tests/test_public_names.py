@@ -155,7 +155,7 @@ SHOWN_ELSEWHERE = {
             "DecisionMetrics HierarchicalMetrics LabelMetrics OrdinalMetrics PairedComparison "
             "PartMetrics StructureFigure"
         ),
-        "calibrant.optimization": "FinalScore HeadChoice PromptScore ValidatedPrompt",
+        "calibrant.optimization": "FinalScore HeadChoice PromptScore ValidatedCandidate",
         "calibrant.routing": "AnswerQuality Ladder ProviderStanding",
         "calibrant.runs": "JsonlStore NumberedDirectory PredictionJournal",
         "calibrant.store": "Scope ScopeSummary",

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from calibrant.adapters._calls import CallBudget, CallCounter, SearchSize
     from calibrant.adapters._gepa import ConfidenceAdapter
     from calibrant.adapters._learned import Thresholds
-    from calibrant.adapters._rows import OBJECTIVES
-    from calibrant.adapters._types import (
+    from calibrant.adapters._rows import (
+        OBJECTIVES,
         ConfidenceDataInst,
         ConfidenceRolloutOutput,
         ConfidenceTrajectory,

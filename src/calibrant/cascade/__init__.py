@@ -7,8 +7,14 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
     from calibrant.cascade._escalation import EscalationRule
-    from calibrant.cascade._models import CascadeModel
-    from calibrant.cascade._protocol import Answered, Assessment, Calibrator, ConfidenceMethod, NoEvidence
+    from calibrant.cascade._protocol import (
+        Answered,
+        Assessment,
+        Calibrator,
+        CascadeModel,
+        ConfidenceMethod,
+        NoEvidence,
+    )
     from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
     from calibrant.cascade.automix._frontier import (
         RoutingFrontier,
@@ -20,10 +26,10 @@ if TYPE_CHECKING:
     )
     from calibrant.cascade.automix._meta import (
         MetaVerifier,
+        POMDPMetaVerifier,
         SelfConsistencyMetaVerifier,
         ThresholdMetaVerifier,
     )
-    from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
     from calibrant.cascade.automix._several import (
         CascadeAction,
         CascadeFrontier,
@@ -33,8 +39,7 @@ if TYPE_CHECKING:
         union_baseline,
     )
     from calibrant.cascade.methods._entailment import AutoMixEntailment
-    from calibrant.cascade.methods._filters import TokenFilter
-    from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
+    from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin, TokenFilter
     from calibrant.cascade.methods._self_verify import SelfVerify
     from calibrant.cascade.methods._verification import Verification, Verifier
     from calibrant.cascade.planning._guarantee import CertifiedCascade, certify_cascade
@@ -44,9 +49,10 @@ if TYPE_CHECKING:
         PlanCertificate,
         PlannedModel,
         PlanningRows,
+        PricedPolicy,
+        Prices,
     )
     from calibrant.cascade.planning._planner import plan_cascade
-    from calibrant.cascade.planning._priced import PricedPolicy, Prices
     from calibrant.cascade.planning._recorded import PairedRuns, RecordedRun
     from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, Route
 else:

@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from calibrant.evaluation._drift import Drift
     from calibrant.evaluation._evaluator import BatchEvaluator
     from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
-    from calibrant.evaluation._label import DecidedPrediction, LabelFile, WrittenLabels
+    from calibrant.evaluation._label import DecidedPrediction, LabelFile
     from calibrant.evaluation._learned import LearnedHead, learn_head
-    from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress, EvaluationResult
+    from calibrant.evaluation._metrics import (
+        EvaluationMetrics,
+        EvaluationProgress,
+        EvaluationResult,
+        WrittenLabels,
+    )
     from calibrant.evaluation._provider_batch import batch_status, collect_batch, retry_batch, submit_batch
     from calibrant.evaluation._provider_batch_state import BatchLimits, BatchPart, BatchReport, Polling
 else:

@@ -6,8 +6,7 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.clients._retry import RetryPolicy
-    from calibrant.inference._abilities import KnownAbilities, ModelAbilities
-    from calibrant.inference._answer_forms import AnswerForm
+    from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities
     from calibrant.inference._base import BasePredictor
     from calibrant.inference._classifier import Classifier
     from calibrant.inference._demonstrations import Demonstration, DemonstrationIndex

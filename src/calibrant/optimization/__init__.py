@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.optimization._choice import HeadChoice, ValidatedPrompt
+    from calibrant.optimization._choice import HeadChoice, ValidatedCandidate
     from calibrant.optimization._exemplar import ExemplarProposer
     from calibrant.optimization._progress import Progress
     from calibrant.optimization._result import FinalScore, OptimizationResult, PromptScore
@@ -20,6 +20,6 @@ __all__ = [
     "OptimizationResult",
     "Progress",
     "PromptScore",
-    "ValidatedPrompt",
+    "ValidatedCandidate",
     "optimize",
 ]
