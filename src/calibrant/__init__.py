@@ -53,22 +53,7 @@ __all__ = [
     "optimize",
 ]
 
-_find, __dir__ = lazy_names(
-    __name__,
-    {
-        "calibrant.adapters": "ConfidenceAdapter",
-        "calibrant.cascade": "Cascade",
-        "calibrant.core": (
-            "CalibrantError Example Field FieldLabels HierarchicalLabels LabelDistribution LabelSet "
-            "MultiLabels OrdinalLabels Prediction Task"
-        ),
-        "calibrant.evaluation": "BatchEvaluator",
-        "calibrant.inference": "Classifier",
-        "calibrant.optimization": "optimize",
-        "calibrant.scoring": "LinearBlendScoring SigmoidScoring ThresholdScoring",
-        "calibrant.tuned": "load",
-    },
-)
+_find, __dir__ = lazy_names(__name__)
 
 
 def __getattr__(name: str) -> object:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from calibrant.core import ProviderError, Task
-from calibrant.core._search_verdicts import search_verdict
 from calibrant.core._settings import HeadSettings, ScoringSettings
 from calibrant.heads import Head
 from calibrant.inference import Classifier
+from calibrant.metrics._remarks import search_verdict
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
 from small_tasks import LABELS, Interrupted, hidden_rows, interrupted, place, searched, task_of

@@ -112,6 +112,16 @@ def read_looper(path: str | Path) -> CascadeSettings:
     ------
     ConfigurationError
         There is no such file, it is no YAML, or a key is unknown or wrong; names file and line.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from calibrant.assembly import read_looper
+    >>> text = "algorithm: {type: confidence, confidence: {confidence_method: margin, threshold: 0.8}}"
+    >>> _ = Path("looper.yaml").write_text(text)
+    >>> settings = read_looper("looper.yaml")
+    >>> settings.confidence_method, settings.threshold
+    ('margin', 0.8)
     """
     path = Path(path)
     lines = _YamlLines()

@@ -6,34 +6,39 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.calibration._calibrators import (
+        CalibrationEvaluation,
+        ConfidenceCalibrator,
         IdentityCalibrator,
         IsotonicCalibrator,
         PlattCalibrator,
         TemperatureCalibrator,
     )
-    from calibrant.calibration._certify import certify_class_thresholds, certify_threshold
-    from calibrant.calibration._choice import PerLabelCalibrator, load_calibrator, select_calibrator
+    from calibrant.calibration._certify import (
+        CertifiedClassThresholds,
+        CertifiedThreshold,
+        certify_class_thresholds,
+        certify_threshold,
+    )
+    from calibrant.calibration._choice import (
+        CalibratorSelection,
+        PerLabelCalibrator,
+        load_calibrator,
+        select_calibrator,
+    )
     from calibrant.calibration._conformal import ConformalSets
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.calibration._promise import best_promise
     from calibrant.calibration._scaling import TemperatureScaling, VectorScaling
-    from calibrant.calibration._thresholds import suggest_thresholds
+    from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "._calibrators": "IdentityCalibrator IsotonicCalibrator PlattCalibrator TemperatureCalibrator",
-            "._certify": "certify_class_thresholds certify_threshold",
-            "._choice": "PerLabelCalibrator load_calibrator select_calibrator",
-            "._conformal": "ConformalSets",
-            "._prior": "LabelPriorCorrection",
-            "._promise": "best_promise",
-            "._scaling": "TemperatureScaling VectorScaling",
-            "._thresholds": "suggest_thresholds",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
+    "CalibrationEvaluation",
+    "CalibratorSelection",
+    "CertifiedClassThresholds",
+    "CertifiedThreshold",
+    "ConfidenceCalibrator",
     "ConformalSets",
     "IdentityCalibrator",
     "IsotonicCalibrator",
@@ -42,6 +47,7 @@ __all__ = [
     "PlattCalibrator",
     "TemperatureCalibrator",
     "TemperatureScaling",
+    "ThresholdSuggestion",
     "VectorScaling",
     "best_promise",
     "certify_class_thresholds",

@@ -6,60 +6,102 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
-    from calibrant.cascade._protocol import CascadeModel
+    from calibrant.cascade._escalation import EscalationRule
+    from calibrant.cascade._protocol import (
+        Answered,
+        Assessment,
+        Calibrator,
+        CascadeModel,
+        ConfidenceMethod,
+        NoEvidence,
+    )
     from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
-    from calibrant.cascade.automix._frontier import ibc, ibc_lift, routing_frontier
+    from calibrant.cascade.automix._frontier import (
+        RoutingFrontier,
+        RoutingPolicy,
+        SignalBins,
+        ibc,
+        ibc_lift,
+        routing_frontier,
+    )
     from calibrant.cascade.automix._meta import (
+        MetaVerifier,
         POMDPMetaVerifier,
         SelfConsistencyMetaVerifier,
         ThresholdMetaVerifier,
     )
-    from calibrant.cascade.automix._several import CascadePolicy, plan_models, union_baseline
+    from calibrant.cascade.automix._several import (
+        CascadeAction,
+        CascadeFrontier,
+        CascadePolicy,
+        UnionBaseline,
+        plan_models,
+        union_baseline,
+    )
     from calibrant.cascade.methods._entailment import AutoMixEntailment
     from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin, TokenFilter
     from calibrant.cascade.methods._self_verify import SelfVerify
-    from calibrant.cascade.methods._verification import Verifier
-    from calibrant.cascade.planning._guarantee import certify_cascade
-    from calibrant.cascade.planning._planner import plan_cascade
-    from calibrant.cascade.planning._recorded import RecordedRun
-else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "._cascade": "Cascade",
-            "._protocol": "CascadeModel",
-            "._settings": "CascadeModelSettings CascadeSettings HybridWeights",
-            ".automix._frontier": "ibc ibc_lift routing_frontier",
-            ".automix._meta": "POMDPMetaVerifier SelfConsistencyMetaVerifier ThresholdMetaVerifier",
-            ".automix._several": "CascadePolicy plan_models union_baseline",
-            ".methods._entailment": "AutoMixEntailment",
-            ".methods._reported": "AvgLogprob Hybrid LabelProbability Margin TokenFilter",
-            ".methods._self_verify": "SelfVerify",
-            ".methods._verification": "Verifier",
-            ".planning._guarantee": "certify_cascade",
-            ".planning._planner": "plan_cascade",
-            ".planning._recorded": "RecordedRun",
-        },
+    from calibrant.cascade.methods._verification import Verification, Verifier
+    from calibrant.cascade.planning._guarantee import CertifiedCascade, certify_cascade
+    from calibrant.cascade.planning._plan import (
+        CascadePlan,
+        FrontierPoint,
+        PlanCertificate,
+        PlannedModel,
+        PlanningRows,
+        PricedPolicy,
+        Prices,
     )
+    from calibrant.cascade.planning._planner import plan_cascade
+    from calibrant.cascade.planning._recorded import PairedRuns, RecordedRun
+    from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, Route
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
+    "Answered",
+    "Assessment",
     "AutoMixEntailment",
     "AvgLogprob",
+    "Calibrator",
     "Cascade",
+    "CascadeAction",
+    "CascadeFrontier",
     "CascadeModel",
     "CascadeModelSettings",
+    "CascadePlan",
     "CascadePolicy",
     "CascadeSettings",
+    "CertifiedCascade",
+    "ConfidenceMethod",
+    "EscalationRule",
+    "FrontierPoint",
     "Hybrid",
     "HybridWeights",
+    "KeepPolicy",
+    "KeepRule",
     "LabelProbability",
     "Margin",
+    "MetaVerifier",
+    "NoEvidence",
     "POMDPMetaVerifier",
+    "PairedRuns",
+    "PlanCertificate",
+    "PlannedModel",
+    "PlanningRows",
+    "PricedPolicy",
+    "Prices",
     "RecordedRun",
+    "Route",
+    "RoutingFrontier",
+    "RoutingPolicy",
     "SelfConsistencyMetaVerifier",
     "SelfVerify",
+    "SignalBins",
     "ThresholdMetaVerifier",
     "TokenFilter",
+    "UnionBaseline",
+    "Verification",
     "Verifier",
     "certify_cascade",
     "ibc",

@@ -98,6 +98,12 @@ class NoEvidence:
         Tokens and cost of the calls that were made in vain.
     attempts : int
         Those calls, retries included.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import NoEvidence
+    >>> NoEvidence(reason="the answer came without tokens").attempts
+    0
     """
 
     reason: str
@@ -122,6 +128,13 @@ class ConfidenceMethod(Protocol):
     makes_calls : bool
         Whether an assessment asks a model. A cascade then leaves its last model's answer unverified by default,
         as no other model would be asked.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import ConfidenceMethod, Margin
+    >>> method: ConfidenceMethod = Margin()
+    >>> method.name, method.makes_calls
+    ('margin', False)
     """
 
     @property

@@ -18,12 +18,12 @@ from rich.text import Text
 
 from calibrant.cli._options import parse_option
 from calibrant.cli._tables import print_output
-from calibrant.clients._endpoint import hidden_in_address, public_address
+from calibrant.clients._endpoint import hidden_in_address, hidden_options, holds_digest, public_address
 from calibrant.clients._weights import local_models, name_forms
 from calibrant.core._errors import StateError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference.doctor._examine import examine
-from calibrant.inference.doctor._records import FindingVerdict, hidden_options, holds_digest, save_examination
+from calibrant.inference.doctor._records import FindingVerdict, save_examination
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Doctor, Models

@@ -20,9 +20,8 @@ from calibrant.cli._prompted import asked_task
 from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._limits import Limits
-from calibrant.core._search_verdicts import search_verdict
 from calibrant.core._task import Task
-from calibrant.metrics._remarks import confidence_remarks
+from calibrant.metrics._remarks import confidence_remarks, search_verdict
 from calibrant.runs._directory import CALIBRATION, NumberedDirectory
 from calibrant.tuned._task_record import record_run
 

@@ -271,6 +271,13 @@ _HARMLESS_TEXT: Final = re.compile(
 # Parameters that clearly hold a secret are left out of an endpoint's identity: a renewed key is the same endpoint.
 _SECRET_PARAMETER: Final = re.compile(r"(?i)key|token|secret|passw|auth|sig|cred")
 _HEADERS: Final = frozenset({"headers", "extra_headers", "default_headers"})
+# Words of an option's name that say it holds a credential; "max_tokens" holds none of them.
+_SECRET_WORDS: Final = frozenset(
+    {"apikey", "auth", "authorization", "cookie", "cookies", "credential", "credentials", "header", "headers"}
+    | {"jwt", "key", "keys", "oauth", "passphrase", "passwd", "password", "pwd", "secret", "secrets"}
+    | {"sig", "signature", "token"}
+)
+_WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
 ADDRESSES: Final = frozenset({"api_base", "base_url"})
 _ROUNDS: Final = 50_000
 _DIGEST: Final = re.compile(r"\[redacted [0-9a-f]{8}\]")
@@ -465,3 +472,55 @@ def _without_parameters(url: str) -> str:
         name, equals, value = part.partition("=")
         shown.append(part if not equals or _is_harmless_parameter(name, value) else f"{name}={_HIDDEN}")
     return f"{head}?{'&'.join(shown)}"
+
+
+def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as JSON values: credentials are left out, private texts become digests.
+
+    Timeouts are left out, too. A text becomes its digest unless it is known to be harmless.
+    """
+    return {str(name): _plain(str(name), found) for name, found in options.items() if _counts(str(name))}
+
+
+def hidden_options(options: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the paths of the secret options that `public_options` omits."""
+    found: dict[tuple[str, ...], None] = {}
+    for name, value in options.items():
+        if is_secret(str(name)):
+            found[(str(name),)] = None
+        for inside in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(inside, Mapping) and _counts(str(name)):
+                found |= {(str(name), *path): None for path in hidden_options(inside)}
+    return list(found)
+
+
+def holds_digest(value: object) -> bool:
+    """Return True if a result of `public_options` holds a digest."""
+    if isinstance(value, Mapping):
+        return any(map(holds_digest, value.values()))
+    if isinstance(value, list):
+        return any(map(holds_digest, value))
+    return isinstance(value, str) and is_digest(value)
+
+
+def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 (any option)
+    if isinstance(value, Mapping):
+        return {
+            str(inner): _plain(name_inside(name, str(inner)), found)
+            for inner, found in value.items()
+            if _counts(str(inner))
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(name, found) for found in value]
+    if isinstance(value, str):
+        return value if is_harmless(name, value) else digest_of(value)
+    return value if value is None or isinstance(value, bool | int | float) else type(value).__qualname__
+
+
+def _counts(name: str) -> bool:
+    return "timeout" not in name.lower() and not is_secret(name)
+
+
+def is_secret(name: str) -> bool:
+    """Return True if an option's name denotes a credential."""
+    return not _SECRET_WORDS.isdisjoint(word.lower() for word in _WORD.findall(name))

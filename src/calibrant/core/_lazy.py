@@ -2,49 +2,50 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from functools import cache
 
-_NONE: Mapping[str, str] = MappingProxyType({})
 _SUPPLIERS: dict[str, Callable[[], object]] = {}
 
 
-def lazy_names(
-    package: str, homes: Mapping[str, str]
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return the ``__getattr__`` of a package, which imports names on first use, and its ``__dir__``.
 
-    The package imports the same names under ``if TYPE_CHECKING``, for type checkers.
+    The names are those that the package imports under ``if TYPE_CHECKING``, which type checkers and editors read, too.
 
     Parameters
     ----------
     package : str
         Its ``__name__``.
-    homes : mapping of str to str
-        Public names, separated by spaces, by module; ``.module`` is one of the package.
 
     Examples
     --------
     >>> from calibrant.core._lazy import lazy_names
-    >>> find, names = lazy_names("json", {".decoder": "JSONDecoder"})
-    >>> find("JSONDecoder").__module__
-    'json.decoder'
+    >>> find, names = lazy_names("calibrant.runs")
+    >>> find("SavedRow").__module__, "SavedRows" in names()
+    ('calibrant.runs._rows', True)
     """
-    home_of = _modules_by_name(homes)
 
     def find(name: str) -> object:
         # Nothing is kept here: a name that a test replaces in its own module is replaced here, too.
-        if name in home_of:
-            return getattr(importlib.import_module(home_of[name], package), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = _homes(package).get(name)
+        if module is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(module), name)
 
-    return find, lambda: sorted(home_of)
+    return find, lambda: sorted(_homes(package))
 
 
-def _modules_by_name(homes: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the module of each name, given the names in each module."""
-    return {name: module for module, names in homes.items() for name in names.split()}
+@cache
+def _homes(package: str) -> Mapping[str, str]:
+    """Return the module of each name that a package imports under ``if TYPE_CHECKING``."""
+    tree = ast.parse(pkgutil.get_data(package, "__init__.py") or b"")
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
 def supply(name: str, supplier: Callable[[], object]) -> None:

@@ -41,6 +41,12 @@ class LogprobSpace(StrEnum):
         A percentage stated beside the answer; several, together with the agreement of their answers.
     ``none``, ``mixed``
         No evidence; several models, where every answer says its own (`Completion.space`).
+
+    Examples
+    --------
+    >>> from calibrant.core import LogprobSpace
+    >>> LogprobSpace("raw") is LogprobSpace.RAW
+    True
     """
 
     MASKED = "masked"
@@ -277,6 +283,12 @@ class Verdict(StrEnum):
     - ``escalated``: Not sure enough: the next model was asked, where there was one and the limits allowed it.
     - ``no_evidence``: It came without what its confidence is read from, so nothing says how sure it is.
     - ``failed``: The call returned no answer; see the step's outcome and reason.
+
+    Examples
+    --------
+    >>> from calibrant.core import Verdict
+    >>> [str(verdict) for verdict in Verdict]
+    ['accepted', 'escalated', 'no_evidence', 'failed']
     """
 
     ACCEPTED = "accepted"

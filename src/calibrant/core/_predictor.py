@@ -46,6 +46,12 @@ class Query:
         The demonstrations themselves, below the prompt; the predictor adds them.
     problem : str
         Reason not to ask the model: the prediction is then unparsed, and has this reason. Empty for most queries.
+
+    Examples
+    --------
+    >>> from calibrant.core import Query
+    >>> [message["content"] for message in Query(prompt="Which animal?", text="meow").messages()]
+    ['Which animal?', 'meow']
     """
 
     prompt: str

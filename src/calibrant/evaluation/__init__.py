@@ -6,15 +6,29 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.evaluation._cache import open_cache
-    from calibrant.evaluation._calibrate import calibrate_predictions
-    from calibrant.evaluation._compare import compare_predictions
-    from calibrant.evaluation._data import Dataset
+    from calibrant.evaluation._calibrate import (
+        CalibrationResult,
+        HeldOutMeasures,
+        LeftOutRows,
+        calibrate_predictions,
+    )
+    from calibrant.evaluation._compare import ComparedRun, RunComparison, RunDifference, compare_predictions
+    from calibrant.evaluation._data import Dataset, UnlabelledTexts
+    from calibrant.evaluation._drift import Drift
     from calibrant.evaluation._evaluator import BatchEvaluator
-    from calibrant.evaluation._history import EvaluationHistory
-    from calibrant.evaluation._learned import learn_head
-    from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress, EvaluationResult
+    from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
+    from calibrant.evaluation._label import DecidedPrediction, LabelFile
+    from calibrant.evaluation._learned import LearnedHead, learn_head
+    from calibrant.evaluation._metrics import (
+        EvaluationMetrics,
+        EvaluationProgress,
+        EvaluationResult,
+        WrittenLabels,
+    )
     from calibrant.evaluation._provider_batch import (
         BatchLimits,
+        BatchPart,
+        BatchReport,
         Polling,
         batch_status,
         collect_batch,
@@ -22,30 +36,32 @@ if TYPE_CHECKING:
         submit_batch,
     )
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "._cache": "open_cache",
-            "._calibrate": "calibrate_predictions",
-            "._compare": "compare_predictions",
-            "._data": "Dataset",
-            "._evaluator": "BatchEvaluator",
-            "._history": "EvaluationHistory",
-            "._learned": "learn_head",
-            "._metrics": "EvaluationMetrics EvaluationProgress EvaluationResult",
-            "._provider_batch": "BatchLimits Polling batch_status collect_batch retry_batch submit_batch",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "BatchEvaluator",
     "BatchLimits",
+    "BatchPart",
+    "BatchReport",
+    "CalibrationResult",
+    "ComparedRun",
     "Dataset",
+    "DecidedPrediction",
+    "Drift",
     "EvaluationHistory",
     "EvaluationMetrics",
     "EvaluationProgress",
     "EvaluationResult",
+    "HeldOutMeasures",
+    "HistoryInterval",
+    "LabelFile",
+    "LearnedHead",
+    "LeftOutRows",
     "Polling",
+    "RunComparison",
+    "RunDifference",
+    "UnlabelledTexts",
+    "WrittenLabels",
     "batch_status",
     "calibrate_predictions",
     "collect_batch",

@@ -8,11 +8,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from calibrant.core._labels import LabelSet
-from calibrant.core._search_verdicts import changed_prompt
 from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, rule_of
 from calibrant.metrics._composite import answer_summary
 from calibrant.metrics._intervals import wilson_interval
-from calibrant.metrics._remarks import confidence_remarks
+from calibrant.metrics._remarks import changed_prompt, confidence_remarks
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
 LABELS_ANSWERED: Final = "labels answered, share of those in the rows"

@@ -5,21 +5,29 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.heads._compared import TextBaseline, compare_with_baselines
-    from calibrant.heads._fit import fit_head
-    from calibrant.heads._head import Head
-else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "._compared": "TextBaseline compare_with_baselines",
-            "._fit": "fit_head",
-            "._head": "Head",
-        },
+    from calibrant.heads._compared import (
+        BaselineComparison,
+        BaselineScore,
+        TextBaseline,
+        compare_with_baselines,
     )
+    from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
+    from calibrant.heads._fit import fit_head
+    from calibrant.heads._head import Affine, Head, RungFigures
+    from calibrant.heads._linear import HeadRows, LinearModel
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
+    "Affine",
+    "BaselineComparison",
+    "BaselineScore",
+    "EmbeddingModel",
     "Head",
+    "HeadEmbedding",
+    "HeadRows",
+    "LinearModel",
+    "RungFigures",
     "TextBaseline",
     "compare_with_baselines",
     "fit_head",

@@ -6,37 +6,39 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.clients._calls import RetryPolicy
-    from calibrant.inference._abilities import ModelAbilities
+    from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities
+    from calibrant.inference._base import BasePredictor
     from calibrant.inference._classifier import Classifier
-    from calibrant.inference._demonstrations import DemonstrationIndex
-    from calibrant.inference._embeddings import open_embedder
+    from calibrant.inference._demonstrations import Demonstration, DemonstrationIndex
+    from calibrant.inference._embeddings import CachedEmbedder, Embedder, open_embedder
     from calibrant.inference._models import open_client
     from calibrant.inference.doctor._examine import examine
+    from calibrant.inference.doctor._records import Examination, Finding, FindingVerdict, Thresholds
+    from calibrant.inference.routed._assess import HelperStats
     from calibrant.inference.routed._client import RoutedClient
-    from calibrant.inference.routed._provider import Provider
+    from calibrant.inference.routed._provider import Provider, ProviderStats
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "calibrant.clients._calls": "RetryPolicy",
-            "._abilities": "ModelAbilities",
-            "._classifier": "Classifier",
-            "._demonstrations": "DemonstrationIndex",
-            "._embeddings": "open_embedder",
-            "._models": "open_client",
-            ".doctor._examine": "examine",
-            ".routed._client": "RoutedClient",
-            ".routed._provider": "Provider",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
+    "AnswerForm",
+    "BasePredictor",
+    "CachedEmbedder",
     "Classifier",
+    "Demonstration",
     "DemonstrationIndex",
+    "Embedder",
+    "Examination",
+    "Finding",
+    "FindingVerdict",
+    "HelperStats",
+    "KnownAbilities",
     "ModelAbilities",
     "Provider",
+    "ProviderStats",
     "RetryPolicy",
     "RoutedClient",
+    "Thresholds",
     "examine",
     "open_client",
     "open_embedder",

@@ -61,6 +61,12 @@ class AnswerForm(StrEnum):
         The server makes the answer a JSON object; the prompt names the labels.
     ``text``
         The prompt alone names the labels.
+
+    Examples
+    --------
+    >>> from calibrant.inference import AnswerForm
+    >>> [str(form) for form in AnswerForm]
+    ['schema', 'json', 'text']
     """
 
     SCHEMA = "schema"

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from calibrant.clients._batch_api import BatchApi, RemoteBatch
 from calibrant.clients._calls import RetryPolicy
-from calibrant.clients._endpoint import ADDRESSES, public_address, secret_texts, server_address
+from calibrant.clients._endpoint import ADDRESSES, is_secret, public_address, secret_texts, server_address
 from calibrant.clients._http import JsonService
 from calibrant.clients._litellm import LiteLLMClient, needs_litellm, price_of_model, provider_of_bare_name
 from calibrant.core._completion import STAND_INS, Client, Opener
@@ -23,7 +23,6 @@ from calibrant.core._settings import ModelSettings
 from calibrant.core._task import Task
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
 from calibrant.inference._methods import Scoring
-from calibrant.inference.doctor._records import is_secret
 
 ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
 """A model's name, a client, or a callable ``messages -> response``."""

@@ -7,18 +7,12 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.logprobs._distribution import extract_distribution
     from calibrant.logprobs._schema import labels_from_schema
-    from calibrant.logprobs._sets import extract_set
+    from calibrant.logprobs._sets import SetEvidence, extract_set
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "._distribution": "extract_distribution",
-            "._schema": "labels_from_schema",
-            "._sets": "extract_set",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
+    "SetEvidence",
     "extract_distribution",
     "extract_set",
     "labels_from_schema",

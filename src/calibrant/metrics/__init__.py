@@ -12,30 +12,39 @@ if TYPE_CHECKING:
         multiclass_brier_score,
         multiclass_log_loss,
     )
-    from calibrant.metrics._classification import classification_summary
+    from calibrant.metrics._cascade import CascadeMetrics, CascadeModelMetrics
+    from calibrant.metrics._classification import (
+        AnsweredLabels,
+        ClassificationSummary,
+        LabelMetrics,
+        classification_summary,
+    )
+    from calibrant.metrics._composite import CompositeMetrics, DecisionMetrics, PartMetrics
     from calibrant.metrics._intervals import (
         bootstrap_interval,
         mean_interval,
         paired_mean_interval,
         wilson_interval,
     )
-    from calibrant.metrics._paired import holm, paired_comparison
+    from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
     from calibrant.metrics._selective import aurc, auroc, auroc_interval, excess_aurc, selective_accuracy
+    from calibrant.metrics._structure import HierarchicalMetrics, OrdinalMetrics, StructureFigure
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "._calibration_error": (
-                "brier_score expected_calibration_error log_loss multiclass_brier_score multiclass_log_loss"
-            ),
-            "._classification": "classification_summary",
-            "._intervals": "bootstrap_interval mean_interval paired_mean_interval wilson_interval",
-            "._paired": "holm paired_comparison",
-            "._selective": "aurc auroc auroc_interval excess_aurc selective_accuracy",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
+    "AnsweredLabels",
+    "CascadeMetrics",
+    "CascadeModelMetrics",
+    "ClassificationSummary",
+    "CompositeMetrics",
+    "DecisionMetrics",
+    "HierarchicalMetrics",
+    "LabelMetrics",
+    "OrdinalMetrics",
+    "PairedComparison",
+    "PartMetrics",
+    "StructureFigure",
     "aurc",
     "auroc",
     "auroc_interval",

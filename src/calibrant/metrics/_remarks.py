@@ -1,8 +1,13 @@
-"""Warnings about confidence and intervals, in the same words for commands and report."""
+"""Sentences about confidence, intervals and the result of a prompt search, the same for commands and report."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from calibrant.core._prediction import LOW_LABEL_MASS, Interval
+
+_Record = Mapping[str, Any]
 
 
 def confidence_remarks(auroc: Interval | None, *, rows: int, rows_with_low_label_mass: int) -> list[str]:
@@ -43,3 +48,153 @@ def zero_width_remark(*intervals: Interval | None) -> str:
     if all(interval is None or interval.lower < interval.upper for interval in intervals):
         return ""
     return "width 0 because all rows came out alike, as the next ones need not"
+
+
+def changed_prompt(record: _Record) -> bool:
+    """Return True if a search's best prompt is not the seed prompt.
+
+    Parameters
+    ----------
+    record : mapping
+        ``result.json``.
+    """
+    return bool(record["chosen"])
+
+
+def search_verdict(record: _Record) -> list[str]:
+    """Return sentences about what a search has found: what the user gets, then how its prompt was chosen.
+
+    Parameters
+    ----------
+    record : mapping
+        ``result.json``.
+    """
+    validated = record["validated"]
+    if not changed_prompt(record):
+        if record["proposals"] == 0 and validated[0]["accuracy"] == 1.0:
+            untried = "No other prompt was tried: the seed prompt made no error on the rows that it was asked about."
+            return [*_tested(record), untried]
+        chosen = _kept_seed(record, validated)
+    else:
+        chosen = [_chosen(record, validated)]
+    return [*_tested(record), *chosen, *_given_prompts(validated), *_detectable_gain(record)]
+
+
+def _tested(record: _Record) -> list[str]:
+    """Return a sentence that compares what the user gets with the seed prompt alone, on the test rows."""
+    final = record["final"]
+    if final is not None:
+        own = "The best prompt" if changed_prompt(record) else "The seed prompt"
+        found, credit, name = final["against_seed"], None, f"{own} with its head"
+    elif changed_prompt(record):
+        found, credit, name = record["comparison"], record["credit_difference"], "The best prompt"
+    else:
+        return []
+    intervals = [] if found is None else [found["interval"]]
+    if credit is not None:
+        intervals.append(credit)
+    figures = "" if found is None else _difference(found)
+    seed = "the seed prompt alone"
+    return _on_test_rows(
+        intervals,
+        worse=f"No improvement: on the test rows {_lower(name)} is worse than {seed}{figures}.",
+        better=f"{name} is better than {seed} on the test rows{figures}.",
+        same=f"The test rows show no difference between {_lower(name)} and {seed}{figures}.",
+    )
+
+
+def _difference(found: _Record) -> str:
+    """Return the end of a sentence: a difference in accuracy with its interval."""
+    ends = found["interval"]
+    interval = f"{ends['lower']:+.3f} to {ends['upper']:+.3f}"
+    return f": {found['difference']:+.3f} accuracy ({interval}, 95 %), {found['n']:,} rows"
+
+
+def _lower(name: str) -> str:
+    return name[0].lower() + name[1:]
+
+
+def _chosen(record: _Record, validated: list[_Record]) -> str:
+    """Return a sentence on how the best prompt was chosen."""
+    heads = record["by_head"]
+    best = validated[record["chosen"]]
+    name = f"({best['origin']}) " if best["origin"] else ""
+    if heads is not None and record["chosen"] != heads["raced"]:
+        return f"The best prompt {name}was chosen for its head{_by_head(heads)}."
+    rows = f"{best['rows']:,}" if best["rows"] else "the"
+    steps = _steps(validated[0], best)
+    return f"The best prompt {name}was chosen on {rows} validation rows, without its head: {steps}."
+
+
+def _by_head(heads: _Record) -> str:
+    """Return the end of a sentence: the accuracies of the last two prompts, each with its head."""
+    other, raced = (_number(heads[f"{name}_accuracy"]) for name in ("other", "raced"))
+    return (
+        f": on {heads['rows']:,} validation rows accuracy {other}, and {raced} with the other of the last two"
+    )
+
+
+def _on_test_rows(intervals: list[_Record], *, worse: str, better: str, same: str) -> list[str]:
+    """Return `worse`, `better` or `same`, as the intervals of the differences show; empty if none."""
+    if any(interval["upper"] < 0 for interval in intervals):
+        return [worse]
+    if any(interval["lower"] > 0 for interval in intervals):
+        return [better]
+    return [same] if intervals else []
+
+
+def _kept_seed(record: _Record, validated: list[_Record]) -> list[str]:
+    """Return sentences on why the seed prompt is the best one."""
+    heads = record["by_head"]
+    if heads is not None and heads["raced"] != 0:
+        return [f"The seed prompt is kept for its head{_by_head(heads)}."]
+    if len(validated) < 2:
+        return ["No prompt was better than the seed prompt on the validation rows: the seed prompt is kept."]
+    seed, *others = validated
+    many = "s" if len(others) > 1 else ""
+    if seed["rows"] is not None:
+        asked = sorted({int(one["rows"]) for one in others})
+        rows = f"{asked[0]}" if len(asked) == 1 else f"{asked[0]} to {asked[-1]}"
+        tried = f"{len(others)} other{many} tried, on {rows} of them."
+        return [f"No prompt was clearly better on the validation rows: the seed prompt is kept. {tried}"]
+    best = max(others, key=lambda one: float(one["score"]))
+    kept = (
+        f"No prompt was better on the validation rows in score, {_measure(seed)} and macro F1 at once: the seed prompt "
+        "is kept."
+    )
+    return [f"{kept} The best of {len(others)} other{many} by score: {_steps(seed, best)}."]
+
+
+def _given_prompts(validated: list[_Record]) -> list[str]:
+    """Return a sentence that ranks the prompts of the task file on the validation rows."""
+    given = [one for one in validated if one["origin"]]
+    if not given:
+        return []
+    by_loss = validated[0]["screened_loss"] is not None
+    prompts = [validated[0], *given]
+    prompts.sort(key=lambda one: float(one["screened_loss"] if by_loss else -one["score"]))
+    names = ", ".join(one["origin"] or "seed prompt" for one in prompts)
+    return [f"The task's own prompts, from the best to the worst on the same validation rows: {names}."]
+
+
+def _detectable_gain(record: _Record) -> list[str]:
+    """Return a sentence about the smallest gain that the validation rows can show; empty if a prompt was found."""
+    gain = record["detectable_gain"]
+    if gain is None or changed_prompt(record):
+        return []
+    return [f"With so few validation rows, a gain below {gain:.2f} accuracy will often be missed."]
+
+
+def _measure(seed: _Record) -> str:
+    return "accuracy" if seed["credit"] is None else "credit"
+
+
+def _steps(seed: _Record, other: _Record) -> str:
+    """Return the figures of two prompts; their score only where the task names one."""
+    names = [] if seed["log_loss"] is not None else [("score", "score")]
+    names += [(_measure(seed), _measure(seed)), ("macro_f1", "macro F1")]
+    return ", ".join(f"{name} {_number(seed[key])} -> {_number(other[key])}" for key, name in names)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -5,24 +5,21 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from calibrant.optimization._choice import HeadChoice, ValidatedCandidate
     from calibrant.optimization._exemplar import ExemplarProposer
     from calibrant.optimization._progress import Progress
-    from calibrant.optimization._result import OptimizationResult
+    from calibrant.optimization._result import FinalScore, OptimizationResult, PromptScore
     from calibrant.optimization._run import optimize
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "._exemplar": "ExemplarProposer",
-            "._progress": "Progress",
-            "._result": "OptimizationResult",
-            "._run": "optimize",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "ExemplarProposer",
+    "FinalScore",
+    "HeadChoice",
     "OptimizationResult",
     "Progress",
+    "PromptScore",
+    "ValidatedCandidate",
     "optimize",
 ]

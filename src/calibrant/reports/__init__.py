@@ -7,12 +7,7 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.reports._html import write_report
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "._html": "write_report",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "write_report",

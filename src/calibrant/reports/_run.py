@@ -15,7 +15,7 @@ from calibrant.core._files import read_json_object, read_run_record
 from calibrant.core._label_records import labels_from_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval
-from calibrant.core._search_verdicts import changed_prompt, search_verdict
+from calibrant.metrics._remarks import changed_prompt, search_verdict
 from calibrant.reports._charts import CertifiedPoint
 from calibrant.reports._rows import PromptRows
 from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows

@@ -19,14 +19,7 @@ __all__ = [
     "create_verifier_app",
 ]
 
-_find, __dir__ = lazy_names(
-    __name__,
-    {
-        "._classifier_app": "create_classifier_app",
-        "._settings": "ServiceSettings",
-        "._verifier_app": "create_verifier_app",
-    },
-)
+_find, __dir__ = lazy_names(__name__)
 
 
 def __getattr__(name: str) -> object:

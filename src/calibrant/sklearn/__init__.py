@@ -7,6 +7,8 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.sklearn._classifier import CalibrantClassifier
 else:
-    __getattr__, __dir__ = lazy_names(__name__, {"._classifier": "CalibrantClassifier"})
+    __getattr__, __dir__ = lazy_names(__name__)
 
-__all__ = ["CalibrantClassifier"]
+__all__ = [
+    "CalibrantClassifier",
+]

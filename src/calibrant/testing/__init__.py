@@ -9,14 +9,7 @@ if TYPE_CHECKING:
     from calibrant.testing._continuing import FakeContinuingClient
     from calibrant.testing._response import fake_response
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "._client": "Answer FakeClient MemoryJournal fake_model",
-            "._continuing": "FakeContinuingClient",
-            "._response": "fake_response",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "Answer",

@@ -6,16 +6,25 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.core._task import RecordedTask
-    from calibrant.heads._tuned import Decision, Figure, Measurements, PredictionHistory, Tuned
+    from calibrant.heads._tuned import (
+        Decision,
+        Figure,
+        Measurements,
+        OpenedPredictor,
+        PredictionHistory,
+        Tuned,
+    )
     from calibrant.tuned._open import load
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "calibrant.core._task": "RecordedTask",
-            "calibrant.heads._tuned": "Decision Figure Measurements PredictionHistory Tuned",
-            "._open": "load",
-        },
-    )
+    __getattr__, __dir__ = lazy_names(__name__)
 
-__all__ = ["Decision", "Figure", "Measurements", "PredictionHistory", "RecordedTask", "Tuned", "load"]
+__all__ = [
+    "Decision",
+    "Figure",
+    "Measurements",
+    "OpenedPredictor",
+    "PredictionHistory",
+    "RecordedTask",
+    "Tuned",
+    "load",
+]

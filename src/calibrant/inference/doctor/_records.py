@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shlex
 import time
 from collections.abc import Mapping
@@ -21,12 +20,10 @@ from weakref import WeakValueDictionary
 import pydantic
 
 from calibrant.clients._endpoint import (
-    digest_of,
+    holds_digest,
     identifying_address,
-    is_digest,
-    is_harmless,
-    name_inside,
     public_address,
+    public_options,
     redact,
 )
 from calibrant.core._errors import ConfigurationError, StateError
@@ -36,15 +33,8 @@ from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbil
 from calibrant.inference._methods import Decoding, Method, Scoring
 
 _ADDRESS: Final = ("api_base", "base_url")
-# Words of an option's name that say it holds a credential; "max_tokens" holds none of them.
-_SECRET_WORDS: Final = frozenset(
-    {"apikey", "auth", "authorization", "cookie", "cookies", "credential", "credentials", "header", "headers"}
-    | {"jwt", "key", "keys", "oauth", "passphrase", "passwd", "password", "pwd", "secret", "secrets"}
-    | {"sig", "signature", "token"}
-)
 _VERSION: Final = 1
 _SECONDS_BELIEVED: Final = 30 * 86_400
-_WORD: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+")
 
 Identity: TypeAlias = tuple[str, str | None, dict[str, Any]]
 """Model, endpoint and the other options that matter, free of credentials."""
@@ -213,58 +203,6 @@ def identity(model: str, options: Mapping[str, Any] | None, *, api_base: str | N
     addresses = [options.pop(name, None) for name in _ADDRESS]
     address = next((found for found in (api_base, *addresses) if found is not None), None)
     return model, None if address is None else identifying_address(str(address)), public_options(options)
-
-
-def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as JSON values: credentials are left out, private texts become digests.
-
-    Timeouts are left out, too. A text becomes its digest unless it is known to be harmless.
-    """
-    return {str(name): _plain(str(name), found) for name, found in options.items() if _counts(str(name))}
-
-
-def hidden_options(options: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the paths of the secret options that `public_options` omits."""
-    found: dict[tuple[str, ...], None] = {}
-    for name, value in options.items():
-        if is_secret(str(name)):
-            found[(str(name),)] = None
-        for inside in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(inside, Mapping) and _counts(str(name)):
-                found |= {(str(name), *path): None for path in hidden_options(inside)}
-    return list(found)
-
-
-def holds_digest(value: object) -> bool:
-    """Return True if a result of `public_options` holds a digest."""
-    if isinstance(value, Mapping):
-        return any(map(holds_digest, value.values()))
-    if isinstance(value, list):
-        return any(map(holds_digest, value))
-    return isinstance(value, str) and is_digest(value)
-
-
-def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 (any option)
-    if isinstance(value, Mapping):
-        return {
-            str(inner): _plain(name_inside(name, str(inner)), found)
-            for inner, found in value.items()
-            if _counts(str(inner))
-        }
-    if isinstance(value, list | tuple):
-        return [_plain(name, found) for found in value]
-    if isinstance(value, str):
-        return value if is_harmless(name, value) else digest_of(value)
-    return value if value is None or isinstance(value, bool | int | float) else type(value).__qualname__
-
-
-def _counts(name: str) -> bool:
-    return "timeout" not in name.lower() and not is_secret(name)
-
-
-def is_secret(name: str) -> bool:
-    """Return True if an option's name denotes a credential."""
-    return not _SECRET_WORDS.isdisjoint(word.lower() for word in _WORD.findall(name))
 
 
 def record_path(found: Identity) -> Path:

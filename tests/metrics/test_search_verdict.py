@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.core._search_verdicts import search_verdict
+from calibrant.metrics._remarks import search_verdict
 
 NOTHING = dict.fromkeys(("credit", "rows", "log_loss", "screened_loss", "origin"))
 SEED = {**NOTHING, "score": 0.1, "accuracy": 0.2, "macro_f1": 0.14}
