@@ -13,7 +13,6 @@ from calibrant.adapters._parameters import refuse_several
 from calibrant.adapters._types import ConfidenceDataInst
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Prediction
@@ -188,7 +187,7 @@ class ThresholdFinder:
 
     def _pairs(self, prediction: Prediction, answer: str) -> Iterator[tuple[float, bool]]:
         """Yield confidence and correctness of the answer, or of each graded part."""
-        if isinstance(self._labels, CompositeLabels):
+        if self._labels.holds_several:
             aspects = self._labels.aspects(prediction, answer)
             yield from ((one.confidence, one.is_correct) for one in aspects if one.confidence is not None)
         elif prediction.confidence is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._prediction import LogprobSpace
@@ -86,7 +85,7 @@ def labels_of(
 
 def refuse_several(labels: LabelSet | None, remedy: str) -> None:
     """Refuse composite labels; `remedy` is the end of the error message."""
-    if isinstance(labels, CompositeLabels):
+    if labels is not None and labels.holds_several:
         raise ConfigurationError(
             f"Expected one label in an answer, got labels of which an answer holds several: {remedy}"
         )
@@ -95,7 +94,7 @@ def refuse_several(labels: LabelSet | None, remedy: str) -> None:
 def refuse_open(labels: LabelSet, **settings: object) -> None:
     """Refuse settings that need a closed label set, if the labels are open."""
     given = [f"{name}={value!r}" for name, value in settings.items() if value is not None]
-    if given and isinstance(labels, OpenLabels):
+    if given and labels.is_open:
         raise ConfigurationError(
             f"Expected a list of the labels with {given[0]}, got a callable without one: pass response_schema with an "
             "enum of the labels."

@@ -13,7 +13,6 @@ from calibrant.cascade.methods._entailment import AutoMixEntailment
 from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
 from calibrant.cascade.methods._self_verify import SelfVerify
 from calibrant.core._completion import Client
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError
 from calibrant.core._prediction import LogprobSpace, Prediction
 from calibrant.inference._classifier import Classifier
@@ -86,7 +85,7 @@ def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
             f"{model.label!r} scores its labels without writing one: give it scoring='decode' (without label "
             "codes), or take the method label_probability."
         )
-    if isinstance(classifier.labels, CompositeLabels) and getattr(method, "token_filter", "") == "label":
+    if classifier.labels.holds_several and getattr(method, "token_filter", "") == "label":
         raise ConfigurationError(
             f"Expected {method.name} with token_filter='all' where answers hold several labels, got 'label', which "
             "reads the tokens of one: set it, or take the method label_probability."

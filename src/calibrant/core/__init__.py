@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from calibrant.core._predictor import Predictor, Stop
     from calibrant.core._records import Journal
     from calibrant.core._rows import DataSource, Example, TextWithContext, read_examples
-    from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
+    from calibrant.core._structures import HierarchicalLabels, OrdinalLabels, register_labels
     from calibrant.core._task import Task
 else:
     __getattr__, __dir__ = lazy_names(
@@ -46,7 +46,7 @@ else:
             "._predictor": "Predictor Stop",
             "._records": "Journal",
             "._rows": "DataSource Example TextWithContext read_examples",
-            "._structures": "HierarchicalLabels OrdinalLabels",
+            "._structures": "HierarchicalLabels OrdinalLabels register_labels",
             "._task": "Task",
         },
     )
@@ -89,4 +89,5 @@ __all__ = [
     "Token",
     "Usage",
     "read_examples",
+    "register_labels",
 ]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from calibrant.core._prediction import Prediction
 from calibrant.evaluation._drift import Drift, measure_drift
-from calibrant.heads._tuned import Decision, Tuned, single_labels
+from calibrant.heads._tuned import Decision, Tuned
 
 _SAMPLE: Final = 1000  # confidences compared
 _PERMUTATIONS: Final = 9_999
@@ -116,7 +116,7 @@ class HistoryWatch:
         labels = self._tuned.labels
         for found in predictions:
             if found.label is not None:
-                self._labels.update(single_labels(found.label, labels))
+                self._labels.update(labels.decisions(found.label))
         given = [found.confidence for found in predictions if found.confidence is not None]
         values, keys = np.append(self._confidence, given), np.append(self._keys, self._rng.random(len(given)))
         kept = np.argsort(keys)[:_SAMPLE]

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._composite import CompositeLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Prediction
 from calibrant.core._rows import Example
-from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._classification import AnsweredLabels
 
 if TYPE_CHECKING:
@@ -409,15 +407,20 @@ GATES: Final[Mapping[str, Callable[[EvaluationMetrics], float | None]]] = Mappin
 Values are None without rows, or where a metric does not exist for a task's labels.
 """
 
-_ONLY_OF: Final[Mapping[str, type[LabelSet]]] = MappingProxyType(
+_ONLY_OF: Final[Mapping[str, Callable[[LabelSet], bool]]] = MappingProxyType(
     {
-        "hierarchical_f1": HierarchicalLabels,
-        "micro_f1": CompositeLabels,
-        "jaccard": MultiLabels,
-        "quadratic_kappa": OrdinalLabels,
-        "within_one_step": OrdinalLabels,
+        "hierarchical_f1": lambda labels: labels.structure == "hierarchical",
+        "micro_f1": lambda labels: labels.holds_several,
+        "jaccard": lambda labels: labels.is_set,
+        "quadratic_kappa": lambda labels: labels.structure == "ordinal",
+        "within_one_step": lambda labels: labels.structure == "ordinal",
     }
 )
+
+
+def _fits(name: str, labels: LabelSet) -> bool:
+    """Return True if labels of this kind have the metric."""
+    return name not in _ONLY_OF or _ONLY_OF[name](labels)
 
 
 def check_gates(names: Iterable[str], labels: LabelSet) -> None:
@@ -435,7 +438,7 @@ def check_gates(names: Iterable[str], labels: LabelSet) -> None:
     ConfigurationError
         A metric is about labels of another structure.
     """
-    unfit = [name for name in names if name in _ONLY_OF and not isinstance(labels, _ONLY_OF[name])]
+    unfit = [name for name in names if not _fits(name, labels)]
     if unfit:
-        fit = ", ".join(name for name in GATES if isinstance(labels, _ONLY_OF.get(name, LabelSet)))
+        fit = ", ".join(name for name in GATES if _fits(name, labels))
         raise ConfigurationError(f"Expected a metric of this task's labels, one of {fit}, got {unfit[0]!r}.")

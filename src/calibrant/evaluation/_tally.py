@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._reported import escaped_line
@@ -68,7 +67,7 @@ class Tally:
         self._labels = labels
         self._place = {normalise_label(label): place for place, label in enumerate(labels.labels)}
         self._composite: CompositeTally | None = None
-        if isinstance(labels, CompositeLabels):
+        if labels.holds_several:
             from calibrant.metrics._composite import CompositeTally  # noqa: PLC0415 (loaded when it is used)
 
             self._composite = CompositeTally(labels)
@@ -152,7 +151,7 @@ class Tally:
         """Count the predicted label, or each of several, of a row whose true label is not known."""
         if label is not None:
             labels = self._labels
-            self.given.update(labels.decisions(label) if isinstance(labels, CompositeLabels) else [label])
+            self.given.update(labels.decisions(label))
 
     def _count_answer(self, row: Mapping[str, Any]) -> None:
         """Count the predicted label of an answered row beside the true one."""
@@ -184,7 +183,7 @@ class Tally:
 
     def _structure(self) -> StructureMetrics | None:
         """Return the distances of answers from true labels; None where labels are flat or true ones not known."""
-        if not self.labelled or self._composite is not None or self._labels.structure == "flat":
+        if not self.labelled or self._composite is not None or self._labels.is_plain:
             return None
         from calibrant.metrics._structure import structure_metrics  # noqa: PLC0415 (loaded when it is used)
 

@@ -12,7 +12,6 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from calibrant.core._completion import Completion, CompletionRequest, Message
-from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
 from calibrant.core._errors import (
     ContextLengthError,
     LogprobsUnsupportedError,
@@ -83,7 +82,7 @@ def shaped(request: CompletionRequest, form: AnswerForm, labels: LabelSet | None
     if form is AnswerForm.SCHEMA or response_format.get("type") != "json_schema":
         return request
     schema = response_format.get("json_schema", {}).get("schema", {})
-    if form is AnswerForm.JSON or labels is None or isinstance(labels, CompositeLabels):
+    if form is AnswerForm.JSON or labels is None or labels.holds_several:
         words = _json_words(schema)
     else:
         words = _text_words(schema, labels.labels)
@@ -189,14 +188,10 @@ def readable(
     """
     if form is AnswerForm.SCHEMA:
         return completion
-    if isinstance(labels, FieldLabels):
-        first = labels.fields[0]
-        return with_json_text(completion, first.path or first.name)
-    if isinstance(labels, MultiLabels):
-        array, mark, _ = field_path.rpartition("[]")
-        return with_json_text(completion, array if mark else field_path)
-    if form is AnswerForm.JSON or labels is None:
+    if labels is None:
         return with_json_text(completion, field_path)
+    if form is AnswerForm.JSON or labels.holds_several:
+        return with_json_text(completion, labels.lead_path(field_path))
     return as_json_answer(completion, labels, field_path)
 
 

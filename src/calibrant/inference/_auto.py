@@ -9,7 +9,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from calibrant.core._completion import Client, CompletionRequest
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import LogprobsUnsupportedError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.inference._abilities import ModelAbilities
@@ -82,7 +81,7 @@ class AutoDecoding(Decoding):
         if self.reader.keep_tokens:
             return False
         labels = self.reader.labels
-        is_text = self.reader.form is AnswerForm.TEXT and not isinstance(labels, CompositeLabels)
+        is_text = self.reader.form is AnswerForm.TEXT and not labels.holds_several
         is_hidden = is_text and not tells_apart(labels.labels)
         return is_hidden or not self.reader.abilities.used.gives_logprobs
 

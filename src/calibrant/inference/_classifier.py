@@ -13,7 +13,7 @@ from calibrant.clients._retry import RetryPolicy
 from calibrant.core._completion import STAND_INS, Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint, asked_text
-from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor
@@ -500,7 +500,7 @@ def _abilities(
     """Return the known abilities of a model; a question of ours tells of servers, that is of models by name."""
     if given is not None:
         return KnownAbilities(given)
-    if is_in_process(client) or isinstance(labels, OpenLabels):
+    if is_in_process(client) or labels.is_open:
         return KnownAbilities(ModelAbilities())
     if isinstance(model, str) and model not in STAND_INS:
         return shared_abilities(model, options)

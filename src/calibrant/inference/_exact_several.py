@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import singledispatch
 from typing import Any
 
 from calibrant.clients._constraint import LabelArray, SchemaChoice, array_for, choices_for
 from calibrant.core._completion import CompletionRequest, ContinuingClient
 from calibrant.core._composite import Field, FieldLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Part, Prediction
 from calibrant.core._tokens import TokenContinuation
 from calibrant.inference._exact import ExactMethod, Expected, LabelScorer, RowCalls
@@ -26,13 +28,19 @@ def exact_several(
     **settings: Any,  # noqa: ANN401  (tolerance and calls)
 ) -> ExactMethod | str:
     """Return the exact method for a model, composite labels and schema, or the reason why there is none."""
-    settings = {"client": client, "reader": reader, **settings}
-    if isinstance(reader.labels, FieldLabels):
-        return _field_chain(reader.labels, response_format, settings)
-    assert isinstance(reader.labels, MultiLabels)  # noqa: S101 (there are no others)
-    return _array_scoring(reader.labels, response_format, settings)
+    return _exact_of(reader.labels, response_format, {"client": client, "reader": reader, **settings})
 
 
+@singledispatch
+def _exact_of(
+    labels: LabelSet,
+    response_format: Mapping[str, Any],  # noqa: ARG001
+    settings: Mapping[str, Any],  # noqa: ARG001
+) -> ExactMethod | str:
+    return f"answers with the structure {labels.structure!r} are not scored label by label"
+
+
+@_exact_of.register(FieldLabels)
 def _field_chain(
     labels: FieldLabels, response_format: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> ExactMethod | str:
@@ -41,7 +49,7 @@ def _field_chain(
         return (
             "the schema leaves more than the labels of the fields open, so the text before them is not known"
         )
-    by_path = {tuple((one.path or one.name).split(".")): one for one in labels.fields}
+    by_path = {tuple(one.place.split(".")): one for one in labels.fields}
     steps = tuple((by_path[one.path], one) for one in choices.choices if one.path in by_path)
     if not len(steps) == len(choices.choices) == len(labels.fields):
         return "the schema's choices are not the fields"
@@ -52,6 +60,7 @@ def _field_chain(
     return FieldChain(labels=labels, steps=steps, behind=choices.behind, **settings)
 
 
+@_exact_of.register(MultiLabels)
 def _array_scoring(
     labels: MultiLabels, response_format: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> ExactMethod | str:

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._completion import Client, CompletionRequest
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Part, Prediction
 from calibrant.inference._answer_forms import AnswerForm, extended
 from calibrant.inference._methods import ModelCalls
@@ -111,7 +110,7 @@ class Fused(Sampling):
             `samples` or `temperature` is out of range, there are two temperatures, a seed is no whole number, or the
             labels are not known beforehand.
         """
-        if isinstance(reader.labels, OpenLabels):
+        if reader.labels.is_open:
             raise ConfigurationError(
                 "Expected a list of the labels to spread a stated confidence over, got an open set: name the labels."
             )
@@ -136,7 +135,7 @@ class Fused(Sampling):
         """
         labels = self._label_order(number)
         schema, name = with_confidence(request.response_format, old=self.reader.labels.labels, new=labels)
-        is_text = self.reader.form is AnswerForm.TEXT and not isinstance(self.reader.labels, CompositeLabels)
+        is_text = self.reader.form is AnswerForm.TEXT and not self.reader.labels.holds_several
         variants = _TEXT_VARIANTS if is_text else _VARIANTS
         words = variants[number % len(variants)].format(name=name)
         if number and 1 < len(labels) <= _LABELS_NAMED:
@@ -152,7 +151,7 @@ class Fused(Sampling):
     def _label_order(self, number: int) -> tuple[str, ...]:
         """Return the labels in the order of a variant: rotated, and in every second variant reversed, too."""
         labels = self.reader.labels.labels
-        if isinstance(self.reader.labels, CompositeLabels):
+        if self.reader.labels.holds_several:
             return ()
         start = number * len(labels) // self.samples
         rotated = labels[start:] + labels[:start]
@@ -178,7 +177,7 @@ class Fused(Sampling):
                 space=self.space,
             )
 
-        if not isinstance(labels, CompositeLabels):
+        if not labels.holds_several:
             only = part("", labels, given)
             return {"label": only.label, "confidence": only.confidence, "distribution": only.distribution}
         weights = dict.fromkeys(given, 0.0)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias
 from calibrant.clients._rates import rate_state
 from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.core._completion import Client, Completion, CompletionRequest, ContinuingClient
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import (
     CalibrantError,
     ConfigurationError,
@@ -23,7 +22,6 @@ from calibrant.core._errors import (
     ProviderError,
     ProviderTimeoutError,
 )
-from calibrant.core._labels import OpenLabels
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.inference._answer_forms import AnswerForm, refuses_form, tell_form
 from calibrant.inference._limits import Gate, is_in_process
@@ -402,7 +400,7 @@ def choose_method(  # noqa: PLR0913  (keyword-only options)
         _refuse_sampling(scoring, samples=samples, temperature=temperature)
     decoding = Decoding(client=client, reader=reader, calls=calls)
     may_hide = scoring == "auto" or (scoring is None and isinstance(model, str))
-    if may_hide and not is_in_process(client) and not isinstance(reader.labels, OpenLabels):
+    if may_hide and not is_in_process(client) and not reader.labels.is_open:
         from calibrant.inference._auto import AutoDecoding  # noqa: PLC0415 (only for models that may hide them)
 
         decoding = AutoDecoding.of(
@@ -489,7 +487,7 @@ def _exact_method(
         )
     if reader.answer_field != reader.field:
         return f"the label is read from {reader.answer_field!r}, not from {reader.field!r}, which is scored"
-    if isinstance(reader.labels, CompositeLabels):
+    if reader.labels.holds_several:
         from calibrant.inference._exact_several import exact_several  # noqa: PLC0415 (only for several labels)
 
         return exact_several(client, reader, response_format, **settings)

@@ -14,7 +14,6 @@ from calibrant.clients._retry import RetryPolicy
 from calibrant.clients._service import JsonService
 from calibrant.core._completion import STAND_INS, Client, Opener
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._label_records import labels_to_record
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._task import Task
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
@@ -315,6 +314,6 @@ def expected_cost(task: Task, model: object, *, rows: int) -> float | None:
         return None
     texts = [row.input for row in (*task.train, *task.validation, *task.test)]
     text_length = sum(map(len, texts)) / max(1, len(texts))
-    labels_length = len(json.dumps(labels_to_record(task.labels)))
+    labels_length = len(json.dumps(task.labels.record()))
     prompt_tokens = (len(task.prompt) + labels_length + text_length) / _CHARACTERS_PER_TOKEN
     return rows * (prompt_tokens * price.prompt + _ANSWER_TOKENS * price.answer)

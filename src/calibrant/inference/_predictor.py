@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.core._completion import Client, Completion, CompletionRequest
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
 from calibrant.core._files import read_json_object
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
@@ -374,7 +373,7 @@ class ModelPredictor(BasePredictor):
 
     @prior_correction.setter
     def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
-        if correction is not None and isinstance(self.labels, CompositeLabels):
+        if correction is not None and self.labels.holds_several:
             raise ConfigurationError(
                 "Expected no label-prior correction of answers that hold several labels: it corrects one distribution "
                 "over all labels. Leave prior_correction out."

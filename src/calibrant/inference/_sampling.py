@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._completion import Client, CompletionRequest
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Part, Prediction, Usage
@@ -238,7 +237,7 @@ class Sampling(Method):
 
 def _agreement(labels: LabelSet, found: Counter[str], *, n_answers: int) -> dict[str, Any]:
     """Return the most frequent answer, its confidence, and its distribution or parts."""
-    if not isinstance(labels, CompositeLabels):
+    if not labels.holds_several:
         label = max(labels.labels, key=found.__getitem__)
         part = _smoothed_part("", label, labels, found, n_answers=n_answers)
         return {"label": label, "confidence": part.confidence, "distribution": part.distribution}

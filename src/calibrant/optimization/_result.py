@@ -335,7 +335,7 @@ def compare(
     if not rows:
         return None, None
     first, second = [a.label == truth for truth, a, _ in rows], [b.label == truth for truth, _, b in rows]
-    graded = type(labels) is not LabelSet and len(rows) > 1
+    graded = not labels.is_plain and len(rows) > 1
     gains = [labels.credit(b, truth) - labels.credit(a, truth) for truth, a, b in rows] if graded else []
     return paired_comparison(first, second), paired_mean_interval(gains) if gains else None
 

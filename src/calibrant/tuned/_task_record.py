@@ -14,7 +14,7 @@ from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_record, write_record
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
-from calibrant.core._label_records import labels_from_record, labels_to_record
+from calibrant.core._label_records import labels_from_record
 from calibrant.core._rows import Columns
 from calibrant.core._sections import Section, describe_problem
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
@@ -172,7 +172,7 @@ def task_to_record(task: Task) -> dict[str, Any]:
     cascade, routing = cascade_settings(task), routing_settings(task)
     record = {
         "name": task.name,
-        "labels": labels_to_record(task.labels),
+        "labels": task.labels.record(),
         "field": task.field,
         "prompt": task.prompt,
         "user_template": task.user_template,
