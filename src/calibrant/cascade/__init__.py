@@ -6,7 +6,9 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
+    from calibrant.cascade._methods import register_method
     from calibrant.cascade._models import CascadeModel
+    from calibrant.cascade._protocol import Answered, Assessment, BaseMethod, NoEvidence
     from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
     from calibrant.cascade.automix._frontier import ibc, ibc_lift, routing_frontier
     from calibrant.cascade.automix._meta import SelfConsistencyMetaVerifier, ThresholdMetaVerifier
@@ -25,7 +27,9 @@ else:
         __name__,
         {
             "._cascade": "Cascade",
+            "._methods": "register_method",
             "._models": "CascadeModel",
+            "._protocol": "Answered Assessment BaseMethod NoEvidence",
             "._settings": "CascadeModelSettings CascadeSettings HybridWeights",
             ".automix._frontier": "ibc ibc_lift routing_frontier",
             ".automix._meta": "SelfConsistencyMetaVerifier ThresholdMetaVerifier",
@@ -43,8 +47,11 @@ else:
     )
 
 __all__ = [
+    "Answered",
+    "Assessment",
     "AutoMixEntailment",
     "AvgLogprob",
+    "BaseMethod",
     "Cascade",
     "CascadeModel",
     "CascadeModelSettings",
@@ -54,6 +61,7 @@ __all__ = [
     "HybridWeights",
     "LabelProbability",
     "Margin",
+    "NoEvidence",
     "POMDPMetaVerifier",
     "RecordedRun",
     "SelfConsistencyMetaVerifier",
@@ -66,6 +74,7 @@ __all__ = [
     "ibc_lift",
     "plan_cascade",
     "plan_models",
+    "register_method",
     "routing_frontier",
     "union_baseline",
 ]

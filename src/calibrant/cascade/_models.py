@@ -15,6 +15,9 @@ from calibrant.metrics._validation import check_number
 
 EscalationOrder: TypeAlias = Literal["small_to_large", "size", "declared", "cost", "automix"]
 
+ROUTED: Final = "routed"
+"""Name of the model of a cascade that stands for ``[routing]``."""
+
 _BILLIONS: Final = {"k": 1e-6, "m": 1e-3, "b": 1.0, "t": 1e3}
 # An exponent with its sign is how Python writes a small number.
 _SIZE: Final = re.compile(r"\s*((?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]\d+)?)\s*([kmbt]?)\s*", re.IGNORECASE)

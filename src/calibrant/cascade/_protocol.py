@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,15 +148,39 @@ class ConfidenceMethod(Protocol):
         ...
 
 
-class BaseMethod:
-    """Base class of confidence methods that read no tokens and return values in [0, 1]."""
+class BaseMethod(ABC):
+    """Base class of confidence methods that read no tokens and return values in [0, 1].
+
+    Attributes
+    ----------
+    settings_keys : tuple of str
+        Keys of the ``[cascade]`` section that it reads, such as ``context``.
+    unit : str
+        Its native unit in messages, such as ``a grade``.
+    """
 
     name: ClassVar[str]
     default_threshold: float = 0.7
     top_logprobs: ClassVar[int] = 0
     needs_tokens: ClassVar[bool] = False
     makes_calls: ClassVar[bool] = False
+    settings_keys: ClassVar[tuple[str, ...]] = ()
     unit: ClassVar[str]
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:  # noqa: ARG003 (a method without options)
+        """Return the method of a ``[cascade]`` section.
+
+        Parameters
+        ----------
+        settings : mapping
+            The section's keys and values, of which the method reads its `settings_keys`.
+        """
+        return cls()
+
+    @abstractmethod
+    async def assess(self, answered: Answered) -> Assessment | NoEvidence:
+        """Return the confidence in the answer; `NoEvidence` after a failure."""
 
     def to_confidence(self, native: float) -> float:
         """Return the value unchanged, as it already is a confidence.
@@ -171,7 +196,7 @@ class BaseMethod:
         """Return the method's name; subclasses add their settings."""
         return {"method": self.name}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most methods hold nothing open)
         """Close nothing: the method holds nothing open."""
 
 

@@ -328,11 +328,13 @@ def register_labels(kind: type[LabelSet]) -> type[LabelSet]:
     Examples
     --------
     >>> from calibrant.core import LabelSet, register_labels
-    >>> @register_labels
-    ... class Seasons(LabelSet):
-    ...     structure = "seasons"
-    >>> Seasons(["spring", "autumn"]).record()
-    {'structure': 'seasons', 'labels': ['spring', 'autumn']}
+    >>> class Seasons(LabelSet):
+    ...     structure = "ordinal"
+    >>> try:
+    ...     register_labels(Seasons)
+    ... except ValueError as error:
+    ...     print(str(error).partition(", got ")[2])
+    'ordinal', which is that of OrdinalLabels: name another one.
     """
     known = STRUCTURES.setdefault(kind.structure, kind)
     if known is not kind:

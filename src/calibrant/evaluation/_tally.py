@@ -45,6 +45,7 @@ _EXAMPLE_LENGTH: Final = 120
 _LOG = logging.getLogger("calibrant")
 _OTHER: Final = "other"
 _KIND_LENGTH: Final = 80
+# Saved rows hold a failure as words alone.
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _STATUS: Final = re.compile(r"\b[45]\d\d\b")
 

@@ -29,6 +29,7 @@ CUT_OFF: Final = frozenset({"length", "max_tokens"})
 
 # Statuses of servers that do not understand a field of the request.
 _NOT_UNDERSTOOD: Final = frozenset({400, 415, 422, 501})
+# Servers have no code for a form of answer that they do not know.
 _NAMES_FORMAT: Final = re.compile(r"response_format|json[_ ]schema|structured[_ ]output", re.IGNORECASE)
 
 

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from calibrant.routing._base import FixedRouter
     from calibrant.routing._cascade import CascadeRouter
     from calibrant.routing._coherence import CoherenceMonitor, QualityGate
-    from calibrant.routing._protocol import Observation, Router, RoutingRequest
+    from calibrant.routing._protocol import Observation, Router, RouterTraits, RoutingRequest
     from calibrant.routing._reliability import EMARouter, ThompsonRouter
-    from calibrant.routing._settings import RoutingSettings
+    from calibrant.routing._settings import RoutingSettings, register_strategy
     from calibrant.routing._triage import TriageRouter
 else:
     __getattr__, __dir__ = lazy_names(
@@ -21,9 +21,9 @@ else:
             "._base": "FixedRouter",
             "._cascade": "CascadeRouter",
             "._coherence": "CoherenceMonitor QualityGate",
-            "._protocol": "Observation Router RoutingRequest",
+            "._protocol": "Observation Router RouterTraits RoutingRequest",
             "._reliability": "EMARouter ThompsonRouter",
-            "._settings": "RoutingSettings",
+            "._settings": "RoutingSettings register_strategy",
             "._triage": "TriageRouter",
         },
     )
@@ -37,8 +37,10 @@ __all__ = [
     "Observation",
     "QualityGate",
     "Router",
+    "RouterTraits",
     "RoutingRequest",
     "RoutingSettings",
     "ThompsonRouter",
     "TriageRouter",
+    "register_strategy",
 ]

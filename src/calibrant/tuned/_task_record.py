@@ -263,7 +263,8 @@ def _sections(record: _TaskRecord, place: Path) -> dict[str, Section]:
 
         sections["routing"] = checked_record(RoutingSettings, record.routing, place, _damage)
     if record.cascade is not None:
-        from calibrant.cascade._settings import ROUTED, CascadeSettings  # noqa: PLC0415 (few tasks have one)
+        from calibrant.cascade._models import ROUTED  # noqa: PLC0415 (few tasks have one)
+        from calibrant.cascade._settings import CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
         cascade = checked_record(CascadeSettings, record.cascade, place, _damage)
         members = {model.name for model in cascade.models}
@@ -296,7 +297,7 @@ def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
     cascade, routing = cascade_settings(task), routing_settings(task)
     models: list[Any] = [] if task.sections else [task.model]
     if cascade is not None:
-        from calibrant.cascade._settings import ROUTED  # noqa: PLC0415 (few tasks have one)
+        from calibrant.cascade._models import ROUTED  # noqa: PLC0415 (few tasks have one)
 
         models += [model for model in cascade.models if model.name != ROUTED]
     if routing is not None:
