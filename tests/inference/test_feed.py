@@ -11,7 +11,7 @@ import pytest
 from calibrant.core import Limits, Outcome, Prediction, ProviderError, RateLimitError, Stop
 from calibrant.core._predictor import Query
 from calibrant.inference import Classifier, RetryPolicy
-from calibrant.inference._loop import ask
+from calibrant.inference._base import ask
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ("cat", "dog")

@@ -13,7 +13,7 @@ import numpy as np
 from calibrant.assembly._foreign import read_looper
 from calibrant.cascade._cascade import Cascade
 from calibrant.cascade._methods import METHODS
-from calibrant.cascade._models import ROUTED, CascadeModel
+from calibrant.cascade._protocol import ROUTED, CascadeModel
 from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings
 from calibrant.core._completion import STAND_INS, Client
 from calibrant.core._errors import ConfigurationError

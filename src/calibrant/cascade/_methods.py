@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from calibrant.cascade._models import ROUTED, CascadeModel
-from calibrant.cascade._protocol import BaseMethod, ConfidenceMethod
+from calibrant.cascade._protocol import ROUTED, BaseMethod, CascadeModel, ConfidenceMethod
 from calibrant.cascade.methods._entailment import AutoMixEntailment
 from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
 from calibrant.cascade.methods._self_verify import SelfVerify

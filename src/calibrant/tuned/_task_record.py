@@ -19,8 +19,7 @@ from calibrant.core._rows import Columns
 from calibrant.core._sections import Section, describe_problem
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.inference._models import without_secrets
-from calibrant.inference._replaced import replaced_model
+from calibrant.inference._models import replaced_model, without_secrets
 from calibrant.runs._directory import BATCH, PREDICTIONS, RESULT
 from calibrant.runs._directory import MANIFEST as RUN
 
@@ -134,7 +133,7 @@ def read_run_settings(directory: Path) -> RunSettings | None:
 def with_model_alone(task: Task, model: str | None, *, api_base: str | None = None) -> Task:
     """Return the task with one other model, or with its model at another address; unchanged if both are None.
 
-    See `calibrant.inference._replaced.replaced_model` for the settings that stay.
+    See `calibrant.inference._models.replaced_model` for the settings that stay.
 
     Raises
     ------
@@ -263,7 +262,7 @@ def _sections(record: _TaskRecord, place: Path) -> dict[str, Section]:
 
         sections["routing"] = checked_record(RoutingSettings, record.routing, place, _damage)
     if record.cascade is not None:
-        from calibrant.cascade._models import ROUTED  # noqa: PLC0415 (few tasks have one)
+        from calibrant.cascade._protocol import ROUTED  # noqa: PLC0415 (few tasks have one)
         from calibrant.cascade._settings import CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
         cascade = checked_record(CascadeSettings, record.cascade, place, _damage)
@@ -297,7 +296,7 @@ def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
     cascade, routing = cascade_settings(task), routing_settings(task)
     models: list[Any] = [] if task.sections else [task.model]
     if cascade is not None:
-        from calibrant.cascade._models import ROUTED  # noqa: PLC0415 (few tasks have one)
+        from calibrant.cascade._protocol import ROUTED  # noqa: PLC0415 (few tasks have one)
 
         models += [model for model in cascade.models if model.name != ROUTED]
     if routing is not None:
