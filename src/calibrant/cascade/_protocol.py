@@ -47,6 +47,15 @@ class Answered:
         The model that answered.
     context : str or None
         The text that the answer should be grounded in, if any.
+
+    Examples
+    --------
+    >>> from calibrant import Classifier, Prediction
+    >>> from calibrant.cascade import Answered
+    >>> from calibrant.testing import FakeClient
+    >>> model = Classifier(model=FakeClient(["cat", "dog"], {}), labels=["cat", "dog"], field="category")
+    >>> Answered(question="It purrs.", prediction=Prediction(label="cat"), classifier=model).prediction.label
+    'cat'
     """
 
     question: str
@@ -71,6 +80,12 @@ class Assessment:
         Tokens and cost of the calls that were made to find out.
     attempts : int
         Those calls, retries included.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import Assessment
+    >>> Assessment(confidence=0.7, native=0.7).checked("a grade").confidence
+    0.7
     """
 
     confidence: float
@@ -99,6 +114,12 @@ class NoEvidence:
         Tokens and cost of the calls that were made in vain.
     attempts : int
         Those calls, retries included.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import Assessment
+    >>> Assessment(confidence=7.0, native=7.0).checked("a grade").reason
+    'expected a confidence in [0, 1] of a grade, got 7.0'
     """
 
     reason: str
@@ -172,6 +193,18 @@ class BaseMethod(ABC):
         Keys of the ``[cascade]`` section that it reads, such as ``context``.
     unit : str
         Its native unit in messages, such as ``a grade``.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import Assessment, BaseMethod
+    >>> class ShortAnswers(BaseMethod):
+    ...     name = "short_answers"
+    ...     unit = "a share of three letters"
+    ...     async def assess(self, answered):
+    ...         share = min(1.0, 3 / len(answered.prediction.label))
+    ...         return Assessment(confidence=share, native=share)
+    >>> ShortAnswers().default_threshold
+    0.7
     """
 
     name: ClassVar[str]

@@ -185,7 +185,7 @@ class LabelSet(Sequence[str]):
         return field
 
     def reading_settings(self) -> dict[str, Any]:
-        """Return what beside `labels` decides how an answer is read, as JSON values."""
+        """Return the settings of reading beside `labels`, as JSON values."""
         return {}
 
     def record(self) -> Any:  # noqa: ANN401

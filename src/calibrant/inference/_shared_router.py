@@ -93,7 +93,7 @@ class SharedRouter(WriteBehind):
 
     @property
     def traits(self) -> RouterTraits:
-        """What the strategy needs and does by itself."""
+        """Traits of the strategy."""
         return self._router.traits
 
     @property

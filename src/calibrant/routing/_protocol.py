@@ -49,7 +49,7 @@ class RoutingRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RouterTraits:
-    """What a strategy needs of the client that asks for it, and what it does by itself.
+    """Traits of a strategy: needs that its client serves, and work that it does itself.
 
     Attributes
     ----------
@@ -63,6 +63,12 @@ class RouterTraits:
         True if it orders by the embedding of a request.
     tries_all_first : bool, default False
         True if every provider has to be asked once before its order means anything, as it never explores.
+
+    Examples
+    --------
+    >>> from calibrant.routing import BanditRouter, FixedRouter
+    >>> BanditRouter.traits.needs_embedding, FixedRouter.traits.learns_order
+    (True, False)
     """
 
     learns_order: bool = True

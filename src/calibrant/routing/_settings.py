@@ -374,7 +374,7 @@ class RoutingSettings(Section):
 
     @property
     def traits(self) -> RouterTraits:
-        """What the effective strategy needs and does by itself."""
+        """Traits of the effective strategy."""
         return STRATEGIES[self.strategy].traits
 
     @property
