@@ -9,8 +9,12 @@ import threading
 import time
 from typing import Any
 
+import aiohttp
+import httpx
+import openai
 import pytest
 
+import requests
 from calibrant.clients._callable import CallableClient
 from calibrant.core import (
     Client,
@@ -43,12 +47,8 @@ class HttpError(Exception):
         )()
 
 
-class APITimeoutError(Exception):
-    """Has the name of an SDK's timeout error, without being a TimeoutError."""
-
-
-class ConnectError(Exception):
-    """Has the name of httpx's connection error."""
+class ConnectTimeoutError(Exception):
+    """Has a name of two kinds of failure, and is neither."""
 
 
 def test_satisfies_the_client_protocol() -> None:
@@ -156,9 +156,13 @@ def test_context_variables_reach_the_thread() -> None:
         (ValueError("no"), ProviderError, None, False),
         (StopIteration(), ProviderError, None, False),
         (TimeoutError("slow"), ProviderTimeoutError, None, True),
-        (APITimeoutError("slow"), ProviderTimeoutError, None, True),
+        (openai.APITimeoutError(httpx.Request("POST", "http://a")), ProviderTimeoutError, None, True),
+        (httpx.ReadTimeout("slow"), ProviderTimeoutError, None, True),
+        (requests.Timeout("slow"), ProviderTimeoutError, None, True),
         (ConnectionResetError("gone"), ProviderError, None, True),
-        (ConnectError("refused"), ProviderError, None, True),
+        (httpx.ConnectError("refused"), ProviderError, None, True),
+        (aiohttp.ServerDisconnectedError(), ProviderError, None, True),
+        (ConnectTimeoutError("of another kind"), ProviderError, None, False),
         (HttpError(409), ProviderError, 409, True),
         (HttpError(429, Retry_After="2.5"), RateLimitError, 429, True),
         (HttpError(504), ProviderTimeoutError, 504, True),

@@ -23,7 +23,7 @@ from calibrant.core import (
     Prediction,
     Task,
 )
-from calibrant.core._label_records import labels_from_record, labels_to_record
+from calibrant.core._label_records import labels_from_record
 from task_files import mistakes
 
 MULTI = 'name = "n"\nlabels = ["Bills", "Food", "Travel"]\nmulti_label = true\nprompt = "p"\n'
@@ -327,11 +327,11 @@ def test_tasks_in_python_check_their_rows() -> None:
 )
 def test_label_sets_survive_their_record(labels: LabelSet) -> None:
     """A label set read from its record equals the first one, with type, order, names and paths."""
-    record = json.loads(json.dumps(labels_to_record(labels)))
+    record = json.loads(json.dumps(labels.record()))
     again = labels_from_record(record)
     assert type(again) is type(labels)
     assert again == labels
-    assert labels_to_record(again) == record
+    assert again.record() == record
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,15 @@ import pytest
 from calibrant.core import ConfigurationError, StateError
 from calibrant.inference import _shared_router
 from calibrant.inference._shared_router import SharedRouter
-from calibrant.routing import BanditRouter, EMARouter, Observation, Router, RoutingRequest, ThompsonRouter
+from calibrant.routing import (
+    BanditRouter,
+    EMARouter,
+    Observation,
+    Router,
+    RouterTraits,
+    RoutingRequest,
+    ThompsonRouter,
+)
 from calibrant.routing._protocol import ProviderStanding
 from calibrant.store._router_state import RouterState
 
@@ -32,6 +40,7 @@ class AveragingRouter:
     """Router that counts calls and averages latencies in order; the quickest provider comes first."""
 
     strategy = "ema"
+    traits = RouterTraits()
 
     def __init__(self, providers: tuple[str, ...] = ("a", "b")) -> None:
         self.providers = providers

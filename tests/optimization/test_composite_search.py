@@ -61,7 +61,7 @@ def examples(prefix: str, count: int) -> tuple[Example, ...]:
 )
 def test_demonstrations_show_sets(field: str, answer: str, document: Any) -> None:
     """A prompt whose demonstrations hold sets is parsed back unchanged."""
-    form = PromptFormat([answer, '["Travel"]'], field=field, composite=TOPICS)
+    form = PromptFormat([answer, '["Travel"]'], field=field, label_set=TOPICS)
     parts = PromptParts(instruction="Which?", demonstrations=(Demonstration("text", answer),))
     shown = form.render(parts).rpartition("Answer: ")[2]
     assert json.loads(shown) == document
@@ -70,7 +70,7 @@ def test_demonstrations_show_sets(field: str, answer: str, document: Any) -> Non
 
 def test_demonstrations_show_fields_at_their_paths() -> None:
     """A demonstration of several fields has the JSON of their paths, and is read back."""
-    form = PromptFormat([HIGH], field="label", composite=FIELDS)
+    form = PromptFormat([HIGH], field="label", label_set=FIELDS)
     shown = form.render(PromptParts(instruction="", demonstrations=(Demonstration("t", HIGH),)))
     answer = shown.rpartition("Answer: ")[2]
     assert json.loads(answer) == {"results": [{"category": "Bills", "how": {"urgent": "high"}}]}

@@ -10,7 +10,7 @@ from calibrant.core import CompletionRequest, ProviderError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Provider, RoutedClient
 from calibrant.inference._embeddings import CachedEmbedder, CallableEmbedder
-from calibrant.routing import FixedRouter, Observation, RoutingRequest
+from calibrant.routing import FixedRouter, Observation, RouterTraits, RoutingRequest
 from calibrant.testing import fake_response
 
 LOOP = "the cat sat on " * 12
@@ -136,6 +136,7 @@ class Learner(FixedRouter):
     """A router with the declared order that learns, and records its calls."""
 
     strategy = "recording"
+    traits = RouterTraits()
 
     def __init__(self, providers: Sequence[str], **options: Any) -> None:
         super().__init__(providers, **options)
@@ -157,6 +158,7 @@ class Declared(Learner):
     """A router with the declared order that does not learn."""
 
     strategy = "none"
+    traits = RouterTraits(learns_order=False, keeps_state=False)
 
 
 def routed(*given: Any, kind: str = "learner", **options: Any) -> tuple[RoutedClient, Learner]:

@@ -33,9 +33,8 @@ from calibrant.adapters._rows import (
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._thresholds import ThresholdSuggestion
 from calibrant.core._completion import Client
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Predictor, Query, Stop
 from calibrant.core._records import Journal
@@ -174,7 +173,7 @@ class ConfidenceAdapter(ConfidenceGrader):
     ) -> None:
         check_calls(top_logprobs, max_litellm_workers, space)
         labels = labels_of(model, field_path, (response_schema, response_format), labels)
-        is_open = isinstance(labels, OpenLabels)
+        is_open = labels.is_open
         sampled = scoring if scoring == "sampled" else None
         refuse_open(labels, scoring=sampled, prior_correction=prior_correction)
         schema = {"type": "json_object"} if is_open else response_format
@@ -264,7 +263,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         self._observers = [part for part in (proposer, observer) if isinstance(part, EvaluationObserver)]
         prepare = getattr(proposer, "prepare", None)
         if prepare is not None:
-            known = self.labels if isinstance(self.labels, CompositeLabels) else self.labels.labels
+            known = self.labels if self.labels.holds_several else self.labels.labels
             prepare(labels=known, field=predictor.field)
 
     def close(self) -> None:
@@ -499,7 +498,7 @@ class ConfidenceAdapter(ConfidenceGrader):
     @property
     def response_format(self) -> Mapping[str, Any] | None:
         """JSON schema sent with the calls; None for a callable without a schema."""
-        return None if isinstance(self.predictor.labels, OpenLabels) else self.classifier.response_format
+        return None if self.predictor.labels.is_open else self.classifier.response_format
 
     @property
     def top_logprobs(self) -> int:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from calibrant.adapters._rows import ConfidenceDataInst
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._prediction import LogprobSpace, Prediction
@@ -107,7 +106,7 @@ def labels_of(
 
 def refuse_several(labels: LabelSet | None, remedy: str) -> None:
     """Refuse composite labels; `remedy` is the end of the error message."""
-    if isinstance(labels, CompositeLabels):
+    if labels is not None and labels.holds_several:
         raise ConfigurationError(
             f"Expected one label in an answer, got labels of which an answer holds several: {remedy}"
         )
@@ -116,7 +115,7 @@ def refuse_several(labels: LabelSet | None, remedy: str) -> None:
 def refuse_open(labels: LabelSet, **settings: object) -> None:
     """Refuse settings that need a closed label set, if the labels are open."""
     given = [f"{name}={value!r}" for name, value in settings.items() if value is not None]
-    if given and isinstance(labels, OpenLabels):
+    if given and labels.is_open:
         raise ConfigurationError(
             f"Expected a list of the labels with {given[0]}, got a callable without one: pass response_schema with an "
             "enum of the labels."
@@ -276,7 +275,7 @@ class ThresholdFinder:
 
     def _pairs(self, prediction: Prediction, answer: str) -> Iterator[tuple[float, bool]]:
         """Yield confidence and correctness of the answer, or of each graded part."""
-        if isinstance(self._labels, CompositeLabels):
+        if self._labels.holds_several:
             aspects = self._labels.aspects(prediction, answer)
             yield from (
                 (aspect.confidence, aspect.is_correct) for aspect in aspects if aspect.confidence is not None

@@ -12,9 +12,9 @@ from typing import Any, Final, NotRequired, Protocol, TypeAlias, TypedDict, runt
 from gepa.core.adapter import EvaluationBatch
 
 from calibrant.core._completion import Completion
-from calibrant.core._composite import CompositeLabels, unknown_answer
+from calibrant.core._composite import unknown_answer
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError
-from calibrant.core._labels import Aspect, LabelSet, OpenLabels
+from calibrant.core._labels import Aspect, LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
@@ -188,7 +188,7 @@ def checked_row(row: ConfidenceDataInst, labels: LabelSet) -> ConfidenceDataInst
             )
     checked_context(row.get("additional_context"), row)
     answer = labels.canonical(row["answer"])
-    if answer is None and isinstance(labels, OpenLabels):
+    if answer is None and labels.is_open:
         raise DataError(
             f"Expected a label as the answer, got blank text for the input {row['input']!r:.80}: correct the row."
         )
@@ -257,7 +257,7 @@ def over_all_labels(predictions: Sequence[Prediction], labels: LabelSet, field_p
     field_path : str
         JSON path of the label.
     """
-    if not isinstance(labels, OpenLabels):
+    if not labels.is_open:
         return list(predictions)
     spelled = [None if p.label is None else labels.canonical(p.label) for p in predictions]
     for known in dict.fromkeys(p.distribution.labels for p in predictions if p.distribution is not None):
@@ -266,7 +266,7 @@ def over_all_labels(predictions: Sequence[Prediction], labels: LabelSet, field_p
     return [_read_again(p, label, labels, field_path) for p, label in zip(predictions, spelled, strict=True)]
 
 
-def _read_again(prediction: Prediction, label: str | None, labels: OpenLabels, field_path: str) -> Prediction:
+def _read_again(prediction: Prediction, label: str | None, labels: LabelSet, field_path: str) -> Prediction:
     known = prediction.distribution
     if label is None or known is None or known.labels == labels.labels:
         return prediction
@@ -387,7 +387,7 @@ def _named_objectives(names: tuple[str, ...], labels: LabelSet) -> dict[str, Obj
             f"Expected objectives among {known}, got {', '.join(map(repr, unknown))}: "
             "pass a mapping of names to functions for your own."
         )
-    unfit = sorted(_OF_ONE_LABEL.intersection(names)) if isinstance(labels, CompositeLabels) else []
+    unfit = sorted(_OF_ONE_LABEL.intersection(names)) if labels.holds_several else []
     if unfit:
         fit = ", ".join(name for name in OBJECTIVES if name not in _OF_ONE_LABEL)
         raise ConfigurationError(
@@ -466,7 +466,7 @@ class ConfidenceGrader:
     ) -> str:
         """Return the feedback for reflection; see `build_feedback` and `build_composite_feedback`."""
         thresholds = {"high": self.high_confidence_threshold, "low": self.low_confidence_threshold}
-        if isinstance(self.labels, CompositeLabels):
+        if self.labels.holds_several:
             return build_composite_feedback(
                 prediction, answer, labels=self.labels, additional_context=context, **thresholds
             )

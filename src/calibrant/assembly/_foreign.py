@@ -13,7 +13,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 import pydantic
 
 from calibrant.assembly._sections import read_settings_file
-from calibrant.cascade._settings import HYBRID, LOOPER_KEYS, METHODS, CascadeSettings
+from calibrant.cascade._methods import METHODS
+from calibrant.cascade._settings import LOOPER_KEYS, CascadeSettings, methods_with
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._sections import Section, describe_problem, line_of, parse_toml
 from calibrant.routing._settings import (
@@ -137,7 +138,8 @@ def read_looper(path: str | Path) -> CascadeSettings:
     if "models" in values:
         values["models"] = list(_looper_models(values["models"], reader))
     method = values.get("confidence_method", "avg_logprob")
-    if method in METHODS and method != HYBRID and values.pop("hybrid_weights", None) is not None:
+    is_other = method in METHODS and method not in methods_with("hybrid_weights")
+    if is_other and values.pop("hybrid_weights", None) is not None:
         line = lines.line_of(reader.origin(("hybrid_weights",)))
         _LOG.warning("%s:%d: hybrid_weights are not used with confidence_method %r.", path, line, method)
     threshold = values.get("threshold")
@@ -207,6 +209,7 @@ def _llm_table(text: str, path: Path) -> dict[str, Any]:
     try:
         table = parse_toml(text, path).get("llm")
     except ConfigurationError as error:
+        # tomllib has one type of error, which holds nothing but words.
         if "overwrite" in str(error) and re.search(r"^\s*\[llm\.routing[.\]]", text, re.MULTILINE):
             place = str(error).partition(": ")[0]
             raise ConfigurationError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final
@@ -12,9 +12,9 @@ import numpy as np
 
 from calibrant.assembly._foreign import read_looper
 from calibrant.cascade._cascade import Cascade
-from calibrant.cascade._methods import method_named
-from calibrant.cascade._protocol import CascadeModel
-from calibrant.cascade._settings import ROUTED, CascadeModelSettings, CascadeSettings
+from calibrant.cascade._methods import METHODS
+from calibrant.cascade._protocol import ROUTED, CascadeModel
+from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings
 from calibrant.core._completion import STAND_INS, Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import user_path
@@ -29,20 +29,13 @@ from calibrant.inference._shared_router import SharedRouter
 from calibrant.inference.doctor._records import refuse_misleading, shared_abilities
 from calibrant.inference.routed._client import RoutedClient
 from calibrant.inference.routed._provider import Provider
-from calibrant.routing._bandit import BanditRouter
-from calibrant.routing._base import FixedRouter, TaskRouter
-from calibrant.routing._cascade import CascadeRouter
 from calibrant.routing._coherence import CoherenceMonitor, QualityGate
 from calibrant.routing._protocol import Router
-from calibrant.routing._reliability import EMARouter, ThompsonRouter
-from calibrant.routing._settings import RoutingProviderSettings, RoutingSettings, RoutingStrategy
-from calibrant.routing._triage import TriageRouter
+from calibrant.routing._settings import STRATEGIES, RoutingProviderSettings, RoutingSettings
 
 # Settings of a cascade that a looper's file cannot hold.
 _ROW_LIMITS: Final = ("max_escalations", "max_tokens", "max_cost", "deadline_seconds")
 _OF_THE_TASK: Final = (*_ROW_LIMITS, "context", "verify_last")
-_TOKEN_METHODS: Final = frozenset({"avg_logprob", "margin", "hybrid"})
-_LINUCB: Final = {"alpha", "dim", "cost_weight", "decay_factor"}
 # Options of a provider that its embeddings take, too: address and credentials.
 _ACCESS: Final = frozenset(
     {
@@ -83,44 +76,8 @@ def open_router(settings: RoutingSettings, *, rng: np.random.Generator | None = 
     ConfigurationError
         The strategy refuses a setting.
     """
-    kind, described = _STRATEGIES[settings.strategy]
-    router: Router = kind(settings.names, **described(settings), rng=rng)
+    router: Router = STRATEGIES[settings.strategy].from_settings(settings.model_dump(), rng=rng)
     return router
-
-
-# Factory of each strategy, and its arguments beside the providers' names.
-_STRATEGIES: Final[
-    Mapping[RoutingStrategy, tuple[type[Any], Callable[[RoutingSettings], dict[str, Any]]]]
-] = {
-    "none": (FixedRouter, lambda _: {}),
-    "ema": (
-        EMARouter,
-        lambda own: {"alpha": own.router_ema_alpha, "reorder_interval": own.router_reorder_interval},
-    ),
-    "thompson": (ThompsonRouter, lambda own: {"decay": own.thompson_decay}),
-    "task": (TaskRouter, lambda own: {"tasks": own.tasks}),
-    "cascade": (
-        CascadeRouter,
-        lambda own: own.cascade.model_dump(exclude={"judge_provider"}) | {"costs": _by_provider(own, "cost")},
-    ),
-    "triage": (
-        TriageRouter,
-        lambda own: {
-            "tiers": own.triage.tiers.model_dump(exclude_none=True) if own.triage else {},
-            "context_windows": _by_provider(own, "context_window"),
-        },
-    ),
-    "bandit": (
-        BanditRouter,
-        lambda own: own.bandit.model_dump(include=_LINUCB) | {"costs": _by_provider(own, "cost")},
-    ),
-}
-
-
-def _by_provider(settings: RoutingSettings, key: str) -> dict[str, Any] | None:
-    """Return the values of one setting by provider; None if no provider has it."""
-    found = {own.label: getattr(own, key) for own in settings.providers}
-    return {name: value for name, value in found.items() if value is not None} or None
 
 
 def open_routed_client(
@@ -251,7 +208,7 @@ def _embedder(settings: RoutingSettings, opened: ExitStack) -> CachedEmbedder | 
     provider = next((one for one in settings.providers if one.label == name), None)
     access = {} if provider is None else _provider_options(provider)
     bandit = settings.bandit
-    dim = bandit.dim if settings.strategy == "bandit" else _HASHED if name == "hashing" else 1
+    dim = bandit.dim if settings.traits.needs_embedding else _HASHED if name == "hashing" else 1
     embedder = open_embedder(
         name if provider is None else provider.embedding_model or provider.name,
         dim=dim,
@@ -309,7 +266,7 @@ def open_cascade(
     settings = resolved_cascade(section)
     with ExitStack() as opened:
         models = _open_models(task, settings, routing, opened)
-        method = method_named(settings.confidence_method, **_method_options(settings))
+        method = METHODS[settings.confidence_method].from_settings(settings.model_dump())
         opened.callback(method.close)
         cascade = Cascade(
             models,
@@ -367,23 +324,7 @@ def _with_tokens(model: CascadeModelSettings, settings: CascadeSettings) -> Casc
 
     An embedded model would otherwise score its labels, and there would be no token to read.
     """
-    reads_tokens = settings.confidence_method in _TOKEN_METHODS
+    reads_tokens = METHODS[settings.confidence_method].needs_tokens
     if not reads_tokens or model.scoring is not None:
         return model
     return model.model_copy(update={"scoring": "decode"})
-
-
-def _method_options(settings: CascadeSettings) -> dict[str, Any]:
-    """Return the options of the confidence method."""
-    method = settings.confidence_method
-    options: dict[str, Any] = {"token_filter": settings.token_filter} if method in _TOKEN_METHODS else {}
-    if settings.hybrid_weights is not None:
-        options |= settings.hybrid_weights.model_dump()
-    if method == "automix_entailment":
-        options |= {
-            "url": settings.verifier_server_url,
-            "timeout_seconds": settings.verifier_timeout_seconds,
-        }
-        if settings.threshold is not None:
-            options["threshold"] = settings.threshold
-    return options

@@ -253,7 +253,7 @@ def _doubled_keys(section: str, names: Iterable[str]) -> Iterator[Problem]:
 
 def _member_problems(settings: CascadeSettings, task: Task) -> Iterator[Problem]:
     """Yield problems of those models of a cascade that stand for the ``[routing]`` section."""
-    from calibrant.cascade._settings import ROUTED  # noqa: PLC0415 (as above)
+    from calibrant.cascade._protocol import ROUTED  # noqa: PLC0415 (as above)
 
     for number, member in enumerate(settings.models):
         if member.name != ROUTED:
@@ -271,7 +271,7 @@ def _routing_problems(settings: RoutingSettings, section: SectionTable, task: Ta
     """Yield problems of the routing: an unused section, ineffective and missing settings."""
     cascade = cascade_settings(task)
     if cascade is not None:
-        from calibrant.cascade._settings import ROUTED  # noqa: PLC0415 (as above)
+        from calibrant.cascade._protocol import ROUTED  # noqa: PLC0415 (as above)
 
         if ROUTED not in {member.name for member in cascade.models}:
             problem = f"expected one of the [[cascade.models]] to have name = {ROUTED!r}, got none: add it, or remove "

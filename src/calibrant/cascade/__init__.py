@@ -7,9 +7,11 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
     from calibrant.cascade._escalation import EscalationRule
+    from calibrant.cascade._methods import register_method
     from calibrant.cascade._protocol import (
         Answered,
         Assessment,
+        BaseMethod,
         Calibrator,
         CascadeModel,
         ConfidenceMethod,
@@ -63,6 +65,7 @@ __all__ = [
     "Assessment",
     "AutoMixEntailment",
     "AvgLogprob",
+    "BaseMethod",
     "Calibrator",
     "Cascade",
     "CascadeAction",
@@ -108,6 +111,7 @@ __all__ = [
     "ibc_lift",
     "plan_cascade",
     "plan_models",
+    "register_method",
     "routing_frontier",
     "union_baseline",
 ]

@@ -4,27 +4,64 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from calibrant.cascade._protocol import CascadeModel, ConfidenceMethod
-from calibrant.cascade._settings import ROUTED
+from calibrant.cascade._protocol import ROUTED, BaseMethod, CascadeModel, ConfidenceMethod
 from calibrant.cascade.methods._entailment import AutoMixEntailment
 from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
 from calibrant.cascade.methods._self_verify import SelfVerify
 from calibrant.core._completion import Client
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError
 from calibrant.core._prediction import LogprobSpace, Prediction
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._methods import Decoding
 from calibrant.inference.routed._client import RoutedClient
 
-METHODS: Final[Mapping[str, type[ConfidenceMethod]]] = {
+METHODS: Final[dict[str, type[BaseMethod]]] = {
     kind.name: kind for kind in (AvgLogprob, Margin, Hybrid, SelfVerify, AutoMixEntailment, LabelProbability)
 }
+"""Confidence methods by the name that ``confidence_method`` of a task file has for them."""
 
-METHOD_NAMES: Final = tuple(METHODS)
-"""Names that `method_named` knows."""
+_M = TypeVar("_M", bound=BaseMethod)
+
+
+def register_method(kind: type[_M]) -> type[_M]:
+    """Make a confidence method known to task files and to `Cascade`, under its `name`.
+
+    Parameters
+    ----------
+    kind : type
+        A subclass of `BaseMethod` with a `ConfidenceMethod`'s ``assess``. Its class method ``from_settings`` makes
+        one of a ``[cascade]`` section.
+
+    Returns
+    -------
+    type
+        `kind`, so that this is a class decorator.
+
+    Raises
+    ------
+    ConfigurationError
+        Another method has the name.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import BaseMethod, register_method
+    >>> class Gap(BaseMethod):
+    ...     name = "margin"
+    >>> try:
+    ...     register_method(Gap)
+    ... except ValueError as error:
+    ...     print(str(error).partition(", got ")[2])
+    'margin', which is that of Margin: name another one.
+    """
+    known = METHODS.setdefault(kind.name, kind)
+    if known is not kind:
+        raise ConfigurationError(
+            f"Expected a name of its own for the confidence method {kind.__qualname__}, got {kind.name!r}, which is "
+            f"that of {known.__qualname__}: name another one."
+        )
+    return kind
 
 
 def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
@@ -33,7 +70,7 @@ def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
     Parameters
     ----------
     name : str
-        One of `METHOD_NAMES`.
+        One of `METHODS`.
     **options
         Of the method's class.
 
@@ -43,9 +80,7 @@ def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
         The name is unknown, or the method does not take these options or needs others.
     """
     if name not in METHODS:
-        raise ConfigurationError(
-            f"Expected a confidence method among {', '.join(METHOD_NAMES)}, got {name!r}."
-        )
+        raise ConfigurationError(f"Expected a confidence method among {', '.join(METHODS)}, got {name!r}.")
     try:
         return METHODS[name](**options)
     except TypeError as error:
@@ -85,7 +120,7 @@ def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
             f"{model.label!r} scores its labels without writing one: give it scoring='decode' (without label "
             "codes), or take the method label_probability."
         )
-    if isinstance(classifier.labels, CompositeLabels) and getattr(method, "token_filter", "") == "label":
+    if classifier.labels.holds_several and getattr(method, "token_filter", "") == "label":
         raise ConfigurationError(
             f"Expected {method.name} with token_filter='all' where answers hold several labels, got 'label', which "
             "reads the tokens of one: set it, or take the method label_probability."
@@ -118,11 +153,18 @@ def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> 
                 "reports none: give it scoring='sampled' with the method label_probability, or take self_verify."
             )
         asks_for_arguments = getattr(method, "token_filter", "") == "tool_call_args"
-        if asks_for_arguments and '"arguments"' not in json.dumps(classifier.response_format):
+        if asks_for_arguments and not _has_key(classifier.response_format, "arguments"):
             raise ConfigurationError(
                 f"Expected {method.name} with another token_filter than 'tool_call_args', as the answers of "
                 f"{model.label!r} hold no arguments of a tool call: take token_filter='label'."
             )
+
+
+def _has_key(node: object, name: str) -> bool:
+    """Return True if a JSON value, or one inside it, is an object with this key."""
+    if isinstance(node, Mapping):
+        return name in node or any(_has_key(value, name) for value in node.values())
+    return isinstance(node, list | tuple) and any(_has_key(value, name) for value in node)
 
 
 def check_answer(classifier: Classifier, method: ConfidenceMethod, answer: Prediction) -> None:

@@ -7,9 +7,21 @@ import inspect
 import json
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeGuard, get_args, runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeGuard,
+    get_args,
+    runtime_checkable,
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +33,10 @@ from calibrant.inference._classifier import Classifier
 from calibrant.metrics._validation import check_number
 
 EscalationOrder: TypeAlias = Literal["small_to_large", "size", "declared", "cost", "automix"]
+
+ROUTED: Final = "routed"
+"""Name of the model of a cascade that stands for ``[routing]``."""
+
 _BILLIONS: Final = {"k": 1e-6, "m": 1e-3, "b": 1.0, "t": 1e3}
 # An exponent with its sign is how Python writes a small number.
 _SIZE: Final = re.compile(r"\s*((?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]\d+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
@@ -46,6 +62,15 @@ class Answered:
         The model that answered.
     context : str or None
         The text that the answer should be grounded in, if any.
+
+    Examples
+    --------
+    >>> from calibrant import Classifier, Prediction
+    >>> from calibrant.cascade import Answered
+    >>> from calibrant.testing import FakeClient
+    >>> model = Classifier(model=FakeClient(["cat", "dog"], {}), labels=["cat", "dog"], field="category")
+    >>> Answered(question="It purrs.", prediction=Prediction(label="cat"), classifier=model).prediction.label
+    'cat'
     """
 
     question: str
@@ -70,6 +95,12 @@ class Assessment:
         Tokens and cost of the calls that were made to find out.
     attempts : int
         Those calls, retries included.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import Assessment
+    >>> Assessment(confidence=0.7, native=0.7).checked("a grade").confidence
+    0.7
     """
 
     confidence: float
@@ -175,15 +206,51 @@ class ConfidenceMethod(Protocol):
         ...
 
 
-class BaseMethod:
-    """Base class of confidence methods that read no tokens and return values in [0, 1]."""
+class BaseMethod(ABC):
+    """Base class of confidence methods that read no tokens and return values in [0, 1].
+
+    Attributes
+    ----------
+    settings_keys : tuple of str
+        Keys of the ``[cascade]`` section that it reads, such as ``context``.
+    unit : str
+        Its native unit in messages, such as ``a grade``.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import Assessment, BaseMethod
+    >>> class ShortAnswers(BaseMethod):
+    ...     name = "short_answers"
+    ...     unit = "a share of three letters"
+    ...     async def assess(self, answered):
+    ...         share = min(1.0, 3 / len(answered.prediction.label))
+    ...         return Assessment(confidence=share, native=share)
+    >>> ShortAnswers().default_threshold
+    0.7
+    """
 
     name: ClassVar[str]
     default_threshold: float = 0.7
     top_logprobs: ClassVar[int] = 0
     needs_tokens: ClassVar[bool] = False
     makes_calls: ClassVar[bool] = False
+    settings_keys: ClassVar[tuple[str, ...]] = ()
     unit: ClassVar[str]
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:  # noqa: ARG003 (a method without options)
+        """Return the method of a ``[cascade]`` section.
+
+        Parameters
+        ----------
+        settings : mapping
+            The section's keys and values, of which the method reads its `settings_keys`.
+        """
+        return cls()
+
+    @abstractmethod
+    async def assess(self, answered: Answered) -> Assessment | NoEvidence:
+        """Return the confidence in the answer; `NoEvidence` after a failure."""
 
     def to_confidence(self, native: float) -> float:
         """Return the value unchanged, as it already is a confidence.
@@ -199,7 +266,7 @@ class BaseMethod:
         """Return the method's name; subclasses add their settings."""
         return {"method": self.name}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most methods hold nothing open)
         """Close nothing: the method holds nothing open."""
 
 

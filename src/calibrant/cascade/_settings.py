@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal
 
 import pydantic
+from pydantic_core import PydanticCustomError
 
+from calibrant.cascade._methods import METHODS
 from calibrant.core._sections import Amount, Count, Number, Section, Share, wrong
 from calibrant.core._settings import ModelSettings
 
-ROUTED: Final = "routed"
-"""Name of the model of a cascade that stands for ``[routing]``."""
-
-ENTAILMENT: Final = "automix_entailment"
-HYBRID: Final = "hybrid"
-_Method = Literal["avg_logprob", "margin", "hybrid", "self_verify", "automix_entailment", "label_probability"]
-METHODS: Final[tuple[str, ...]] = get_args(_Method)
-"""Values of ``confidence_method``."""
-VERIFYING_METHODS: Final = ("self_verify", ENTAILMENT)
-"""Confidence methods that are shown the context of an answer."""
 # Keys that make sense with some methods only.
-_METHODS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    "hybrid_weights": (HYBRID,),
-    "verifier_server_url": (ENTAILMENT,),
-    "verifier_timeout_seconds": (ENTAILMENT,),
-    "context": VERIFYING_METHODS,
-}
+_KEYS_OF_SOME: Final = ("hybrid_weights", "verifier_server_url", "verifier_timeout_seconds", "context")
 _SUM_TOLERANCE: Final = 1e-9
+
+
+def methods_with(key: str) -> tuple[str, ...]:
+    """Return the names of the confidence methods that read a key of the ``[cascade]`` section."""
+    return tuple(name for name, kind in METHODS.items() if key in kind.settings_keys)
+
+
+def _known_method(name: object) -> object:
+    if not isinstance(name, str) or name not in METHODS:
+        *names, last = map(repr, METHODS)
+        raise PydanticCustomError("method", f"Input should be {', '.join(names)} or {last}")
+    return name
+
+
+_Method = Annotated[str, pydantic.BeforeValidator(_known_method)]
 
 
 class HybridWeights(Section):
@@ -121,8 +122,8 @@ class CascadeSettings(Section):
     file : Path or None
         A YAML file that the looper's keys are read from instead; see `calibrant.assembly.read_looper`.
     confidence_method : str, default "avg_logprob"
-        ``avg_logprob``, ``margin``, ``hybrid``, ``self_verify``, ``automix_entailment`` or
-        ``label_probability``.
+        ``avg_logprob``, ``margin``, ``hybrid``, ``self_verify``, ``automix_entailment``,
+        ``label_probability`` or the name of a registered method.
     threshold : float or None
         Confidence in [0, 1] from which an answer is accepted; None takes the method's own.
     native_threshold : float or None
@@ -204,11 +205,11 @@ class CascadeSettings(Section):
             raise wrong("Input should not come beside threshold", "keep one of the two")
         return native
 
-    @pydantic.field_validator(*_METHODS_OF)
+    @pydantic.field_validator(*_KEYS_OF_SOME)
     @classmethod
     def _check_method(cls, value: object, info: pydantic.ValidationInfo) -> object:
-        field = info.field_name
-        methods = _METHODS_OF[str(info.field_name)]
+        field = str(info.field_name)
+        methods = methods_with(field)
         # A wrong method is a mistake of its own, and a looper's file may name another one beside a context.
         method = info.data.get("confidence_method")
         has_file = info.data.get("file") is not None
@@ -217,7 +218,7 @@ class CascadeSettings(Section):
                 f"Input should come with confidence_method = {' or '.join(map(repr, methods))}",
                 "set it, or leave it out",
             )
-        needed = field == "verifier_server_url" and (value or (method == ENTAILMENT and not has_file))
+        needed = field == "verifier_server_url" and (value or (method in methods and not has_file))
         if needed and not _is_service(str(value or "")):
             raise wrong(
                 "Input should be an address such as 'http://127.0.0.1:8889', without credentials, query or fragment",

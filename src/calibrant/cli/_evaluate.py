@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from calibrant.heads._head import Head
     from calibrant.inference._base import BasePredictor
 
-# Statuses of the client's fault, but those about the moment.
+# Statuses of the client's fault, but those about the moment. Saved rows hold a failure as words alone.
 _STATUS: Final = re.compile(r"\b4\d\d\b")
 _PASSING: Final = frozenset({408, 409, 425, 429})
 _ENGINES: Final = ("local", "ray")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from calibrant import evaluation
 from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import read_run_record
 from calibrant.core._labels import LabelSet
@@ -276,7 +275,7 @@ def baseline_lines(
     split : str
         Split of the evaluated rows, if they are the task's: no baseline learns from it.
     """
-    if result.directory is None or not result.metrics.complete or isinstance(task.labels, CompositeLabels):
+    if result.directory is None or not result.metrics.complete or task.labels.holds_several:
         return []
     sources = [
         source for name, source in task.sources.items() if file is not None or name not in {"test", split}

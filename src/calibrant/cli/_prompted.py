@@ -135,16 +135,18 @@ def with_context(task: Task, options: PromptedOptions) -> Task:
     if context is None and column is None:
         return task
     from calibrant.assembly._foreign import read_looper
-    from calibrant.cascade._settings import VERIFYING_METHODS  # other commands do without cascades
+    from calibrant.cascade._settings import methods_with  # other commands do without cascades
 
     settings = assembly.cascade_settings(task)
     looper = settings
     if settings is not None and settings.file is not None:
         looper = read_looper(settings.file)
     method = None if looper is None else looper.confidence_method
-    if settings is None or method not in VERIFYING_METHODS:
+    verifying = methods_with("context")
+    if settings is None or method not in verifying:
+        known = " or ".join(map(repr, verifying))
         raise ConfigurationError(
-            "Expected a task with a [cascade] whose confidence_method is 'self_verify' or 'automix_entailment' for "
+            f"Expected a task with a [cascade] whose confidence_method is {known} for "
             f"--context and --context-column, got {method or 'one model'!r}: leave them out."
         )
     if context is not None:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant import assembly, routing
 from calibrant.assembly._routing import default_router_state
 from calibrant.cli._tables import aligned, print_output
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._task import Task
-from calibrant.routing._settings import RoutingStrategy
+from calibrant.routing._settings import STRATEGIES
 
 if TYPE_CHECKING:
     from calibrant.cli._groups import Reset, RouterOptions, Stats
     from calibrant.store._router_state import RouterState
 
-_PARAMETERS: Final = ("alpha", "decay_factor")
 _KEPT_APART: Final = "default"  # scope of routers that name none
 _TITLES: Final = {
     "mean": "mean success",
@@ -96,10 +95,9 @@ def reset(options: Reset) -> None:
 
 def _place(options: RouterOptions) -> _Place:
     """Return the router state selected by the options."""
-    strategies = get_args(RoutingStrategy)
-    if options.strategy is not None and options.strategy not in strategies:
+    if options.strategy is not None and options.strategy not in STRATEGIES:
         raise ConfigurationError(
-            f"Expected --strategy to be one of {', '.join(strategies)}, got {options.strategy!r:.80}."
+            f"Expected --strategy to be one of {', '.join(STRATEGIES)}, got {options.strategy!r:.80}."
         )
     settings, state, scope = None, options.state, options.scope
     if options.task is not None:
@@ -147,10 +145,13 @@ def _estimates(state: RouterState, name: str, settings: routing.RoutingSettings 
     """
     try:
         stored = state.read(name) or {}
-        parameters = _parameters(name, stored, settings)
-        found = _blank(name, stored, alpha=parameters.get("alpha"))
-        if found is not None:
-            found.restore(stored)
+        kind = STRATEGIES.get(name, routing.FixedRouter)
+        is_own = settings is not None and settings.strategy == name
+        parameters = kind.parameters(stored, settings.model_dump() if settings and is_own else None)
+        names = _stored_providers(stored)
+        router = kind.for_snapshot(stored, names, parameters=parameters) if names else None
+        if router is not None:
+            router.restore(stored)
     except (StateError, ConfigurationError) as error:
         advice = f"`calibrant router reset --strategy {name}` begins anew"
         raise StateError(
@@ -158,43 +159,19 @@ def _estimates(state: RouterState, name: str, settings: routing.RoutingSettings 
         ) from error
     providers = [
         {"provider": one.provider, "observations": one.observations, **one.values}
-        for one in (() if found is None else found.standings())
+        for one in (() if router is None else router.standings())
     ]
     return {"providers": providers} | ({"parameters": parameters} if parameters else {})
 
 
-def _parameters(
-    name: str, stored: Mapping[str, Any], settings: routing.RoutingSettings | None
-) -> dict[str, float | None]:
-    """Return a bandit's learning parameters: the task's, or else those in the record."""
-    if name != "bandit":
-        return {}
-    if settings is not None and settings.strategy == "bandit":
-        return {key: getattr(settings.bandit, key) for key in _PARAMETERS}
-    values = {key: stored.get(key) for key in _PARAMETERS}
-    return {key: value if isinstance(value, float | int) else None for key, value in values.items()}
-
-
-def _blank(name: str, stored: Mapping[str, Any], *, alpha: float | None) -> routing.Router | None:
-    """Return a new strategy to load a record into; None if the record is empty."""
+def _stored_providers(stored: Mapping[str, Any]) -> list[str]:
+    """Return the names of the providers in a record, which are none if it is empty."""
     providers = stored.get("providers")
     if not stored or providers == {}:
-        return None
+        return []
     if not isinstance(providers, Mapping):
         raise StateError(f"Expected numbers by provider, got {providers!r:.80}.")
-    names = list(providers)
-    if name == "bandit":
-        return routing.BanditRouter(names, dim=stored.get("dim"), alpha=1.0 if alpha is None else alpha)  # type: ignore[arg-type]  # checked there
-    if name == "triage":
-        return routing.TriageRouter(names, tiers={"simple": names[0]})
-    kinds = {
-        "ema": routing.EMARouter,
-        "thompson": routing.ThompsonRouter,
-        "cascade": routing.CascadeRouter,
-    }
-    kind: Any = kinds.get(name, routing.FixedRouter)
-    found: routing.Router = kind(names)
-    return found
+    return list(providers)
 
 
 def _lines(record: Mapping[str, Any]) -> list[str]:

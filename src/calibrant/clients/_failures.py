@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import math
 import re
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -24,11 +24,48 @@ from calibrant.core._errors import (
 )
 from calibrant.core._reported import reported_mapping
 
+# Base classes of one kind of failure, by the module that defines them. A module that nobody has loaded has raised
+# nothing, and is not loaded for this.
+_RATE_LIMITS = {"openai": ("RateLimitError",), "anthropic": ("RateLimitError",)}
+_TIMEOUTS = {
+    "openai": ("APITimeoutError",),
+    "anthropic": ("APITimeoutError",),
+    "httpx": ("TimeoutException",),
+    "requests": ("Timeout",),
+    "urllib3.exceptions": ("TimeoutError",),
+    "botocore.exceptions": ("ConnectTimeoutError", "ReadTimeoutError"),
+}
+_TOO_LONG = {"litellm.exceptions": ("ContextWindowExceededError",)}
+_CONNECTIONS = {
+    "openai": ("APIConnectionError",),
+    "anthropic": ("APIConnectionError",),
+    "httpx": ("TransportError",),
+    "aiohttp": ("ClientConnectionError",),
+    "requests": ("ConnectionError",),
+    "urllib3.exceptions": ("NewConnectionError", "ProtocolError"),
+    "botocore.exceptions": ("ConnectionError",),
+}
+_REFUSALS = {
+    "litellm.exceptions": (
+        "ContentPolicyViolationError",
+        "RejectedRequestError",
+        "GuardrailRaisedException",
+        "BlockedPiiEntityError",
+    )
+}
+_UNSUPPORTED = {"litellm.exceptions": ("UnsupportedParamsError",)}
+_DENIED = {
+    "litellm.exceptions": ("AuthenticationError", "PermissionDeniedError"),
+    "openai": ("AuthenticationError", "PermissionDeniedError"),
+    "anthropic": ("AuthenticationError", "PermissionDeniedError"),
+}
+
 _STATUS = re.compile("[0-9]{3}")
-_OF_A_CONNECTION = re.compile(r"connect|\b(?:transporterror|clientoserror)\b")  # names of exceptions
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 _MESSAGE_LIMIT = 500
 _LONGEST_CHAIN = 10  # of exceptions; a library may close a circle
+# What follows is looked for in codes and messages: status 429 means both too many requests and no more credit, status
+# 400 anything, and servers that speak the same protocol give their code in the body, in the message, or not at all.
 _OUT_OF_CREDIT = ("insufficient_quota", "exceeded your current quota", "credit balance is too low")
 # Messages of status 400 for faults that most servers report with 401 or 404.
 _WRONG_SETUP = ("model_not_found", "invalid_api_key", "api key not valid")
@@ -38,20 +75,13 @@ _HINTS = {
     403: "Check what the API key may use.",
     404: "Check the model's name and the address.",
 }
-_REFUSALS = frozenset(
-    {
-        "ContentPolicyViolationError",
-        "RejectedRequestError",
-        "GuardrailRaisedException",
-        "BlockedPiiEntityError",
-    }
-)
 _BLOCKED = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
 # Statuses below 500 that are about the account, the address or the moment, not about the request.
 NOT_ABOUT_THE_REQUEST = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})
+# No server has a code for log-probabilities that it does not know.
 # Not as a key of JSON: a server that quotes the whole request does not complain about log-probabilities.
 _NAMES_LOGPROBS = re.compile(r"logprobs(?!\"\s*:)")
-# litellm's own messages for a missing key or library, often with status 500.
+# litellm's own messages for a missing key or library, often with status 500: it has no type for either.
 _NO_ACCESS = re.compile(
     r"missing (?:\w+ )?api[ _]key|missing credentials|unable to locate credentials|no module named"
     r"|api[ _]key\w* (?:client option must be set|is not set|is required)"
@@ -65,9 +95,9 @@ _NO_PARAMETER = "Leave out what the model does not accept: options={'temperature
 def translate(error: BaseException, *, provider: str, secrets: Iterable[object] = ()) -> ProviderError:
     """Translate an exception into a `ProviderError`.
 
-    HTTP status, ``Retry-After`` and the kind of failure (timeout, connection) are read from the
-    attributes and class names that openai, httpx, aiohttp, requests and litellm share, so a
-    callable may raise any of them.
+    HTTP status and ``Retry-After`` are read from the attributes that libraries share, the kind of failure (timeout,
+    connection) from the type: a callable may raise the exceptions of Python itself, openai, anthropic, httpx,
+    aiohttp, requests, urllib3, botocore and litellm, or its own with a status.
 
     Parameters
     ----------
@@ -82,14 +112,13 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         return error
     message = _message(error, secrets)
     status = status_of(error)
-    class_names = " ".join(cls.__name__.lower() for cls in type(error).__mro__)
-    if status == 429 or "ratelimit" in class_names:
+    if status == 429 or _is_one_of(error, _RATE_LIMITS):
         return _rate_limit(error, message, provider)
-    if status in {408, 504} or isinstance(error, asyncio.TimeoutError) or "timeout" in class_names:
+    if status in {408, 504} or isinstance(error, TimeoutError) or _is_one_of(error, _TIMEOUTS):
         return ProviderTimeoutError(message, provider=provider, status=status, retryable=True)
-    if "contextwindow" in class_names or "context_length_exceeded" in message_and_code(error):
+    if _is_one_of(error, _TOO_LONG) or "context_length_exceeded" in message_and_code(error):
         return ContextLengthError(message, provider=provider, status=status)
-    is_passing = _OF_A_CONNECTION.search(class_names) is not None
+    is_passing = isinstance(error, ConnectionError) or _is_one_of(error, _CONNECTIONS)
     if status is not None:
         is_passing = status in _RETRYABLE_STATUS or status >= 500
     failure = ProviderError(
@@ -103,6 +132,16 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
     )
     failure.connection_refused = _is_connection_refused(error)
     return failure
+
+
+def _is_one_of(error: BaseException, kinds: Mapping[str, Sequence[str]]) -> bool:
+    """Return True if the error is of one of these types, given by module and name."""
+    for module, names in kinds.items():
+        library = sys.modules.get(module)
+        types = [getattr(library, name, None) for name in names]
+        if isinstance(error, tuple(kind for kind in types if isinstance(kind, type))):
+            return True
+    return False
 
 
 def _is_connection_refused(error: BaseException) -> bool:
@@ -189,7 +228,7 @@ def _message(error: BaseException, secrets: Iterable[object]) -> str:
 
 def declined(error: Exception, found: ProviderError) -> bool:
     """Return whether the provider's content policy blocked the call."""
-    if type(error).__name__ in _REFUSALS:
+    if _is_one_of(error, _REFUSALS):
         return True
     return found.status == 400 and any(word in message_and_code(error) for word in _BLOCKED)
 
@@ -208,11 +247,12 @@ def advised(error: Exception, found: ProviderError) -> ProviderError:
     """
     message = str(found)
     # Whatever the text: no call was made.
-    refused_by_litellm = type(error).__name__ == "UnsupportedParamsError"
+    refused_by_litellm = _is_one_of(error, _UNSUPPORTED)
     if _NAMES_LOGPROBS.search(message):
         if type(found) is ProviderError and not found.retryable:
             return LogprobsUnsupportedError(_error_words(found), provider=found.provider, status=found.status)
         return _with_hint(found, LogprobsUnsupportedError.remedy(), systemic=not found.retryable)
+    # Servers refuse a parameter with status 400 and words alone.
     if refused_by_litellm or "nsupported" in message:
         return _with_hint(found, _NO_PARAMETER, systemic=refused_by_litellm)
     return found
@@ -223,8 +263,7 @@ def without_access(error: Exception, found: ProviderError) -> ProviderError:
 
     litellm reports a missing key as a server error with status 500, which would be retried.
     """
-    denied = type(error).__name__ in {"AuthenticationError", "PermissionDeniedError"}
-    if not denied and _NO_ACCESS.search(str(found)) is None:
+    if not _is_one_of(error, _DENIED) and _NO_ACCESS.search(str(found)) is None:
         return found
     return _with_hint(found, None if found.systemic else _CHECK_ACCESS, systemic=True)
 

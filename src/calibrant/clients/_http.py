@@ -42,6 +42,7 @@ _IDLE_SECONDS: Final = 4.0
 _SECONDS_TO_CLOSE: Final = 5.0
 _SHOWN: Final = 2000
 _ABSENT: Final = frozenset({404, 405, 501})
+# Servers refuse what is too long with status 400, 413 or 422 and words alone; OpenAI adds a code.
 _TOO_LONG: Final = (
     "exceed_context_size",
     "context_length_exceeded",
@@ -50,11 +51,6 @@ _TOO_LONG: Final = (
     "available context size",
 )
 _T = TypeVar("_T")
-# aiohttp's exceptions for broken answers; the status of the second is made up, as the answer is no HTTP.
-_BROKEN_ANSWERS: Final = {
-    "ClientPayloadError": "The answer broke off: ",
-    "ClientResponseError": "The answer is broken: ",
-}
 _SHORTEN: Final = "Shorten the text or the prompt, or serve the model with a longer context."
 
 
@@ -350,10 +346,15 @@ class JsonHttp:
                 provider=self.provider,
                 retryable=True,
             )
+        import aiohttp  # noqa: PLC0415 (loaded by whoever made the call)
+
         failure = translate(error, provider=self.provider, secrets=self._secrets)
-        kind = type(error).__name__
-        begins = _BROKEN_ANSWERS.get(kind, "")
-        if begins or "Certificate" in kind:
+        begins = ""
+        if isinstance(error, aiohttp.ClientPayloadError):
+            begins = "The answer broke off: "
+        elif type(error) is aiohttp.ClientResponseError:  # its status is made up, as the answer is no HTTP
+            begins = "The answer is broken: "
+        if begins or isinstance(error, aiohttp.ClientConnectorCertificateError):
             message = begins + str(failure).removeprefix(f"{self.provider}: ")
             return ProviderError(message, provider=self.provider, retryable=bool(begins))
         return failure

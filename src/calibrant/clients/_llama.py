@@ -346,6 +346,7 @@ def engine_module() -> ModuleType:
         with _patient_threads():
             import xllamacpp  # noqa: PLC0415 (an extra)
     except ImportError as error:
+        # The loader of shared libraries gives nothing but words.
         missing = _LIBRARY_COMMAND if "libgomp" in str(error) else install_command("local")
         msg = f"The embedded engine cannot be imported ({error}). Run: {missing}"
         raise ConfigurationError(msg) from error

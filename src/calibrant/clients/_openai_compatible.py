@@ -331,6 +331,7 @@ _HINT: Final = "Try again, or scoring='decode'."
 # A bias that makes llama.cpp generate a quote. The generated token is of no interest, but where it ends the turn or
 # is part of a character, the server holds back the log-probabilities with it. Those are reported before any bias.
 _WRITABLE: Final = [['"', 100.0]]
+# The most alternatives that a server reports stand in its refusal alone, in words.
 _MAXIMUM = re.compile(
     r"(?:\bmax[a-z_]*|at most|up to|no more than|less than or equal to|<=)(?:\s+[a-z_]+){0,3}?[\s:=(]*(\d{1,9})(?!\d)"
 )

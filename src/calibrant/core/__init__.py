@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         ModelSettings,
         ScoringSettings,
     )
-    from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
+    from calibrant.core._structures import HierarchicalLabels, OrdinalLabels, register_labels
     from calibrant.core._task import Task
     from calibrant.core._text_files import CsvFormat
 else:
@@ -116,4 +116,5 @@ __all__ = [
     "Usage",
     "Verdict",
     "read_examples",
+    "register_labels",
 ]

@@ -6,11 +6,20 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, Final
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import Aspect, LabelSet
 from calibrant.core._prediction import Part, Prediction
+from calibrant.core._schema import (
+    array_path,
+    enum_node,
+    merged_nodes,
+    merged_values,
+    parse_path,
+    placed_value,
+)
 
 _SHOWN: Final = 8  # labels in a message
 _REMEDY: Final = "correct the row or add the label"
@@ -26,6 +35,8 @@ class CompositeLabels(LabelSet, ABC):
     A whole answer is spelled as one JSON text, which `canonical` brings into its only form, so that it compares,
     is stored and is counted like a label. As a sequence it holds one name for every decision that an answer can make.
     """
+
+    holds_several = True
 
     @property
     @abstractmethod
@@ -47,6 +58,18 @@ class CompositeLabels(LabelSet, ABC):
     @abstractmethod
     def decisions(self, answer: str) -> frozenset[str]:
         """Return the labels that a canonical answer assigns, as names such as ``field=label``."""
+
+    @abstractmethod
+    def document(self, value: Any, field: str) -> Any:  # noqa: ANN401
+        """Return the smallest JSON document that holds an answer where the model writes it."""
+
+    @abstractmethod
+    def schema(self, field: str) -> dict[str, Any]:
+        """Return the JSON schema of the documents that hold a legal answer and nothing else."""
+
+    def json_value(self, answer: str) -> Any:  # noqa: ANN401
+        """Return a canonical answer as a JSON object or array."""
+        return json.loads(answer)
 
     @abstractmethod
     def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
@@ -108,12 +131,17 @@ class Field:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", LabelSet.of(self.labels))
-        if isinstance(self.labels, CompositeLabels):
+        if self.labels.holds_several:
             raise ConfigurationError(
                 f"Expected one label in the field {self.name!r}, got composite answers: make fields of its parts."
             )
         if self.path is None:
             object.__setattr__(self, "path", self.name)
+
+    @property
+    def place(self) -> str:
+        """JSON path of the label; `name` where none was given."""
+        return self.path or self.name
 
 
 @dataclass(frozen=True)
@@ -210,6 +238,38 @@ class FieldLabels(CompositeLabels):
         """Return ``field=label`` for every field."""
         return frozenset(f"{name}={label}" for name, label in self.values(answer).items())
 
+    def document(self, value: Any, field: str) -> Any:  # noqa: ANN401, ARG002 (fields have paths of their own)
+        """Return the document that holds the label of each field that `value`, a mapping, names."""
+        placed = [
+            placed_value(parse_path(own.place), value[own.name]) for own in self.fields if own.name in value
+        ]
+        return reduce(merged_values, placed, None)
+
+    def schema(self, field: str) -> dict[str, Any]:  # noqa: ARG002
+        """Return the schema with an enum at the path of every field."""
+        first, *others = self.fields
+        root = enum_node(first.labels, parse_path(first.place))
+        for own in others:
+            node = enum_node(own.labels, parse_path(own.place))
+            root = merged_nodes(root, node, own.place)
+        return root
+
+    def lead_path(self, field: str) -> str:  # noqa: ARG002
+        """Return the path of the first field."""
+        return self.fields[0].place
+
+    def reading_settings(self) -> dict[str, Any]:
+        """Return name, path and labels of each field."""
+        return {"fields": [[own.name, own.path, list(own.labels.labels)] for own in self.fields]}
+
+    def record(self) -> Any:  # noqa: ANN401
+        """Return an object with the key ``fields``."""
+        return {
+            "fields": [
+                {"name": own.name, "labels": own.labels.record(), "path": own.path} for own in self.fields
+            ]
+        }
+
 
 class MultiLabels(CompositeLabels):
     """Label set of answers that hold any number of its labels, also zero.
@@ -237,6 +297,7 @@ class MultiLabels(CompositeLabels):
     """
 
     structure = "multi_label"
+    is_set = True
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -286,6 +347,29 @@ class MultiLabels(CompositeLabels):
         """Return the labels in a canonical answer."""
         return frozenset(json.loads(answer))
 
+    def document(self, value: Any, field: str) -> Any:  # noqa: ANN401
+        """Return the document that holds an array of labels, in the order of `value`, a sequence."""
+        array, inside = array_path(field)
+        return placed_value(array, [placed_value(inside, label) for label in value])
+
+    def schema(self, field: str) -> dict[str, Any]:
+        """Return the schema with an array of enums."""
+        array, inside = array_path(field)
+        return enum_node(self.labels, (*array, 0, *inside))
+
+    def lead_path(self, field: str) -> str:
+        """Return the path of the array."""
+        array, mark, _ = field.rpartition("[]")
+        return array if mark else field
+
+    def reading_settings(self) -> dict[str, Any]:
+        """Return that an answer holds any number of labels."""
+        return {"several": True}
+
+    def record(self) -> Any:  # noqa: ANN401
+        """Return an object with the key ``multi_label``."""
+        return {"multi_label": True, "labels": list(self.labels)}
+
     def _graded_parts(self, predicted: Mapping[str, str], expected: Mapping[str, str]) -> Sequence[str]:
         # As in the Jaccard index: that hundreds of labels are rightly left out would drown everything else.
         named = tuple(label for label in self if YES in (predicted[label], expected[label]))
@@ -319,7 +403,7 @@ def unknown_answer(answer: str, labels: LabelSet) -> str:
     labels : LabelSet
         The legal answers.
     """
-    if not isinstance(labels, CompositeLabels):
+    if not isinstance(labels, CompositeLabels):  # `problems` reads the JSON of several labels
         n, names = len(labels), _names(labels)
         return (
             f"answer {answer!r:.80} is not one of the {n} labels ({names}): correct the row or add the label."

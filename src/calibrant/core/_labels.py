@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, overload
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._schema import enum_node, parse_path, placed_value
 
 if TYPE_CHECKING:
     from calibrant.core._prediction import LabelDistribution
+
+_LABEL: Final = "label"
 
 
 def normalise_label(text: str) -> str:
@@ -75,6 +78,19 @@ class LabelSet(Sequence[str]):
     labels : sequence of str
         The labels, in the order every array over labels follows.
 
+    Attributes
+    ----------
+    structure : str
+        Name of the kind of labels, as in task files and records; ``flat`` has no relation between labels.
+    is_open : bool
+        True if labels are learned as they come.
+    holds_several : bool
+        True if an answer holds several labels, and is spelled as JSON text.
+    is_set : bool
+        True if an answer is a set of the labels, of any size.
+    takes_separator : bool
+        True if labels are divided at a separator, the second argument.
+
     Raises
     ------
     ConfigurationError
@@ -89,6 +105,10 @@ class LabelSet(Sequence[str]):
     """
 
     structure: ClassVar[str] = "flat"
+    is_open: ClassVar[bool] = False
+    holds_several: ClassVar[bool] = False
+    is_set: ClassVar[bool] = False
+    takes_separator: ClassVar[bool] = False
     labels: tuple[str, ...]
     _canonical: dict[str, str] = field(init=False, repr=False, compare=False)
 
@@ -104,9 +124,81 @@ class LabelSet(Sequence[str]):
         """Return `labels` as a label set; a label set is returned unchanged."""
         return labels if isinstance(labels, LabelSet) else cls(labels)
 
+    @property
+    def is_plain(self) -> bool:
+        """True if an answer is one of the labels, and right or wrong."""
+        return self.structure == LabelSet.structure
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts of an answer, in order: here the label alone."""
+        return (_LABEL,)
+
     def canonical(self, text: str) -> str | None:
         """Return the label that equals `text` up to case and surrounding space, or None."""
         return self._canonical.get(normalise_label(text))
+
+    def values(self, answer: str) -> dict[str, str]:
+        """Return the value of each part of a canonical answer, by part name and in order."""
+        return {_LABEL: answer}
+
+    def answer_of(self, values: Mapping[str, str]) -> str:
+        """Return the canonical answer with these part values; inverse of `values`."""
+        return values[_LABEL]
+
+    def labels_of(self, part: str) -> LabelSet:  # noqa: ARG002 (there is one)
+        """Return the legal values of a part."""
+        return self
+
+    def decisions(self, answer: str) -> frozenset[str]:
+        """Return the labels that a canonical answer assigns: here the answer."""
+        return frozenset([answer])
+
+    def json_value(self, answer: str) -> Any:  # noqa: ANN401
+        """Return a canonical answer as a JSON value: here a text."""
+        return answer
+
+    def document(self, value: Any, field: str) -> Any:  # noqa: ANN401
+        """Return the smallest JSON document that holds an answer where the model writes it.
+
+        Parameters
+        ----------
+        value : str, mapping or sequence
+            The answer as `json_value` returns it; its labels may be other texts.
+        field : str
+            JSON path of the label.
+        """
+        return placed_value(parse_path(field), value)
+
+    def schema(self, field: str) -> dict[str, Any]:
+        """Return the JSON schema of the documents that hold a legal answer and nothing else.
+
+        Raises
+        ------
+        ConfigurationError
+            A path is malformed, or two contradict each other.
+        """
+        return enum_node(self.labels, parse_path(field))
+
+    def lead_path(self, field: str) -> str:
+        """Return the JSON path of the first value that every document of an answer holds."""
+        return field
+
+    def reading_settings(self) -> dict[str, Any]:
+        """Return the settings of reading beside `labels`, as JSON values."""
+        return {}
+
+    def record(self) -> Any:  # noqa: ANN401
+        """Return the label set as JSON values: a list of plain labels, else an object that names the structure."""
+        names = list(self.labels)
+        return names if self.is_plain else {"structure": self.structure, "labels": names}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> LabelSet | None:
+        """Return the label set of an object written by `record`; None if its keys are others."""
+        if set(record) != {"structure", "labels"}:
+            return None
+        return cls(record["labels"])
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
         """Return the graded aspects of an answer with their confidence: here only the label.
@@ -120,7 +212,7 @@ class LabelSet(Sequence[str]):
         """
         return (
             Aspect(
-                name="label",
+                name=_LABEL,
                 predicted=prediction.label or "",
                 expected=answer,
                 confidence=prediction.confidence,
@@ -161,6 +253,11 @@ class LabelSet(Sequence[str]):
         return label in self.labels
 
 
+def as_label_set(labels: Iterable[str] | None) -> LabelSet:
+    """Return a label set as it is; an open one in place of names, or of None."""
+    return labels if isinstance(labels, LabelSet) else OpenLabels()
+
+
 class OpenLabels(LabelSet):
     """Label set that grows: every non-blank text passed to `canonical` becomes a label.
 
@@ -177,6 +274,7 @@ class OpenLabels(LabelSet):
     """
 
     structure: ClassVar[str] = "open"
+    is_open: ClassVar[bool] = True
 
     def __init__(self) -> None:
         object.__setattr__(self, "_canonical", {})

@@ -1,4 +1,4 @@
-"""Reader of JSON schemas: the values that a schema allows at each path.
+"""JSON paths, documents and schemas of answers, and the reader of a schema: the values it allows at each path.
 
 ``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``enum`` and ``const`` are understood at every
 level. Labels that a schema allows, and text that it leaves open, are read through a `SchemaNode` alone.
@@ -7,19 +7,117 @@ level. Labels that a schema allows, and text that it leaves open, are read throu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Self
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._reported import reported_mapping
 
+FieldPath = tuple[str | int, ...]
+
 _Node = dict[str, Any]
+_PATH_PART: Final = re.compile(r"([^.\[\]]*)((?:\[\d*\])*)")
+_INDEX: Final = re.compile(r"\[(\d*)\]")
 _MAX_DEPTH: Final = 64
 _CHOICES: Final = ("anyOf", "oneOf")
 # Under the first keys are values, which may look like schemas; under the second, schemas by name.
 _NOT_SCHEMAS: Final = frozenset({"enum", "const", "default", "examples"})
 _BY_NAME: Final = frozenset({"properties", "$defs", "definitions"})
+
+
+@lru_cache(maxsize=512)
+def parse_path(field_path: str) -> FieldPath:
+    """Split `field_path` into keys and array positions; ``[]`` is the first element.
+
+    Raises
+    ------
+    ConfigurationError
+        The path is empty or malformed.
+    """
+    parts: list[str | int] = []
+    for number, part in enumerate(field_path.split(".")):
+        match = _PATH_PART.fullmatch(part)
+        # Only the root may be an array without a name: `[].category`, never `results.[]`.
+        if match is None or not part or (not match[1] and number):
+            raise ConfigurationError(
+                f"Expected a field path such as 'category', 'result.category' or 'results[].category', "
+                f"got {field_path!r}: name the keys, separated by dots."
+            )
+        if match[1]:
+            parts.append(match[1])
+        parts.extend(int(index or 0) for index in _INDEX.findall(match[2]))
+    return tuple(parts)
+
+
+def array_path(field_path: str) -> tuple[FieldPath, FieldPath]:
+    """Return the path of an array of labels, and the path of the label inside each element.
+
+    The last ``[]`` stands for all elements; without one `field_path` is that of the array, whose elements are labels.
+
+    Raises
+    ------
+    ConfigurationError
+        The path is malformed.
+    """
+    whole = parse_path(field_path)
+    array, mark, inside = field_path.rpartition("[]")
+    if not mark:
+        return whole, ()
+    return (parse_path(array) if array else ()), (parse_path(inside.removeprefix(".")) if inside else ())
+
+
+def element_path(field_path: str, index: int) -> str:
+    """Return the path of the label in one element of an array of labels."""
+    array, mark, inside = field_path.rpartition("[]")
+    return f"{array}[{index}]{inside}" if mark else f"{field_path}[{index}]"
+
+
+def enum_node(labels: Iterable[str], path: FieldPath) -> dict[str, Any]:
+    """Return the schema of an answer that holds one of `labels` at `path`, and nothing else."""
+    node: _Node = {"type": "string", "enum": list(labels)}
+    for part in reversed(path):
+        if isinstance(part, int):
+            node = {"type": "array", "items": node}
+        else:
+            closed = {"required": [part], "additionalProperties": False}
+            node = {"type": "object", "properties": {part: node}, **closed}
+    return node
+
+
+def merged_nodes(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """Merge the schemas of two fields into one; error messages name `path`, that of the second."""
+    kind = one["type"]
+    if kind == "string" or kind != other["type"]:
+        raise ConfigurationError(
+            f"Expected fields whose paths fit into one answer, got {path!r}, where another field's path says "
+            f"otherwise what is there ({kind} and {other['type']}): give one of them another path."
+        )
+    if kind == "array":
+        return {**one, "items": merged_nodes(one["items"], other["items"], path)}
+    properties = dict(one["properties"])
+    for name, node in other["properties"].items():
+        properties[name] = merged_nodes(properties[name], node, path) if name in properties else node
+    return {**one, "properties": properties}  # `as_response_format` makes all of them required
+
+
+def merged_values(one: Any, other: Any) -> Any:  # noqa: ANN401  (JSON)
+    """Merge two JSON values recursively."""
+    if isinstance(one, list) and isinstance(other, list):
+        return [merged_values(one[0], other[0])]
+    if isinstance(one, dict) and isinstance(other, dict):
+        shared = {name: merged_values(one[name], other[name]) for name in one.keys() & other.keys()}
+        return {**one, **other, **shared}
+    return other
+
+
+def placed_value(path: FieldPath, value: Any) -> Any:  # noqa: ANN401  (JSON)
+    """Return the smallest JSON value that holds `value` at a path."""
+    for part in reversed(path):
+        value = [value] if isinstance(part, int) else {part: value}
+    return value
 
 
 def plain_schema(schema: object) -> dict[str, Any]:

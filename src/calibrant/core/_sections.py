@@ -99,6 +99,7 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
+        # Python 3.11 gives the line in the message alone.
         place = re.search(r"at line (\d+)", str(error))
         line = int(place[1]) if place else text.count("\n") + 1
         raise ConfigurationError(f"{path}:{line}: not valid TOML: {error}.") from error

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from calibrant.core._prediction import LabelDistribution, Prediction
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
-Structure: TypeAlias = Literal["flat", "ordinal", "hierarchical"]
 
 SEPARATOR: Final = "/"
 _ANSWERS: Final = ("no", "yes")
@@ -141,6 +139,7 @@ class HierarchicalLabels(LabelSet):
     """
 
     structure: ClassVar[str] = "hierarchical"
+    takes_separator: ClassVar[bool] = True
     separator: str = SEPARATOR
 
     def __init__(self, labels: Sequence[str], separator: str = SEPARATOR) -> None:
@@ -177,6 +176,17 @@ class HierarchicalLabels(LabelSet):
     def path(self, label: str) -> tuple[str, ...]:
         """Return the levels of a label, the outermost first."""
         return tuple(level.strip() for level in label.split(self.separator))
+
+    def record(self) -> Any:  # noqa: ANN401
+        """Return an object with the keys ``structure``, ``separator`` and ``labels``."""
+        return {"structure": self.structure, "separator": self.separator, "labels": list(self.labels)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> LabelSet | None:
+        """Return the labels of an object with these keys; None if it has others."""
+        if set(record) != {"structure", "separator", "labels"}:
+            return None
+        return cls(record["labels"], record["separator"])
 
     @cached_property
     def depth(self) -> int:
@@ -291,6 +301,56 @@ def _marginal_distribution(
     )
 
 
+STRUCTURES: Final[dict[str, type[LabelSet]]] = {
+    kind.structure: kind for kind in (LabelSet, OrdinalLabels, HierarchicalLabels)
+}
+"""Kinds of labels that task files and records name, by their `structure`."""
+
+
+def register_labels(kind: type[LabelSet]) -> type[LabelSet]:
+    """Make a kind of labels known to task files and saved records, under the name in its `structure`.
+
+    Parameters
+    ----------
+    kind : type
+        A subclass of `LabelSet` that is built from its labels. A task file names it with ``structure``.
+
+    Returns
+    -------
+    type
+        `kind`, so that this is a class decorator.
+
+    Raises
+    ------
+    ConfigurationError
+        Another kind has the name.
+
+    Examples
+    --------
+    >>> from calibrant.core import LabelSet, register_labels
+    >>> class Seasons(LabelSet):
+    ...     structure = "ordinal"
+    >>> try:
+    ...     register_labels(Seasons)
+    ... except ValueError as error:
+    ...     print(str(error).partition(", got ")[2])
+    'ordinal', which is that of OrdinalLabels: name another one.
+    """
+    known = STRUCTURES.setdefault(kind.structure, kind)
+    if known is not kind:
+        raise ConfigurationError(
+            f"Expected a structure of its own for {kind.__qualname__}, got {kind.structure!r}, which is that of "
+            f"{known.__qualname__}: name another one."
+        )
+    return kind
+
+
+def structure_names() -> str:
+    """Return the registered structures as words, such as ``'flat', 'ordinal' or 'hierarchical'``."""
+    *names, last = map(repr, STRUCTURES)
+    return f"{', '.join(names)} or {last}"
+
+
 def structured_labels(
     labels: Sequence[str], *, structure: str = "flat", separator: str | None = None
 ) -> LabelSet:
@@ -300,8 +360,8 @@ def structured_labels(
     ----------
     labels : sequence of str
         The labels; from lowest to highest where they are ordinal.
-    structure : {"flat", "ordinal", "hierarchical"}, default "flat"
-        What relation they stand in.
+    structure : str, default "flat"
+        What relation they stand in: ``flat``, ``ordinal``, ``hierarchical`` or a registered one.
     separator : str, optional
         What stands between the levels of hierarchical labels, ``/`` by default; refused elsewhere.
 
@@ -310,16 +370,11 @@ def structured_labels(
     ConfigurationError
         The structure is unknown, or does not fit the labels.
     """
-    if structure == "hierarchical":
-        return HierarchicalLabels(labels, SEPARATOR if separator is None else separator)
-    if separator is not None:
+    kind = STRUCTURES.get(structure)
+    if separator is not None and (kind is None or not kind.takes_separator):
         raise ConfigurationError(
             f"Expected a separator only for hierarchical labels, got {separator!r} for {structure} ones: leave it out."
         )
-    if structure == "ordinal":
-        return OrdinalLabels(labels)
-    if structure == "flat":
-        return LabelSet(labels)
-    raise ConfigurationError(
-        f"Expected structure 'flat', 'ordinal' or 'hierarchical', got {structure!r:.80}."
-    )
+    if kind is None:
+        raise ConfigurationError(f"Expected structure {structure_names()}, got {structure!r:.80}.")
+    return kind(labels) if separator is None else kind(labels, separator)  # type: ignore[call-arg]  # it takes one

@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import pydantic
+from pydantic_core import PydanticCustomError
 
 from calibrant.core._composite import Field, FieldLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
@@ -34,7 +35,7 @@ from calibrant.core._settings import (
     ModelSettings,
     ScoringSettings,
 )
-from calibrant.core._structures import Structure, structured_labels
+from calibrant.core._structures import STRUCTURES, structure_names, structured_labels
 from calibrant.core._text_files import CsvFormat
 
 Split: TypeAlias = Literal["train", "validation", "test"]
@@ -64,6 +65,15 @@ def _checked_path(path: str | None) -> str | None:
     return path
 
 
+def _checked_structure(structure: object) -> str:
+    if not isinstance(structure, str) or structure not in STRUCTURES:
+        raise PydanticCustomError("structure", f"Input should be {structure_names()}")
+    return structure
+
+
+_Structure = Annotated[str, pydantic.BeforeValidator(_checked_structure)]
+
+
 class FieldSection(Section):
     """Table of the ``[[fields]]`` array: a field of every answer and its labels.
 
@@ -73,8 +83,8 @@ class FieldSection(Section):
         Short and unique.
     labels : list
         Its labels.
-    structure : {"flat", "ordinal", "hierarchical"}
-        What relation they stand in.
+    structure : str
+        What relation they stand in: ``flat``, ``ordinal``, ``hierarchical``, or that of a registered kind.
     separator : str or None
         What stands between the levels of hierarchical labels.
     path : str or None
@@ -85,7 +95,7 @@ class FieldSection(Section):
 
     name: str
     labels: list[Any]
-    structure: Structure = "flat"
+    structure: _Structure = "flat"
     separator: str | None = None
     path: str | None = None
     column: str | None = None
@@ -147,7 +157,7 @@ class TaskFile(Section):
 
     name: str
     labels: list[Any] | None = None
-    structure: Structure = "flat"
+    structure: _Structure = "flat"
     separator: str | None = None
     multi_label: bool = pydantic.Field(default=False, strict=True)
     fields: tuple[FieldSection, ...] | None = None
@@ -394,7 +404,7 @@ def prompt_problems(
 
 
 def _description_problems(descriptions: Mapping[str, str], labels: LabelSet) -> Iterator[Problem]:
-    if type(labels) is not LabelSet:
+    if descriptions and not labels.is_plain:
         problem = "expected label_descriptions of plain labels alone, got some of labels with a structure or of answers"
         yield ("label_descriptions",), f"{problem} that hold several labels: leave them out."
         return

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._prediction import Prediction
-from calibrant.heads._tuned import Decision, Tuned, single_labels
+from calibrant.heads._tuned import Decision, Tuned
 
 _PERMUTATIONS: Final = 9_999
 _CHUNK: Final = 1 << 18  # elements permuted or counts drawn at once: they stay in the processor's cache
@@ -191,7 +191,7 @@ class HistoryWatch:
         labels = self._tuned.labels
         for prediction in predictions:
             if prediction.label is not None:
-                self._labels.update(single_labels(prediction.label, labels))
+                self._labels.update(labels.decisions(prediction.label))
         given = [prediction.confidence for prediction in predictions if prediction.confidence is not None]
         values = np.append(self._confidence, given)
         keys = np.append(self._keys, self._rng.random(len(given)))

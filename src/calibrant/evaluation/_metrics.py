@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._composite import CompositeLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
-from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
 from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary
@@ -51,6 +49,7 @@ _EXAMPLE_LENGTH: Final = 120
 _LOG = logging.getLogger("calibrant")
 _OTHER: Final = "other"
 _KIND_LENGTH: Final = 80
+# Saved rows hold a failure as words alone.
 _NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _STATUS: Final = re.compile(r"\b[45]\d\d\b")
 _NEARLY_ALL: Final = 0.9
@@ -514,15 +513,20 @@ GATES: Final[Mapping[str, Callable[[EvaluationMetrics], float | None]]] = Mappin
 Values are None without rows, or where a metric does not exist for a task's labels.
 """
 
-_ONLY_OF: Final[Mapping[str, type[LabelSet]]] = MappingProxyType(
+_ONLY_OF: Final[Mapping[str, Callable[[LabelSet], bool]]] = MappingProxyType(
     {
-        "hierarchical_f1": HierarchicalLabels,
-        "micro_f1": CompositeLabels,
-        "jaccard": MultiLabels,
-        "quadratic_kappa": OrdinalLabels,
-        "within_one_step": OrdinalLabels,
+        "hierarchical_f1": lambda labels: labels.structure == "hierarchical",
+        "micro_f1": lambda labels: labels.holds_several,
+        "jaccard": lambda labels: labels.is_set,
+        "quadratic_kappa": lambda labels: labels.structure == "ordinal",
+        "within_one_step": lambda labels: labels.structure == "ordinal",
     }
 )
+
+
+def _fits(name: str, labels: LabelSet) -> bool:
+    """Return True if labels of this kind have the metric."""
+    return name not in _ONLY_OF or _ONLY_OF[name](labels)
 
 
 def check_gates(names: Iterable[str], labels: LabelSet) -> None:
@@ -540,9 +544,9 @@ def check_gates(names: Iterable[str], labels: LabelSet) -> None:
     ConfigurationError
         A metric is about labels of another structure.
     """
-    unfit = [name for name in names if name in _ONLY_OF and not isinstance(labels, _ONLY_OF[name])]
+    unfit = [name for name in names if not _fits(name, labels)]
     if unfit:
-        fit = ", ".join(name for name in GATES if isinstance(labels, _ONLY_OF.get(name, LabelSet)))
+        fit = ", ".join(name for name in GATES if _fits(name, labels))
         raise ConfigurationError(f"Expected a metric of this task's labels, one of {fit}, got {unfit[0]!r}.")
 
 
@@ -564,7 +568,7 @@ class Tally:
         self._labels = labels
         self._place = {normalise_label(label): place for place, label in enumerate(labels.labels)}
         self._composite: CompositeTally | None = None
-        if isinstance(labels, CompositeLabels):
+        if labels.holds_several:
             from calibrant.metrics._composite import CompositeTally  # noqa: PLC0415 (loaded when it is used)
 
             self._composite = CompositeTally(labels)
@@ -652,7 +656,7 @@ class Tally:
         """Count the predicted label, or each of several, of a row whose true label is not known."""
         if label is not None:
             labels = self._labels
-            self.given.update(labels.decisions(label) if isinstance(labels, CompositeLabels) else [label])
+            self.given.update(labels.decisions(label))
 
     def _count_answer(self, row: Mapping[str, Any]) -> None:
         """Count the predicted label of an answered row beside the true one."""
@@ -685,7 +689,7 @@ class Tally:
 
     def _structure(self) -> StructureMetrics | None:
         """Return the distances of answers from true labels; None where labels are flat or true ones not known."""
-        if not self.labelled or self._composite is not None or self._labels.structure == "flat":
+        if not self.labelled or self._composite is not None or self._labels.is_plain:
             return None
         from calibrant.metrics._structure import structure_metrics  # noqa: PLC0415 (loaded when it is used)
 

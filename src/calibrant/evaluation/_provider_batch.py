@@ -459,6 +459,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 _AGAIN: Final = "submit again (calibrant batch retry)"
 _TIMED_OUT: Final = ("batch_expired", "batch_cancelled")
+# In a batch's file of errors the reason of a status 400 is a code or words, by provider.
 _BLOCKED: Final = ("content_policy_violation", "content_filter", "responsibleaipolicyviolation")
 _OPEN_FILES: Final = 32  # a process may hold few open files, and a job may have hundreds
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from calibrant.core._composite import CompositeLabels, MultiLabels
+from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Part, Prediction
 from calibrant.feedback._label import (
     MAX_ALTERNATIVES,
@@ -29,7 +29,7 @@ def build_composite_feedback(
     prediction: Prediction,
     answer: str,
     *,
-    labels: CompositeLabels,
+    labels: LabelSet,
     additional_context: Mapping[str, object] | str | None = None,
     high: float = 0.99,
     low: float = 0.90,
@@ -42,7 +42,7 @@ def build_composite_feedback(
         The answer, with its parts.
     answer : str
         The true answer, as `labels` spells it.
-    labels : CompositeLabels
+    labels : LabelSet
         The legal answers.
     additional_context, high, low
         As in `build_feedback`; the thresholds are about the confidence in each part.
@@ -76,7 +76,7 @@ def build_composite_feedback(
     if prediction.outcome is Outcome.ERROR:
         return failed_call(prediction.reason)
     context = context_lines(additional_context)
-    is_set = isinstance(labels, MultiLabels)
+    is_set = labels.is_set
     if prediction.outcome is not Outcome.OK or prediction.label is None:
         form = "a list of labels, which may be empty," if is_set else "one label for every field, each"
         text = no_label(
@@ -115,7 +115,7 @@ def _field_head(parts: Sequence[Part], truth: Mapping[str, str], prediction: Pre
 
 
 def _field_lines(
-    parts: Sequence[Part], truth: Mapping[str, str], labels: CompositeLabels, *, high: float, low: float
+    parts: Sequence[Part], truth: Mapping[str, str], labels: LabelSet, *, high: float, low: float
 ) -> list[str]:
     """Return a line for each field that is wrong or unsure, and one line that lists the other fields."""
     lines, right = [], []
@@ -139,7 +139,7 @@ def _field_lines(
     return [*lines, f"Right: {', '.join(right)}."] if right else lines
 
 
-def _set_head(prediction: Prediction, answer: str, labels: CompositeLabels) -> str:
+def _set_head(prediction: Prediction, answer: str, labels: LabelSet) -> str:
     how_sure = probability_words(prediction.confidence)
     if prediction.label == answer:
         return f"Correct but uncertain ({how_sure})."
@@ -147,7 +147,7 @@ def _set_head(prediction: Prediction, answer: str, labels: CompositeLabels) -> s
     return f"Wrong set of labels ({how_sure}). Expected {expected}, got {got}."
 
 
-def _label_list(labels: CompositeLabels, answer: str) -> str:
+def _label_list(labels: LabelSet, answer: str) -> str:
     chosen = labels.decisions(answer)
     return ", ".join(quoted(label) for label in labels if label in chosen) or "no label"
 

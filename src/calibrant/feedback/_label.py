@@ -31,6 +31,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import singledispatch
 from os.path import commonprefix
 
 from calibrant.core._errors import ConfigurationError
@@ -155,15 +156,16 @@ def _wrong(expected: str, got: str, shown: str, distribution: LabelDistribution 
     return f"{text} Clearer guidance in the prompt on when {quoted(expected)} applies could fix it."
 
 
-def _distance(labels: LabelSet | None, prediction: Prediction, expected: str) -> str:
-    """Return the sentences on the distance to the true label; empty for labels without structure."""
-    if isinstance(labels, OrdinalLabels):
-        return _steps(labels, prediction, expected)
-    if isinstance(labels, HierarchicalLabels):
-        return _levels(labels, prediction, expected)
+@singledispatch
+def _distance(labels: LabelSet | None, prediction: Prediction, expected: str) -> str:  # noqa: ARG001
+    """Return the sentences on the distance to the true label; empty for labels without structure.
+
+    A kind of labels with a distance of its own is registered here: the words are those of this package.
+    """
     return ""
 
 
+@_distance.register(OrdinalLabels)
 def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
     """Return sentences on the steps from the true label to the answer, and the probability on each side."""
     got = prediction.label or ""
@@ -185,6 +187,7 @@ def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
     return "".join(f" {part}" for part in parts)
 
 
+@_distance.register(HierarchicalLabels)
 def _levels(labels: HierarchicalLabels, prediction: Prediction, expected: str) -> str:
     """Return a sentence on the levels of the answer: the deepest right one and the first wrong one."""
     got = prediction.label or ""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Self
 import numpy as np
 import pydantic
 
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._lazy import supplied
 from calibrant.core._prediction import Outcome, Prediction
@@ -128,7 +127,7 @@ class PredictionHistory(Section):
         counts: Counter[str] = Counter()
         for answer in answers:
             if answer is not None:
-                counts.update(single_labels(answer, labels))
+                counts.update(labels.decisions(answer))
         by_label = dict(sorted(counts.items()))
         return cls(rows=len(answers), labels=by_label, confidence=tuple(known.tolist()))
 
@@ -153,11 +152,6 @@ class Measurements:
 
     figures: tuple[Figure, ...] = ()
     history: PredictionHistory = dataclasses.field(default_factory=PredictionHistory)
-
-
-def single_labels(answer: str, labels: LabelSet) -> Sequence[str]:
-    """Return the labels that an answer holds: itself, unless answers hold several."""
-    return list(labels.decisions(answer)) if isinstance(labels, CompositeLabels) else [answer]
 
 
 @dataclass(frozen=True, kw_only=True)

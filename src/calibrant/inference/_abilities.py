@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 from calibrant.core._completion import Client, Completion, CompletionRequest, Message
-from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
 from calibrant.core._errors import (
     ContextLengthError,
     LogprobsUnsupportedError,
@@ -37,6 +36,7 @@ CUT_OFF: Final = frozenset({"length", "max_tokens"})
 
 # Statuses of servers that do not understand a field of the request.
 _NOT_UNDERSTOOD: Final = frozenset({400, 415, 422, 501})
+# Servers have no code for a form of answer that they do not know.
 _NAMES_FORMAT: Final = re.compile(r"response_format|json[_ ]schema|structured[_ ]output", re.IGNORECASE)
 _SECONDS_BETWEEN_LOOKS: Final = 0.01
 _TOP_LOGPROBS: Final = 5
@@ -108,7 +108,7 @@ def shaped(request: CompletionRequest, form: AnswerForm, labels: LabelSet | None
     if form is AnswerForm.SCHEMA or response_format.get("type") != "json_schema":
         return request
     schema = response_format.get("json_schema", {}).get("schema", {})
-    if form is AnswerForm.JSON or labels is None or isinstance(labels, CompositeLabels):
+    if form is AnswerForm.JSON or labels is None or labels.holds_several:
         words = _json_words(schema)
     else:
         words = _text_words(schema, labels.labels)
@@ -214,14 +214,10 @@ def readable(
     """
     if form is AnswerForm.SCHEMA:
         return completion
-    if isinstance(labels, FieldLabels):
-        first = labels.fields[0]
-        return with_json_text(completion, first.path or first.name)
-    if isinstance(labels, MultiLabels):
-        array, mark, _ = field_path.rpartition("[]")
-        return with_json_text(completion, array if mark else field_path)
-    if form is AnswerForm.JSON or labels is None:
+    if labels is None:
         return with_json_text(completion, field_path)
+    if form is AnswerForm.JSON or labels.holds_several:
+        return with_json_text(completion, labels.lead_path(field_path))
     return as_json_answer(completion, labels, field_path)
 
 

@@ -9,7 +9,6 @@ from typing import Final, get_args
 
 from calibrant.core._completion import Client, ContinuingClient
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._labels import OpenLabels
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference._abilities import AnswerForm
 from calibrant.inference._limits import is_in_process
@@ -72,7 +71,7 @@ def choose_method(setup: ModelSetup, choice: ScoringChoice) -> Method:
 def _decoding(setup: ModelSetup, choice: ScoringChoice) -> Decoding:
     """Return a method that decodes, and that may state confidence where a model may hide log-probabilities."""
     may_hide = choice.scoring == "auto" or (choice.scoring is None and choice.is_named)
-    if not may_hide or is_in_process(setup.client) or isinstance(setup.reader.labels, OpenLabels):
+    if not may_hide or is_in_process(setup.client) or setup.reader.labels.is_open:
         return Decoding(setup=setup)
     from calibrant.inference._sampling import AutoDecoding  # noqa: PLC0415 (only for models that may hide them)
 

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.clients._calls import RetryPolicy
 from calibrant.core._completion import STAND_INS, Client, Completion, CompletionRequest
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
-from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Prediction
 from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
@@ -650,7 +649,7 @@ class Classifier(BasePredictor):
 
     @prior_correction.setter
     def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
-        if correction is not None and isinstance(self.labels, CompositeLabels):
+        if correction is not None and self.labels.holds_several:
             raise ConfigurationError(
                 "Expected no label-prior correction of answers that hold several labels: it corrects one distribution "
                 "over all labels. Leave prior_correction out."
@@ -768,7 +767,7 @@ def _abilities(
     """Return the known abilities of a model; a question of ours tells of servers, that is of models by name."""
     if given is not None:
         return KnownAbilities(given)
-    if is_in_process(client) or isinstance(labels, OpenLabels):
+    if is_in_process(client) or labels.is_open:
         return KnownAbilities(ModelAbilities())
     if isinstance(model, str) and model not in STAND_INS:
         return shared_abilities(model, options)

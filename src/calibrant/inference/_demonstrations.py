@@ -7,16 +7,16 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, lru_cache
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._composite import CompositeLabels, FieldLabels, unknown_answer
+from calibrant.core._composite import unknown_answer
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import demonstrated
-from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._labels import LabelSet, as_label_set, normalise_label
 from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
@@ -25,7 +25,6 @@ from calibrant.core._task_file import Split
 from calibrant.heads._embedding import unit_rows
 from calibrant.heads._linear import Words
 from calibrant.inference._embeddings import Model2VecEmbedder
-from calibrant.logprobs._fields import FieldPath, array_path, parse_path
 
 _Floats = NDArray[np.float64]
 _EXAMPLES: Final = "\n\nExamples:\n\n"
@@ -270,16 +269,17 @@ class DemonstrationFormat:
     field : str
         JSON path of the label in the answer.
     labels : LabelSet, optional
-        Only `CompositeLabels` matter: they say what a whole answer holds.
+        What an answer holds; one label by default.
     """
 
     def __init__(self, *, field: str, labels: LabelSet | None = None) -> None:
         self._field = field
-        self._composite = labels if isinstance(labels, CompositeLabels) else None
+        self._labels = as_label_set(labels)
 
     def answer(self, label: str) -> str:
         """Return a label, or a whole answer, as the JSON text that the model is to write."""
-        return json.dumps(_document(self._field, label, self._composite), ensure_ascii=False)
+        document = self._labels.document(self._labels.json_value(label), self._field)
+        return json.dumps(document, ensure_ascii=False)
 
     def render(self, demonstrations: Sequence[Demonstration]) -> str:
         """Return demonstrations as the text that follows the instruction; empty without demonstrations."""
@@ -405,32 +405,3 @@ def _rows(task: Task, split: Split) -> Sequence[Example]:
     rows: tuple[Example, ...] = getattr(task, split)
     source = task.sources.get(split)
     return rows or ([] if source is None else [row for row, _ in source.examples()])
-
-
-def _document(field: str, label: str, composite: CompositeLabels | None) -> Any:  # noqa: ANN401  (JSON)
-    """Return the smallest JSON document of a label or answer, in the model's output form."""
-    if composite is None:
-        return _placed(parse_path(field), label)
-    if isinstance(composite, FieldLabels):
-        values = composite.values(label)
-        paths = {one.name: parse_path(one.path or one.name) for one in composite.fields}
-        return reduce(_merged_value, (_placed(path, values[name]) for name, path in paths.items()))
-    array, inside = array_path(field)
-    return _placed(array, [_placed(inside, name) for name in composite if name in composite.decisions(label)])
-
-
-def _merged_value(one: Any, other: Any) -> Any:  # noqa: ANN401  (JSON)
-    """Merge two JSON values recursively."""
-    if isinstance(one, list) and isinstance(other, list):
-        return [_merged_value(one[0], other[0])]
-    if isinstance(one, dict) and isinstance(other, dict):
-        shared = {name: _merged_value(one[name], other[name]) for name in one.keys() & other.keys()}
-        return {**one, **other, **shared}
-    return other
-
-
-def _placed(path: FieldPath, value: Any) -> Any:  # noqa: ANN401  (JSON)
-    """Return the smallest JSON value that holds `value` at a path."""
-    for part in reversed(path):
-        value = [value] if isinstance(part, int) else {part: value}
-    return value

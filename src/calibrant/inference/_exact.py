@@ -9,7 +9,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, singledispatch
 from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -442,11 +442,17 @@ class ExactScoring(ExactMethod):
 
 def exact_method(setup: ModelSetup, tolerance: Tolerance) -> ExactMethod | str:
     """Return the exact method for a continuing client, labels and schema, or the reason why there is none."""
-    labels = setup.reader.labels
-    if isinstance(labels, FieldLabels):
-        return _field_chain(labels, setup, tolerance)
-    if isinstance(labels, MultiLabels):
-        return _array_scoring(labels, setup, tolerance)
+    return _exact_of(setup.reader.labels, setup, tolerance)
+
+
+@singledispatch
+def _exact_of(labels: LabelSet, setup: ModelSetup, tolerance: Tolerance) -> ExactMethod | str:
+    """Return the exact method for one kind of labels; a kind whose answers hold several is registered here.
+
+    This is no method of the label set, as `core` knows nothing of engines.
+    """
+    if labels.holds_several:
+        return f"answers with the structure {labels.structure!r} are not scored label by label"
     constraint = constraint_for(setup.response_format or {})
     if constraint is None:
         return "the schema leaves more than the label open, so the text before it is not known"
@@ -455,13 +461,14 @@ def exact_method(setup: ModelSetup, tolerance: Tolerance) -> ExactMethod | str:
     return ExactScoring(setup=setup, tolerance=tolerance, constraint=constraint)
 
 
+@_exact_of.register(FieldLabels)
 def _field_chain(labels: FieldLabels, setup: ModelSetup, tolerance: Tolerance) -> ExactMethod | str:
     choices = choices_for(setup.response_format or {})
     if choices is None:
         return (
             "the schema leaves more than the labels of the fields open, so the text before them is not known"
         )
-    by_path = {tuple((one.path or one.name).split(".")): one for one in labels.fields}
+    by_path = {tuple(one.place.split(".")): one for one in labels.fields}
     steps = tuple((by_path[one.path], one) for one in choices.choices if one.path in by_path)
     if not len(steps) == len(choices.choices) == len(labels.fields):
         return "the schema's choices are not the fields"
@@ -472,6 +479,7 @@ def _field_chain(labels: FieldLabels, setup: ModelSetup, tolerance: Tolerance) -
     return FieldChain(setup=setup, tolerance=tolerance, labels=labels, steps=steps, behind=choices.behind)
 
 
+@_exact_of.register(MultiLabels)
 def _array_scoring(labels: MultiLabels, setup: ModelSetup, tolerance: Tolerance) -> ExactMethod | str:
     if not is_in_process(setup.client):
         return (

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Prediction
@@ -27,7 +26,7 @@ def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
     ConfigurationError
         Its answers hold several labels, or others, or its engine does not tell what the head needs.
     """
-    if isinstance(labels, CompositeLabels) or labels.labels != head.labels:
+    if labels.holds_several or labels.labels != head.labels:
         raise ConfigurationError(
             f"Expected a head for the labels {labels.labels[:3]} ({len(labels)} in all), got one for "
             f"{head.labels[:3]} ({len(head.labels)}): fit it on this classifier."
@@ -104,7 +103,7 @@ def true_labels(answers: Sequence[str], n: int, *, labels: LabelSet) -> list[str
     ConfigurationError
         An answer holds several labels, or is none, or there are more or fewer than texts.
     """
-    if isinstance(labels, CompositeLabels):
+    if labels.holds_several:
         raise ConfigurationError(
             "Expected a classifier of one label a text to learn a head for, got one whose answers hold several."
         )

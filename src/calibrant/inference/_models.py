@@ -17,7 +17,6 @@ from calibrant.clients._http import JsonService
 from calibrant.clients._litellm import LiteLLMClient, needs_litellm, price_of_model, provider_of_bare_name
 from calibrant.core._completion import STAND_INS, Client, Opener
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._label_records import labels_to_record
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._settings import ModelSettings
 from calibrant.core._task import Task
@@ -316,7 +315,7 @@ def expected_cost(task: Task, model: object, *, rows: int) -> float | None:
         return None
     texts = [row.input for row in (*task.train, *task.validation, *task.test)]
     text_length = sum(map(len, texts)) / max(1, len(texts))
-    labels_length = len(json.dumps(labels_to_record(task.labels)))
+    labels_length = len(json.dumps(task.labels.record()))
     prompt_tokens = (len(task.prompt) + labels_length + text_length) / _CHARACTERS_PER_TOKEN
     return rows * (prompt_tokens * price.prompt + _ANSWER_TOKENS * price.answer)
 

@@ -7,14 +7,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
+from functools import singledispatch
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from calibrant.core._completion import Completion, CompletionRequest
-from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
+from calibrant.core._composite import FieldLabels, MultiLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError
-from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction
 from calibrant.inference._abilities import (
     CUT_OFF,
@@ -71,7 +72,7 @@ class AnswerReader:
     abilities: KnownAbilities = dataclass_field(default_factory=KnownAbilities, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.labels, CompositeLabels) and self.answer_field != self.field:
+        if self.labels.holds_several and self.answer_field != self.field:
             raise ConfigurationError(
                 f"Expected no answer_field for answers that hold several labels, got {self.answer_field!r}: leave it "
                 "out."
@@ -118,15 +119,13 @@ class AnswerReader:
 
     def describe(self) -> Mapping[str, Any]:
         """Return the legal answers and their JSON paths, as JSON values."""
-        more: dict[str, Any] = {"several": True} if isinstance(self.labels, MultiLabels) else {}
-        if isinstance(self.labels, FieldLabels):
-            more["fields"] = [[one.name, one.path, list(one.labels.labels)] for one in self.labels.fields]
+        more = self.labels.reading_settings()
         if self.form is not AnswerForm.SCHEMA:
             more["answer_form"] = self.form.value
         return {
             "space": self.evidence_space.value,
             # The labels of an open set change no answer: a journal's keys must outlive its growth.
-            "labels": None if isinstance(self.labels, OpenLabels) else self.labels.labels,
+            "labels": None if self.labels.is_open else self.labels.labels,
             "field": self.field,
             "answer_field": self.answer_field,
             **more,
@@ -162,19 +161,8 @@ class AnswerReader:
 
     def _evidence(self, completion: Completion, space: LogprobSpace) -> _Content:
         """Return label and evidence of an answer, or the outcome and reason of an illegal one."""
-        labels = self.labels
-        completion = readable(completion, self.form, labels, self.answer_field)
-        if isinstance(labels, FieldLabels):
-            return _fields_content(labels, completion, space)
-        if isinstance(labels, MultiLabels):
-            return _set_content(labels, self.field, completion, space)
-        value = field_value(completion.text, self.answer_field)
-        label = labels.canonical(value) if isinstance(value, str) else None
-        if label is None:
-            return _unparsed(f"answered {value!r:.80}, which is not one of the labels")
-        distribution = _distribution(completion, labels, self.field, space)
-        confidence = None if distribution is None else distribution.confidence(label)
-        return {"label": label, "confidence": confidence, "distribution": distribution}
+        completion = readable(completion, self.form, self.labels, self.answer_field)
+        return _label_content(self.labels, self, completion, space)
 
 
 def _unparsed(reason: str) -> _Content:
@@ -204,14 +192,38 @@ def parts_of_set(labels: MultiLabels, answer: str, evidence: SetEvidence | None)
     return tuple(parts)
 
 
-def _fields_content(labels: FieldLabels, completion: Completion, space: LogprobSpace) -> _Content:
+@singledispatch
+def _label_content(
+    labels: LabelSet, reader: AnswerReader, completion: Completion, space: LogprobSpace
+) -> _Content:
+    """Return the label of an answer with its distribution.
+
+    A kind of labels whose answers are written in another way is registered here. This is no method of the label
+    set, as `core` knows nothing of tokens.
+    """
+    value = field_value(completion.text, reader.answer_field)
+    label = labels.canonical(value) if isinstance(value, str) else None
+    if label is None:
+        return _unparsed(f"answered {value!r:.80}, which is not one of the labels")
+    distribution = _distribution(completion, labels, reader.field, space)
+    confidence = None if distribution is None else distribution.confidence(label)
+    return {"label": label, "confidence": confidence, "distribution": distribution}
+
+
+@_label_content.register(FieldLabels)
+def _fields_content(
+    labels: FieldLabels,
+    reader: AnswerReader,  # noqa: ARG001 (fields have paths of their own)
+    completion: Completion,
+    space: LogprobSpace,
+) -> _Content:
     """Return the label of every field with its distribution, given the fields before it.
 
     By the chain rule, the product of the fields' confidences is that of the whole answer.
     """
     parts = []
     for field in labels.fields:
-        path = field.path or field.name
+        path = field.place
         try:
             value = field_value(completion.text, path)
         except UnparsedError as error:
@@ -226,8 +238,12 @@ def _fields_content(labels: FieldLabels, completion: Completion, space: LogprobS
     return {"label": answer, "confidence": joint_confidence(parts), "parts": tuple(parts)}
 
 
-def _set_content(labels: MultiLabels, field: str, completion: Completion, space: LogprobSpace) -> _Content:
+@_label_content.register(MultiLabels)
+def _set_content(
+    labels: MultiLabels, reader: AnswerReader, completion: Completion, space: LogprobSpace
+) -> _Content:
     """Return the membership of every label in the answer; see `extract_set` for its confidence."""
+    field = reader.field
     given = []
     for number, value in enumerate(field_values(completion.text, field), 1):
         label = labels.label_of(value) if isinstance(value, str) else None

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._completion import CompletionRequest
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnsupportedError, ProviderError
-from calibrant.core._labels import LabelSet, OpenLabels
+from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction, Usage
 from calibrant.inference._abilities import AnswerForm, ModelAbilities, extended
 from calibrant.inference._methods import Decoding, Method, ModelSetup
@@ -267,7 +266,7 @@ class Sampling(Method):
 
 def _agreement(labels: LabelSet, found: Counter[str], *, n_answers: int) -> dict[str, Any]:
     """Return the most frequent answer, its confidence, and its distribution or parts."""
-    if not isinstance(labels, CompositeLabels):
+    if not labels.holds_several:
         label = max(labels.labels, key=found.__getitem__)
         part = _smoothed_part("", label, labels, found, n_answers=n_answers)
         return {"label": label, "confidence": part.confidence, "distribution": part.distribution}
@@ -369,7 +368,7 @@ class Fused(Sampling):
             `samples` or `temperature` is out of range, there are two temperatures, a seed is no whole number, or the
             labels are not known beforehand.
         """
-        if isinstance(setup.reader.labels, OpenLabels):
+        if setup.reader.labels.is_open:
             raise ConfigurationError(
                 "Expected a list of the labels to spread a stated confidence over, got an open set: name the labels."
             )
@@ -394,7 +393,7 @@ class Fused(Sampling):
         """
         labels = self._label_order(number)
         schema, name = with_confidence(request.response_format, old=self.reader.labels.labels, new=labels)
-        is_text = self.reader.form is AnswerForm.TEXT and not isinstance(self.reader.labels, CompositeLabels)
+        is_text = self.reader.form is AnswerForm.TEXT and not self.reader.labels.holds_several
         variants = _TEXT_VARIANTS if is_text else _VARIANTS
         words = variants[number % len(variants)].format(name=name)
         if number and 1 < len(labels) <= _LABELS_NAMED:
@@ -410,7 +409,7 @@ class Fused(Sampling):
     def _label_order(self, number: int) -> tuple[str, ...]:
         """Return the labels in the order of a variant: rotated, and in every second variant reversed, too."""
         labels = self.reader.labels.labels
-        if isinstance(self.reader.labels, CompositeLabels):
+        if self.reader.labels.holds_several:
             return ()
         start = number * len(labels) // self.samples
         rotated = labels[start:] + labels[:start]
@@ -436,7 +435,7 @@ class Fused(Sampling):
                 space=self.space,
             )
 
-        if not isinstance(labels, CompositeLabels):
+        if not labels.holds_several:
             only = part("", labels, given)
             return {"label": only.label, "confidence": only.confidence, "distribution": only.distribution}
         weights = dict.fromkeys(given, 0.0)
@@ -600,7 +599,7 @@ class AutoDecoding(Decoding):
         if self.reader.keep_tokens:
             return False
         labels = self.reader.labels
-        is_text = self.reader.form is AnswerForm.TEXT and not isinstance(labels, CompositeLabels)
+        is_text = self.reader.form is AnswerForm.TEXT and not labels.holds_several
         is_hidden = is_text and not tells_apart(labels.labels)
         return is_hidden or not self.reader.abilities.used.gives_logprobs
 

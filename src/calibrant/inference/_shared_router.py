@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.routing._protocol import Observation, ProviderStanding, Router, RoutingRequest
+from calibrant.routing._protocol import Observation, ProviderStanding, Router, RouterTraits, RoutingRequest
 from calibrant.store._write_behind import WriteBehind
 
 if TYPE_CHECKING:
@@ -90,6 +90,11 @@ class SharedRouter(WriteBehind):
     def strategy(self) -> str:
         """Name of the strategy."""
         return self._router.strategy
+
+    @property
+    def traits(self) -> RouterTraits:
+        """Traits of the strategy."""
+        return self._router.traits
 
     @property
     def providers(self) -> tuple[str, ...]:

@@ -48,8 +48,9 @@ from calibrant.core._completion import Token
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace
+from calibrant.core._schema import parse_path
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
-from calibrant.logprobs._fields import AlignedField, align, checked_logprob, parse_path
+from calibrant.logprobs._fields import AlignedField, align, checked_logprob
 from calibrant.logprobs._trie import SPACES, START, Branch, LabelTrie, StringState, trie_for
 
 FLOOR: Final = 1e-12

@@ -11,13 +11,10 @@ from itertools import accumulate
 from typing import Any, Final, Literal
 
 from calibrant.core._completion import Completion, Token
-from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError
+from calibrant.core._errors import CalibrantError, LogprobsUnavailableError
+from calibrant.core._schema import FieldPath, array_path, element_path, parse_path
 from calibrant.logprobs._completion import IMPOSSIBLE, TOLERANCE
 
-FieldPath = tuple[str | int, ...]
-
-_PATH_PART = re.compile(r"([^.\[\]]*)((?:\[\d*\])*)")
-_INDEX = re.compile(r"\[(\d*)\]")
 _FENCE = re.compile(r"```[\w-]*\s*(.*?)\s*(?:```)?", re.DOTALL)
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
@@ -44,53 +41,6 @@ class UnparsedError(CalibrantError):
     def __init__(self, message: str, *, kind: Literal["not_json", "missing", "ambiguous"]) -> None:
         self.kind = kind
         super().__init__(message)
-
-
-@lru_cache(maxsize=512)
-def parse_path(field_path: str) -> FieldPath:
-    """Split `field_path` into keys and array positions; ``[]`` is the first element.
-
-    Raises
-    ------
-    ConfigurationError
-        The path is empty or malformed.
-    """
-    parts: list[str | int] = []
-    for number, part in enumerate(field_path.split(".")):
-        match = _PATH_PART.fullmatch(part)
-        # Only the root may be an array without a name: `[].category`, never `results.[]`.
-        if match is None or not part or (not match[1] and number):
-            raise ConfigurationError(
-                f"Expected a field path such as 'category', 'result.category' or 'results[].category', "
-                f"got {field_path!r}: name the keys, separated by dots."
-            )
-        if match[1]:
-            parts.append(match[1])
-        parts.extend(int(index or 0) for index in _INDEX.findall(match[2]))
-    return tuple(parts)
-
-
-def array_path(field_path: str) -> tuple[FieldPath, FieldPath]:
-    """Return the path of an array of labels, and the path of the label inside each element.
-
-    The last ``[]`` stands for all elements; without one `field_path` is that of the array, whose elements are labels.
-
-    Raises
-    ------
-    ConfigurationError
-        The path is malformed.
-    """
-    whole = parse_path(field_path)
-    array, mark, inside = field_path.rpartition("[]")
-    if not mark:
-        return whole, ()
-    return (parse_path(array) if array else ()), (parse_path(inside.removeprefix(".")) if inside else ())
-
-
-def element_path(field_path: str, index: int) -> str:
-    """Return the path of the label in one element of an array of labels."""
-    array, mark, inside = field_path.rpartition("[]")
-    return f"{array}[{index}]{inside}" if mark else f"{field_path}[{index}]"
 
 
 def json_body(text: str) -> str:

@@ -13,7 +13,8 @@ from typing import Final
 
 from calibrant.core._completion import Completion, Token
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.logprobs._fields import FieldPath, UnparsedError, answer_value, json_body, parse_path
+from calibrant.core._schema import FieldPath, parse_path
+from calibrant.logprobs._fields import UnparsedError, answer_value, json_body
 
 _THOUGHT_END: Final = "</think>"
 # What models put around a label: white space, quotes, emphasis.

@@ -8,11 +8,9 @@ from copy import deepcopy
 from functools import partial
 from typing import Any
 
-from calibrant.core._composite import FieldLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.core._schema import SchemaNode, plain_schema, schema_target, with_inner_schemas
-from calibrant.logprobs._fields import FieldPath, array_path, parse_path
+from calibrant.core._schema import SchemaNode, parse_path, plain_schema, schema_target, with_inner_schemas
 
 _Node = dict[str, Any]
 
@@ -100,45 +98,7 @@ def enum_schema(labels: Sequence[str] | LabelSet, field_path: str) -> dict[str, 
     ConfigurationError
         `labels` or `field_path` is wrong, or the paths of two fields contradict each other.
     """
-    if isinstance(labels, FieldLabels):
-        root: _Node = {}
-        for field in labels.fields:
-            path = field.path or field.name
-            node = _nested(field.labels, parse_path(path))
-            root = _merged_node(root, node, path) if root else node
-        return as_response_format(root)
-    if isinstance(labels, MultiLabels):
-        array, inside = array_path(field_path)
-        return as_response_format(_nested(labels, (*array, 0, *inside)))
-    return as_response_format(_nested(LabelSet.of(labels), parse_path(field_path)))
-
-
-def _nested(labels: LabelSet, path: FieldPath) -> _Node:
-    """Return the schema of an answer that holds one of `labels` at `path`, and nothing else."""
-    node: _Node = {"type": "string", "enum": list(labels)}
-    for part in reversed(path):
-        if isinstance(part, int):
-            node = {"type": "array", "items": node}
-        else:
-            closed = {"required": [part], "additionalProperties": False}
-            node = {"type": "object", "properties": {part: node}, **closed}
-    return node
-
-
-def _merged_node(one: _Node, other: _Node, path: str) -> _Node:
-    """Merge the schemas of two fields into one; error messages name `path`, that of the second."""
-    kind = one["type"]
-    if kind == "string" or kind != other["type"]:
-        raise ConfigurationError(
-            f"Expected fields whose paths fit into one answer, got {path!r}, where another field's path says "
-            f"otherwise what is there ({kind} and {other['type']}): give one of them another path."
-        )
-    if kind == "array":
-        return {**one, "items": _merged_node(one["items"], other["items"], path)}
-    properties = dict(one["properties"])
-    for name, node in other["properties"].items():
-        properties[name] = _merged_node(properties[name], node, path) if name in properties else node
-    return {**one, "properties": properties}  # `as_response_format` makes all of them required
+    return as_response_format(LabelSet.of(labels).schema(field_path))
 
 
 def _strict(node: Any, root: _Node, inside: frozenset[str] = frozenset()) -> Any:  # noqa: ANN401

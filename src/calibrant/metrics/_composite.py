@@ -9,7 +9,6 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from calibrant.core._composite import CompositeLabels, MultiLabels
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Prediction
 from calibrant.metrics._classification import (
@@ -163,13 +162,13 @@ class CompositeTally:
 
     Parameters
     ----------
-    labels : CompositeLabels
+    labels : LabelSet
         The legal answers.
     """
 
-    def __init__(self, labels: CompositeLabels) -> None:
+    def __init__(self, labels: LabelSet) -> None:
         self._labels = labels
-        self._sets = isinstance(labels, MultiLabels)
+        self._sets = labels.is_set
         self._place = {name: place for place, name in enumerate(labels)}
         size = len(labels)
         self._both, self._added, self._missed = (np.zeros(size, dtype=np.int64) for _ in range(3))
@@ -178,7 +177,7 @@ class CompositeTally:
         # Only labels with a structure give partial credit; of plain ones it equals the accuracy.
         fields = {name: labels.labels_of(name) for name in labels.parts if not self._sets}
         self._graded = {
-            name: field_labels for name, field_labels in fields.items() if type(field_labels) is not LabelSet
+            name: field_labels for name, field_labels in fields.items() if not field_labels.is_plain
         }
         self._credit = dict.fromkeys(self._graded, 0.0)
         self._jaccard = self._f1 = 0.0
@@ -269,7 +268,7 @@ def answer_summary(
     """
     if not answers:
         return None
-    if not isinstance(labels, CompositeLabels):
+    if not labels.holds_several:
         return classification_summary(answers, given, labels=labels)
     tally = CompositeTally(labels)
     for answer, label in zip(answers, given, strict=True):

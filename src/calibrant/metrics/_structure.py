@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import singledispatch
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -136,14 +137,28 @@ def structure_metrics(
     """
     if int(confusion.sum() + other.sum()) == 0:
         return None
-    if isinstance(labels, OrdinalLabels):
-        return _ordinal(confusion, other)
-    if isinstance(labels, HierarchicalLabels):
-        return _hierarchical(labels, confusion, other)
+    return _metrics_of(labels, confusion, other)
+
+
+@singledispatch
+def _metrics_of(
+    labels: LabelSet,  # noqa: ARG001
+    confusion: NDArray[np.int64],  # noqa: ARG001
+    other: NDArray[np.int64],  # noqa: ARG001
+) -> StructureMetrics | None:
+    """Return the metrics of one kind of labels; a kind of its own is registered here.
+
+    They are no method of the label set: `core` knows no intervals.
+    """
     return None
 
 
-def _ordinal(confusion: NDArray[np.int64], other: NDArray[np.int64]) -> OrdinalMetrics:
+@_metrics_of.register(OrdinalLabels)
+def _ordinal(
+    labels: OrdinalLabels,  # noqa: ARG001
+    confusion: NDArray[np.int64],
+    other: NDArray[np.int64],
+) -> OrdinalMetrics:
     size, labelled = len(other), int(confusion.sum())
     rows, places = labelled + int(other.sum()), np.arange(size)
     distance = np.abs(places[:, None] - places)
@@ -167,6 +182,7 @@ def _kappa(confusion: NDArray[np.int64], distance: NDArray[np.int64]) -> float |
     return None if by_chance == 0.0 else 1.0 - float((squares * confusion).sum()) / by_chance
 
 
+@_metrics_of.register(HierarchicalLabels)
 def _hierarchical(
     labels: HierarchicalLabels, confusion: NDArray[np.int64], other: NDArray[np.int64]
 ) -> HierarchicalMetrics:

@@ -130,7 +130,7 @@ def answered_rows(
 
 def credits_of(answered: Sequence[tuple[Example, Prediction]], labels: LabelSet) -> list[float]:
     """Return the credit of each answered row; an empty list for plain labels (credit is accuracy)."""
-    if type(labels) is LabelSet:
+    if labels.is_plain:
         return []
     return [labels.credit(prediction, example.answer) for example, prediction in answered]
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._labels import normalise_label
+from calibrant.core._labels import as_label_set, normalise_label
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
@@ -142,7 +141,8 @@ class ExemplarProposer:
         field : str
             JSON path of the label.
         """
-        self._composite = labels if isinstance(labels, CompositeLabels) else None
+        label_set = as_label_set(labels)
+        self._label_set = label_set
         self._spelling = {normalise_label(label): label for label in labels}
         rows = dict.fromkeys((text, self._spell(label)) for text, label in self._train)
         self._labels = tuple(sorted({label for _, label in rows}))
@@ -151,17 +151,13 @@ class ExemplarProposer:
                 f"Expected training rows of at least two labels to take demonstrations from, got {len(self._labels)}."
             )
         self._known = frozenset(self._labels)
-        self._format = PromptFormat(self._labels, field=field, composite=self._composite)
+        self._format = PromptFormat(self._labels, field=field, label_set=label_set)
         self._pool = _pool(rows, limit=max(20, int(self.token_budget * MAX_DEMONSTRATION_SHARE)))
         self._words = {}
-        for name in self._labels if self._composite is None else self._composite:
-            texts = [text for text, label in rows if name in self._decisions(label)]
+        for name in label_set if label_set.holds_several else self._labels:
+            texts = [text for text, label in rows if name in label_set.decisions(label)]
             self._words[name] = _word_counts(texts)
         self._all_words = _word_counts(text for text, _ in rows)
-
-    def _decisions(self, label: str) -> frozenset[str]:
-        """Return the decisions of a composite answer; for a plain label, the label itself."""
-        return frozenset([label]) if self._composite is None else self._composite.decisions(label)
 
     def observe(
         self,
@@ -292,13 +288,13 @@ class ExemplarProposer:
     def _note(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
         """Add a note with words of training rows that favour a label over the predicted one."""
         truth, given = self._confusion(record)
-        if self._composite is None:
+        if not self._label_set.holds_several:
             head = f'"{truth}", not "{given}"'
             words = _telling_words(self._words[truth], self._words.get(given, Counter()))
         else:
             # A label that was missed, or else one that was added: what speaks for it, against all other texts.
-            wanted = self._decisions(truth)
-            answered = self._decisions(given)
+            wanted = self._label_set.decisions(truth)
+            answered = self._label_set.decisions(given)
             name = self._rng.choice(sorted(wanted - answered or answered - wanted))
             head = f'"{name}"'
             words = _telling_words(self._words[name], self._all_words - self._words[name])
@@ -311,7 +307,7 @@ class ExemplarProposer:
     def _confusion(self, record: PromptRecord) -> tuple[str, str]:
         """Draw a pair (true, predicted label) in proportion to its cost; at random without confusions."""
         # A whole answer that no training row has can be given all the same.
-        may_be_any = self._composite is not None
+        may_be_any = self._label_set.holds_several
         pairs = sorted(
             (truth, given)
             for truth, given in record.cost
@@ -334,8 +330,8 @@ class ExemplarProposer:
         return Demonstration(self._rng.choice(free), truth)
 
     def _spell(self, label: str) -> str:
-        if self._composite is not None:
-            return self._composite.canonical(label) or label
+        if self._label_set.holds_several:
+            return self._label_set.canonical(label) or label
         return self._spelling.setdefault(normalise_label(label), label.strip())
 
     def _shuffled(self, items: Sequence[Any]) -> list[Any]:

@@ -14,8 +14,7 @@ from calibrant.adapters._learned import THRESHOLD_ROWS, PriorCorrection, Thresho
 from calibrant.adapters._rows import example_row, query_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
-from calibrant.core._label_records import labels_to_record
-from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._labels import normalise_label
 from calibrant.core._predictor import Predictor
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
@@ -173,11 +172,7 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
 
 def _races(task: Task, thresholds: Thresholds | None) -> bool:
     """Return True if a race decides: plain labels, with no thresholds or scoring strategy set."""
-    return (
-        type(task.labels) is LabelSet
-        and thresholds is None
-        and "strategy" not in task.scoring.model_fields_set
-    )
+    return task.labels.is_plain and thresholds is None and "strategy" not in task.scoring.model_fields_set
 
 
 def _prior(task: Task, wished: Literal["batch", "off"] | None) -> PriorCorrection | None:
@@ -208,7 +203,7 @@ def search_size(task: Task, plan: SearchPlan) -> SearchSize:
 def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: SearchPlan) -> dict[str, Any]:
     """Return the settings that determine the answers of a search, as stored in ``run.json``."""
     content = {
-        "labels": labels_to_record(task.labels),
+        "labels": task.labels.record(),
         "prompt": task.prompt,
         "user_template": task.user_template,
         "field": task.field,

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._labels import normalise_label
+from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._task import Task
 from calibrant.inference._demonstrations import Demonstration, DemonstrationFormat, one_line
 
@@ -67,20 +66,19 @@ class PromptFormat:
     Parameters
     ----------
     labels : iterable of str
-        The labels a demonstration may have; whole answers where `composite` is given.
+        The labels a demonstration may have; whole answers where these hold several labels.
     field : str
         JSON path of the label in the answer.
-    composite : CompositeLabels, optional
-        Structure of answers that hold several labels.
+    label_set : LabelSet, optional
+        What an answer holds; one label by default.
     """
 
-    def __init__(
-        self, labels: Iterable[str], *, field: str, composite: CompositeLabels | None = None
-    ) -> None:
-        self._demonstrations = DemonstrationFormat(field=field, labels=composite)
+    def __init__(self, labels: Iterable[str], *, field: str, label_set: LabelSet | None = None) -> None:
+        self._demonstrations = DemonstrationFormat(field=field, labels=label_set)
         self._labels = {self._demonstrations.answer(label): label for label in labels}
         # Never a real label in the form: small models copy it.
-        shown = self._demonstrations.answer(_PLACEHOLDER) if composite is None else ""
+        is_single = label_set is None or not label_set.holds_several
+        shown = self._demonstrations.answer(_PLACEHOLDER) if is_single else ""
         self._write = _WRITE + shown
         self._form = f"{_FORM}{', '.join(self._labels.values())}.{self._write}" if shown else ""
 

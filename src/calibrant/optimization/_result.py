@@ -338,7 +338,7 @@ def compare(
     first = [a.label == truth for truth, a, _ in rows]
     second = [b.label == truth for truth, _, b in rows]
     comparison = paired_comparison(first, second)
-    if type(labels) is LabelSet or len(rows) < 2:
+    if labels.is_plain or len(rows) < 2:
         return comparison, None
     gains = [labels.credit(b, truth) - labels.credit(a, truth) for truth, a, b in rows]
     return comparison, paired_mean_interval(gains)

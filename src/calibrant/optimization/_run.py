@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._learned import Thresholds
 from calibrant.adapters._rows import example_row
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import Usage
@@ -292,7 +291,7 @@ def _reserved_calls(task: Task, plan: SearchPlan, max_metric_calls: int, *, teac
     spare = max_metric_calls - search_size(task, plan).floor
     # One prompt and the seed prompt on the rows of a first stage, if it can be.
     for_race = min(race_reserve(task, plan), max(spare // 3, min(spare, 2 * FIRST)))
-    if not teaches or isinstance(task.labels, CompositeLabels):
+    if not teaches or task.labels.holds_several:
         return for_race, 0
     return for_race, min(len(task.train), spare // 2, (spare - for_race) // (2 if for_race else 1))
 

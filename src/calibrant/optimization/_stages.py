@@ -15,11 +15,9 @@ from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import DataError, ProviderError
 from calibrant.core._files import atomic_bytes_writer, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._predictor import Predictor
@@ -176,7 +174,7 @@ def labelled_rows(task: Task, prompt: str) -> list[Example]:
 
     A row whose text is that of a test row, but for case and white space, is none of them.
     """
-    if isinstance(task.labels, CompositeLabels):
+    if task.labels.holds_several:
         return []
     shown = ShownTexts(prompt, task)
     tested = {normalise_label(row.input) for row in task.test}
@@ -289,7 +287,7 @@ class FinalStage(SearchStage):
             for saved in result.test_rows.values():
                 file.writelines(record_line(row.values) for row in saved.rows())
         write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
-        record = {**result.to_record(), "label_set": labels_to_record(self.task.labels)}
+        record = {**result.to_record(), "label_set": self.task.labels.record()}
         write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))
         fingerprint, prior = best.fingerprint(), self._label_prior()
         shown = best.demonstrations if isinstance(best, Classifier) else None

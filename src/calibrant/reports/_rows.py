@@ -14,10 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._composite import CompositeLabels, part_of
-from calibrant.core._labels import LabelSet
+from calibrant.core._composite import part_of
+from calibrant.core._labels import LabelSet, as_label_set
 from calibrant.core._prediction import Outcome
-from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
 from calibrant.metrics._composite import CompositeMetrics, CompositeTally, GivenPart
 from calibrant.runs._rows import UNKNOWN, SavedRow, SavedRows
@@ -86,7 +85,9 @@ class PromptRows:
         occurring = {name for name in (*saved.answers, *saved.labels) if name is not None}
         # The labels of a composite set are parts of answers; here an answer is a label.
         known = set(labels) if composite is None else set[str]()
-        structure = labels if isinstance(labels, OrdinalLabels | HierarchicalLabels) else None
+        label_set = as_label_set(labels)
+        has_relation = not (label_set.is_plain or label_set.is_open or label_set.holds_several)
+        structure = label_set if has_relation else None
         if structure is not None and not occurring <= known:
             structure = None
         names = tuple(sorted(known | occurring)) if structure is None else structure.labels
@@ -195,7 +196,8 @@ def _tallies(
 ) -> tuple[CascadeMetrics | None, CompositeMetrics | None]:
     """Return the metrics of a cascade's models, and of answers with several labels, where the rows have them."""
     cascade = CascadeTally()
-    composite = CompositeTally(labels) if isinstance(labels, CompositeLabels) else None
+    label_set = as_label_set(labels)
+    composite = CompositeTally(label_set) if label_set.holds_several else None
     if composite is not None or "steps" in saved.fields:
         for place, row in enumerate(saved.rows()):
             try:

@@ -9,10 +9,16 @@ if TYPE_CHECKING:
     from calibrant.routing._base import FixedRouter
     from calibrant.routing._cascade import CascadeRouter, Ladder
     from calibrant.routing._coherence import CoherenceMonitor, QualityGate
-    from calibrant.routing._protocol import Observation, ProviderStanding, Router, RoutingRequest
+    from calibrant.routing._protocol import (
+        Observation,
+        ProviderStanding,
+        Router,
+        RouterTraits,
+        RoutingRequest,
+    )
     from calibrant.routing._quality import AnswerQuality
     from calibrant.routing._reliability import EMARouter, ThompsonRouter
-    from calibrant.routing._settings import RoutingSettings
+    from calibrant.routing._settings import RoutingSettings, register_strategy
     from calibrant.routing._triage import TriageRouter
 else:
     __getattr__, __dir__ = lazy_names(__name__)
@@ -29,8 +35,10 @@ __all__ = [
     "ProviderStanding",
     "QualityGate",
     "Router",
+    "RouterTraits",
     "RoutingRequest",
     "RoutingSettings",
     "ThompsonRouter",
     "TriageRouter",
+    "register_strategy",
 ]

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import numpy as np
 import pydantic
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._sections import Amount, Count, Number
 from calibrant.metrics._validation import as_numbers, check_count, check_number, check_values
-from calibrant.routing._base import ProviderTally, TallyRouter
-from calibrant.routing._protocol import Observation, RoutingRequest, check_costs, unit_vector
+from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
+from calibrant.routing._protocol import Observation, RouterTraits, RoutingRequest, check_costs, unit_vector
 
 # How far an arm's ridge may decay before it is put back.
 LEAST_RIDGE = 0.5
@@ -277,6 +277,7 @@ class BanditRouter(TallyRouter[_BanditTally]):
     """
 
     strategy = "bandit"
+    traits = RouterTraits(judges_answers=True, needs_embedding=True)
     tally_kind = _BanditTally
 
     def __init__(  # noqa: PLR0913 (keyword-only options)
@@ -297,6 +298,33 @@ class BanditRouter(TallyRouter[_BanditTally]):
         self._decay = check_number("decay_factor", decay_factor, "(0, 1]")
         self._declared = self._declared_shares(costs)
         self._model = self._fresh()
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
+    ) -> Self:
+        """Return the strategy of a ``[routing]`` section: its own table, and the providers' costs."""
+        own = {name: settings["bandit"][name] for name in ("alpha", "dim", "cost_weight", "decay_factor")}
+        costs = provider_values(settings, "cost")
+        return cls(provider_names(settings), **own, costs=costs, rng=rng)
+
+    @classmethod
+    def for_snapshot(
+        cls, snapshot: Mapping[str, Any], providers: Sequence[str], *, parameters: Mapping[str, Any]
+    ) -> Self:
+        """Return a strategy of the snapshot's dimension, with the weight of uncertainty in `parameters`."""
+        alpha = parameters["alpha"]
+        dim: Any = snapshot.get("dim")  # checked by the constructor
+        return cls(providers, dim=dim, alpha=1.0 if alpha is None else alpha)
+
+    @classmethod
+    def parameters(
+        cls, snapshot: Mapping[str, Any], settings: Mapping[str, Any] | None
+    ) -> dict[str, float | None]:
+        """Return alpha and decay factor: those of the settings, or else those in the snapshot, if numbers."""
+        source = snapshot if settings is None else settings["bandit"]
+        values = {key: source.get(key) for key in ("alpha", "decay_factor")}
+        return {key: value if isinstance(value, float | int) else None for key, value in values.items()}
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers by upper bound, the highest first; by mean reward without an embedding.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import pydantic
@@ -15,6 +15,7 @@ from calibrant.core._sections import Count
 from calibrant.routing._protocol import (
     Observation,
     ProviderStanding,
+    RouterTraits,
     RoutingRequest,
     check_known,
     check_providers,
@@ -53,6 +54,7 @@ class TallyRouter(ABC, Generic[_T]):
     """
 
     strategy: str
+    traits: ClassVar[RouterTraits] = RouterTraits()
     version = 1
     tally_kind: type[_T]
 
@@ -65,6 +67,41 @@ class TallyRouter(ABC, Generic[_T]):
         self._providers = check_providers(providers)
         self._form = pydantic.TypeAdapter(self.tally_kind)
         self._tallies = {name: self.tally_kind() for name in self._providers}
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
+    ) -> Self:
+        """Return the strategy of a ``[routing]`` section, without experience.
+
+        Parameters
+        ----------
+        settings : mapping
+            The section's keys and values; `provider_names` and `provider_values` read its providers.
+        rng : Generator or int, optional
+            Source of random numbers.
+        """
+        return cls(provider_names(settings), rng=rng)
+
+    @classmethod
+    def for_snapshot(
+        cls,
+        snapshot: Mapping[str, Any],  # noqa: ARG003
+        providers: Sequence[str],
+        *,
+        parameters: Mapping[str, Any],  # noqa: ARG003 (it has none)
+    ) -> Self:
+        """Return a strategy without experience that a snapshot of these providers can be restored into."""
+        return cls(providers)
+
+    @classmethod
+    def parameters(
+        cls,
+        snapshot: Mapping[str, Any],  # noqa: ARG003
+        settings: Mapping[str, Any] | None,  # noqa: ARG003
+    ) -> dict[str, float | None]:
+        """Return the parameters to show beside a snapshot, of the settings where there are some: here none."""
+        return {}
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -166,6 +203,19 @@ class TallyRouter(ABC, Generic[_T]):
             ) from None
 
 
+def provider_names(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the providers of a ``[routing]`` section, as declared."""
+    providers = settings["providers"]
+    return tuple(own["name"] if own["alias"] is None else own["alias"] for own in providers)
+
+
+def provider_values(settings: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+    """Return the values of one key of the providers, by name; None if no provider has it."""
+    values = [own[key] for own in settings["providers"]]
+    named = zip(provider_names(settings), values, strict=True)
+    return {name: value for name, value in named if value is not None} or None
+
+
 class FixedRouter(TallyRouter[ProviderTally]):
     """Strategy that keeps the declared order.
 
@@ -193,6 +243,7 @@ class FixedRouter(TallyRouter[ProviderTally]):
     """
 
     strategy = "none"
+    traits = RouterTraits(learns_order=False, keeps_state=False)
     tally_kind = ProviderTally
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
@@ -221,6 +272,7 @@ class TaskRouter(TallyRouter[ProviderTally]):
     """
 
     strategy = "task"
+    traits = RouterTraits(learns_order=False, keeps_state=False)
     tally_kind = ProviderTally
 
     def __init__(
@@ -233,6 +285,24 @@ class TaskRouter(TallyRouter[ProviderTally]):
         super().__init__(providers, rng=rng)
         self._tasks = check_table("tasks", tasks)
         check_known("tasks", self._tasks.values(), self._providers)
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
+    ) -> Self:
+        """Return the strategy of a ``[routing]`` section: its ``tasks``."""
+        return cls(provider_names(settings), tasks=settings["tasks"], rng=rng)
+
+    @classmethod
+    def for_snapshot(
+        cls,
+        snapshot: Mapping[str, Any],  # noqa: ARG003
+        providers: Sequence[str],
+        *,
+        parameters: Mapping[str, Any],  # noqa: ARG003
+    ) -> Self:
+        """Return a strategy without tasks, as the standings do not depend on them."""
+        return cls(providers, tasks={})
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the task's at the front."""

@@ -5,15 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, Self, get_args
 
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._sections import Amount, Count
 from calibrant.metrics._validation import check_count, check_number
-from calibrant.routing._base import ProviderTally, TallyRouter
-from calibrant.routing._protocol import Observation, RoutingRequest, check_costs, check_known, check_providers
+from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
+from calibrant.routing._protocol import (
+    Observation,
+    RouterTraits,
+    RoutingRequest,
+    check_costs,
+    check_known,
+    check_providers,
+)
 from calibrant.routing._quality import AnswerQuality, answer_quality
 
 ClassifierMode = Literal["heuristic", "judge"]
@@ -146,6 +153,7 @@ class CascadeRouter(TallyRouter[_QualityTally]):
     """
 
     strategy = "cascade"
+    traits = RouterTraits(learns_order=False, judges_answers=True)
     tally_kind = _QualityTally
 
     def __init__(  # noqa: PLR0913 - the options of the strategy
@@ -172,6 +180,15 @@ class CascadeRouter(TallyRouter[_QualityTally]):
                 f"Expected classifier_mode to be 'heuristic' or 'judge', got {classifier_mode!r:.80}."
             )
         self.classifier_mode = classifier_mode
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
+    ) -> Self:
+        """Return the strategy of a ``[routing]`` section: its own table, and the providers' costs."""
+        own = {name: value for name, value in settings["cascade"].items() if name != "judge_provider"}
+        costs = provider_values(settings, "cost")
+        return cls(provider_names(settings), **own, costs=costs, rng=rng)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the cheapest first; in declared order if the request offers tools."""

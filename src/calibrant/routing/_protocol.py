@@ -47,8 +47,36 @@ class RoutingRequest:
     tokens: int | None = None
 
 
-OWN_SIGNAL: Final = frozenset({"cascade", "bandit"})
-"""Strategies that judge answers themselves: neither the quality gate nor coherence applies to them."""
+@dataclass(frozen=True, kw_only=True)
+class RouterTraits:
+    """Traits of a strategy: needs that its client serves, and work that it does itself.
+
+    Attributes
+    ----------
+    learns_order : bool, default True
+        True if the order comes of observations; False if the user, or a triage model, declares it.
+    keeps_state : bool, default True
+        True if what it has learned is stored for the next run.
+    judges_answers : bool, default False
+        True if it learns from the quality of answers itself, so that no quality gate and no coherence apply.
+    needs_embedding : bool, default False
+        True if it orders by the embedding of a request.
+    tries_all_first : bool, default False
+        True if every provider has to be asked once before its order means anything, as it never explores.
+
+    Examples
+    --------
+    >>> from calibrant.routing import BanditRouter, FixedRouter
+    >>> BanditRouter.traits.needs_embedding, FixedRouter.traits.learns_order
+    (True, False)
+    """
+
+    learns_order: bool = True
+    keeps_state: bool = True
+    judges_answers: bool = False
+    needs_embedding: bool = False
+    tries_all_first: bool = False
+
 
 _FLAGS: Final = ("success", "rate_limited", "recovered")
 # Largest value of a number, its interval, and whether it may be None.
@@ -164,7 +192,9 @@ class Router(Protocol):
     Attributes
     ----------
     strategy : str
-        Its name: ``none``, ``ema``, ``thompson``, ``cascade``, ``task``, ``triage`` or ``bandit``.
+        Its name, as ``routing`` of a task file spells it.
+    traits : RouterTraits
+        What it needs and does by itself.
     providers : tuple of str
         Names of the providers, in declared order.
 
@@ -182,6 +212,9 @@ class Router(Protocol):
 
     @property
     def strategy(self) -> str: ...
+
+    @property
+    def traits(self) -> RouterTraits: ...
 
     @property
     def providers(self) -> tuple[str, ...]: ...

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
 from calibrant.core._sections import Amount, Number, Share
 from calibrant.metrics._validation import check_count, check_number
-from calibrant.routing._base import ProviderTally, TallyRouter
-from calibrant.routing._protocol import Observation, Router, RoutingRequest
+from calibrant.routing._base import ProviderTally, TallyRouter, provider_names
+from calibrant.routing._protocol import Observation, Router, RouterTraits, RoutingRequest
 
 _FIRST_LATENCY: Final = 0.5  # seconds; a guess
 _SECONDS_PER_SUCCESS: Final = 10.0  # so much latency weighs as much as failing always
@@ -76,6 +76,7 @@ class EMARouter(TallyRouter[_EMATally]):
     """
 
     strategy = "ema"
+    traits = RouterTraits(tries_all_first=True)
     tally_kind = _EMATally
 
     def __init__(
@@ -90,6 +91,18 @@ class EMARouter(TallyRouter[_EMATally]):
         self._alpha = check_number("alpha", alpha, "(0, 1]")
         self._interval = check_count("reorder_interval", reorder_interval, low=0)
         self._sort()
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
+    ) -> Self:
+        """Return the strategy of a ``[routing]`` section: its averages and its interval."""
+        return cls(
+            provider_names(settings),
+            alpha=settings["router_ema_alpha"],
+            reorder_interval=settings["router_reorder_interval"],
+            rng=rng,
+        )
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
         """Return all providers in the order of the last sort."""
@@ -148,9 +161,9 @@ class EMARouter(TallyRouter[_EMATally]):
 def unexplored(router: Router) -> list[str]:
     """Return the providers that the caller must call once because the strategy never explores.
 
-    Under moving averages: those without an observation. Under every other strategy: none.
+    Under moving averages: those without an observation. Under strategies that explore: none.
     """
-    if router.strategy != EMARouter.strategy:
+    if not router.traits.tries_all_first:
         return []
     return [standing.provider for standing in router.standings() if not standing.observations]
 
@@ -229,6 +242,13 @@ class ThompsonRouter(TallyRouter[_BetaTally]):
         super().__init__(providers)
         self._decay = check_number("decay", decay, "(0, 1]")
         self._rng = np.random.default_rng(rng)
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
+    ) -> Self:
+        """Return the strategy of a ``[routing]`` section: its decay."""
+        return cls(provider_names(settings), decay=settings["thompson_decay"], rng=rng)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
         """Return all providers, sorted by a sample from each posterior, the highest first."""

@@ -4,15 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
 
 import pydantic
 from pydantic_core import PydanticCustomError
 
+from calibrant.core._errors import ConfigurationError
 from calibrant.core._sections import Amount, Count, Number, Section, Share, wrong, wrong_at
-from calibrant.routing._protocol import OWN_SIGNAL
+from calibrant.routing._bandit import BanditRouter
+from calibrant.routing._base import FixedRouter, TallyRouter, TaskRouter
+from calibrant.routing._cascade import CascadeRouter
+from calibrant.routing._protocol import RouterTraits
+from calibrant.routing._reliability import EMARouter, ThompsonRouter
+from calibrant.routing._triage import TriageRouter
 
-RoutingStrategy: TypeAlias = Literal["none", "ema", "thompson", "cascade", "task", "triage", "bandit"]
+STRATEGIES: Final[dict[str, type[TallyRouter[Any]]]] = {
+    kind.strategy: kind
+    for kind in (
+        FixedRouter,
+        EMARouter,
+        ThompsonRouter,
+        CascadeRouter,
+        TaskRouter,
+        TriageRouter,
+        BanditRouter,
+    )
+}
+"""Strategies by the name that ``routing`` of a task file has for them."""
+
+_R = TypeVar("_R", bound=TallyRouter[Any])
+
+
+def register_strategy(kind: type[_R]) -> type[_R]:
+    """Make a strategy known to task files and to ``calibrant router``, under the name in its `strategy`.
+
+    Parameters
+    ----------
+    kind : type
+        A subclass of `FixedRouter` or of another strategy. Its `traits` say what it needs, and its class method
+        ``from_settings`` makes one of a ``[routing]`` section.
+
+    Returns
+    -------
+    type
+        `kind`, so that this is a class decorator.
+
+    Raises
+    ------
+    ConfigurationError
+        Another strategy has the name.
+
+    Examples
+    --------
+    >>> from calibrant.routing import FixedRouter, register_strategy
+    >>> class LastFirst(FixedRouter):
+    ...     strategy = "none"
+    ...     def order(self, request=None):
+    ...         return list(self.providers)[::-1]
+    >>> try:
+    ...     register_strategy(LastFirst)
+    ... except ValueError as error:
+    ...     print(str(error).partition(", got ")[2])
+    'none', which is that of FixedRouter: name another one.
+    """
+    known = STRATEGIES.setdefault(kind.strategy, kind)
+    if known is not kind:
+        raise ConfigurationError(
+            f"Expected a name of its own for the strategy {kind.__qualname__}, got {kind.strategy!r}, which is that "
+            f"of {known.__qualname__}: name another one."
+        )
+    return kind
+
+
+def _known_strategy(name: object) -> object:
+    if not isinstance(name, str) or name not in STRATEGIES:
+        *names, last = map(repr, STRATEGIES)
+        raise PydanticCustomError("strategy", f"Input should be {', '.join(names)} or {last}")
+    return name
+
+
+_Strategy = Annotated[str, pydantic.BeforeValidator(_known_strategy)]
 
 
 def _readable(text: str) -> str:
@@ -26,9 +97,6 @@ _Positive = Annotated[Number, pydantic.Field(gt=0)]
 _Weight = Annotated[_Positive, pydantic.Field(le=1)]
 _AtLeastOne = Annotated[Count, pydantic.Field(ge=1)]
 _Problem: TypeAlias = tuple[tuple[str | int, ...], object, PydanticCustomError]
-
-# Strategies without learnt state.
-_WITHOUT_STATE: Final = frozenset({"none", "task"})
 
 
 class CascadeRoutingSettings(Section):
@@ -206,7 +274,8 @@ class RoutingSettings(Section):
     Attributes
     ----------
     routing : str, default "none"
-        ``none`` (as declared), ``ema``, ``thompson``, ``cascade``, ``task``, ``triage`` or ``bandit``.
+        ``none`` (as declared), ``ema``, ``thompson``, ``cascade``, ``task``, ``triage``, ``bandit`` or the name of a
+        registered strategy.
     providers : tuple of RoutingProviderSettings
         Those to choose from, at least one.
     quality_gate : float, default 0.0
@@ -250,7 +319,7 @@ class RoutingSettings(Section):
     (('openai/small', 'large'), 'ema', True)
     """
 
-    routing: RoutingStrategy = "none"
+    routing: _Strategy = "none"
     quality_gate: Share = 0.0
     embedding_provider: _Name = "hashing"
     router_ema_enabled: Annotated[bool, pydantic.Field(strict=True)] = False
@@ -299,14 +368,19 @@ class RoutingSettings(Section):
         return tuple(provider.label for provider in self.providers)
 
     @property
-    def strategy(self) -> RoutingStrategy:
+    def strategy(self) -> str:
         """Name of the effective strategy."""
-        return "ema" if self.router_ema_enabled else self.routing
+        return EMARouter.strategy if self.router_ema_enabled else self.routing
+
+    @property
+    def traits(self) -> RouterTraits:
+        """Traits of the effective strategy."""
+        return STRATEGIES[self.strategy].traits
 
     @property
     def learns(self) -> bool:
         """True if the strategy learns or counts anything."""
-        return self.strategy not in _WITHOUT_STATE
+        return self.traits.keeps_state
 
     @property
     def state_place(self) -> str | None:
@@ -317,7 +391,7 @@ class RoutingSettings(Section):
     @property
     def embedder(self) -> str | None:
         """Embedding model; None if no setting needs embeddings."""
-        if self.strategy == "bandit":
+        if self.traits.needs_embedding:
             return self.bandit.embedding_provider or self.embedding_provider
         if self.coherence.enabled:
             return self.coherence.embedding_provider or self.embedding_provider
@@ -362,7 +436,7 @@ def _problems(settings: RoutingSettings) -> Iterator[_Problem]:
     """Yield the strategy's missing settings, and settings without effect."""
     strategy, cascade, coherence = settings.strategy, settings.cascade, settings.coherence
     gate, tiers, embedder = settings.quality_gate, cascade.cost_tiers or (), coherence.embedding_provider
-    judges = strategy in OWN_SIGNAL
+    judges = settings.traits.judges_answers
     no_judge = cascade.classifier_mode == "judge" and cascade.judge_provider is None
     two = coherence.enabled and gate > 0 and embedder not in {None, "", settings.embedding_provider}
     checks: list[tuple[bool, str, tuple[str | int, ...], object]] = [

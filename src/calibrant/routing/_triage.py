@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Self
 
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._sections import Count
 from calibrant.metrics._validation import check_count
-from calibrant.routing._base import ProviderTally, TallyRouter
-from calibrant.routing._protocol import Observation, RoutingRequest, check_known, check_table
+from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
+from calibrant.routing._protocol import Observation, RouterTraits, RoutingRequest, check_known, check_table
 from calibrant.routing._replies import TIERS, sorted_tiers
 
 _FILL: Final = 0.8  # of a context window may be taken by the request
@@ -78,6 +78,7 @@ class TriageRouter(TallyRouter[_TierTally]):
     """
 
     strategy = "triage"
+    traits = RouterTraits(learns_order=False)
     tally_kind = _TierTally
 
     def __init__(
@@ -102,6 +103,27 @@ class TriageRouter(TallyRouter[_TierTally]):
             name: check_count(f"the context window of {name!r}", window, low=1)
             for name, window in windows.items()
         }
+
+    @classmethod
+    def from_settings(
+        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
+    ) -> Self:
+        """Return the strategy of a ``[routing]`` section: its tiers, and the providers' context windows."""
+        own = settings["triage"] or {"tiers": {}}
+        tiers = {tier: name for tier, name in own["tiers"].items() if name is not None}
+        windows = provider_values(settings, "context_window")
+        return cls(provider_names(settings), tiers=tiers, context_windows=windows, rng=rng)
+
+    @classmethod
+    def for_snapshot(
+        cls,
+        snapshot: Mapping[str, Any],  # noqa: ARG003
+        providers: Sequence[str],
+        *,
+        parameters: Mapping[str, Any],  # noqa: ARG003
+    ) -> Self:
+        """Return a strategy with one tier, as the standings do not depend on them."""
+        return cls(providers, tiers={"simple": providers[0]})
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the one of the request's tier first unless its context window is too small.

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from calibrant.core._composite import CompositeLabels
-from calibrant.core._labels import LabelSet
+from calibrant.core._labels import LabelSet, as_label_set
 from calibrant.core._prediction import Prediction
 from calibrant.heads._tuned import Decision, PredictionHistory
 
@@ -47,7 +46,7 @@ class ServiceMetrics:
     """
 
     def __init__(self, history: PredictionHistory, labels: LabelSet | None = None) -> None:
-        self._labels = labels
+        self._labels = as_label_set(labels)
         self._history = np.sort(np.asarray(history.confidence, dtype=np.float64))
         self._window: deque[float] = deque(maxlen=_WINDOW)
         self._lock = threading.Lock()
@@ -80,8 +79,7 @@ class ServiceMetrics:
         self.rows.labels(prediction.outcome.value).inc()
         self.decisions.labels(decision.name or "undecided").inc()
         if prediction.label is not None:
-            several = self._labels if isinstance(self._labels, CompositeLabels) else None
-            for label in several.decisions(prediction.label) if several else (prediction.label,):
+            for label in self._labels.decisions(prediction.label):
                 self.labels.labels(label).inc()
         if prediction.confidence is not None:
             self.confidence.observe(prediction.confidence)

@@ -16,7 +16,6 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
@@ -335,7 +334,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         tuned = Tuned.load(path)
         task = tuned.task
-        if tuned.plan is not None or task.sections or isinstance(tuned.labels, CompositeLabels):
+        if tuned.plan is not None or task.sections or tuned.labels.holds_several:
             raise ConfigurationError(
                 f"{path}: expected a bundle of one model and one label a text, got another: use calibrant.load."
             )

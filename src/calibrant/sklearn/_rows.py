@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -123,4 +124,5 @@ def _is_missing(value: object) -> bool:
     """Return True for None, NaN, infinity, and the missing values of pandas."""
     if isinstance(value, float | np.floating):
         return not math.isfinite(value)
-    return value is None or type(value).__name__ in {"NAType", "NaTType"}
+    pandas = sys.modules.get("pandas")  # whoever has such a value has loaded it
+    return value is None or (pandas is not None and (value is pandas.NA or value is pandas.NaT))

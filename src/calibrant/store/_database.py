@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sqlite3
 import threading
 import time
 import weakref
@@ -385,7 +386,9 @@ class Database:
                 with self._reading() as connection:
                     connection.exec_driver_sql("PRAGMA journal_mode=WAL")
             except OperationalError as error:
-                if "locked" not in str(error.orig) or time.monotonic() > deadline:
+                code = getattr(error.orig, "sqlite_errorcode", 0)
+                is_locked = code & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}  # the rest is detail
+                if not is_locked or time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
             else:

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from calibrant.core._completion import STAND_INS, Client, CompletionRequest, Opener
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._labels import LabelSet
+from calibrant.core._labels import LabelSet, as_label_set
 from calibrant.core._prediction import LogprobSpace, Prediction
 from calibrant.testing._response import Split, fake_response, neighbours
 
@@ -216,8 +215,9 @@ def distribution_of(answer: object, labels: Sequence[str]) -> tuple[str, Mapping
         return answer, {answer: 1.0}
     if isinstance(answer, tuple):
         label, probability = answer
-        if isinstance(labels, CompositeLabels):
-            others = tuple(neighbours(label, labels))
+        label_set = as_label_set(labels)
+        if label_set.holds_several:
+            others = tuple(neighbours(label, label_set))
             return label, {label: probability, **dict.fromkeys(others, (1.0 - probability) / len(others))}
         rest = (1.0 - probability) / max(1, len(labels) - (label in labels))
         return label, dict.fromkeys(labels, rest) | {label: probability}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet, as_label_set
 
 Split = str | Callable[[str], Sequence[str | bytes]]
 """How a label and its closing quote become tokens; see `fake_response`."""
@@ -180,7 +180,7 @@ def written(answer: str, labels: Sequence[str] | None, *, field: str, tokens: Sp
     return Written(pieces=tuple(pieces), starts=frozenset(starts), structure=frozenset(structure))
 
 
-def neighbours(answer: str, labels: CompositeLabels) -> Iterator[str]:
+def neighbours(answer: str, labels: LabelSet) -> Iterator[str]:
     """Yield the answers that differ from a given answer in a single part.
 
     Raises
@@ -200,51 +200,34 @@ def neighbours(answer: str, labels: CompositeLabels) -> Iterator[str]:
 
 def _composed(answer: str, labels: Sequence[str] | None, field: str) -> tuple[list[str], list[str]]:
     """Return the JSON text around an answer's labels, and the labels in the document's order."""
-    found: Any = None
-    if isinstance(labels, CompositeLabels):
-        with contextlib.suppress(ValueError):
-            found = json.loads(answer)
+    label_set = as_label_set(labels)
     given: list[str] = []
 
-    def mark(label: object) -> str:
-        given.append(str(label))
+    def marked(value: Any) -> Any:  # noqa: ANN401
+        """Return the answer with a mark in place of every label, which goes to `given`."""
+        if isinstance(value, dict):
+            return {name: marked(label) for name, label in value.items()}
+        if isinstance(value, list):
+            return [marked(label) for label in value]
+        given.append(str(value))
         return f"\ue000{len(given) - 1}\ue000"
 
-    document: Any = None
-    if not isinstance(labels, CompositeLabels):
-        document = _placed(None, _steps(field), mark(answer))
-    elif isinstance(labels, FieldLabels) and isinstance(found, dict):
-        for one in labels.fields:
-            if one.name in found:
-                document = _placed(document, _steps(one.path or one.name), mark(found[one.name]))
-    elif isinstance(labels, MultiLabels) and isinstance(found, list):
-        array, several, inside = field.rpartition("[]")
-        path = _steps(inside.removeprefix(".")) if several and inside else []
-        elements = [_placed(None, path, mark(label)) for label in found]
-        where = _steps(array if several else field) if array or not several else []
-        document = _placed(None, where, elements)
-    else:
-        kind = "object" if isinstance(labels, FieldLabels) else "array"
-        raise ConfigurationError(f"Expected a whole answer as the text of a JSON {kind}, got {answer!r}.")
+    value = _whole_answer(answer, is_set=label_set.is_set) if label_set.holds_several else answer
+    document = label_set.document(marked(value), field)
     text = _MARK.split(json.dumps(document, ensure_ascii=False))
     # In the order of the document, which is that of the fields only as far as their paths allow.
     return text[::2], [given[int(number)] for number in text[1::2]]
 
 
-def _steps(path: str) -> list[str | None]:
-    """Return the keys of a path; None is the first element of an array."""
-    return [key if key != "[]" else None for key in re.findall(r"\[\]|[^.\[\]]+", path)]
-
-
-def _placed(document: Any, path: Sequence[str | None], value: object) -> Any:  # noqa: ANN401
-    """Return the document with a value set at a path."""
-    if not path:
-        return value
-    key, rest = path[0], path[1:]
-    if key is None:
-        return [_placed(document[0] if document else None, rest, value)]
-    known = document or {}
-    return {**known, key: _placed(known.get(key), rest, value)}
+def _whole_answer(answer: str, *, is_set: bool) -> Any:  # noqa: ANN401
+    """Return the JSON value of an answer that holds several labels."""
+    value: Any = None
+    with contextlib.suppress(ValueError):
+        value = json.loads(answer)
+    if not isinstance(value, list if is_set else dict):
+        kind = "array" if is_set else "object"
+        raise ConfigurationError(f"Expected a whole answer as the text of a JSON {kind}, got {answer!r}.")
+    return value
 
 
 def _pieces_of(label: str, tokens: Split) -> tuple[bytes, ...]:

@@ -19,11 +19,9 @@ import pydantic
 
 from calibrant.calibration._choice import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._files import decoding_problem, without_doubles
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._label_records import labels_to_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._sections import Section
 from calibrant.core._task import RecordedTask, Task
@@ -362,7 +360,7 @@ def _texts(tuned: Tuned) -> dict[str, str]:
     task = tuned.task
     files = {
         "prompt.txt": task.prompt,
-        "labels.json": json_text(labels_to_record(task.labels)),
+        "labels.json": json_text(task.labels.record()),
         "schema.json": json_text(enum_schema(task.labels, task.field)),
         "settings.json": json_text(_settings(tuned)),
         "thresholds.json": json_text(dict(tuned.thresholds)),
@@ -501,7 +499,7 @@ class _FolderReader:
         history = self._checked_record("history.json", PredictionHistory, self._content["history.json"])
         counts = history.labels.values()
         # An answer of several labels counts each of them.
-        most = max(counts, default=0) if isinstance(labels, CompositeLabels) else sum(counts)
+        most = max(counts, default=0) if labels.holds_several else sum(counts)
         if most > history.rows:
             raise self._damage("history.json", f"expected {history.rows} labels at most, got {most}")
         return history

@@ -15,7 +15,7 @@ from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_record, write_record
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
-from calibrant.core._label_records import labels_from_record, labels_to_record
+from calibrant.core._label_records import labels_from_record
 from calibrant.core._rows import Columns
 from calibrant.core._sections import Section, describe_problem
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
@@ -175,7 +175,7 @@ def task_to_record(task: Task) -> dict[str, Any]:
     cascade, routing = cascade_settings(task), routing_settings(task)
     record = {
         "name": task.name,
-        "labels": labels_to_record(task.labels),
+        "labels": task.labels.record(),
         "field": task.field,
         "prompt": task.prompt,
         "user_template": task.user_template,
@@ -267,7 +267,8 @@ def _sections(record: _TaskRecord, place: Path) -> dict[str, Section]:
 
         sections["routing"] = checked_record(RoutingSettings, record.routing, place, _damage)
     if record.cascade is not None:
-        from calibrant.cascade._settings import ROUTED, CascadeSettings  # noqa: PLC0415 (few tasks have one)
+        from calibrant.cascade._protocol import ROUTED  # noqa: PLC0415 (few tasks have one)
+        from calibrant.cascade._settings import CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
         cascade = checked_record(CascadeSettings, record.cascade, place, _damage)
         members = {model.name for model in cascade.models}
@@ -300,7 +301,7 @@ def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
     cascade, routing = cascade_settings(task), routing_settings(task)
     models: list[Any] = [] if task.sections else [task.model]
     if cascade is not None:
-        from calibrant.cascade._settings import ROUTED  # noqa: PLC0415 (few tasks have one)
+        from calibrant.cascade._protocol import ROUTED  # noqa: PLC0415 (few tasks have one)
 
         models += [model for model in cascade.models if model.name != ROUTED]
     if routing is not None:

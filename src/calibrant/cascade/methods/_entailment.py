@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 from calibrant.cascade._protocol import Answered, Assessment, BaseMethod, NoEvidence, is_share
 from calibrant.cascade.methods._verification import Verifier
@@ -67,6 +67,12 @@ class AutoMixEntailment(BaseMethod):
 
     name: ClassVar[str] = "automix_entailment"
     makes_calls: ClassVar[bool] = True
+    settings_keys: ClassVar[tuple[str, ...]] = (
+        "threshold",
+        "verifier_server_url",
+        "verifier_timeout_seconds",
+        "context",
+    )
     unit: ClassVar[str] = "a share of samples"
 
     def __init__(
@@ -94,6 +100,14 @@ class AutoMixEntailment(BaseMethod):
                 f"Expected either the address of a verifier or a calibrant.cascade.Verifier, got {url!r} and "
                 f"{verifier!r:.80}: leave one out."
             )
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the method of a ``[cascade]`` section: its threshold, and address and timeout of the verifier."""
+        url, seconds = settings["verifier_server_url"], settings["verifier_timeout_seconds"]
+        threshold = settings["threshold"]
+        options = {} if threshold is None else {"threshold": threshold}
+        return cls(url, timeout_seconds=seconds, **options)
 
     @property
     def url(self) -> str | None:

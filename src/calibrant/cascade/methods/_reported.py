@@ -6,10 +6,10 @@ import json
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, get_args
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.cascade._protocol import (
@@ -315,6 +315,12 @@ class _TokenMethod(BaseMethod):
     default_threshold = 0.5
     needs_tokens: ClassVar[bool] = True
     top_logprobs: ClassVar[int] = 2  # an alternative tells a sure token from a forced one
+    settings_keys: ClassVar[tuple[str, ...]] = ("token_filter",)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the method of a ``[cascade]`` section, with its ``token_filter``."""
+        return cls(token_filter=settings["token_filter"])
 
     def __post_init__(self) -> None:
         if self.token_filter not in get_args(TokenFilter):
@@ -509,7 +515,13 @@ class Hybrid(_TokenMethod):
     logprob_weight: float = 0.5
     margin_weight: float = 0.5
     name: ClassVar[str] = "hybrid"
+    settings_keys: ClassVar[tuple[str, ...]] = ("token_filter", "hybrid_weights")
     unit: ClassVar[str] = "a weighted score"
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the method of a ``[cascade]`` section, with its ``token_filter`` and ``hybrid_weights``."""
+        return cls(token_filter=settings["token_filter"], **settings["hybrid_weights"] or {})
 
     def __post_init__(self) -> None:
         super().__post_init__()

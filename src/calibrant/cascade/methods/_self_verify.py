@@ -28,7 +28,7 @@ _FORMATS: Final[Mapping[Any, Mapping[str, Any]]] = {
     "json_object": {"type": "json_object"},
 }
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
-# The number comes first, so that a reply that is cut off in its reason still counts.
+# The number comes first, so that a reply that is cut off in its reason still counts: no parser reads half an object.
 _CUT_OFF = re.compile(rf'\{{\s*"confidence"\s*:\s*({_NUMBER.pattern})\s*,')
 # Behind a number: it is a share of something else than 1.
 _OTHER_UNIT = re.compile(
@@ -86,6 +86,7 @@ class SelfVerify(BaseMethod):
     temperature: float | None = 0.1
     name: ClassVar[str] = "self_verify"
     makes_calls: ClassVar[bool] = True
+    settings_keys: ClassVar[tuple[str, ...]] = ("context",)
     unit: ClassVar[str] = "a grade"
 
     def __post_init__(self) -> None:

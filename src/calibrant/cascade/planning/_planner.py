@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import select_calibrator
-from calibrant.cascade._methods import METHOD_NAMES
+from calibrant.cascade._methods import METHODS
 from calibrant.cascade.automix._frontier import rising_hull
 from calibrant.cascade.planning._guarantee import certify_cascade, count_passes, fewest_rows, loss_p_value
 from calibrant.cascade.planning._plan import (
@@ -251,7 +251,7 @@ def _check_settings(
         check_number("budget", budget, "[0, inf)")
     for name, value, allowed in (
         ("certify_on", certify_on, get_args(CertifyOn)),
-        ("method", method, METHOD_NAMES),
+        ("method", method, tuple(METHODS)),
     ):
         if value not in allowed:
             raise ConfigurationError(

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from calibrant.core._completion import Client, Completion, CompletionRequest
 from calibrant.core._errors import ConfigurationError, ContextLengthError
@@ -59,9 +59,6 @@ from calibrant.routing._replies import (
     triage_messages,
 )
 from calibrant.routing._triage import TriageRouter
-
-# Their order is the user's word, or the triage model's; others have learnt theirs.
-_DECLARED: Final = frozenset({"none", "task", "triage", "cascade"})
 
 
 class RoutedClient:
@@ -203,13 +200,12 @@ class RoutedClient:
         self.name = f"routed:{router.strategy}({', '.join(provider.name for provider in self.providers)})"
         self.endpoint = identity_of(self.providers)
         self.in_process = all(is_in_process(provider.client) for provider in self.providers)
-        self._strategy = router.strategy
         self._policy = getattr(router, "router", router)  # inside one that shares what it learns
         self._embedder = CachedEmbedder(embedder) if isinstance(embedder, Embedder) else embedder
-        check_parts(self._strategy, self._embedder, gate=gate, coherence=coherence)
+        check_parts(router, self._embedder, gate=gate, coherence=coherence)
         self._cascade = self._policy if isinstance(self._policy, CascadeRouter) else None
         self._helpers = self._open_helpers(judge, triage, seconds=helper_seconds, clock=clock)
-        if self._strategy == "bandit":
+        if router.traits.judges_answers and self._cascade is None:  # which judges them by its own window
             quality = quality or heuristic
         self._gate = gate
         self._quality = quality and guarded(quality)
@@ -235,7 +231,8 @@ class RoutedClient:
     ) -> dict[str, Helper]:
         judged = self._cascade is not None and self._cascade.classifier_mode == "judge"
         check_helper("judge", judge, wanted=judged, why="a cascade with classifier_mode='judge'")
-        check_helper("triage", triage, wanted=self._strategy == "triage", why="the strategy 'triage'")
+        grades = isinstance(self._policy, TriageRouter)
+        check_helper("triage", triage, wanted=grades, why="the strategy 'triage'")
         prices = {id(provider.client): provider.cost for provider in self.providers}
         return {
             role: Helper(client, role=role, seconds=seconds, clock=clock, cost=prices.get(id(client)))
@@ -256,12 +253,12 @@ class RoutedClient:
         paid: list[Usage] = []
         tools = has_tools(request)
         routing = await self._routing(request, tools=tools, paid=paid)
-        fallbacks = FallbackOrder(self._ordered(routing), learning=self._strategy not in _DECLARED)
+        fallbacks = FallbackOrder(self._ordered(routing), learning=self.router.traits.learns_order)
         judge = self._cascade or self._gate
         ladder = None if judge is None else judge.ladder()
         answers: list[ProviderAnswer] = []
         failures: list[ProviderFailure] = []
-        empty_is_failure = not tools and self._strategy != "cascade"  # which judges them
+        empty_is_failure = not tools and self._cascade is None  # which judges them
         while (lease := await fallbacks.next()) is not None:
             outcome = await lease.member.ask(request, lease, empty_is_failure=empty_is_failure)
             if isinstance(outcome, ProviderFailure):
@@ -317,7 +314,7 @@ class RoutedClient:
     async def _routing(self, request: CompletionRequest, *, tools: bool, paid: list[Usage]) -> RoutingRequest:
         text = text_of(request.messages)
         embedding = tier = None
-        if self._strategy == "bandit" and self._embedder is not None:
+        if self.router.traits.needs_embedding and self._embedder is not None:
             embedding = await self._embedder.embed_one(text)
         if isinstance(self._policy, TriageRouter) and text.strip():
             messages = triage_messages(text, self._policy.tiers)

@@ -42,7 +42,7 @@ from calibrant.inference.doctor._records import identity
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._fields import UnparsedError
 from calibrant.metrics._validation import check_count, check_number
-from calibrant.routing._protocol import OWN_SIGNAL, Router, check_providers, check_table
+from calibrant.routing._protocol import Router, check_providers, check_table
 
 COOLDOWN_SECONDS: Final = 5.0
 _LONGEST_COOLDOWN: Final = 300.0
@@ -183,7 +183,7 @@ def priced(usage: Usage, cost: float | None) -> Usage:
     return usage if usage.cost is None and cost is None else replace(usage, cost=cost)
 
 
-def check_parts(strategy: str, embedder: CachedEmbedder | None, **parts: object) -> None:
+def check_parts(router: Router, embedder: CachedEmbedder | None, **parts: object) -> None:
     """Raise ConfigurationError if a part lacks its embedder, or a given part has no effect.
 
     Raises
@@ -192,14 +192,16 @@ def check_parts(strategy: str, embedder: CachedEmbedder | None, **parts: object)
         A required part is missing, or a given part has no effect.
     """
     for name, part in parts.items():
-        if part is not None and strategy in OWN_SIGNAL:
+        if part is not None and router.traits.judges_answers:
             raise ConfigurationError(
-                f"Expected no {name} with the strategy {strategy!r}, which judges answers itself: leave it out."
+                f"Expected no {name} with the strategy {router.strategy!r}, which judges answers itself: leave it out."
             )
         if part is not None and embedder is None:
             raise ConfigurationError(f"Expected an embedder for {name}, got none: hand one in.")
-    if strategy == "bandit" and embedder is None:
-        raise ConfigurationError("Expected an embedder for the strategy 'bandit', got none: hand one in.")
+    if router.traits.needs_embedding and embedder is None:
+        raise ConfigurationError(
+            f"Expected an embedder for the strategy {router.strategy!r}, got none: hand one in."
+        )
 
 
 def check_helper(name: str, client: Client | None, *, wanted: bool, why: str) -> None:
