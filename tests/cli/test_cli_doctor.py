@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from calibrant.cli._doctor import settings_toml
-from calibrant.core import ConfigurationError, ProviderError, Task
-from calibrant.core._prediction import LogprobSpace
-from calibrant.inference import Classifier, examine
-from calibrant.inference.doctor._records import Examination, load_examination
+from calibrant.core import ConfigurationError, LogprobSpace, ProviderError, Task
+from calibrant.inference import Classifier, Examination, examine
+from calibrant.inference.doctor._records import load_examination
 from calibrant.testing import FakeClient
 from command_line import command, done
 

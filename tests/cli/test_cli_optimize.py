@@ -18,7 +18,7 @@ from rich.console import Console
 from calibrant import optimization
 from calibrant.cli import _progress as progress_module
 from calibrant.core import CompletionRequest
-from calibrant.metrics._classification import AnsweredLabels
+from calibrant.metrics import AnsweredLabels
 from calibrant.optimization import OptimizationResult, Progress
 from calibrant.optimization._choice import ValidatedPrompt
 from calibrant.optimization._result import PromptScore

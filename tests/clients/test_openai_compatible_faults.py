@@ -20,11 +20,11 @@ from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
     ContextLengthError,
+    LogprobSpace,
     Outcome,
     ProviderError,
 )
 from calibrant.core._completion import ContinuingClient
-from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier
 from next_tokens import KEY, KINDS, ROUTES, ask, failure
 

@@ -16,10 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from calibrant.core import ConfigurationError, DataError, Example, read_examples
+from calibrant.core import Columns, ConfigurationError, CsvFormat, DataError, Example, read_examples
 from calibrant.core._installation import install_command
-from calibrant.core._rows import MAX_RUN_ROW_BYTES, Columns, iter_examples, read_rows, read_texts
-from calibrant.core._text_files import CsvFormat
+from calibrant.core._rows import MAX_RUN_ROW_BYTES, iter_examples, read_rows, read_texts
 
 NEL = "\u0085"
 SEPARATORS = f"one{NEL}two\u2028three\u2029four\x0bfive\x1csix"

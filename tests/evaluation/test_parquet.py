@@ -16,13 +16,16 @@ from calibrant.core import (
     ConfigurationError,
     Example,
     LabelDistribution,
+    LogprobSpace,
     Outcome,
+    Part,
     Prediction,
     StateError,
+    Step,
     Usage,
+    Verdict,
 )
 from calibrant.core._installation import install_command
-from calibrant.core._prediction import LogprobSpace, Part, Step, Verdict
 from calibrant.evaluation import BatchEvaluator, _parquet
 from calibrant.evaluation._parquet import require_parquet, write_parquet
 from calibrant.inference import Classifier

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import ConfigurationError, Field, FieldLabels, LabelSet, Outcome, Prediction
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import ConfigurationError, Field, FieldLabels, LabelSet, LogprobSpace, Outcome, Prediction
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient

@@ -15,9 +15,8 @@ from calibrant.clients._callable import CallableClient
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.clients._openai_chat import OpenAIChatClient
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, LogprobSpace
 from calibrant.core._installation import install_command
-from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import _models, open_client
 from calibrant.inference._methods import Scoring
 from calibrant.testing import FakeClient

@@ -14,13 +14,13 @@ from calibrant.adapters import ConfidenceAdapter
 from calibrant.core import (
     CalibrantError,
     ConfigurationError,
+    LogprobSpace,
     Outcome,
     Prediction,
     ProviderError,
     ProviderTimeoutError,
     Task,
 )
-from calibrant.core._prediction import LogprobSpace
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.inference._exact import ExactScoring

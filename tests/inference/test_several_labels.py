@@ -14,11 +14,11 @@ from calibrant.core import (
     ConfigurationError,
     Field,
     FieldLabels,
+    LogprobSpace,
     MultiLabels,
     Outcome,
     Prediction,
 )
-from calibrant.core._prediction import LogprobSpace
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.inference import Classifier
 from calibrant.inference._reader import AnswerReader

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import ProviderError, Task
+from calibrant.core import HeadSettings, ProviderError, ScoringSettings, Task
 from calibrant.core._search_verdicts import search_verdict
-from calibrant.core._settings import HeadSettings, ScoringSettings
 from calibrant.heads import Head
 from calibrant.inference import Classifier
 from calibrant.optimization import OptimizationResult, optimize

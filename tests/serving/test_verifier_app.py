@@ -14,17 +14,16 @@ from typing import Any
 import pytest
 
 import calibrant.serving
-from calibrant.cascade import AutoMixEntailment, Verifier
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.cascade import Answered, Assessment, AutoMixEntailment, NoEvidence, Verifier
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
     ContextLengthError,
+    LogprobSpace,
     Prediction,
     ProviderError,
 )
 from calibrant.core._installation import install_command
-from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.serving import create_verifier_app
 from calibrant.testing import FakeClient

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from calibrant.core import CompletionRequest, ProviderError
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import CompletionRequest, LogprobSpace, ProviderError
 from calibrant.inference import Provider, RoutedClient
 from calibrant.inference._embeddings import CachedEmbedder, CallableEmbedder
 from calibrant.routing import FixedRouter, Observation, RoutingRequest

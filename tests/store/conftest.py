@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import LabelDistribution, Prediction, Usage
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import LabelDistribution, LogprobSpace, Prediction, Usage
 from calibrant.store import PredictionCache
 
 POSTGRES = "CALIBRANT_POSTGRES_URL"

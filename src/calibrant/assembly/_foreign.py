@@ -89,7 +89,7 @@ _ZEPH_KEYS: Final[Mapping[str, str]] = {
 
 
 def read_looper(path: str | Path) -> CascadeSettings:
-    """Read the YAML file of a confidence looper as cascade settings.
+    r"""Read the YAML file of a confidence looper as cascade settings.
 
     The file holds ``algorithm: {type: confidence, confidence: {...}}``, or its inner keys alone.
 
@@ -112,6 +112,18 @@ def read_looper(path: str | Path) -> CascadeSettings:
     ------
     ConfigurationError
         There is no such file, it is no YAML, or a key is unknown or wrong; names file and line.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from calibrant.assembly import read_looper
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "looper.yaml"
+    ...     _ = path.write_text("confidence_method: margin\nthreshold: 0.5\n")
+    ...     settings = read_looper(path)
+    >>> settings.threshold
+    0.5
     """
     path = Path(path)
     lines = _YamlLines()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.calibration._promise import best_promise
     from calibrant.calibration._scaling import TemperatureScaling, VectorScaling
-    from calibrant.calibration._thresholds import suggest_thresholds
+    from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -29,7 +29,7 @@ else:
             "._prior": "LabelPriorCorrection",
             "._promise": "best_promise",
             "._scaling": "TemperatureScaling VectorScaling",
-            "._thresholds": "suggest_thresholds",
+            "._thresholds": "ThresholdSuggestion suggest_thresholds",
         },
     )
 
@@ -42,6 +42,7 @@ __all__ = [
     "PlattCalibrator",
     "TemperatureCalibrator",
     "TemperatureScaling",
+    "ThresholdSuggestion",
     "VectorScaling",
     "best_promise",
     "certify_class_thresholds",

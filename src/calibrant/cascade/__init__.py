@@ -7,53 +7,67 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
     from calibrant.cascade._models import CascadeModel
+    from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
     from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
     from calibrant.cascade.automix._frontier import ibc, ibc_lift, routing_frontier
     from calibrant.cascade.automix._meta import SelfConsistencyMetaVerifier, ThresholdMetaVerifier
     from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
-    from calibrant.cascade.automix._several import CascadePolicy, plan_models, union_baseline
+    from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, plan_models, union_baseline
     from calibrant.cascade.methods._entailment import AutoMixEntailment
     from calibrant.cascade.methods._filters import TokenFilter
     from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
     from calibrant.cascade.methods._self_verify import SelfVerify
     from calibrant.cascade.methods._verification import Verifier
     from calibrant.cascade.planning._guarantee import certify_cascade
+    from calibrant.cascade.planning._plan import CascadePlan
     from calibrant.cascade.planning._planner import plan_cascade
     from calibrant.cascade.planning._recorded import RecordedRun
+    from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "._cascade": "Cascade",
             "._models": "CascadeModel",
+            "._protocol": "Answered Assessment ConfidenceMethod NoEvidence",
             "._settings": "CascadeModelSettings CascadeSettings HybridWeights",
             ".automix._frontier": "ibc ibc_lift routing_frontier",
             ".automix._meta": "SelfConsistencyMetaVerifier ThresholdMetaVerifier",
             ".automix._pomdp": "POMDPMetaVerifier",
-            ".automix._several": "CascadePolicy plan_models union_baseline",
+            ".automix._several": "CascadeAction CascadePolicy plan_models union_baseline",
             ".methods._entailment": "AutoMixEntailment",
             ".methods._filters": "TokenFilter",
             ".methods._reported": "AvgLogprob Hybrid LabelProbability Margin",
             ".methods._self_verify": "SelfVerify",
             ".methods._verification": "Verifier",
             ".planning._guarantee": "certify_cascade",
+            ".planning._plan": "CascadePlan",
             ".planning._planner": "plan_cascade",
             ".planning._recorded": "RecordedRun",
+            ".planning._rules": "KeepPolicy KeepRule",
         },
     )
 
 __all__ = [
+    "Answered",
+    "Assessment",
     "AutoMixEntailment",
     "AvgLogprob",
     "Cascade",
+    "CascadeAction",
     "CascadeModel",
     "CascadeModelSettings",
+    "CascadePlan",
     "CascadePolicy",
     "CascadeSettings",
+    "ConfidenceMethod",
     "Hybrid",
     "HybridWeights",
+    "KeepPolicy",
+    "KeepRule",
     "LabelProbability",
     "Margin",
+    "NoEvidence",
     "POMDPMetaVerifier",
     "RecordedRun",
     "SelfConsistencyMetaVerifier",

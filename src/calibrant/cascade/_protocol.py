@@ -31,6 +31,16 @@ class Answered:
         The model that answered.
     context : str or None
         The text that the answer should be grounded in, if any.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import Answered, LabelProbability
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> fake = FakeClient(["Food", "Rent"], {"lunch": ("Food", 0.9)})
+    >>> classifier = Classifier(model=fake, labels=fake.labels, field="category", prompt="Sort the payment.")
+    >>> Answered(question="lunch", prediction=classifier.classify("lunch"), classifier=classifier).prediction.label
+    'Food'
     """
 
     question: str
@@ -55,6 +65,11 @@ class Assessment:
         Tokens and cost of the calls that were made to find out.
     attempts : int
         Those calls, retries included.
+
+    Examples
+    --------
+    >>> Assessment(confidence=0.9, native=-0.1).confidence
+    0.9
     """
 
     confidence: float
@@ -83,6 +98,11 @@ class NoEvidence:
         Tokens and cost of the calls that were made in vain.
     attempts : int
         Those calls, retries included.
+
+    Examples
+    --------
+    >>> NoEvidence(reason="expected log-probabilities, got none").attempts
+    0
     """
 
     reason: str
@@ -107,6 +127,12 @@ class ConfidenceMethod(Protocol):
     makes_calls : bool
         Whether an assessment asks a model. A cascade then leaves its last model's answer unverified by default,
         as no other model would be asked.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import ConfidenceMethod, Margin
+    >>> isinstance(Margin(), ConfidenceMethod)
+    True
     """
 
     @property

@@ -41,6 +41,11 @@ class LogprobSpace(StrEnum):
         A percentage stated beside the answer; several, together with the agreement of their answers.
     ``none``, ``mixed``
         No evidence; several models, where every answer says its own (`Completion.space`).
+
+    Examples
+    --------
+    >>> LogprobSpace("raw").value
+    'raw'
     """
 
     MASKED = "masked"
@@ -277,6 +282,11 @@ class Verdict(StrEnum):
     - ``escalated``: Not sure enough: the next model was asked, where there was one and the limits allowed it.
     - ``no_evidence``: It came without what its confidence is read from, so nothing says how sure it is.
     - ``failed``: The call returned no answer; see the step's outcome and reason.
+
+    Examples
+    --------
+    >>> [verdict.value for verdict in Verdict]
+    ['accepted', 'escalated', 'no_evidence', 'failed']
     """
 
     ACCEPTED = "accepted"
@@ -341,6 +351,11 @@ class Step:
         Tokens and cost of its calls, those that verify its answer included.
     attempts : int
         Calls made for it, retries and verification included.
+
+    Examples
+    --------
+    >>> Step(model="small", verdict=Verdict("escalated"), label="Food", confidence=0.6).verdict.value
+    'escalated'
     """
 
     model: str
@@ -371,6 +386,11 @@ class Part:
         Confidence in [0, 1]; None without usable log-probabilities.
     distribution : LabelDistribution or None
         Over the values of this part; None where the answer carried no usable log-probabilities.
+
+    Examples
+    --------
+    >>> Part(name="category", label="Food", confidence=0.9).label
+    'Food'
     """
 
     name: str

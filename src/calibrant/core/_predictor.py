@@ -46,6 +46,11 @@ class Query:
         The demonstrations themselves, below the prompt; the predictor adds them.
     problem : str
         Reason not to ask the model: the prediction is then unparsed, and has this reason. Empty for most queries.
+
+    Examples
+    --------
+    >>> Query(prompt="Sort the payment.", text="lunch").messages()[1]
+    {'role': 'user', 'content': 'lunch'}
     """
 
     prompt: str

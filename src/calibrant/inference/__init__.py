@@ -8,31 +8,37 @@ if TYPE_CHECKING:
     from calibrant.clients._retry import RetryPolicy
     from calibrant.inference._abilities import ModelAbilities
     from calibrant.inference._classifier import Classifier
-    from calibrant.inference._demonstrations import DemonstrationIndex
+    from calibrant.inference._demonstrations import Demonstration, DemonstrationIndex
     from calibrant.inference._embeddings import open_embedder
     from calibrant.inference._models import open_client
     from calibrant.inference.doctor._examine import examine
+    from calibrant.inference.doctor._records import Examination, Finding, FindingVerdict
     from calibrant.inference.routed._client import RoutedClient
     from calibrant.inference.routed._provider import Provider
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "calibrant.clients._retry": "RetryPolicy",
             "._abilities": "ModelAbilities",
             "._classifier": "Classifier",
-            "._demonstrations": "DemonstrationIndex",
+            "._demonstrations": "Demonstration DemonstrationIndex",
             "._embeddings": "open_embedder",
             "._models": "open_client",
             ".doctor._examine": "examine",
+            ".doctor._records": "Examination Finding FindingVerdict",
             ".routed._client": "RoutedClient",
             ".routed._provider": "Provider",
+            "calibrant.clients._retry": "RetryPolicy",
         },
     )
 
 __all__ = [
     "Classifier",
+    "Demonstration",
     "DemonstrationIndex",
+    "Examination",
+    "Finding",
+    "FindingVerdict",
     "ModelAbilities",
     "Provider",
     "RetryPolicy",

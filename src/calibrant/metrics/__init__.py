@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         multiclass_brier_score,
         multiclass_log_loss,
     )
-    from calibrant.metrics._classification import classification_summary
+    from calibrant.metrics._classification import AnsweredLabels, classification_summary
     from calibrant.metrics._intervals import (
         bootstrap_interval,
         mean_interval,
@@ -28,7 +28,7 @@ else:
             "._calibration_error": (
                 "brier_score expected_calibration_error log_loss multiclass_brier_score multiclass_log_loss"
             ),
-            "._classification": "classification_summary",
+            "._classification": "AnsweredLabels classification_summary",
             "._intervals": "bootstrap_interval mean_interval paired_mean_interval wilson_interval",
             "._paired": "holm paired_comparison",
             "._selective": "aurc auroc auroc_interval excess_aurc selective_accuracy",
@@ -36,6 +36,7 @@ else:
     )
 
 __all__ = [
+    "AnsweredLabels",
     "aurc",
     "auroc",
     "auroc_interval",

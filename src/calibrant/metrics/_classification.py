@@ -58,6 +58,11 @@ class AnsweredLabels:
         Labels among the present ones that were answered at least once.
     share : float
         `found` over `present`, in [0, 1]; with fields, the smallest share of any field. 1 where no label is present.
+
+    Examples
+    --------
+    >>> AnsweredLabels(answered=2, total=3, present=2, found=2, share=1.0).total
+    3
     """
 
     answered: int

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from calibrant.cascade import Verifier
 from calibrant.cascade.methods._prompts import VERIFIER_PROMPT
 from calibrant.cascade.methods._verification import Verification, _beginning
-from calibrant.core import CompletionRequest, ConfigurationError, ContextLengthError, DataError, ProviderError
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    ContextLengthError,
+    DataError,
+    LogprobSpace,
+    ProviderError,
+)
 from calibrant.inference import RetryPolicy
 from calibrant.testing import FakeClient
 

@@ -15,8 +15,7 @@ from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import PlattCalibrator
 from calibrant.cascade import Cascade
 from calibrant.cascade._methods import METHODS
-from calibrant.core import Example, Limits, Outcome, Prediction, ProviderError
-from calibrant.core._predictor import Query, Stop
+from calibrant.core import Example, Limits, Outcome, Prediction, ProviderError, Query, Stop
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier

@@ -20,8 +20,8 @@ from calibrant.core import (
     Prediction,
     ProviderError,
     Usage,
+    Verdict,
 )
-from calibrant.core._prediction import Verdict
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.inference._limits import Gate

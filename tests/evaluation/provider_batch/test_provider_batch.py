@@ -28,9 +28,9 @@ from calibrant.core import (
     MultiLabels,
     Prediction,
     ProviderError,
+    Query,
     StateError,
 )
-from calibrant.core._predictor import Query
 from calibrant.evaluation import BatchLimits, Polling, batch_status, collect_batch, retry_batch, submit_batch
 from calibrant.evaluation._provider_batch_state import BatchJob, BatchReport, locked_job
 from calibrant.heads import Head, fit_head

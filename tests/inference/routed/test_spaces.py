@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import Completion, CompletionRequest, Prediction
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import Completion, CompletionRequest, LogprobSpace, Prediction
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
 from calibrant.inference.doctor._records import refuse_misleading

@@ -12,10 +12,16 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import AvgLogprob, Cascade
-from calibrant.core import CalibrantError, Client, CompletionRequest, ConfigurationError, ProviderError
+from calibrant.core import (
+    CalibrantError,
+    Client,
+    CompletionRequest,
+    ConfigurationError,
+    Limits,
+    LogprobSpace,
+    ProviderError,
+)
 from calibrant.core._completion import ContinuingClient
-from calibrant.core._limits import Limits
-from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
 from calibrant.inference._loop import run_sync
 from calibrant.inference._shared_router import SharedRouter
