@@ -15,8 +15,8 @@ import time
 from statistics import median
 
 from calibrant.core import Client, CompletionRequest, LogprobSpace
-from calibrant.inference import Provider, RoutedClient
-from calibrant.inference._embeddings import CachedEmbedder, HashingEmbedder
+from calibrant.inference import CachedEmbedder, Provider, RoutedClient
+from calibrant.inference._embeddings import HashingEmbedder
 from calibrant.routing import BanditRouter, CascadeRouter, EMARouter, FixedRouter, Router, ThompsonRouter
 from calibrant.testing import fake_response
 

@@ -19,6 +19,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from calibrant.calibration import (
+    ConfidenceCalibrator,
     IdentityCalibrator,
     IsotonicCalibrator,
     PerLabelCalibrator,
@@ -26,7 +27,6 @@ from calibrant.calibration import (
     TemperatureCalibrator,
     load_calibrator,
 )
-from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.core import (
     ConfigurationError,
     Fingerprint,

@@ -19,9 +19,7 @@ from calibrant import optimization
 from calibrant.cli import _progress as progress_module
 from calibrant.core import CompletionRequest
 from calibrant.metrics import AnsweredLabels
-from calibrant.optimization import OptimizationResult, Progress
-from calibrant.optimization._choice import ValidatedPrompt
-from calibrant.optimization._result import PromptScore
+from calibrant.optimization import OptimizationResult, Progress, PromptScore, ValidatedPrompt
 from calibrant.testing import Answer, FakeClient
 from command_line import command, done, refusal
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.core import (
+    Aspect,
     ConfigurationError,
     Field,
     FieldLabels,
@@ -25,7 +26,6 @@ from calibrant.core import (
     Part,
     Prediction,
 )
-from calibrant.core._labels import Aspect
 from calibrant.core._structures import structured_labels
 
 STARS = OrdinalLabels(["1 star", "2 stars", "3 stars", "4 stars", "5 stars"])

@@ -23,8 +23,15 @@ import pytest
 from calibrant.core import ConfigurationError, StateError
 from calibrant.inference import _shared_router
 from calibrant.inference._shared_router import SharedRouter
-from calibrant.routing import BanditRouter, EMARouter, Observation, Router, RoutingRequest, ThompsonRouter
-from calibrant.routing._protocol import ProviderStanding
+from calibrant.routing import (
+    BanditRouter,
+    EMARouter,
+    Observation,
+    ProviderStanding,
+    Router,
+    RoutingRequest,
+    ThompsonRouter,
+)
 from calibrant.store._router_state import RouterState
 
 

@@ -18,8 +18,8 @@ from calibrant.evaluation import calibrate_predictions
 from calibrant.evaluation._calibrate import calibrate_search
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier, Demonstration
-from calibrant.optimization import optimize
-from calibrant.optimization._choice import Choice, ValidatedPrompt
+from calibrant.optimization import ValidatedPrompt, optimize
+from calibrant.optimization._choice import Choice
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.optimization._result import final_score
 from calibrant.optimization._stages import labelled_rows

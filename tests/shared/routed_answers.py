@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibrant.core import CompletionRequest, LogprobSpace, ProviderError
-from calibrant.inference import Provider, RoutedClient
-from calibrant.inference._embeddings import CachedEmbedder, CallableEmbedder
+from calibrant.inference import CachedEmbedder, Provider, RoutedClient
+from calibrant.inference._embeddings import CallableEmbedder
 from calibrant.routing import FixedRouter, Observation, RoutingRequest
 from calibrant.testing import fake_response
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.assembly import open_classifier, read_looper, read_zeph
 from calibrant.calibration import (
+    CertifiedThreshold,
     PlattCalibrator,
     ThresholdSuggestion,
     certify_threshold,
     select_calibrator,
     suggest_thresholds,
 )
-from calibrant.calibration._certify import CertifiedThreshold
 from calibrant.cascade import Cascade, CascadeModel, CascadeSettings
 from calibrant.core import (
     Client,
@@ -43,8 +43,8 @@ from calibrant.evaluation import (
     EvaluationHistory,
     EvaluationMetrics,
     EvaluationResult,
+    HistoryInterval,
 )
-from calibrant.evaluation._history import HistoryInterval
 from calibrant.inference import Classifier, open_client
 from calibrant.inference._base import BasePredictor
 from calibrant.logprobs import extract_distribution

@@ -6,12 +6,13 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.calibration._calibrators import (
+        ConfidenceCalibrator,
         IdentityCalibrator,
         IsotonicCalibrator,
         PlattCalibrator,
         TemperatureCalibrator,
     )
-    from calibrant.calibration._certify import certify_class_thresholds, certify_threshold
+    from calibrant.calibration._certify import CertifiedThreshold, certify_class_thresholds, certify_threshold
     from calibrant.calibration._choice import PerLabelCalibrator, load_calibrator, select_calibrator
     from calibrant.calibration._conformal import ConformalSets
     from calibrant.calibration._prior import LabelPriorCorrection
@@ -22,8 +23,11 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "._calibrators": "IdentityCalibrator IsotonicCalibrator PlattCalibrator TemperatureCalibrator",
-            "._certify": "certify_class_thresholds certify_threshold",
+            "._calibrators": (
+                "ConfidenceCalibrator IdentityCalibrator IsotonicCalibrator PlattCalibrator "
+                "TemperatureCalibrator"
+            ),
+            "._certify": "CertifiedThreshold certify_class_thresholds certify_threshold",
             "._choice": "PerLabelCalibrator load_calibrator select_calibrator",
             "._conformal": "ConformalSets",
             "._prior": "LabelPriorCorrection",
@@ -34,6 +38,8 @@ else:
     )
 
 __all__ = [
+    "CertifiedThreshold",
+    "ConfidenceCalibrator",
     "ConformalSets",
     "IdentityCalibrator",
     "IsotonicCalibrator",

@@ -9,15 +9,19 @@ if TYPE_CHECKING:
     from calibrant.cascade._models import CascadeModel
     from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
     from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
-    from calibrant.cascade.automix._frontier import ibc, ibc_lift, routing_frontier
-    from calibrant.cascade.automix._meta import SelfConsistencyMetaVerifier, ThresholdMetaVerifier
+    from calibrant.cascade.automix._frontier import RoutingFrontier, ibc, ibc_lift, routing_frontier
+    from calibrant.cascade.automix._meta import (
+        MetaVerifier,
+        SelfConsistencyMetaVerifier,
+        ThresholdMetaVerifier,
+    )
     from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
     from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, plan_models, union_baseline
     from calibrant.cascade.methods._entailment import AutoMixEntailment
     from calibrant.cascade.methods._filters import TokenFilter
     from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
     from calibrant.cascade.methods._self_verify import SelfVerify
-    from calibrant.cascade.methods._verification import Verifier
+    from calibrant.cascade.methods._verification import Verification, Verifier
     from calibrant.cascade.planning._guarantee import certify_cascade
     from calibrant.cascade.planning._plan import CascadePlan
     from calibrant.cascade.planning._planner import plan_cascade
@@ -31,15 +35,15 @@ else:
             "._models": "CascadeModel",
             "._protocol": "Answered Assessment ConfidenceMethod NoEvidence",
             "._settings": "CascadeModelSettings CascadeSettings HybridWeights",
-            ".automix._frontier": "ibc ibc_lift routing_frontier",
-            ".automix._meta": "SelfConsistencyMetaVerifier ThresholdMetaVerifier",
+            ".automix._frontier": "RoutingFrontier ibc ibc_lift routing_frontier",
+            ".automix._meta": "MetaVerifier SelfConsistencyMetaVerifier ThresholdMetaVerifier",
             ".automix._pomdp": "POMDPMetaVerifier",
             ".automix._several": "CascadeAction CascadePolicy plan_models union_baseline",
             ".methods._entailment": "AutoMixEntailment",
             ".methods._filters": "TokenFilter",
             ".methods._reported": "AvgLogprob Hybrid LabelProbability Margin",
             ".methods._self_verify": "SelfVerify",
-            ".methods._verification": "Verifier",
+            ".methods._verification": "Verification Verifier",
             ".planning._guarantee": "certify_cascade",
             ".planning._plan": "CascadePlan",
             ".planning._planner": "plan_cascade",
@@ -67,13 +71,16 @@ __all__ = [
     "KeepRule",
     "LabelProbability",
     "Margin",
+    "MetaVerifier",
     "NoEvidence",
     "POMDPMetaVerifier",
     "RecordedRun",
+    "RoutingFrontier",
     "SelfConsistencyMetaVerifier",
     "SelfVerify",
     "ThresholdMetaVerifier",
     "TokenFilter",
+    "Verification",
     "Verifier",
     "certify_cascade",
     "ibc",

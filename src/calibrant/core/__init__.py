@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         StateError,
     )
     from calibrant.core._fingerprint import Fingerprint
-    from calibrant.core._labels import LabelSet, OpenLabels
+    from calibrant.core._labels import Aspect, LabelSet, OpenLabels
     from calibrant.core._limits import Limits
     from calibrant.core._prediction import (
         Interval,
@@ -59,7 +59,7 @@ else:
                 "ProviderTimeoutError RateLimitError StateError"
             ),
             "._fingerprint": "Fingerprint",
-            "._labels": "LabelSet OpenLabels",
+            "._labels": "Aspect LabelSet OpenLabels",
             "._limits": "Limits",
             "._prediction": "Interval LabelDistribution LogprobSpace Outcome Part Prediction Step Usage Verdict",
             "._predictor": "Predictor Query Stop",
@@ -73,6 +73,7 @@ else:
     )
 
 __all__ = [
+    "Aspect",
     "CalibrantError",
     "CalibrationSettings",
     "Client",

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from calibrant.evaluation._compare import compare_predictions
     from calibrant.evaluation._data import Dataset
     from calibrant.evaluation._evaluator import BatchEvaluator
-    from calibrant.evaluation._history import EvaluationHistory
+    from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
     from calibrant.evaluation._learned import learn_head
     from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress, EvaluationResult
     from calibrant.evaluation._provider_batch import batch_status, collect_batch, retry_batch, submit_batch
@@ -24,7 +24,7 @@ else:
             "._compare": "compare_predictions",
             "._data": "Dataset",
             "._evaluator": "BatchEvaluator",
-            "._history": "EvaluationHistory",
+            "._history": "EvaluationHistory HistoryInterval",
             "._learned": "learn_head",
             "._metrics": "EvaluationMetrics EvaluationProgress EvaluationResult",
             "._provider_batch": "batch_status collect_batch retry_batch submit_batch",
@@ -40,6 +40,7 @@ __all__ = [
     "EvaluationMetrics",
     "EvaluationProgress",
     "EvaluationResult",
+    "HistoryInterval",
     "Polling",
     "batch_status",
     "calibrate_predictions",

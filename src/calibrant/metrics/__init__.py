@@ -12,7 +12,13 @@ if TYPE_CHECKING:
         multiclass_brier_score,
         multiclass_log_loss,
     )
-    from calibrant.metrics._classification import AnsweredLabels, classification_summary
+    from calibrant.metrics._classification import (
+        AnsweredLabels,
+        ClassificationSummary,
+        LabelMetrics,
+        classification_summary,
+    )
+    from calibrant.metrics._composite import CompositeMetrics
     from calibrant.metrics._intervals import (
         bootstrap_interval,
         mean_interval,
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     )
     from calibrant.metrics._paired import holm, paired_comparison
     from calibrant.metrics._selective import aurc, auroc, auroc_interval, excess_aurc, selective_accuracy
+    from calibrant.metrics._structure import HierarchicalMetrics, OrdinalMetrics
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -28,15 +35,22 @@ else:
             "._calibration_error": (
                 "brier_score expected_calibration_error log_loss multiclass_brier_score multiclass_log_loss"
             ),
-            "._classification": "AnsweredLabels classification_summary",
+            "._classification": "AnsweredLabels ClassificationSummary LabelMetrics classification_summary",
+            "._composite": "CompositeMetrics",
             "._intervals": "bootstrap_interval mean_interval paired_mean_interval wilson_interval",
             "._paired": "holm paired_comparison",
             "._selective": "aurc auroc auroc_interval excess_aurc selective_accuracy",
+            "._structure": "HierarchicalMetrics OrdinalMetrics",
         },
     )
 
 __all__ = [
     "AnsweredLabels",
+    "ClassificationSummary",
+    "CompositeMetrics",
+    "HierarchicalMetrics",
+    "LabelMetrics",
+    "OrdinalMetrics",
     "aurc",
     "auroc",
     "auroc_interval",

@@ -31,6 +31,12 @@ class LabelMetrics:
         Rows that truly have this label.
     predicted : int
         Rows predicted as this label.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import classification_summary
+    >>> classification_summary(["cat", "dog"], ["cat", "cat"]).per_label["cat"].precision
+    0.5
     """
 
     precision: float
@@ -141,6 +147,12 @@ class ClassificationSummary:
         it sums to n.
     n : int
         Rows.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import classification_summary
+    >>> classification_summary(["cat", "dog"], ["cat", "cat"]).confusion.tolist()
+    [[1, 0], [1, 0]]
     """
 
     labels: tuple[str, ...]

@@ -5,17 +5,19 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from calibrant.optimization._choice import ValidatedPrompt
     from calibrant.optimization._exemplar import ExemplarProposer
     from calibrant.optimization._progress import Progress
-    from calibrant.optimization._result import OptimizationResult
+    from calibrant.optimization._result import OptimizationResult, PromptScore
     from calibrant.optimization._run import optimize
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "._choice": "ValidatedPrompt",
             "._exemplar": "ExemplarProposer",
             "._progress": "Progress",
-            "._result": "OptimizationResult",
+            "._result": "OptimizationResult PromptScore",
             "._run": "optimize",
         },
     )
@@ -24,5 +26,7 @@ __all__ = [
     "ExemplarProposer",
     "OptimizationResult",
     "Progress",
+    "PromptScore",
+    "ValidatedPrompt",
     "optimize",
 ]

@@ -79,6 +79,15 @@ class ValidatedPrompt(RowScores):
     origin : str or None
         Which of the prompts that the task gives beside its own this is, such as ``other prompt 1``; None for the task's
         own and for proposals.
+
+    Examples
+    --------
+    >>> prompt = ValidatedPrompt(
+    ...     candidate={"system_prompt": "Sort the payment."}, score=0.8, accuracy=0.75, macro_f1=0.7, credit=None,
+    ...     answered_labels=None,
+    ... )
+    >>> prompt.accuracy
+    0.75
     """
 
     candidate: Mapping[str, str]

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from calibrant.routing._base import FixedRouter
     from calibrant.routing._cascade import CascadeRouter
     from calibrant.routing._coherence import CoherenceMonitor, QualityGate
-    from calibrant.routing._protocol import Observation, Router, RoutingRequest
+    from calibrant.routing._protocol import Observation, ProviderStanding, Router, RoutingRequest
+    from calibrant.routing._quality import AnswerQuality
     from calibrant.routing._reliability import EMARouter, ThompsonRouter
     from calibrant.routing._settings import RoutingSettings
     from calibrant.routing._triage import TriageRouter
@@ -21,7 +22,8 @@ else:
             "._base": "FixedRouter",
             "._cascade": "CascadeRouter",
             "._coherence": "CoherenceMonitor QualityGate",
-            "._protocol": "Observation Router RoutingRequest",
+            "._protocol": "Observation ProviderStanding Router RoutingRequest",
+            "._quality": "AnswerQuality",
             "._reliability": "EMARouter ThompsonRouter",
             "._settings": "RoutingSettings",
             "._triage": "TriageRouter",
@@ -29,12 +31,14 @@ else:
     )
 
 __all__ = [
+    "AnswerQuality",
     "BanditRouter",
     "CascadeRouter",
     "CoherenceMonitor",
     "EMARouter",
     "FixedRouter",
     "Observation",
+    "ProviderStanding",
     "QualityGate",
     "Router",
     "RoutingRequest",

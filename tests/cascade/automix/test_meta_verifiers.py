@@ -11,8 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.cascade import POMDPMetaVerifier, SelfConsistencyMetaVerifier, ThresholdMetaVerifier, ibc_lift
-from calibrant.cascade.automix._meta import MetaVerifier
+from calibrant.cascade import (
+    MetaVerifier,
+    POMDPMetaVerifier,
+    SelfConsistencyMetaVerifier,
+    ThresholdMetaVerifier,
+    ibc_lift,
+)
 from calibrant.cascade.automix._pomdp import held_out_value
 from calibrant.core import ConfigurationError, NotFittedError
 

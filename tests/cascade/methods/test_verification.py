@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.cascade import Verifier
+from calibrant.cascade import Verification, Verifier
 from calibrant.cascade.methods._prompts import VERIFIER_PROMPT
-from calibrant.cascade.methods._verification import Verification, _beginning
+from calibrant.cascade.methods._verification import _beginning
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,

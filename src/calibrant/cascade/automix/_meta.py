@@ -37,6 +37,12 @@ class MetaVerifier(ABC):
     ------
     ConfigurationError
         Both a price and a budget, one of them below 0, or a text instead of a list of answers.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import MetaVerifier, ThresholdMetaVerifier
+    >>> isinstance(ThresholdMetaVerifier(), MetaVerifier)
+    True
     """
 
     _fitted = False
