@@ -12,6 +12,7 @@ import argparse
 import ast
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -143,11 +144,11 @@ def chosen(count: int, seed: int, package: str | None) -> list[Mutant]:
     folder = SOURCE / package if package else SOURCE
     every = [mutant for path in sorted(folder.rglob("*.py")) for mutant in mutants_of(path)]
     tested = [mutant for mutant in every if mutant.tests]
-    return random.Random(seed).sample(tested, min(count, len(tested)))  # noqa: S311 (a sample, no secret)
+    return random.Random(seed).sample(tested, min(count, len(tested)))
 
 
-def is_noticed(mutant: Mutant, copy: Path) -> bool:
-    """Run the tests against a copy of the source with one change.
+def first_failure(mutant: Mutant, copy: Path) -> str:
+    """Run the tests against a copy of the source with one change, and return the first that fails; empty if none does.
 
     Parameters
     ----------
@@ -163,14 +164,17 @@ def is_noticed(mutant: Mutant, copy: Path) -> bool:
     command = [sys.executable, "-m", "pytest", *options, *map(str, mutant.tests)]
     settings = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        done = subprocess.run(  # noqa: S603 (our own code)
-            command, cwd=ROOT, env=settings, capture_output=True, timeout=SECONDS, check=False
+        done = subprocess.run(
+            command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return True
+        return f"the tests took more than {SECONDS} seconds"
     finally:
         path.write_bytes(source)
-    return done.returncode != 0
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if failed is None:
+        return "" if done.returncode == 0 else f"pytest ended with {done.returncode}"
+    return failed[1]
 
 
 def survivors(mutants: Sequence[Mutant]) -> Iterator[Mutant]:
@@ -180,11 +184,11 @@ def survivors(mutants: Sequence[Mutant]) -> Iterator[Mutant]:
         shutil.copytree(SOURCE, Path(folder) / "calibrant", ignore=ignored)
         for number, mutant in enumerate(mutants, 1):
             began = time.monotonic()
-            noticed = is_noticed(mutant, Path(folder))
-            word = "noticed " if noticed else "SURVIVED"
+            failure = first_failure(mutant, Path(folder))
             seconds = time.monotonic() - began
-            print(f"{number:3} of {len(mutants)}  {word}  {seconds:4.0f} s  {mutant}", flush=True)
-            if not noticed:
+            print(f"{number:3} of {len(mutants)}  {seconds:4.0f} s  {mutant}", flush=True)
+            print(f"      {f'noticed by {failure}' if failure else 'SURVIVED'}", flush=True)
+            if not failure:
                 yield mutant
 
 
