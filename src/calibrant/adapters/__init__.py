@@ -7,6 +7,7 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.adapters._gepa import ConfidenceAdapter
     from calibrant.adapters._learned import Thresholds
+    from calibrant.adapters._rows import OBJECTIVES
     from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
 else:
     __getattr__, __dir__ = lazy_names(
@@ -14,11 +15,13 @@ else:
         {
             "._gepa": "ConfidenceAdapter",
             "._learned": "Thresholds",
+            "._rows": "OBJECTIVES",
             "._types": "ConfidenceDataInst ConfidenceRolloutOutput ConfidenceTrajectory",
         },
     )
 
 __all__ = [
+    "OBJECTIVES",
     "ConfidenceAdapter",
     "ConfidenceDataInst",
     "ConfidenceRolloutOutput",
