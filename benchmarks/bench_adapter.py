@@ -21,7 +21,7 @@ from gepa.adapters.confidence_adapter import ConfidenceAdapter as ReferenceAdapt
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.core import CompletionRequest, Example, Task
 from calibrant.inference import Classifier
-from calibrant.inference._loop import run_sync
+from calibrant.inference._base import run_sync
 from calibrant.logprobs._schema import enum_schema
 from calibrant.metrics import paired_mean_interval
 from calibrant.optimization import ExemplarProposer

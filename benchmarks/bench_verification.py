@@ -53,7 +53,7 @@ from calibrant.cascade import (
     ibc_lift,
     routing_frontier,
 )
-from calibrant.cascade.methods._prompts import VERIFIER_PROMPT, fill_slots, quoted
+from calibrant.cascade.methods._verification import VERIFIER_PROMPT, fill_slots, quoted
 from calibrant.core import Client, Prediction, read_examples
 from calibrant.inference import Classifier, open_client
 from calibrant.metrics import auroc

@@ -16,8 +16,7 @@ from calibrant.cascade import Cascade
 from calibrant.core import Example, LimitReachedError, Limits, Prediction, Predictor, Query, Stop, Task
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
-from calibrant.inference._base import BasePredictor
-from calibrant.inference._loop import ask
+from calibrant.inference._base import BasePredictor, ask
 from calibrant.testing import FakeClient, MemoryJournal
 from calibrant.tuned import Tuned, load
 

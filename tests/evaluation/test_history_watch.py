@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from calibrant.core import Fingerprint, LogprobSpace, Prediction, Task
-from calibrant.evaluation._history_watch import HistoryDrift, HistoryWatch
+from calibrant.evaluation._drift import HistoryDrift, HistoryWatch
 from calibrant.tuned import PredictionHistory, RecordedTask, Tuned
 
 Drift = Callable[..., HistoryDrift]

@@ -13,7 +13,7 @@ from calibrant import BatchEvaluator, Cascade, Classifier, Example, Task
 from calibrant.assembly import open_classifier
 from calibrant.core import LogprobSpace, Outcome
 from calibrant.inference import ModelAbilities, RetryPolicy
-from calibrant.inference._answer_forms import AnswerForm
+from calibrant.inference._abilities import AnswerForm
 from distributions import distribution_of
 from fault_server import FaultServer
 from stubborn_server import StubbornServer

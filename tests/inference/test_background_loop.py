@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from calibrant.core import CompletionRequest, LogprobSpace
-from calibrant.inference import Classifier, _loop
-from calibrant.inference._loop import run_sync
+from calibrant.inference import Classifier, _base
+from calibrant.inference._base import run_sync
 
 
 def test_run_sync_returns_the_result() -> None:
@@ -54,7 +54,7 @@ def test_all_calls_share_one_loop() -> None:
 
 LIBRARY = """
 import asyncio, atexit
-from calibrant.inference._loop import run_sync
+from calibrant.inference._base import run_sync
 
 ended, tasks = [], []
 
@@ -92,8 +92,8 @@ def test_stopped_loop_is_replaced() -> None:
         return asyncio.get_running_loop()
 
     first = run_sync(current())
-    _loop._stop()
-    _loop._stop()
+    _base._stop()
+    _base._stop()
     assert first.is_closed()
     assert run_sync(current()) is not first
 
@@ -188,7 +188,7 @@ def test_ctrl_c_keeps_a_coroutine_from_starting() -> None:
         began.append(True)
 
     def wait() -> None:
-        _loop._background_loop().call_soon_threadsafe(keep_busy)
+        _base._background_loop().call_soon_threadsafe(keep_busy)
         run_sync(work())
 
     signal.signal(signal.SIGINT, interrupt)

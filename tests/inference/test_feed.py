@@ -10,7 +10,7 @@ import pytest
 
 from calibrant.core import Limits, Outcome, Prediction, ProviderError, Query, RateLimitError, Stop
 from calibrant.inference import Classifier, RetryPolicy
-from calibrant.inference._loop import ask
+from calibrant.inference._base import ask
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ("cat", "dog")

@@ -18,7 +18,7 @@ from calibrant.evaluation import calibrate_predictions
 from calibrant.evaluation._calibrate import calibrate_search
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier, Demonstration
-from calibrant.optimization import ValidatedPrompt, optimize
+from calibrant.optimization import ValidatedCandidate, optimize
 from calibrant.optimization._choice import Choice
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.optimization._result import final_score
@@ -349,7 +349,7 @@ def test_the_verdict_judges_the_model(told: bool, answers: tuple[str, str] | Non
     ]
     bits = [0, 1] * 20
     head = fit_head(np.log(np.full((40, 2), 0.5)), bits, labels=LABELS)
-    one = ValidatedPrompt(
+    one = ValidatedCandidate(
         candidate={"system_prompt": "Which?"},
         score=0.5,
         accuracy=None,

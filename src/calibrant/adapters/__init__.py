@@ -7,16 +7,19 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.adapters._gepa import ConfidenceAdapter
     from calibrant.adapters._learned import Thresholds
-    from calibrant.adapters._rows import OBJECTIVES
-    from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
+    from calibrant.adapters._rows import (
+        OBJECTIVES,
+        ConfidenceDataInst,
+        ConfidenceRolloutOutput,
+        ConfidenceTrajectory,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "._gepa": "ConfidenceAdapter",
             "._learned": "Thresholds",
-            "._rows": "OBJECTIVES",
-            "._types": "ConfidenceDataInst ConfidenceRolloutOutput ConfidenceTrajectory",
+            "._rows": "OBJECTIVES ConfidenceDataInst ConfidenceRolloutOutput ConfidenceTrajectory",
         },
     )
 

@@ -8,21 +8,27 @@ from typing import Any, Final, Self
 from gepa.core.adapter import ProposalFn
 
 from calibrant.adapters._calls import CallBudget, CallCounter, FailureMonitor, SearchSize
-from calibrant.adapters._learned import PriorCorrection, PriorCorrector, ThresholdFinder, Thresholds
-from calibrant.adapters._parameters import Schema, check_calls, labels_of, refuse_open
+from calibrant.adapters._learned import (
+    PriorCorrection,
+    PriorCorrector,
+    Schema,
+    ThresholdFinder,
+    Thresholds,
+    check_calls,
+    labels_of,
+    refuse_open,
+)
 from calibrant.adapters._rows import (
     Candidate,
+    ConfidenceDataInst,
     ConfidenceGrader,
     EvaluatedBatch,
+    EvaluationObserver,
     Objective,
     checked_row,
     over_all_labels,
     query_of,
     record_of,
-)
-from calibrant.adapters._types import (
-    ConfidenceDataInst,
-    EvaluationObserver,
 )
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._thresholds import ThresholdSuggestion
@@ -34,9 +40,9 @@ from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Predictor, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.inference import RetryPolicy
+from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
-from calibrant.inference._loop import ask
 from calibrant.inference._methods import Scoring, Tolerance
 from calibrant.logprobs._schema import as_response_format
 from calibrant.scoring._strategies import LinearBlendScoring, ScoringStrategy
@@ -255,7 +261,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         self._thresholds = None if thresholds is None else ThresholdFinder(thresholds, rows, self.labels)
         self._failures = FailureMonitor()
         self.stop: Stop | None = None
-        self._observers = [one for one in (proposer, observer) if isinstance(one, EvaluationObserver)]
+        self._observers = [part for part in (proposer, observer) if isinstance(part, EvaluationObserver)]
         prepare = getattr(proposer, "prepare", None)
         if prepare is not None:
             known = self.labels if isinstance(self.labels, CompositeLabels) else self.labels.labels
@@ -439,11 +445,11 @@ class ConfidenceAdapter(ConfidenceGrader):
             self._prior.fit(queries, predictions)
 
     def _set_thresholds(self, sample: Sequence[Prediction]) -> None:
-        if self._thresholds is None or (found := self._thresholds.fit(sample)) is None:
+        if self._thresholds is None or (suggested := self._thresholds.fit(sample)) is None:
             return
-        self.high_confidence_threshold, self.low_confidence_threshold = found.high, found.low
+        self.high_confidence_threshold, self.low_confidence_threshold = suggested.high, suggested.low
         if not self._scoring_is_given:
-            self.scoring_strategy = LinearBlendScoring(found.scoring)
+            self.scoring_strategy = LinearBlendScoring(suggested.scoring)
 
     @property
     def suggested_thresholds(self) -> ThresholdSuggestion | None:

@@ -6,20 +6,18 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
-    from calibrant.cascade._models import CascadeModel
-    from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
+    from calibrant.cascade._protocol import Answered, Assessment, CascadeModel, ConfidenceMethod, NoEvidence
     from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
     from calibrant.cascade.automix._frontier import RoutingFrontier, ibc, ibc_lift, routing_frontier
     from calibrant.cascade.automix._meta import (
         MetaVerifier,
+        POMDPMetaVerifier,
         SelfConsistencyMetaVerifier,
         ThresholdMetaVerifier,
     )
-    from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
     from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, plan_models, union_baseline
     from calibrant.cascade.methods._entailment import AutoMixEntailment
-    from calibrant.cascade.methods._filters import TokenFilter
-    from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
+    from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin, TokenFilter
     from calibrant.cascade.methods._self_verify import SelfVerify
     from calibrant.cascade.methods._verification import Verification, Verifier
     from calibrant.cascade.planning._guarantee import certify_cascade
@@ -32,16 +30,13 @@ else:
         __name__,
         {
             "._cascade": "Cascade",
-            "._models": "CascadeModel",
-            "._protocol": "Answered Assessment ConfidenceMethod NoEvidence",
+            "._protocol": "Answered Assessment CascadeModel ConfidenceMethod NoEvidence",
             "._settings": "CascadeModelSettings CascadeSettings HybridWeights",
             ".automix._frontier": "RoutingFrontier ibc ibc_lift routing_frontier",
-            ".automix._meta": "MetaVerifier SelfConsistencyMetaVerifier ThresholdMetaVerifier",
-            ".automix._pomdp": "POMDPMetaVerifier",
+            ".automix._meta": "MetaVerifier POMDPMetaVerifier SelfConsistencyMetaVerifier ThresholdMetaVerifier",
             ".automix._several": "CascadeAction CascadePolicy plan_models union_baseline",
             ".methods._entailment": "AutoMixEntailment",
-            ".methods._filters": "TokenFilter",
-            ".methods._reported": "AvgLogprob Hybrid LabelProbability Margin",
+            ".methods._reported": "AvgLogprob Hybrid LabelProbability Margin TokenFilter",
             ".methods._self_verify": "SelfVerify",
             ".methods._verification": "Verification Verifier",
             ".planning._guarantee": "certify_cascade",

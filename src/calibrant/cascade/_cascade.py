@@ -10,12 +10,16 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from calibrant.cascade._escalation import EscalationRule, Thresholds, open_policy
-from calibrant.cascade._judge import ContextOf, Judge
-from calibrant.cascade._limits import CascadeBudget, RowLimits
 from calibrant.cascade._methods import check_evidence, check_models, method_named
-from calibrant.cascade._models import CascadeModel, EscalationOrder, escalation_places, with_names
-from calibrant.cascade._protocol import Calibrator, ConfidenceMethod
-from calibrant.cascade._walk import CascadeMember, OnError, Walk
+from calibrant.cascade._protocol import (
+    Calibrator,
+    CascadeModel,
+    ConfidenceMethod,
+    EscalationOrder,
+    escalation_places,
+    with_names,
+)
+from calibrant.cascade._walk import CascadeBudget, CascadeMember, ContextOf, Judge, OnError, RowLimits, Walk
 from calibrant.cascade.automix._several import CascadePolicy
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
@@ -166,8 +170,8 @@ class Cascade(BasePredictor):
         check_evidence(asked if len(policy.rules) == len(asked) else asked[:-1], self.method)
         self.labels, self.field = own[0].labels, own[0].field
         # An optimiser starts from the prompt and the template that all models share.
-        self.prompt = _common_value([one.prompt for one in own], "")
-        self.user_template = _common_value([one.user_template for one in own], None)
+        self.prompt = _common_value([classifier.prompt for classifier in own], "")
+        self.user_template = _common_value([classifier.user_template for classifier in own], None)
         self._owned: list[ConfidenceMethod | Classifier] = [*own] if owns_models else []
         if owns_models or isinstance(method, str):
             self._owned.append(self.method)

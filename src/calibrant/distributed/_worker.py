@@ -19,7 +19,7 @@ from calibrant.core._rows import Example
 from calibrant.distributed._ledger import Leased, Ledger, Spent
 from calibrant.evaluation._cache import MAX_BYTES
 from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, query_about
-from calibrant.inference._loop import run_sync
+from calibrant.inference._base import run_sync
 from calibrant.runs._rows import row_line
 from calibrant.runs._shards import FinishedRows, blocks_of
 from calibrant.store._cache import PredictionCache

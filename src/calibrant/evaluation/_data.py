@@ -19,7 +19,7 @@ from calibrant.core._rows import DataSource, Example, Row, TextWithContext, read
 from calibrant.core._task import check_answer
 from calibrant.core._text_files import ANY_CSV, CsvFormat
 from calibrant.inference._base import BasePredictor
-from calibrant.inference._predictor import ModelPredictor
+from calibrant.inference._classifier import Classifier
 from calibrant.runs._directory import method_of_rows
 
 NO_TEXT: Final = "no text: the model was not asked"
@@ -322,7 +322,7 @@ def find_abilities(
         return
     first = next((example for example in examples if example.input), None)
     predictor.find_abilities(None if first is None else predictor.query(first.text), stop=stop)
-    if rows is not None and isinstance(predictor, ModelPredictor) and predictor.space is LogprobSpace.FUSED:
+    if rows is not None and isinstance(predictor, Classifier) and predictor.space is LogprobSpace.FUSED:
         calls = predictor.method.calls_a_row
         _LOG.warning(
             "%s: %d calls a row (fused), up to %s for %s rows.",

@@ -29,8 +29,8 @@ from calibrant.evaluation._provider_batch_state import (
     locked_job,
 )
 from calibrant.inference import RetryPolicy
+from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
-from calibrant.inference._loop import run_sync
 from calibrant.inference._methods import Decoding
 from calibrant.inference._models import BatchApi, RemoteBatch, open_batch_api
 from calibrant.runs._directory import PREDICTIONS, differing_keys

@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.clients._retry import RetryPolicy
-from calibrant.core._completion import STAND_INS, Client
-from calibrant.core._errors import ConfigurationError
+from calibrant.core._completion import STAND_INS, Client, Completion, CompletionRequest
+from calibrant.core._composite import CompositeLabels
+from calibrant.core._errors import CalibrantError, ConfigurationError
+from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._limits import Limits
-from calibrant.core._prediction import LogprobSpace
-from calibrant.core._predictor import Predictor
+from calibrant.core._prediction import LogprobSpace, Prediction
+from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
-from calibrant.core._task import Task
+from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._abilities import KnownAbilities, ModelAbilities, abilities_of_client
-from calibrant.inference._feed import Runner
+from calibrant.inference._base import BasePredictor
+from calibrant.inference._choice import ScoringChoice, choose_method
+from calibrant.inference._feed import Feed, Runner
 from calibrant.inference._limits import Gate, default_concurrency, is_in_process
-from calibrant.inference._methods import ModelCalls, Scoring, Tolerance, choose_method
-from calibrant.inference._models import ModelLike, call_options, open_client
-from calibrant.inference._predictor import ModelPredictor, PromptedModel
+from calibrant.inference._methods import Decoding, Method, ModelCalls, ModelSetup, Scoring, Tolerance
+from calibrant.inference._models import ModelLike, call_options, open_client, replaced_model
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference._replaced import replaced_model
 from calibrant.inference.doctor._records import identity, known_scoring, refuse_misleading, shared_abilities
 from calibrant.logprobs._schema import enum_schema
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from calibrant.calibration._calibrators import ConfidenceCalibrator
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.heads._embedding import EmbeddingModel
     from calibrant.heads._head import Head
-    from calibrant.heads._tuned import Tuned
-    from calibrant.inference._demonstrations import DemonstrationIndex
+    from calibrant.heads._tuned import Figure, PredictionHistory, Tuned
+    from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
 
 _LOG = logging.getLogger("calibrant")
+_SAMPLED: Final = frozenset({"sampled", "fused"})
 _SEVERAL_MODELS: Final = {"cascade": "cascade", "routing": "[routing]"}  # by section of a task file
 
 
-class Classifier(ModelPredictor):
+class Classifier(BasePredictor):
     """Text classifier with one model and one prompt; a context manager.
 
     Parameters
@@ -124,6 +131,10 @@ class Classifier(ModelPredictor):
     'cat'
     """
 
+    _method: Method
+    _head: Head | None = None
+    _prior_correction: LabelPriorCorrection | None = None
+
     def __init__(  # noqa: PLR0913  (keyword-only options)
         self,
         *,
@@ -154,7 +165,9 @@ class Classifier(ModelPredictor):
         self.prompt, self.user_template = prompt, user_template
         self.prior_correction = prior_correction
         self._owns_client = not isinstance(model, Client)
-        limits = replace(limits or Limits(), **({} if concurrency is None else {"concurrency": concurrency}))
+        limits = limits or Limits()
+        if concurrency is not None:
+            limits = replace(limits, concurrency=concurrency)
         scoring = known_scoring(scoring, model, options=options)
         client = open_client(
             model, space=space, concurrency=limits.concurrency, options=options, scoring=scoring
@@ -167,29 +180,25 @@ class Classifier(ModelPredictor):
             keep_tokens=keep_tokens,
             abilities=_abilities(model, client, self.labels, options, given=abilities),
         )
-        calls = ModelCalls(policy=retry or RetryPolicy(), gate=_gate(client, limits))
-        response_format = response_format or enum_schema(self.labels, field)
-        method = choose_method(
-            client,
-            reader,
-            response_format,
-            calls=calls,
+        setup = ModelSetup(
+            client=client,
+            reader=reader,
+            calls=ModelCalls(policy=retry or RetryPolicy(), gate=_gate(client, limits)),
+            response_format=response_format or enum_schema(self.labels, field),
+            top_logprobs=top_logprobs,
             options=call_options(options),
+        )
+        choice = ScoringChoice(
             scoring=scoring if scoring is not None or space is None else "decode",
             tolerance=tolerance,
             samples=samples,
             temperature=temperature,
-            model=model,
+            is_named=isinstance(model, str),
         )
-        self._model = PromptedModel(
-            method=method,
-            response_format=response_format,
-            top_logprobs=top_logprobs,
-            options=call_options(options),
-        )
-        self._runner = Runner(gate=calls.gate, journal=journal)
+        self._method = choose_method(setup, choice)
+        self._runner = Runner(gate=setup.calls.gate, journal=journal)
         self.head = head
-        refuse_misleading(model, options=options, method=method)
+        refuse_misleading(model, options=options, method=self._method)
 
     @classmethod
     def from_task(
@@ -226,8 +235,25 @@ class Classifier(ModelPredictor):
         StateError
             The head that the task names cannot be used: it was fitted under another prompt or model, for example.
         """
-        arguments = _task_arguments(task, model=model, client=client, limits=limits)
-        found = cls(**arguments, journal=journal)
+        own = _settings_of(task, model=model, client=client)
+        if model is None:
+            model = own.name if client is None else client
+        address = {} if own.api_base is None else {"api_base": own.api_base}
+        found = cls(
+            model=model,
+            labels=task.labels,
+            field=task.field,
+            prompt=task.prompt,
+            user_template=task.user_template,
+            concurrency=own.concurrency if limits is None else None,
+            limits=limits,
+            space=own.space,
+            options={**own.options, **address},
+            journal=journal,
+            scoring=own.scoring,
+            tolerance=own.tolerance,
+            samples=own.samples,
+        )
         found._owns_client = found._owns_client or found.client is client
         with ExitStack() as opened:
             opened.callback(found.close)
@@ -291,19 +317,14 @@ class Classifier(ModelPredictor):
 
         It names the model and holds no client: one that was handed in is handed to `Tuned.open` again.
         """
-        from calibrant.inference._tuned import task_of, tuned_of  # noqa: PLC0415 (if it is made a value)
-
         return tuned_of(self, task_of(self))
 
     def with_features(self) -> Self:
         """Return a copy without a head; its predictions include text features if the model reports them."""
-        return self._copy(_owns_client=False, _head=None, _model=self._model.with_features())
-
-    def _copy(self, **changes: object) -> Self:
-        """Return a copy with the given attributes replaced."""
-        found = copy(self)
-        found.__dict__.update(changes)
-        return found
+        other = self._with_method(self._method.with_features())
+        other._owns_client = False  # noqa: SLF001 (of its own kind)
+        other.head = None
+        return other
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
         """Return a copy with another prompt and without a head; client and journal are shared.
@@ -317,8 +338,11 @@ class Classifier(ModelPredictor):
         user_template : str, optional
             By default this one's.
         """
-        template = self.user_template if user_template is None else user_template
-        return self._copy(prompt=prompt, user_template=template, _prior_correction=None, _head=None)
+        other = self._unlearned(self._method)
+        other.prompt = prompt
+        if user_template is not None:
+            other.user_template = user_template
+        return other
 
     def with_demonstrations(
         self,
@@ -381,12 +405,17 @@ class Classifier(ModelPredictor):
             from calibrant.inference._demonstrations import Retrieval  # noqa: PLC0415 (if it shows any)
 
             retrieval = Retrieval(index, settings, labels=self.labels, field=self.field)
-        model = replace(self._model, retrieval=retrieval)
-        return self._copy(_model=model, _prior_correction=None, _head=None)
+        return self._unlearned(self._method.with_retrieval(retrieval))
+
+    def _unlearned(self, method: Method) -> Self:
+        """Return a copy with a method, and without what was learned under another prompt."""
+        other = self._with_method(method)
+        other.prior_correction = other.head = None
+        return other
 
     def with_limits(self, limits: Limits) -> Self:
         """Return a copy with other `limits` and new counters; client and journal are shared."""
-        return self._metered(limits, self._model)
+        return self._metered(limits, self._method)
 
     def with_tokens(self, *, top_logprobs: int = 0) -> Self:
         """Return a copy whose decoded predictions include the tokens of the answer.
@@ -396,16 +425,269 @@ class Classifier(ModelPredictor):
         top_logprobs : int, default 0
             Alternatives asked for per token at least.
         """
-        method = replace(self.method, reader=replace(self.method.reader, keep_tokens=True))
-        top_logprobs = max(top_logprobs, self.top_logprobs)
-        return self._metered(self.limits, replace(self._model, method=method, top_logprobs=top_logprobs))
+        setup = self._method.setup
+        reader = replace(setup.reader, keep_tokens=True)
+        top_logprobs = max(top_logprobs, setup.top_logprobs)
+        setup = replace(setup, reader=reader, top_logprobs=top_logprobs)
+        return self._metered(self.limits, replace(self._method, setup=setup))
 
-    def _metered(self, limits: Limits, model: PromptedModel) -> Self:
-        """Return a copy with these limits and this model, and with new counters."""
+    def _metered(self, limits: Limits, method: Method) -> Self:
+        """Return a copy with these limits and this method, and with new counters."""
         gate = _gate(self.client, limits)
-        method = replace(model.method, calls=replace(model.method.calls, gate=gate))
-        runner = Runner(gate=gate, journal=self.journal)
-        return self._copy(_owns_client=False, _model=replace(model, method=method), _runner=runner)
+        other = self._with_method(method.with_gate(gate))
+        other._owns_client = False  # noqa: SLF001 (of its own kind)
+        other._runner = Runner(gate=gate, journal=self.journal)  # noqa: SLF001
+        return other
+
+    @property
+    def answer_field(self) -> str:
+        """JSON path of the label in the model's answer."""
+        return self.method.reader.answer_field
+
+    @property
+    def client(self) -> Client:
+        """Client that makes the predictor's model calls."""
+        return self.method.client
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """Tuple that holds the predictor's only client."""
+        return (self.client,)
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.client.name
+
+    @property
+    def method(self) -> Method:
+        """Method that turns a request into a prediction."""
+        return self._method
+
+    @property
+    def row_model(self) -> Method:
+        """Method that the feed asks."""
+        return self._method
+
+    @property
+    def abilities(self) -> ModelAbilities | None:
+        """Known abilities of the model; None until they are found out."""
+        return self.method.reader.abilities.known
+
+    def with_abilities(self, abilities: ModelAbilities) -> Self:
+        """Return a copy that asks the model as these abilities say, without finding out; either may be closed."""
+        reader = replace(self.method.reader, abilities=KnownAbilities(abilities))
+        return self._with_method(self.method.with_reader(reader))
+
+    def asked_as(self, described: Mapping[str, Any]) -> Self:
+        """Return a copy that asks the model as the method in a description does, without finding out."""
+        return self.with_abilities(ModelAbilities.of(described))
+
+    def unless_told(self) -> Self:
+        """Return a predictor that decodes, unless another scoring was asked for."""
+        return self._with_method(self.method.unless_told)
+
+    def asked_for(self, learned: Path) -> Self:
+        """Return a predictor that asks the model in the space in which a head or a label prior was learned.
+
+        Where the file leaves it open how, that is found out.
+
+        Parameters
+        ----------
+        learned : Path
+            File of the head or the label prior.
+
+        Raises
+        ------
+        ProviderError
+            It had to be found out, and the model cannot be asked.
+        """
+        space = None
+        with contextlib.suppress(CalibrantError, LookupError, TypeError):  # whoever loads the file says more
+            space = read_json_object(learned, remedy="")["fingerprint"]["space"]
+        if space is None or not isinstance(self.method, Decoding):
+            return self
+        if space == LogprobSpace.MASKED:
+            return self.with_abilities(ModelAbilities())
+        if space != self.space:
+            self.find_abilities()
+        if self.abilities is None:
+            return self
+        return self.with_abilities(replace(self.abilities, gives_logprobs=space != LogprobSpace.FUSED))
+
+    def _with_method(self, method: Method) -> Self:
+        other = copy(self)
+        other._method = method  # noqa: SLF001 (of its own kind)
+        return other
+
+    @property
+    def scoring(self) -> str:
+        """Name of the method, as far as it is known."""
+        return str(self.method.describe()["scoring"])
+
+    @property
+    def space(self) -> LogprobSpace:
+        """Log-probability space of the predictor's distributions."""
+        return self.method.space
+
+    @property
+    def response_format(self) -> Mapping[str, Any] | None:
+        """JSON schema sent with every call."""
+        return self._method.setup.response_format
+
+    @property
+    def top_logprobs(self) -> int:
+        """Number of alternatives requested per token."""
+        return self._method.setup.top_logprobs
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Options sent to the provider with every call."""
+        return self._method.setup.options
+
+    @property
+    def in_process(self) -> bool:
+        """True if the model runs in this process, not on a server."""
+        return is_in_process(self.client)
+
+    @property
+    def demonstrations(self) -> Retrieval | None:
+        """Index and settings of the retrieved demonstrations; None without any."""
+        return self._method.retrieval
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """Tuple that holds the rate limiter of the model's calls."""
+        return (self._runner.gate,)
+
+    @property
+    def journal(self) -> Journal | None:
+        """Journal of finished predictions, which are not requested again; None without one."""
+        return self._runner.journal
+
+    def use_journal(self, journal: Journal | None) -> None:
+        """Set the journal that stores predictions, also for copies that share the row engine."""
+        self._runner.journal = journal
+
+    def feed(
+        self,
+        queries: Iterable[Query],
+        deliver: OnPrediction,
+        *,
+        on_prediction: OnPrediction | None = None,
+        stop: Stop | None = None,
+    ) -> Coroutine[Any, Any, str]:
+        """Answer a stream of queries in bounded memory; see `calibrant.core.Predictor.feed`."""
+        learned = self._head is not None or self._prior_correction is not None
+        feed = Feed(
+            self._method,
+            self._runner,
+            deliver,
+            finish=self.finished if learned else None,
+            on_prediction=on_prediction,
+            stop=stop,
+        )
+        return feed.run(queries)
+
+    async def answer(self, query: Query) -> Prediction:
+        """Return the model's prediction of one query, before the label prior and head are applied.
+
+        The caller checks the budgets and handles failures.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet, before any call has succeeded.
+        """
+        (row,) = self._runner.rows(self._method, [query])
+        return await self._runner.answer(self._method, row)
+
+    def request(self, query: Query) -> CompletionRequest:
+        """Return the request of a query, as sent.
+
+        Raises
+        ------
+        ConfigurationError
+            Its demonstrations cannot be shown.
+        """
+        ((prepared, problem),) = self._method.prepare([query])
+        if problem:
+            raise ConfigurationError(problem)
+        return self.method.reader.shaped(self._method.request(prepared))
+
+    async def acomplete(self, request: CompletionRequest) -> tuple[Completion, int]:
+        """Return the model's answer to a request that is no classification, such as a check of an answer.
+
+        Limits, retries and options are those of the classification; options of the request come before
+        the latter.
+
+        Parameters
+        ----------
+        request : CompletionRequest
+            The request.
+
+        Returns
+        -------
+        completion : Completion
+            The answer.
+        attempts : int
+            Calls made.
+
+        Raises
+        ------
+        ProviderError
+            Every call failed, retries included; ``attempts`` counts the calls made.
+        """
+        options = {**self.options, **request.options}
+        return await self.method.calls.complete(self.client, replace(request, options=options))
+
+    @property
+    def prior_correction(self) -> LabelPriorCorrection | None:
+        """Label-prior correction of predictions under the predictor's own prompt; None without one."""
+        return self._prior_correction
+
+    @prior_correction.setter
+    def prior_correction(self, correction: LabelPriorCorrection | None) -> None:
+        if correction is not None and isinstance(self.labels, CompositeLabels):
+            raise ConfigurationError(
+                "Expected no label-prior correction of answers that hold several labels: it corrects one distribution "
+                "over all labels. Leave prior_correction out."
+            )
+        self._prior_correction = correction
+
+    @property
+    def head(self) -> Head | None:
+        """Head that computes the final distributions; None without a head."""
+        return self._head
+
+    @head.setter
+    def head(self, head: Head | None) -> None:
+        if head is not None:
+            from calibrant.inference._heads import check_head, opened_head  # noqa: PLC0415 (if it has one)
+
+            if head.uses_features:
+                self._method = self._method.with_features()
+            check_head(head, labels=self.labels, method=self.method)
+            head = opened_head(head)
+        self._head = head
+
+    def save_learned(self, directory: Path) -> None:
+        """Write the label prior and the head to ``label_prior.json`` and ``head.json``, if there are any."""
+        for name, learned in (("label_prior", self.prior_correction), ("head", self.head)):
+            if learned is not None:
+                learned.save(directory / f"{name}.json", fingerprint=self.fingerprint())
+
+    def finished(self, query: Query, prediction: Prediction) -> Prediction:
+        """Return a prediction with label prior and head applied, if the query has the predictor's prompt."""
+        own = (query.prompt, query.user_template) == (self.prompt, self.user_template)
+        if not own or (self.prior_correction is None and self.head is None):
+            return prediction
+        from calibrant.calibration._prior import correct_prediction  # noqa: PLC0415  (if there is anything to apply)
+        from calibrant.inference._heads import apply_head  # noqa: PLC0415
+
+        if self.prior_correction is not None:
+            prediction = correct_prediction(prediction, self.prior_correction)
+        return prediction if self.head is None else apply_head(self.head, prediction, query.text)
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint that binds a correction or calibration to this classifier."""
@@ -448,10 +730,8 @@ class Classifier(ModelPredictor):
             self.client.close()
 
 
-def _task_arguments(
-    task: Task, *, model: ModelLike | None, client: Client | None, limits: Limits | None
-) -> dict[str, Any]:
-    """Return the arguments of a task's classifier; raise if the task has several models and none is given."""
+def _settings_of(task: Task, *, model: ModelLike | None, client: Client | None) -> ModelSettings:
+    """Return the settings of a task's model, or of the one asked instead; raise if there are several models."""
     own = task.model
     if isinstance(model, str) and not task.sections:
         own = replaced_model(own, model)
@@ -471,22 +751,7 @@ def _task_arguments(
             f"Expected a task with one model, got the {several} of task {task.name!r}: name one model, or open all "
             "with calibrant.assembly.open_classifier(task)."
         )
-    if model is None:
-        model = own.name if client is None else client
-    return {
-        "model": model,
-        "labels": task.labels,
-        "field": task.field,
-        "prompt": task.prompt,
-        "user_template": task.user_template,
-        "concurrency": own.concurrency if limits is None else None,
-        "limits": limits,
-        "space": own.space,
-        "options": {**own.options, **({} if own.api_base is None else {"api_base": own.api_base})},
-        "scoring": own.scoring,
-        "tolerance": own.tolerance,
-        "samples": own.samples,
-    }
+    return own
 
 
 def _abilities(
@@ -532,3 +797,77 @@ def as_classifier(predictor: Predictor, *, to_use: str) -> Classifier:
             "their own. Give its classifiers one each."
         )
     return predictor
+
+
+def tuned_of(
+    classifier: Classifier,
+    task: Task,
+    *,
+    calibrator: ConfidenceCalibrator | None = None,
+    thresholds: Mapping[str, Any] | None = None,
+    figures: tuple[Figure, ...] = (),
+    history: PredictionHistory | None = None,
+) -> Tuned:
+    """Return a classifier as a value, with what it has learned.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        The classifier, with its head or label prior.
+    task : Task
+        The task it was opened from, with the prompt it asks under; its training rows are its demonstrations.
+    calibrator : ConfidenceCalibrator, optional
+        Of the confidence in its labels.
+    thresholds : mapping, optional
+        See `Tuned.thresholds`.
+    figures, history : optional
+        Of labelled rows, none of which taught the head or the calibrator of its own prediction.
+    """
+    from calibrant.heads._tuned import (  # noqa: PLC0415 (if one is made a value)
+        DESCRIBED,
+        DESCRIBED_SOMETIMES,
+        PredictionHistory,
+        Tuned,
+        thresholds_of,
+    )
+
+    described = classifier.describe()
+    thresholds = thresholds_of(None) if thresholds is None else thresholds
+    return Tuned(
+        tasks=(RecordedTask(task=task),),
+        description={
+            name: described[name] for name in (*DESCRIBED, *DESCRIBED_SOMETIMES) if name in described
+        },
+        fingerprint=classifier.fingerprint(),
+        head=classifier.head,
+        prior_correction=classifier.prior_correction,
+        calibrator=calibrator,
+        thresholds=thresholds,
+        figures=figures,
+        history=history or PredictionHistory(),
+    )
+
+
+def task_of(classifier: Classifier) -> Task:
+    """Return the task of a classifier that was opened without one; its training rows are its demonstrations."""
+    method, shown = classifier.method.describe(), classifier.demonstrations
+    settings = None if shown is None else shown.settings
+    scoring = method["scoring"]
+    model = ModelSettings(
+        name=classifier.name,
+        api_base=getattr(classifier.client, "endpoint", None),
+        scoring=scoring,
+        tolerance=method.get("tolerance"),
+        samples=method.get("samples") if scoring in _SAMPLED else None,
+        options=dict(classifier.options),
+    )
+    return Task(
+        name="classifier",
+        labels=classifier.labels,
+        prompt=classifier.prompt,
+        field=classifier.field,
+        user_template=classifier.user_template,
+        model=model,
+        demonstrations=settings,
+        train=() if shown is None or settings is None else shown.index.examples(),
+    )

@@ -1,4 +1,4 @@
-"""Exact scoring: the probability of every label, without decoding an answer."""
+"""Exact scoring: the probability of every label of an answer, without decoding one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.clients._constraint import Constraint, constraint_for
+from calibrant.clients._constraint import (
+    Constraint,
+    LabelArray,
+    SchemaChoice,
+    array_for,
+    choices_for,
+    constraint_for,
+)
 from calibrant.core._completion import (
     CompletionRequest,
     Continuation,
@@ -25,13 +32,21 @@ from calibrant.core._completion import (
     LabelLogprobs,
     NextTokens,
 )
-from calibrant.core._errors import ContextLengthError, LogprobsUnavailableError, ProviderError
+from calibrant.core._composite import Field, FieldLabels, MultiLabels
+from calibrant.core._errors import (
+    ConfigurationError,
+    ContextLengthError,
+    LogprobsUnavailableError,
+    ProviderError,
+)
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, Outcome, Prediction, Usage
+from calibrant.core._prediction import LabelDistribution, Outcome, Part, Prediction, Usage
 from calibrant.core._tokens import TokenContinuation, TokenLogprobs
-from calibrant.inference._methods import DEFAULT_TOLERANCE, Method, ModelCalls, Tolerance
-from calibrant.inference._reader import AnswerReader
+from calibrant.inference._limits import is_in_process
+from calibrant.inference._methods import DEFAULT_TOLERANCE, Method, ModelCalls, ModelSetup, Tolerance
+from calibrant.inference._reader import joint_confidence, parts_of_set, scored_part
 from calibrant.logprobs._distribution import whole_label_distribution
+from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk
 from calibrant.logprobs._trie import LabelTrie
 from calibrant.logprobs._walk import LabelWalk
@@ -104,19 +119,41 @@ class RowCalls:
             failure.attempts = self.made
             raise failure from error
 
-    def predicted(self, **content: Any) -> Prediction:  # noqa: ANN401
+    def predicted(
+        self,
+        *,
+        label: str,
+        confidence: float | None,
+        text: str,
+        distribution: LabelDistribution | None = None,
+        features: NDArray[np.float16] | None = None,
+        parts: tuple[Part, ...] = (),
+    ) -> Prediction:
         """Return a prediction with the row's usage, model and attempts."""
-        return Prediction(**content, usage=self.usage, model=self.model, attempts=self.made)
+        return Prediction(
+            label=label,
+            confidence=confidence,
+            text=text,
+            distribution=distribution,
+            features=features,
+            parts=parts,
+            usage=self.usage,
+            model=self.model,
+            attempts=self.made,
+        )
 
     def unlikely(self, where: str = "") -> Prediction:
         """Return a prediction without a label: no label is among the listed next tokens of the model."""
-        return self.predicted(
+        return Prediction(
             label=None,
             outcome=Outcome.UNPARSED,
             reason=(
                 f"{where}no label is among what the model would write next, as far as its tokens are listed: name "
                 "the labels in the prompt, or use scoring='decode'"
             ),
+            usage=self.usage,
+            model=self.model,
+            attempts=self.made,
         )
 
 
@@ -320,15 +357,17 @@ class ExactMethod(Method):
 
     Attributes
     ----------
-    client : ContinuingClient
-        Client of the calls.
     tolerance : float or "exact"
         See `LabelWalk`; ``"exact"`` is 0.01.
     """
 
-    client: ContinuingClient
     tolerance: Tolerance = DEFAULT_TOLERANCE
     _checked: bool = field(default=False, init=False, repr=False)
+
+    @property
+    def client(self) -> ContinuingClient:
+        """Client of the calls."""
+        return cast("ContinuingClient", self.setup.client)  # `choose_method` has looked
 
     def scorer(self, labels: LabelSet) -> LabelScorer:
         """Return a label scorer that shares this method's client and calls."""
@@ -372,28 +411,12 @@ class ExactScoring(ExactMethod):
     def __post_init__(self) -> None:
         self._scorer = self.scorer(self.reader.labels)
 
-    @classmethod
-    def of(
-        cls,
-        client: ContinuingClient,
-        reader: AnswerReader,
-        response_format: Mapping[str, Any],
-        **settings: Any,  # noqa: ANN401  (tolerance and calls)
-    ) -> Self | str:
-        """Return the method for a model, labels and schema, or the reason why there is none."""
-        constraint = constraint_for(response_format)
-        if constraint is None:
-            return "the schema leaves more than the label open, so the text before it is not known"
-        if not {constraint.answer(label) for label in reader.labels.labels} <= set(constraint.answers()):
-            return "the schema's enum lacks some of the labels"
-        return cls(client=client, reader=reader, constraint=constraint, **settings)
-
     @property
     def might_keep_features(self) -> bool:
         """True if the engine can report text features, but predictions do not include them."""
         return not self.keep_features and bool(getattr(self.client, "in_process", False))
 
-    async def predict(self, request: CompletionRequest) -> Prediction:
+    async def answer(self, request: CompletionRequest) -> Prediction:
         """Return the most probable label and the distribution over all labels."""
         calls = await self.row_calls(self.constraint.values)
         expected = await self._scorer.prepare(request, self.constraint.prefix)
@@ -415,3 +438,200 @@ class ExactScoring(ExactMethod):
         kept = {"features": True} if self.keep_features else {}
         own = {"labels": self.reader.labels.labels, "prefix": self.constraint.prefix}
         return {**super().describe(), **kept, **own}
+
+
+def exact_method(setup: ModelSetup, tolerance: Tolerance) -> ExactMethod | str:
+    """Return the exact method for a continuing client, labels and schema, or the reason why there is none."""
+    labels = setup.reader.labels
+    if isinstance(labels, FieldLabels):
+        return _field_chain(labels, setup, tolerance)
+    if isinstance(labels, MultiLabels):
+        return _array_scoring(labels, setup, tolerance)
+    constraint = constraint_for(setup.response_format or {})
+    if constraint is None:
+        return "the schema leaves more than the label open, so the text before it is not known"
+    if not {constraint.answer(label) for label in labels.labels} <= set(constraint.answers()):
+        return "the schema's enum lacks some of the labels"
+    return ExactScoring(setup=setup, tolerance=tolerance, constraint=constraint)
+
+
+def _field_chain(labels: FieldLabels, setup: ModelSetup, tolerance: Tolerance) -> ExactMethod | str:
+    choices = choices_for(setup.response_format or {})
+    if choices is None:
+        return (
+            "the schema leaves more than the labels of the fields open, so the text before them is not known"
+        )
+    by_path = {tuple((one.path or one.name).split(".")): one for one in labels.fields}
+    steps = tuple((by_path[one.path], one) for one in choices.choices if one.path in by_path)
+    if not len(steps) == len(choices.choices) == len(labels.fields):
+        return "the schema's choices are not the fields"
+    for one, choice in steps:
+        written = {choice.before + value for value in choice.values}
+        if not {choice.take("", label) for label in one.labels.labels} <= written:
+            return f"the schema's enum lacks some of the labels of the field {one.name!r}"
+    return FieldChain(setup=setup, tolerance=tolerance, labels=labels, steps=steps, behind=choices.behind)
+
+
+def _array_scoring(labels: MultiLabels, setup: ModelSetup, tolerance: Tolerance) -> ExactMethod | str:
+    if not is_in_process(setup.client):
+        return (
+            "how many labels an answer holds is left to the model, which is asked at every place whether it goes on: "
+            "only an embedded engine (local/NAME, llamacpp:PATH) tells that"
+        )
+    array = array_for(setup.response_format or {})
+    if array is None:
+        return "the schema leaves more open than one array of labels, or says how many it may hold"
+    if not {array.element.answer(label) for label in labels.labels} <= set(array.element.answers()):
+        return "the schema's enum lacks some of the labels"
+    return ArrayScoring(setup=setup, tolerance=tolerance, labels=labels, array=array)
+
+
+@dataclass(kw_only=True)
+class FieldChain(ExactMethod):
+    """Exact method for several fields, scored one after the other.
+
+    The first field of the answer is scored as `ExactScoring` does; the answer is continued with its most probable
+    label, behind which the next field is scored. So every distribution but the first is conditional on the labels
+    chosen before it, and the product of the confidences is the probability of the whole answer. It need not be the
+    most probable whole answer, as no beginning but the best is looked into.
+
+    Attributes
+    ----------
+    labels : FieldLabels
+        The fields and their labels.
+    steps : sequence of (Field, SchemaChoice)
+        The fields in the order in which the answer holds them, each with the JSON before it.
+    behind : str
+        JSON from the last label's closing quote on.
+    """
+
+    labels: FieldLabels
+    steps: Sequence[tuple[Field, SchemaChoice]]
+    behind: str
+    _scorers: tuple[LabelScorer, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._scorers = tuple(self.scorer(one.labels) for one, _ in self.steps)
+
+    async def answer(self, request: CompletionRequest) -> Prediction:
+        """Return the most probable label of each field, given the labels chosen for the fields before it."""
+        values = dict.fromkeys(value for _, choice in self.steps for value in choice.values)
+        calls = await self.row_calls(tuple(values))
+        text, expected = "", []
+        for (_, choice), scorer in zip(self.steps, self._scorers, strict=True):
+            expected.append(await scorer.prepare(request, text + choice.before))
+            text = choice.take(text, scorer.labels.labels[0])
+        parts: dict[str, Part] = {}
+        text = ""
+        async with self.client.continuing(replace(request, top_logprobs=0)) as row:
+            for (one, choice), scorer, known in zip(self.steps, self._scorers, expected, strict=True):
+                distribution = await scorer.score(row, text + choice.before, calls, expected=known)
+                label = distribution.emitted
+                if not label:
+                    return calls.unlikely(f"field {one.name!r}: ")
+                parts[one.name] = scored_part(one.name, label, distribution)
+                text = choice.take(text, label)
+        ordered = tuple(parts[one.name] for one in self.labels.fields)
+        return calls.predicted(
+            label=self.labels.answer_of({part.name: part.label for part in ordered}),
+            confidence=joint_confidence(ordered),
+            text=text + self.behind,
+            parts=ordered,
+        )
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the fields in order and the settings of `ExactMethod`."""
+        return {
+            **super().describe(),
+            "fields": [[one.name, choice.before, list(one.labels.labels)] for one, choice in self.steps],
+            "order": [one.name for one in self.labels.fields],
+        }
+
+
+@dataclass(kw_only=True)
+class ArrayScoring(ExactMethod):
+    """Exact method for label sets: greedy choice of a label or the array's end at each position.
+
+    Two things are asked at each place, behind the labels given before: does the array go on, and if so, with which
+    label? The first is read from all tokens of the model that decide it, whatever they hold besides (see `read_place`);
+    the second is what `ExactScoring` would say of one label there. A label is as probable as both together. A label
+    that is in the array already adds nothing to it, so that its probability is that of the end. What is the most
+    probable, of the new labels and the end, is written, until that is the end or all labels are in.
+
+    What the places say of each label and of the whole answer is what `set_of_places` makes of them.
+
+    Attributes
+    ----------
+    labels : MultiLabels
+        The legal labels.
+    array : LabelArray
+        The JSON around the labels.
+    """
+
+    labels: MultiLabels
+    array: LabelArray
+    _scorer: LabelScorer = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._scorer = self.scorer(self.labels)
+
+    async def answer(self, request: CompletionRequest) -> Prediction:
+        """Return the predicted set of labels with the confidence in each label."""
+        calls = await self.row_calls(self.array.element.values)
+        expected = await self._scorer.prepare(request, self.array.beginning(()) + self.array.separator(()))
+        given: list[str] = []
+        places: list[ArrayPlace] = []
+        async with self.client.continuing(replace(request, top_logprobs=0)) as row:
+            if not isinstance(row, TokenContinuation):
+                raise ConfigurationError(
+                    f"{self.client.name} does not tell the log-probabilities of all tokens: use scoring='decode'."
+                )
+            while len(given) < len(self.labels):
+                place = await self._place(row, given, calls, expected)
+                if not place.labels.emitted or not place.mass:
+                    return calls.unlikely(f"place {len(given) + 1} of the list: ")
+                places.append(place)
+                label = place.next_label
+                if label is None:
+                    break
+                given.append(label)
+        evidence = set_of_places(self.labels.labels, places)
+        answer = self.labels.answer_with(given)
+        return calls.predicted(
+            label=answer,
+            confidence=evidence.confidence,
+            text=self.array.beginning(given) + self.array.behind,
+            parts=parts_of_set(self.labels, answer, evidence),
+        )
+
+    async def _place(
+        self, row: TokenContinuation, given: Sequence[str], calls: RowCalls, expected: Expected
+    ) -> ArrayPlace:
+        """Return the probabilities of each next label and of the array's end."""
+        prefix = self.array.beginning(given) + self.array.separator(given)
+        labels = await self._scorer.score(row, prefix, calls, expected=expected)
+        return await calls.make(lambda: self._decision(row, given, labels, calls))
+
+    async def _decision(
+        self, row: TokenContinuation, given: Sequence[str], labels: LabelDistribution, calls: RowCalls
+    ) -> ArrayPlace:
+        """Combine the distribution of the next label with the model's probability that the array ends."""
+        begun = self.array.beginning(given)
+        more = self.array.separator(given)
+        tokens = row.tokens(begun)
+        # The tokens up to here are others where they hold what follows.
+        others = [row.tokens(begun + behind) for behind in (f"{more}{labels.labels[0]}", self.array.behind)]
+        same = len(os.path.commonprefix([tokens, *others]))  # noqa: RUF071 (no paths)
+        found = await row.next_logprobs([tokens[:end] for end in range(same, len(tokens) + 1)])
+        with calls.reading():
+            return read_place(tokens[same:], found, labels, given=given, element=self.array.element.prefix)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the labels, the surrounding JSON and the settings of `ExactMethod`."""
+        element = self.array.element
+        return {
+            **super().describe(),
+            "several": True,
+            "labels": self.labels.labels,
+            "array": [self.array.opening, element.prefix, element.suffix, self.array.behind],
+        }

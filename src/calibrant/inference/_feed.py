@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -236,7 +236,6 @@ class Runner:
             future.cancel()  # nothing came: an equal row asks for itself
 
 
-@dataclass(eq=False)
 class Feed:
     """One run of the row engine over a stream of queries; see `calibrant.core.Predictor.feed`.
 
@@ -252,26 +251,31 @@ class Feed:
         Returns what is handed over for a query and its prediction; the journal keeps the prediction as it came.
     """
 
-    model: RowModel
-    runner: Runner
-    deliver: OnPrediction
-    _: KW_ONLY
-    finish: Callable[[Query, Prediction], Prediction] | None = None
-    on_prediction: OnPrediction | None = None
-    stop: InitVar[Stop | None] = None
-    _begun: int = field(default=0, init=False)
-    _delivered: int = field(default=0, init=False)
-    _under_way: int = field(default=0, init=False)
-    _failures: int = field(default=0, init=False)
-    _finished: dict[int, Prediction] = field(default_factory=dict, init=False)
-    _room: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _retry_scopes: list[RetryCancelScope] = field(default_factory=list, init=False)
-    _opening: asyncio.Task[None] | None = field(default=None, init=False)
-
-    def __post_init__(self, stop: Stop | None) -> None:
+    def __init__(
+        self,
+        model: RowModel,
+        runner: Runner,
+        deliver: OnPrediction,
+        *,
+        finish: Callable[[Query, Prediction], Prediction] | None = None,
+        on_prediction: OnPrediction | None = None,
+        stop: Stop | None = None,
+    ) -> None:
+        self._model = model
+        self._runner = runner
+        self._deliver = deliver
+        self._finish = finish
+        self._on_prediction = on_prediction
         self._stop = stop or Stop()
-        self._gate = self.runner.gate
-        self._answered = self.runner.answered
+        self._gate = runner.gate
+        self._answered = runner.answered
+        # Rows by number: begun, delivered in order, and answered before their turn.
+        self._begun = self._delivered = self._under_way = 0
+        self._finished: dict[int, Prediction] = {}
+        self._failures = 0
+        self._room = asyncio.Event()
+        self._retry_scopes: list[RetryCancelScope] = []
+        self._opening: asyncio.Task[None] | None = None
 
     async def run(self, queries: Iterable[Query], *, opening: Query | None = None) -> str:
         """Predict the queries; return the reason of an early end, or an empty text.
@@ -287,8 +291,10 @@ class Feed:
         n_workers = self._gate.concurrency
         if isinstance(queries, Sequence):
             n_workers = min(n_workers, len(queries))
-        queries, first = (queries, opening) if self.model.knows_abilities or opening else _with_first(queries)
-        rows = self.runner.rows(self.model, queries)
+        queries, first = (
+            (queries, opening) if self._model.knows_abilities or opening else _with_first(queries)
+        )
+        rows = self._runner.rows(self._model, queries)
         seconds = self._gate.limits.run_seconds
         deadline = asyncio.timeout(seconds)
         loop = asyncio.get_running_loop()
@@ -338,12 +344,11 @@ class Feed:
                 self._begun += 1
                 self._under_way += 1
                 try:
-                    prediction = await self.runner.answer(self.model, row)
+                    prediction = await self._runner.answer(self._model, row)
                 finally:
                     self._under_way -= 1
-                self._hand_over(
-                    index, prediction if self.finish is None else self.finish(row.query, prediction)
-                )
+                final = prediction if self._finish is None else self._finish(row.query, prediction)
+                self._hand_over(index, final)
                 self._watch(prediction)
                 if index % _ROWS_BETWEEN_YIELDS == 0:
                     await asyncio.sleep(0)  # what a journal holds is answered without any wait
@@ -354,7 +359,7 @@ class Feed:
         self._retry_scopes.append(retries)
         with retries.applied():
             if await self._may_begin():
-                await self.model.find_abilities(first, self.runner.journal)
+                await self._model.find_abilities(first, self._runner.journal)
 
     async def _may_begin(self) -> bool:
         gate = self._gate
@@ -371,12 +376,12 @@ class Feed:
 
     def _hand_over(self, index: int, prediction: Prediction) -> None:
         """Report a prediction, and deliver the finished ones that are next in input order."""
-        if self.on_prediction is not None:
-            self.on_prediction(index, prediction)
+        if self._on_prediction is not None:
+            self._on_prediction(index, prediction)
         self._finished[index] = prediction
         while self._delivered in self._finished:
             ready = self._finished.pop(self._delivered)
-            self.deliver(self._delivered, ready)
+            self._deliver(self._delivered, ready)
             self._delivered += 1
         self._room.set()
 
@@ -397,7 +402,7 @@ class Feed:
             raise ProviderError(
                 f"The last {self._failures} rows all failed, so the others were not asked. The last one: "
                 f"{prediction.reason}",
-                provider=self.model.name,
+                provider=self._model.name,
             )
 
 

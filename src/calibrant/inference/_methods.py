@@ -1,4 +1,4 @@
-"""Prediction methods: model calls with retries, decoding, and the choice of a method."""
+"""Prediction methods: model calls with retries, how one model is asked about rows, and decoding."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
 from calibrant.clients._rates import rate_state
 from calibrant.clients._retry import RetryPolicy, with_retries
-from calibrant.core._completion import Client, Completion, CompletionRequest, ContinuingClient
-from calibrant.core._composite import CompositeLabels
+from calibrant.core._completion import Client, Completion, CompletionRequest
 from calibrant.core._errors import (
     CalibrantError,
     ConfigurationError,
@@ -23,16 +23,17 @@ from calibrant.core._errors import (
     ProviderError,
     ProviderTimeoutError,
 )
-from calibrant.core._labels import OpenLabels
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
-from calibrant.inference._answer_forms import AnswerForm, refuses_form, tell_form
-from calibrant.inference._limits import Gate, is_in_process
+from calibrant.core._predictor import Query
+from calibrant.core._records import Journal
+from calibrant.inference._abilities import refuses_form, tell_form
+from calibrant.inference._feed import QueryKeys
+from calibrant.inference._limits import Gate
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs._completion import read_completion
-from calibrant.metrics._validation import is_number
 
 if TYPE_CHECKING:
-    from calibrant.inference._exact import ExactMethod
+    from calibrant.inference._demonstrations import Retrieval
 
 _LOG = logging.getLogger("calibrant")
 
@@ -41,6 +42,8 @@ Tolerance: TypeAlias = float | Literal["exact"]
 DEFAULT_TOLERANCE: Final = 0.2
 
 _T = TypeVar("_T")
+# Options that cannot change an answer.
+_NOT_IN_KEY: Final = frozenset({"api_key", "timeout"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +174,9 @@ async def call_deadline(seconds: float | None, provider: str) -> AsyncIterator[N
         ) from error
 
 
-@dataclass(kw_only=True)
-class Method(ABC):
-    """Method that turns a request into a prediction.
+@dataclass(frozen=True, kw_only=True)
+class ModelSetup:
+    """Client of a model, with what its calls have in common.
 
     Attributes
     ----------
@@ -183,16 +186,67 @@ class Method(ABC):
         Reader of the responses, with the legal labels and the space of the distributions.
     calls : ModelCalls
         Calls with gate, deadline and retries.
-    keep_features : bool
-        True if predictions hold text features.
+    response_format : mapping or None
+        JSON schema sent with every call.
+    top_logprobs : int
+        Alternatives asked for per token.
+    options : mapping
+        Handed to the provider with every call.
     """
 
     client: Client
     reader: AnswerReader
     calls: ModelCalls = field(default_factory=ModelCalls)
+    response_format: Mapping[str, Any] | None = None
+    top_logprobs: int = 5
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_space(self, space: LogprobSpace) -> ModelSetup:
+        """Return a setup that reads answers as of another log-probability space."""
+        return replace(self, reader=replace(self.reader, space=space))
+
+
+@dataclass(kw_only=True)
+class Method(ABC):
+    """Method by which one model is asked about texts; what the row engine asks (see `RowModel`).
+
+    Attributes
+    ----------
+    setup : ModelSetup
+        Client, reader and calls.
+    keep_features : bool
+        True if predictions hold text features.
+    retrieval : Retrieval or None
+        Chooses the demonstrations that prompts show.
+    """
+
+    setup: ModelSetup
     keep_features: bool = False
+    retrieval: Retrieval | None = None
     # False if the method can do with answers that have none.
     needs_logprobs: ClassVar[bool] = False
+    _keys: QueryKeys = field(default_factory=QueryKeys, init=False, repr=False, compare=False)
+    _richer_keys: QueryKeys = field(default_factory=QueryKeys, init=False, repr=False, compare=False)
+
+    @property
+    def client(self) -> Client:
+        """Client of the calls."""
+        return self.setup.client
+
+    @property
+    def reader(self) -> AnswerReader:
+        """Reader of the responses."""
+        return self.setup.reader
+
+    @property
+    def calls(self) -> ModelCalls:
+        """Calls with gate, deadline and retries."""
+        return self.setup.calls
+
+    @property
+    def name(self) -> str:
+        """The client's name."""
+        return self.client.name
 
     @property
     def space(self) -> LogprobSpace:
@@ -210,11 +264,79 @@ class Method(ABC):
         return self
 
     @property
+    def might_keep_features(self) -> bool:
+        """True if the method could add text features to predictions, but does not."""
+        return False
+
+    def with_features(self) -> Self:
+        """Return a method whose predictions hold text features, if its engine reports them."""
+        return replace(self, keep_features=True) if self.might_keep_features else self
+
+    def with_reader(self, reader: AnswerReader) -> Self:
+        """Return a method that reads answers with another reader."""
+        return replace(self, setup=replace(self.setup, reader=reader))
+
+    def with_gate(self, gate: Gate) -> Self:
+        """Return a method whose calls go through another gate."""
+        calls = replace(self.calls, gate=gate)
+        return replace(self, setup=replace(self.setup, calls=calls))
+
+    def with_retrieval(self, retrieval: Retrieval | None) -> Self:
+        """Return a method whose prompts show demonstrations; what it knows of the model is shared."""
+        found = copy(self)
+        found.retrieval = retrieval
+        return found
+
+    def request(self, query: Query) -> CompletionRequest:
+        """Return the request for a query whose demonstrations are rendered already."""
+        return CompletionRequest(
+            messages=query.messages(),
+            response_format=self.setup.response_format,
+            top_logprobs=self.setup.top_logprobs,
+            options=self.setup.options,
+            without_text=replace(query, text="", shown="").messages(),
+        )
+
+    def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
+        """Return queries with rendered demonstrations, each with an error text or an empty one."""
+        if self.retrieval is not None:
+            return self.retrieval.prepare(queries)
+        if any(query.demonstrations and query.demonstrations.strip() for query in queries):
+            raise ConfigurationError(
+                "Expected labelled texts to show as demonstrations, got none: hand in a DemonstrationIndex of the "
+                "training rows (with_demonstrations), or leave the component demonstrations out."
+            )
+        return [(query, "") for query in queries]
+
+    @property
     def knows_abilities(self) -> bool:
         """True if it is known how the model is asked, or nothing can tell before it is asked."""
         return not self.reader.abilities.is_to_probe
 
-    async def find_abilities(self, request: CompletionRequest, stored: Prediction | None = None) -> None:
+    async def find_abilities(self, first: Query, journal: Journal | None = None) -> None:
+        """Find out how the model is asked, unless that is known.
+
+        Parameters
+        ----------
+        first : Query
+            The first row's.
+        journal : Journal, optional
+            May hold the answer to it.
+
+        Raises
+        ------
+        ProviderError
+            A fault that every call would meet.
+        """
+        ((prepared, problem),) = self.prepare([first])
+        if problem:
+            prepared = first
+        key = self.key(prepared)
+        self._keys.clear()  # it may be another one from now on
+        stored = None if journal is None else journal.get_many([key]).get(key)
+        await self.probe(self.request(prepared), stored)
+
+    async def probe(self, request: CompletionRequest, stored: Prediction | None = None) -> None:
         """Find out how the model is asked, unless that is known: with one call where a server follows a schema.
 
         See `KnownAbilities.probe`.
@@ -238,18 +360,19 @@ class Method(ABC):
         self.calls.gate.charge(usage, rows=0)
         tell_form(self.client.name, abilities.used.form)
 
-    @property
-    def might_keep_features(self) -> bool:
-        """True if the method could add text features to predictions, but does not."""
-        return False
+    async def predict(self, query: Query) -> Prediction:
+        """Return the prediction of a query; client secrets echoed by the server are removed.
 
-    def with_features(self) -> Self:
-        """Return a method whose predictions hold text features, if its engine reports them."""
-        return replace(self, keep_features=True) if self.might_keep_features else self
+        Raises
+        ------
+        ProviderError
+            The model could not be asked.
+        """
+        return _without_echoes(await self.answer(self.request(query)), self.client)
 
     @abstractmethod
-    async def predict(self, request: CompletionRequest) -> Prediction:
-        """Return the prediction; its ``attempts`` counts the calls made.
+    async def answer(self, request: CompletionRequest) -> Prediction:
+        """Return the prediction of a request; its ``attempts`` counts the calls made.
 
         Raises
         ------
@@ -257,9 +380,53 @@ class Method(ABC):
             The model could not be asked, after retries; ``attempts`` counts the calls made.
         """
 
+    def key(self, query: Query) -> str:
+        """Return the journal key: a digest of the settings and texts that can change the prediction."""
+        return self._keys.key(query, self._key_settings)
+
+    def richer_key(self, query: Query) -> str | None:
+        """Return the journal key of the same query asked with text features; None if there is none."""
+        if not self.might_keep_features:
+            return None
+        return self._richer_keys.key(query, self.with_features()._key_settings)  # noqa: SLF001 (of its own kind)
+
+    def _key_settings(self, query: Query) -> list[object]:
+        setup = self.setup
+        tokenisation = getattr(setup.client, "tokenisation", None)
+        return [
+            setup.client.name,
+            getattr(setup.client, "endpoint", None),
+            dict(self.describe()),
+            query.prompt + query.shown,
+            query.user_template,
+            setup.response_format,
+            setup.top_logprobs,
+            {name: value for name, value in setup.options.items() if name not in _NOT_IN_KEY},
+            tokenisation,
+        ]
+
+    def is_final(self, prediction: Prediction) -> bool:
+        """Return True if a retry could not change the prediction."""
+        return prediction.outcome is not Outcome.ERROR
+
+    def ends_run(self, error: ProviderError, *, answered: bool) -> bool:
+        """Return True if every call would meet `error` and no row has succeeded so far."""
+        return error.systemic and not answered
+
     @abstractmethod
     def describe(self) -> Mapping[str, Any]:
         """Return the settings that can change a prediction, as JSON values for cache keys."""
+
+
+def _without_echoes(prediction: Prediction, client: Client) -> Prediction:
+    """Return a prediction without echoed client secrets; label and evidence stay."""
+    hidden = getattr(client, "hidden", None)
+    if hidden is None:
+        return prediction
+    texts = {"reason": prediction.reason, "text": prediction.text, "model": prediction.model}
+    clean = {name: hidden(text) for name, text in texts.items() if text}
+    changed = {name: text for name, text in clean.items() if text != texts[name]}
+    return replace(prediction, **changed) if changed else prediction
 
 
 @dataclass(kw_only=True)
@@ -278,7 +445,7 @@ class Decoding(Method):
         """Number of models that answered a row twice without log-probabilities; 0 once any answer had some."""
         return 0 if self._any_logprobs else len(self._gives_logprobs)
 
-    async def predict(self, request: CompletionRequest) -> Prediction:
+    async def answer(self, request: CompletionRequest) -> Prediction:
         """Return the prediction from a decoded answer; a broken response is retried like a failed call.
 
         So is one without log-probabilities, where others came with them. Of those that never have any,
@@ -355,144 +522,3 @@ class Decoding(Method):
         """Return the settings of the reader, for cache keys."""
         kept = {"tokens": True} if self.reader.keep_tokens else {}
         return {**kept, "scoring": "decode", **self.reader.describe()}
-
-
-def choose_method(  # noqa: PLR0913  (keyword-only options)
-    client: Client,
-    reader: AnswerReader,
-    response_format: Mapping[str, Any],
-    *,
-    calls: ModelCalls,
-    options: Mapping[str, Any],
-    scoring: Scoring | None,
-    tolerance: Tolerance | None,
-    samples: int | None,
-    temperature: float | None,
-    model: object = None,
-) -> Method:
-    """Return the requested method, or the best that model and schema support.
-
-    Parameters
-    ----------
-    client, reader, response_format, calls
-        As `Method` and the schema have them.
-    options : mapping
-        Handed to the provider with every call.
-    scoring, tolerance, samples, temperature
-        See `calibrant.inference.Classifier`.
-    model : str, Client or callable, optional
-        As it was given: of one by name it is found out whether it gives log-probabilities, of others only with
-        ``auto``. Answers that lack them are else predictions without a confidence.
-
-    Raises
-    ------
-    ConfigurationError
-        A value is unknown or out of range, or the model or the schema does not allow it.
-    """
-    if scoring not in {None, *get_args(Scoring)}:
-        *names, last = map(repr, get_args(Scoring))
-        raise ConfigurationError(f"Expected scoring {', '.join(names)} or {last}, got {scoring!r}.")
-    if tolerance is None:
-        tolerance = getattr(client, "default_tolerance", DEFAULT_TOLERANCE)
-    _check_tolerance(tolerance)
-    if scoring in {"sampled", "fused", "verbalised"}:
-        own = {"calls": calls, "options": options, "samples": samples, "temperature": temperature}
-        return _asking_several(scoring, client, reader, **own)
-    if scoring != "auto":
-        _refuse_sampling(scoring, samples=samples, temperature=temperature)
-    decoding = Decoding(client=client, reader=reader, calls=calls)
-    may_hide = scoring == "auto" or (scoring is None and isinstance(model, str))
-    if may_hide and not is_in_process(client) and not isinstance(reader.labels, OpenLabels):
-        from calibrant.inference._auto import AutoDecoding  # noqa: PLC0415 (only for models that may hide them)
-
-        decoding = AutoDecoding.of(
-            client,
-            reader,
-            calls=calls,
-            options=options,
-            samples=samples,
-            temperature=temperature,
-            is_chosen=scoring == "auto",
-        )
-    if scoring == "decode" or (scoring != "exact" and not isinstance(client, ContinuingClient)):
-        return decoding
-    exact_reader = replace(reader.in_form(AnswerForm.SCHEMA), space=LogprobSpace.EXACT)
-    exact = _exact_method(client, exact_reader, response_format, tolerance=tolerance, calls=calls)
-    if not isinstance(exact, str):
-        return exact
-    if scoring == "exact":
-        raise ConfigurationError(f"scoring='exact' is not possible: {exact}. Use scoring='decode'.")
-    _warn_once(client.name, exact)
-    return decoding
-
-
-def _asking_several(scoring: str | None, client: Client, reader: AnswerReader, **settings: Any) -> Method:  # noqa: ANN401
-    """Return a method that asks about a row several times, or once for a stated confidence."""
-    if scoring == "sampled":
-        from calibrant.inference._sampling import Sampling  # noqa: PLC0415 (only when it is asked for)
-
-        return Sampling.of(client, reader, **settings)
-    from calibrant.inference._fused import Fused  # noqa: PLC0415 (only when it is asked for)
-
-    if scoring == "verbalised":
-        if settings["samples"] not in {None, 1}:
-            raise ConfigurationError(
-                f"Expected one call a row with scoring='verbalised', got samples={settings['samples']!r}: leave it "
-                "out, or add scoring='fused'."
-            )
-        settings["samples"] = 1
-    elif settings["samples"] == 1:
-        raise ConfigurationError("Expected at least 2 samples with scoring='fused', got 1: add 'verbalised'.")
-    return Fused.of(client, reader, **settings)
-
-
-def _refuse_sampling(scoring: str | None, **given: object) -> None:
-    """Refuse settings of methods that ask several times."""
-    hints = {"samples": "it", "temperature": "it, or name it among options"}
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigurationError(
-                f"Expected {name} only with scoring='sampled', 'fused' or 'auto', got {name}={value!r} and "
-                f"scoring={scoring!r}: add scoring='sampled', or leave out {hints[name]}."
-            )
-
-
-def _check_tolerance(tolerance: Any) -> None:  # noqa: ANN401  (anything a caller writes)
-    if tolerance != "exact" and not (is_number(tolerance) and 0.0 <= tolerance <= 1.0):
-        raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
-
-
-@cache
-def _warn_once(model: str, reason: str) -> None:
-    """Log one warning that a model decodes answers although it could score all labels exactly."""
-    _LOG.warning(
-        "%s could score every label, but decodes its answers: %s. Pass scoring='decode' if that is what you want.",
-        model,
-        reason,
-    )
-
-
-def _exact_method(
-    client: Client,
-    reader: AnswerReader,
-    response_format: Mapping[str, Any],
-    **settings: Any,  # noqa: ANN401  (tolerance and calls)
-) -> ExactMethod | str:
-    """Return the exact method for a model, labels and schema, or the reason why there is none."""
-    if not isinstance(client, ContinuingClient):
-        from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
-
-        served = ", ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
-        return (
-            f"{client.name} reports no next-token probabilities after a beginning of an answer; local/NAME and "
-            f"llamacpp:PATH do, and with the option api_base a server of llama.cpp, vLLM or SGLang ({served})"
-        )
-    if reader.answer_field != reader.field:
-        return f"the label is read from {reader.answer_field!r}, not from {reader.field!r}, which is scored"
-    if isinstance(reader.labels, CompositeLabels):
-        from calibrant.inference._exact_several import exact_several  # noqa: PLC0415 (only for several labels)
-
-        return exact_several(client, reader, response_format, **settings)
-    from calibrant.inference._exact import ExactScoring  # noqa: PLC0415 (only where it may be possible)
-
-    return ExactScoring.of(client, reader, response_format, **settings)

@@ -16,8 +16,14 @@ from calibrant.core._composite import CompositeLabels, FieldLabels, MultiLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction
-from calibrant.inference._abilities import KnownAbilities, ModelAbilities
-from calibrant.inference._answer_forms import CUT_OFF, AnswerForm, readable, shaped
+from calibrant.inference._abilities import (
+    CUT_OFF,
+    AnswerForm,
+    KnownAbilities,
+    ModelAbilities,
+    readable,
+    shaped,
+)
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.logprobs._fields import UnparsedError, field_value, field_values, joint_logprob

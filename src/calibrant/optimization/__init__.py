@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.optimization._choice import ValidatedPrompt
+    from calibrant.optimization._choice import ValidatedCandidate
     from calibrant.optimization._exemplar import ExemplarProposer
     from calibrant.optimization._progress import Progress
     from calibrant.optimization._result import OptimizationResult, PromptScore
@@ -14,7 +14,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "._choice": "ValidatedPrompt",
+            "._choice": "ValidatedCandidate",
             "._exemplar": "ExemplarProposer",
             "._progress": "Progress",
             "._result": "OptimizationResult PromptScore",
@@ -27,6 +27,6 @@ __all__ = [
     "OptimizationResult",
     "Progress",
     "PromptScore",
-    "ValidatedPrompt",
+    "ValidatedCandidate",
     "optimize",
 ]

@@ -26,8 +26,7 @@ from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._embeddings import open_embedding_model
-from calibrant.inference._models import expected_cost
-from calibrant.inference._replaced import replaced_model
+from calibrant.inference._models import expected_cost, replaced_model
 from calibrant.optimization._choice import FIRST, ValidationLog
 from calibrant.optimization._plan import (
     Proposer,
@@ -228,8 +227,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         search = Search(**vars(stage), directory=directory, max_metric_calls=most, seen=seen)
         budget = max_metric_calls if teaches else 0
         heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
-        found, head = heads.run(search.run(for_race=for_race))
-        test = TestStage(**vars(stage), directory=directory, found=found, head=head, ended=search.ended)
+        choice, head = heads.run(search.run(for_race=for_race))
+        test = TestStage(**vars(stage), directory=directory, choice=choice, head=head, ended=search.ended)
         result = test.run(_asked_task(task, model, predictor), started=started)
         return replace(result, answers=PredictionJournal(journal))
 

@@ -24,7 +24,7 @@ from calibrant.core._errors import CalibrantError, ProviderError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor, RetryCancelScope
 from calibrant.heads._tuned import Tuned
-from calibrant.inference._loop import ask_async
+from calibrant.inference._base import ask_async
 from calibrant.serving._answers import (
     Answers,
     Failure,

@@ -28,10 +28,9 @@ from calibrant.evaluation._cache import open_cache
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Tuned
 from calibrant.inference._base import BasePredictor
-from calibrant.inference._classifier import Classifier
+from calibrant.inference._classifier import Classifier, tuned_of
 from calibrant.inference._methods import Scoring
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client, without_secrets
-from calibrant.inference._tuned import tuned_of
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.sklearn._fitting import Budget, Learned, answer_texts, better_prompt, report_failures
 from calibrant.sklearn._rows import (

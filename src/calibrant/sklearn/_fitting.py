@@ -22,9 +22,9 @@ from calibrant.core._task import Task
 from calibrant.evaluation._figures import figures_of
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Figure, PredictionHistory, thresholds_of
+from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import head_of, held_out_predictions
-from calibrant.inference._loop import run_sync
 from calibrant.runs._journal import PredictionJournal
 from calibrant.runs._rows import UNKNOWN, SavedRows
 

@@ -19,8 +19,7 @@ from calibrant.core._rows import Columns
 from calibrant.core._sections import Section, describe_problem
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.inference._models import without_secrets
-from calibrant.inference._replaced import replaced_model
+from calibrant.inference._models import replaced_model, without_secrets
 from calibrant.runs._directory import BATCH, PREDICTIONS, RESULT
 from calibrant.runs._directory import MANIFEST as RUN
 
@@ -134,7 +133,7 @@ def read_run_settings(directory: Path) -> RunSettings | None:
 def with_model_alone(task: Task, model: str | None, *, api_base: str | None = None) -> Task:
     """Return the task with one other model, or with its model at another address; unchanged if both are None.
 
-    See `calibrant.inference._replaced.replaced_model` for the settings that stay.
+    See `calibrant.inference._models.replaced_model` for the settings that stay.
 
     Raises
     ------

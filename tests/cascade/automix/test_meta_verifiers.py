@@ -18,7 +18,7 @@ from calibrant.cascade import (
     ThresholdMetaVerifier,
     ibc_lift,
 )
-from calibrant.cascade.automix._pomdp import held_out_value
+from calibrant.cascade.automix._meta import held_out_value
 from calibrant.core import ConfigurationError, NotFittedError
 
 Array = NDArray[np.float64]

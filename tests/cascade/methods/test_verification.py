@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.cascade import Verification, Verifier
-from calibrant.cascade.methods._prompts import VERIFIER_PROMPT
-from calibrant.cascade.methods._verification import _beginning
+from calibrant.cascade.methods._verification import VERIFIER_PROMPT, _beginning
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,

@@ -19,7 +19,7 @@ from calibrant.core import Example, Limits, Outcome, Prediction, ProviderError, 
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
-from calibrant.inference._loop import ask, run_sync
+from calibrant.inference._base import ask, run_sync
 from calibrant.store import PredictionCache
 from calibrant.testing import FakeClient, MemoryJournal
 

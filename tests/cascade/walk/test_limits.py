@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import Cascade
-from calibrant.cascade._limits import CascadeBudget, RowLimits
+from calibrant.cascade._walk import CascadeBudget, RowLimits
 from calibrant.core import (
     ConfigurationError,
     Example,
@@ -24,8 +24,8 @@ from calibrant.core import (
 )
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
+from calibrant.inference._base import run_sync
 from calibrant.inference._limits import Gate
-from calibrant.inference._loop import run_sync
 from calibrant.testing import FakeClient, MemoryJournal
 
 Build = Callable[..., Any]

@@ -35,8 +35,8 @@ from calibrant.evaluation import BatchLimits, Polling, batch_status, collect_bat
 from calibrant.evaluation._provider_batch_state import BatchJob, BatchReport, locked_job
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
+from calibrant.inference._base import run_sync
 from calibrant.inference._embeddings import open_embedding_model
-from calibrant.inference._loop import run_sync
 from calibrant.testing import FakeClient, fake_response
 from command_line import prediction_rows
 from synonyms import KNOWN, install_model2vec

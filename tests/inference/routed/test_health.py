@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.core import ConfigurationError, ProviderError, ProviderTimeoutError, RateLimitError
-from calibrant.inference.routed._health import Breaker, Turn
+from calibrant.inference.routed._provider import Breaker, Turn
 
 DOWN = ProviderError("is down", provider="a", status=503, retryable=True)
 WRONG_KEY = ProviderError("wrong key", provider="a", status=401)

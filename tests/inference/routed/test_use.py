@@ -23,7 +23,7 @@ from calibrant.core import (
 )
 from calibrant.core._completion import ContinuingClient
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
-from calibrant.inference._loop import run_sync
+from calibrant.inference._base import run_sync
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.logprobs._completion import read_completion
 from calibrant.routing import FixedRouter, Router, ThompsonRouter

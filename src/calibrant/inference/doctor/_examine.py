@@ -11,11 +11,17 @@ from typing import Any, Final, TypeAlias
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LOW_LABEL_MASS, LogprobSpace, Outcome
-from calibrant.inference._answer_forms import AnswerForm
-from calibrant.inference._loop import run_sync
+from calibrant.inference._abilities import AnswerForm
+from calibrant.inference._base import run_sync
 from calibrant.inference._models import ModelLike, call_options, open_client
-from calibrant.inference.doctor._evidence import Evidence, ExaminationCalls, FailedCall, gather
-from calibrant.inference.doctor._readings import TEXTS, TopicReading
+from calibrant.inference.doctor._evidence import (
+    TEXTS,
+    Evidence,
+    ExaminationCalls,
+    FailedCall,
+    TopicReading,
+    gather,
+)
 from calibrant.inference.doctor._records import (
     Examination,
     Finding,

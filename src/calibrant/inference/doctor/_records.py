@@ -32,8 +32,7 @@ from calibrant.clients._redact import (
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import user_path, write_atomically
 from calibrant.core._prediction import LogprobSpace
-from calibrant.inference._abilities import KnownAbilities, ModelAbilities
-from calibrant.inference._answer_forms import AnswerForm
+from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities
 from calibrant.inference._methods import Decoding, Method, Scoring
 
 _ADDRESS: Final = ("api_base", "base_url")

@@ -16,8 +16,7 @@ from calibrant.core._errors import CalibrantError, ProviderError
 from calibrant.core._prediction import Usage
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference._methods import call_deadline
-from calibrant.inference.routed._health import Breaker
-from calibrant.inference.routed._provider import priced
+from calibrant.inference.routed._provider import Breaker, priced
 from calibrant.logprobs._completion import read_completion
 from calibrant.routing._coherence import CoherenceMonitor
 from calibrant.routing._quality import AnswerQuality, answer_quality

@@ -29,7 +29,6 @@ from calibrant.inference.routed._assess import (
     text_of,
     tokens_of,
 )
-from calibrant.inference.routed._health import COOLDOWN_SECONDS, Breaker, is_rate_limit
 from calibrant.inference.routed._members import (
     FallbackOrder,
     ProviderAnswer,
@@ -38,6 +37,8 @@ from calibrant.inference.routed._members import (
     final_error,
 )
 from calibrant.inference.routed._provider import (
+    COOLDOWN_SECONDS,
+    Breaker,
     Provider,
     ProviderStats,
     check_helper,
@@ -45,6 +46,7 @@ from calibrant.inference.routed._provider import (
     checked_providers,
     common_space,
     identity_of,
+    is_rate_limit,
 )
 from calibrant.metrics._validation import check_number
 from calibrant.routing._cascade import CascadeRouter

@@ -22,9 +22,10 @@ from calibrant.core._errors import (
 )
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Usage
-from calibrant.inference._abilities import KnownAbilities, ModelAbilities
-from calibrant.inference._answer_forms import (
+from calibrant.inference._abilities import (
     AnswerForm,
+    KnownAbilities,
+    ModelAbilities,
     asked_labels,
     readable,
     shaped,
@@ -32,8 +33,7 @@ from calibrant.inference._answer_forms import (
 )
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import call_deadline
-from calibrant.inference.routed._health import Breaker, Turn, is_rate_limit
-from calibrant.inference.routed._provider import Provider, ProviderStats, priced
+from calibrant.inference.routed._provider import Breaker, Provider, ProviderStats, Turn, is_rate_limit, priced
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._fields import UnparsedError
 
