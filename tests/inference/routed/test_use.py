@@ -23,7 +23,6 @@ from calibrant.core import (
 )
 from calibrant.core._completion import ContinuingClient
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
-from calibrant.inference._base import run_sync
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.logprobs._completion import read_completion
 from calibrant.routing import FixedRouter, Router, ThompsonRouter
@@ -137,7 +136,7 @@ class TestWhereverAClientIs:
         request = CompletionRequest(messages=({"role": "user", "content": "a purr"},))
         texts = []
         for _ in range(2):
-            texts.append(read_completion(run_sync(client.complete(request))).text)
+            texts.append(read_completion(asyncio.run(client.complete(request))).text)
             texts.append(read_completion(asyncio.run(client.complete(request))).text)
         assert [json.loads(text) for text in texts] == [{"category": "cat"}] * 4
         stats = client.stats()
