@@ -34,7 +34,7 @@ RECORDED ?= data/recorded
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -258,6 +258,10 @@ bench-label: $(INSTALLED_DEV)
 
 bench-house: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_house.py
+
+# Changes 50 seeded places of the source, one at a time, and runs the tests of their packages; takes an hour or more.
+check-mutants: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/check_mutants.py
 
 clean:
 	rm -rf $(VENV) $(VENV_PEER) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

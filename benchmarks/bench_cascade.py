@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.cascade import Cascade, routing_frontier
-from calibrant.core import CompletionRequest
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import CompletionRequest, LogprobSpace
 from calibrant.inference import Classifier
 from calibrant.logprobs._schema import enum_schema
 from calibrant.testing import FakeClient

@@ -35,8 +35,7 @@ import numpy as np
 from _data import available
 from numpy.typing import NDArray
 
-from calibrant.core import CompletionRequest, Task, read_examples
-from calibrant.core._predictor import Query
+from calibrant.core import CompletionRequest, Query, Task, read_examples
 from calibrant.inference import Classifier
 
 MODEL = "local/smollm2-135m"

@@ -38,8 +38,7 @@ from bench_prior import PROMPTS, rows
 from numpy.typing import NDArray
 
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.core import Client, CompletionRequest, Example, Journal, LabelSet, read_examples
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import Client, CompletionRequest, Example, Journal, LabelSet, LogprobSpace, read_examples
 from calibrant.evaluation import open_cache
 from calibrant.heads import fit_head
 from calibrant.inference import Classifier, open_client

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from calibrant import Classifier
-from calibrant.core._prediction import Prediction
+from calibrant.core import Prediction
 from calibrant.inference import DemonstrationIndex
 
 LABELS = ["negative", "positive"]

@@ -175,8 +175,7 @@ def lines_of(start: int, rows: int) -> bytes:
     """Return so many lines of predictions, each with its own confidence, as a model gives them."""
     import numpy as np
 
-    from calibrant.core import Example, LabelDistribution, Outcome, Prediction, Usage
-    from calibrant.core._prediction import LogprobSpace
+    from calibrant.core import Example, LabelDistribution, LogprobSpace, Outcome, Prediction, Usage
     from calibrant.runs._rows import row_line
 
     rng = np.random.default_rng(start)

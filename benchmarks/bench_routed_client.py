@@ -14,10 +14,9 @@ import asyncio
 import time
 from statistics import median
 
-from calibrant.core import Client, CompletionRequest
-from calibrant.core._prediction import LogprobSpace
-from calibrant.inference import Provider, RoutedClient
-from calibrant.inference._embeddings import CachedEmbedder, HashingEmbedder
+from calibrant.core import Client, CompletionRequest, LogprobSpace
+from calibrant.inference import CachedEmbedder, Provider, RoutedClient
+from calibrant.inference._embeddings import HashingEmbedder
 from calibrant.routing import BanditRouter, CascadeRouter, EMARouter, FixedRouter, Router, ThompsonRouter
 from calibrant.testing import fake_response
 

@@ -45,8 +45,7 @@ from _data import available
 from numpy.typing import NDArray
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.core import Client, Interval, LabelDistribution, read_examples
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import Client, Interval, LabelDistribution, LogprobSpace, read_examples
 from calibrant.inference import open_client
 from calibrant.logprobs._schema import enum_schema
 from calibrant.metrics import paired_comparison, paired_mean_interval

@@ -43,6 +43,8 @@ from _data import available
 from numpy.typing import NDArray
 
 from calibrant.cascade import (
+    Answered,
+    Assessment,
     AvgLogprob,
     Hybrid,
     LabelProbability,
@@ -51,7 +53,6 @@ from calibrant.cascade import (
     ibc_lift,
     routing_frontier,
 )
-from calibrant.cascade._protocol import Answered, Assessment
 from calibrant.cascade.methods._verification import VERIFIER_PROMPT, fill_slots, quoted
 from calibrant.core import Client, Prediction, read_examples
 from calibrant.inference import Classifier, open_client

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrant import Task
-from calibrant.cli._app import app
+from calibrant.cli import app
 from calibrant.testing import FakeClient, fake_model
 from embedded import EMBEDDED
 

@@ -10,9 +10,15 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import Client, CompletionRequest, ConfigurationError, ProviderError, ProviderTimeoutError
+from calibrant.core import (
+    Client,
+    CompletionRequest,
+    ConfigurationError,
+    LogprobSpace,
+    ProviderError,
+    ProviderTimeoutError,
+)
 from calibrant.core._completion import ContinuingClient
-from calibrant.core._prediction import LogprobSpace
 from calibrant.logprobs import extract_distribution
 from calibrant.logprobs._walk import LabelWalk
 from calibrant.testing import FakeClient, FakeContinuingClient, fake_response

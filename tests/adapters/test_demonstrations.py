@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.core import ConfigurationError, Outcome
-from calibrant.core._predictor import Query
-from calibrant.core._settings import DemonstrationSettings
+from calibrant.core import ConfigurationError, DemonstrationSettings, Outcome, Query
 from calibrant.inference import Classifier, DemonstrationIndex
 from calibrant.testing import FakeClient, MemoryJournal
 

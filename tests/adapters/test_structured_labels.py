@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.adapters import ConfidenceAdapter
-from calibrant.adapters._rows import OBJECTIVES
+from calibrant.adapters import OBJECTIVES, ConfidenceAdapter
 from calibrant.core import (
     ConfigurationError,
     HierarchicalLabels,

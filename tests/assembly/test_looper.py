@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from yaml import safe_load
 
-from calibrant.assembly import open_classifier
-from calibrant.assembly._foreign import read_looper
+from calibrant.assembly import open_classifier, read_looper
 from calibrant.cascade import CascadeSettings
 from calibrant.core import ConfigurationError, Task
 from calibrant.inference import Classifier

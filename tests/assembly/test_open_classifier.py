@@ -20,8 +20,7 @@ from calibrant.cascade import (
     SelfVerify,
 )
 from calibrant.cascade._methods import METHODS
-from calibrant.core import ConfigurationError, Limits, Task
-from calibrant.core._prediction import Verdict
+from calibrant.core import ConfigurationError, Limits, Task, Verdict
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, MemoryJournal
 

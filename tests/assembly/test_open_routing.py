@@ -14,8 +14,7 @@ import pytest
 from calibrant.assembly import _routing
 from calibrant.assembly._routing import default_router_state, open_routed_client, open_router
 from calibrant.cascade import Cascade
-from calibrant.core import Client, ConfigurationError, ProviderError
-from calibrant.core._limits import Limits
+from calibrant.core import Client, ConfigurationError, Limits, ProviderError
 from calibrant.inference import Classifier, RoutedClient
 from calibrant.inference._methods import Decoding
 from calibrant.inference._shared_router import SharedRouter

@@ -13,8 +13,7 @@ import pytest
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.assembly import open_classifier
 from calibrant.cascade import Cascade
-from calibrant.core import Example, LimitReachedError, Limits, Prediction, Predictor, Stop, Task
-from calibrant.core._predictor import Query
+from calibrant.core import Example, LimitReachedError, Limits, Prediction, Predictor, Query, Stop, Task
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.inference._base import BasePredictor, ask

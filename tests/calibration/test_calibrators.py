@@ -19,6 +19,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from calibrant.calibration import (
+    ConfidenceCalibrator,
     IdentityCalibrator,
     IsotonicCalibrator,
     PerLabelCalibrator,
@@ -26,10 +27,14 @@ from calibrant.calibration import (
     TemperatureCalibrator,
     load_calibrator,
 )
-from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.core import ConfigurationError, MultiLabels, NotFittedError, StateError
-from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import (
+    ConfigurationError,
+    Fingerprint,
+    LogprobSpace,
+    MultiLabels,
+    NotFittedError,
+    StateError,
+)
 from calibrant.metrics import brier_score, expected_calibration_error, log_loss
 
 Array = NDArray[np.float64]

@@ -10,8 +10,14 @@ import pytest
 
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.calibration._prior import correct_prediction
-from calibrant.core import ConfigurationError, LabelDistribution, NotFittedError, Outcome, Prediction
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import (
+    ConfigurationError,
+    LabelDistribution,
+    LogprobSpace,
+    NotFittedError,
+    Outcome,
+    Prediction,
+)
 
 
 def distribution(**changes: Any) -> LabelDistribution:

@@ -15,9 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.core import ConfigurationError, LabelSet, StateError
-from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import ConfigurationError, Fingerprint, LabelSet, LogprobSpace, StateError
 
 LABELS = ("World", "Sports", "Café")
 FINGERPRINT = Fingerprint(

@@ -15,9 +15,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 
 from calibrant.calibration import TemperatureScaling, VectorScaling
-from calibrant.core import ConfigurationError, NotFittedError, StateError
-from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import ConfigurationError, Fingerprint, LogprobSpace, NotFittedError, StateError
 from calibrant.metrics import multiclass_brier_score
 
 Array = NDArray[np.float64]

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant.calibration import suggest_thresholds
-from calibrant.calibration._thresholds import ThresholdSuggestion
+from calibrant.calibration import ThresholdSuggestion, suggest_thresholds
 from calibrant.core import ConfigurationError
 
 

@@ -16,10 +16,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibrant.cascade import plan_cascade
-from calibrant.cascade.planning._plan import CascadePlan
-from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
-from calibrant.cli._app import app
+from calibrant.cascade import CascadePlan, KeepPolicy, KeepRule, plan_cascade
+from calibrant.cli import app
 from calibrant.testing import FakeClient
 from command_line import command, done, recorded_rows, refusal, write_rows
 

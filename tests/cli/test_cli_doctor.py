@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 
 from calibrant.cli._doctor import settings_toml
-from calibrant.core import ConfigurationError, ProviderError, Task
-from calibrant.core._prediction import LogprobSpace
-from calibrant.inference import Classifier, examine
-from calibrant.inference.doctor._records import Examination, load_examination
+from calibrant.core import ConfigurationError, LogprobSpace, ProviderError, Task
+from calibrant.inference import Classifier, Examination, examine
 from calibrant.testing import FakeClient
 from command_line import command, done
 
@@ -81,7 +79,7 @@ def test_a_problem_comes_with_its_remedy_and_exit_code_1() -> None:
 
 
 @pytest.mark.usefixtures("opened")
-def test_json_is_one_object() -> None:
+def test_json_is_one_object(calibrant_home: Path) -> None:
     """The JSON equals the stored record, with the time of the examination."""
     before = datetime.now(UTC)
     result = run("openai/raw", "--json")
@@ -90,7 +88,8 @@ def test_json_is_one_object() -> None:
     assert found.model == "openai/raw"
     assert found.examined is not None
     assert before <= found.examined <= datetime.now(UTC)
-    assert found == load_examination("openai/raw")
+    (stored,) = (path for path in calibrant_home.rglob("*") if path.is_file())
+    assert found == Examination.from_record(json.loads(stored.read_text()))
 
 
 @pytest.mark.usefixtures("opened")
@@ -116,7 +115,6 @@ def test_no_progress_is_shown_elsewhere() -> None:
 def test_what_is_stored_is_consulted() -> None:
     """Classifier raises ConfigurationError after a stored problem; with --no-save nothing is stored."""
     assert run("openai/raw", "--no-save").exit_code == 1
-    assert load_examination("openai/raw") is None
     Classifier(model="openai/raw", labels=LABELS)
     stored = run("openai/raw")
     assert "Stored in " in stored.stdout
@@ -183,7 +181,7 @@ def test_a_model_that_cannot_be_opened_is_exit_code_2() -> None:
     assert result.stderr.startswith("error: ")
 
 
-def test_a_bad_key_is_one_line_and_exit_code_1(use_model: Callable[..., Any]) -> None:
+def test_a_bad_key_is_one_line_and_exit_code_1(use_model: Callable[..., Any], calibrant_home: Path) -> None:
     """A refused key exits with 1 after one call; one line is printed and nothing is stored."""
     fault = ProviderError("no", provider="openai/x", status=401, hint="Check the API key.")
     client = FakeClient(LABELS, {}, default=fault)
@@ -193,7 +191,7 @@ def test_a_bad_key_is_one_line_and_exit_code_1(use_model: Callable[..., Any]) ->
     assert result.stderr == "error: openai/x: no Check the API key.\n"
     assert len(client.requests) == 1
     assert client.closed
-    assert load_examination("openai/x") is None
+    assert not calibrant_home.exists()
 
 
 @pytest.mark.usefixtures("opened")

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from calibrant.cli._app import app
+from calibrant.cli import app
 from command_line import command
 
 ROOT: Any = typer.main.get_command(app)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import openpyxl
 import pytest
 
-from calibrant.cli._app import app
+from calibrant.cli import app
 from calibrant.clients._weights import SERVERS
 from calibrant.core import Task
 from calibrant.testing import FakeClient

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.cascade import plan_cascade
-from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
+from calibrant.cascade import KeepPolicy, KeepRule, plan_cascade
 from calibrant.testing import FakeClient
 from command_line import command, done, prediction_rows, process, wait_for
 from fault_server import FaultServer

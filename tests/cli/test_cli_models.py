@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from calibrant.cli import _doctor
-from calibrant.cli._app import app, main
+from calibrant.cli import _doctor, app, main
 from calibrant.clients._weights import LocalModel
 from calibrant.core._installation import install_command
 from command_line import command, done

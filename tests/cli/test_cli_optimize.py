@@ -18,10 +18,8 @@ from rich.console import Console
 from calibrant import optimization
 from calibrant.cli import _progress as progress_module
 from calibrant.core import CompletionRequest
-from calibrant.metrics._classification import AnsweredLabels
-from calibrant.optimization import OptimizationResult, Progress
-from calibrant.optimization._choice import ValidatedCandidate
-from calibrant.optimization._result import PromptScore
+from calibrant.metrics import AnsweredLabels
+from calibrant.optimization import OptimizationResult, Progress, PromptScore, ValidatedCandidate
 from calibrant.testing import Answer, FakeClient
 from command_line import command, done, refusal
 

@@ -6,8 +6,7 @@ import json
 
 from calibrant.cli._evaluation_table import RoutingStats
 from calibrant.core import Usage
-from calibrant.inference.routed._assess import HelperStats
-from calibrant.inference.routed._provider import ProviderStats
+from calibrant.inference import HelperStats, ProviderStats
 
 FOUND = RoutingStats(
     strategy="triage",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from calibrant.cli._app import app
+from calibrant.cli import app
 from command_line import command, done, refusal
 from stubborn_server import StubbornServer
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibrant.cli._app import app
+from calibrant.cli import app
 from fault_server import FaultServer
 from processes import Begin, processes
 

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from typer.testing import CliRunner
 
-from calibrant.cli._app import app
+from calibrant.cli import app
 from calibrant.testing import fake_response
 from calibrant.tuned import load
 from loopback import LoopbackServer

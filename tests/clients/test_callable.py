@@ -20,11 +20,11 @@ from calibrant.core import (
     Client,
     CompletionRequest,
     ConfigurationError,
+    LogprobSpace,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.core._prediction import LogprobSpace
 
 REQUEST = CompletionRequest(messages=({"role": "user", "content": "lunch"},))
 

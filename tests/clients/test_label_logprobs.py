@@ -20,9 +20,8 @@ from calibrant.clients._openai_compatible import (
     label_logprobs,
     read_echoes,
 )
-from calibrant.core import ConfigurationError, Field, FieldLabels, Outcome, ProviderError
+from calibrant.core import ConfigurationError, Field, FieldLabels, LogprobSpace, Outcome, ProviderError
 from calibrant.core._completion import LabelContinuation
-from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, RetryPolicy, examine
 from echo_model import PREFIX
 from next_tokens import KEY, PROMPT, REQUEST, TEMPLATE, ask, failure

@@ -15,9 +15,8 @@ import pytest
 
 from calibrant.clients import _engine, _llama
 from calibrant.clients._llamacpp import LlamaCppClient
-from calibrant.core import Client, CompletionRequest, ConfigurationError
+from calibrant.core import Client, CompletionRequest, ConfigurationError, LogprobSpace
 from calibrant.core._completion import ContinuingClient
-from calibrant.core._prediction import LogprobSpace
 
 
 @pytest.fixture

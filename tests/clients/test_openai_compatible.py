@@ -12,9 +12,8 @@ import pytest
 
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
-from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
-from calibrant.core._completion import ContinuingClient, LabelContinuation, LabelLogprobs, NextTokens
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, NextTokens, ProviderError
+from calibrant.core._completion import ContinuingClient, LabelContinuation, LabelLogprobs
 from calibrant.inference import Classifier, open_client
 from calibrant.inference._exact import ExactScoring
 from calibrant.inference._models import call_options

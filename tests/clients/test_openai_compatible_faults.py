@@ -7,9 +7,11 @@ import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 import pytest
 
 from calibrant.clients import _calls
@@ -20,11 +22,11 @@ from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
     ContextLengthError,
+    LogprobSpace,
     Outcome,
     ProviderError,
 )
 from calibrant.core._completion import ContinuingClient
-from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier
 from next_tokens import KEY, KINDS, ROUTES, ask, failure
 
@@ -241,14 +243,29 @@ class TestConstruction:
         assert server.bodies("/completion")[-1]["prompt"] == '{"role": "user", "content": "<é>"}calm!'
 
 
+def sessions() -> list[aiohttp.ClientSession]:
+    """Return the sessions that are still in memory."""
+    return [one for one in gc.get_objects() if type(one) is aiohttp.ClientSession]
+
+
 class TestClosing:
+    @pytest.fixture(autouse=True)
+    def earlier(self) -> None:
+        """Close and forget the sessions of earlier tests."""
+        gc.collect()
+        self.earlier_sessions = [weakref.ref(one) for one in sessions()]
+
+    def session(self) -> aiohttp.ClientSession:
+        """Return the one session that this test has opened."""
+        earlier = [reference() for reference in self.earlier_sessions]
+        (own,) = (one for one in sessions() if all(one is not old for old in earlier))
+        return own
+
     def test_ending_loops_close_their_sessions(self, serve: Start, make: Make) -> None:
         """An ending loop leaves no session open, whether the client is closed afterwards or not."""
         client = make(serve("vllm"))
         asyncio.run(ask(client))
-        (line,) = client._http._connections.values()
-        assert line.session.closed
-        gc.collect()
+        assert self.session().closed
         client.close()
 
     def test_closes_sessions_of_other_threads(self, serve: Start, make: Make) -> None:
@@ -258,10 +275,10 @@ class TestClosing:
         thread = threading.Thread(target=loop.run_forever, daemon=True)
         thread.start()
         asyncio.run_coroutine_threadsafe(ask(client), loop).result(30)
-        (line,) = client._http._connections.values()
-        assert not line.session.closed
+        session = self.session()
+        assert not session.closed
         client.close()
-        assert line.session.closed
+        assert session.closed
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -272,10 +289,10 @@ class TestClosing:
 
         async def used() -> None:
             await ask(client)
-            (line,) = client._http._connections.values()
+            session = self.session()
             client.close()
             await ask(client)
-            assert line.session.closed
+            assert session.closed
 
         asyncio.run(used())
 
@@ -284,9 +301,9 @@ class TestClosing:
         client = make(serve("vllm"))
         loop = asyncio.new_event_loop()
         loop.run_until_complete(ask(client))
-        (line,) = client._http._connections.values()
+        session = self.session()
         client.close()
-        assert line.session.closed
+        assert session.closed
         loop.close()
 
     def test_garbage_collected_clients_close_sessions(self, serve: Start) -> None:
@@ -296,8 +313,7 @@ class TestClosing:
         async def used() -> Any:
             client = OpenAICompatibleClient("openai/toy", api_base=server.root)
             await ask(client)
-            (line,) = client._http._connections.values()
-            return line.session
+            return self.session()
 
         async def dropped() -> None:
             session = await used()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import re
 import sys
 import tracemalloc
 from pathlib import Path
@@ -16,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from calibrant.core import ConfigurationError, DataError, Example, read_examples
-from calibrant.core._installation import install_command
-from calibrant.core._rows import MAX_RUN_ROW_BYTES, Columns, iter_examples, read_rows, read_texts
-from calibrant.core._text_files import CsvFormat
+from calibrant.core import Columns, ConfigurationError, CsvFormat, DataError, Example, read_examples
+from calibrant.core._rows import MAX_RUN_ROW_BYTES, iter_examples, read_rows, read_texts
 
 NEL = "\u0085"
 SEPARATORS = f"one{NEL}two\u2028three\u2029four\x0bfive\x1csix"
@@ -267,7 +264,7 @@ def test_missing_pyarrow_names_the_command(tmp_path: Path, monkeypatch: pytest.M
     """A missing pyarrow raises ConfigurationError with the install command."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = write(tmp_path, "rows.parquet", b"PAR1")
-    with pytest.raises(ConfigurationError, match=r"rows\.parquet: .*: " + re.escape(install_command("data"))):
+    with pytest.raises(ConfigurationError, match=r"rows\.parquet: .*: pip install .*\[data\]"):
         list(read_rows(path))
 
 
@@ -567,11 +564,8 @@ def test_unreadable_excel_files_are_errors(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match=r"rows\.xlsx: not a readable Excel file \("):
         list(read_rows(path))
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    command = re.escape(install_command("excel"))
-    assert "[excel]" in command.replace("\\", "")
-    with pytest.raises(
-        ConfigurationError, match=f"Excel files need openpyxl: {command}, or save the sheet as CSV"
-    ):
+    message = r"Excel files need openpyxl: pip install .*\[excel\]\S*, or save the sheet as CSV"
+    with pytest.raises(ConfigurationError, match=message):
         list(read_rows(path))
 
 

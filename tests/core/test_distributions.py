@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibrant.core import ConfigurationError, LabelDistribution, Prediction
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import ConfigurationError, LabelDistribution, LogprobSpace, Prediction
 from calibrant.logprobs import extract_distribution
 from calibrant.testing import fake_response
 

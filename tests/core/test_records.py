@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import LabelDistribution, Outcome, Prediction, StateError, Usage
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import LabelDistribution, LogprobSpace, Outcome, Prediction, StateError, Usage
 from calibrant.core._records import prediction_from_record, prediction_to_record
 
 unit = st.floats(0, 1)

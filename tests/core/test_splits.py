@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import DataError, Task
-from calibrant.core._task_file import SPLITS
 from task_files import HEAD, mistakes, read
+
+SPLITS = ("train", "validation", "test")
 
 DATA = '[data]\nfile = "rows.csv"\nsplit = '
 Rows = Sequence[tuple[str, str]]

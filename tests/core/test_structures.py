@@ -14,17 +14,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.core import (
+    Aspect,
     ConfigurationError,
     Field,
     FieldLabels,
     HierarchicalLabels,
     LabelDistribution,
     LabelSet,
+    LogprobSpace,
     OrdinalLabels,
+    Part,
     Prediction,
 )
-from calibrant.core._labels import Aspect
-from calibrant.core._prediction import LogprobSpace, Part
 from calibrant.core._structures import structured_labels
 
 STARS = OrdinalLabels(["1 star", "2 stars", "3 stars", "4 stars", "5 stars"])

@@ -17,7 +17,7 @@ import ray.data
 from typer.testing import CliRunner
 
 from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
-from calibrant.cli._app import app
+from calibrant.cli import app
 from calibrant.core import ConfigurationError, Limits, StateError, Stop
 from calibrant.distributed import Cluster, evaluate
 from calibrant.distributed import _ray as seam

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import calibrant
 from calibrant.cascade import CascadeSettings
-from calibrant.cli._app import app
+from calibrant.cli import app
 from calibrant.clients._weights import local_models
 from calibrant.core._task_file import TaskFile
 from calibrant.routing import RoutingSettings

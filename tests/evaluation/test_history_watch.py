@@ -9,9 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from calibrant.core import Prediction, Task
-from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import Fingerprint, LogprobSpace, Prediction, Task
 from calibrant.evaluation._drift import HistoryDrift, HistoryWatch
 from calibrant.tuned import Measurements, PredictionHistory, RecordedTask, Tuned
 

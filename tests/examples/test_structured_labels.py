@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrant.cli._app import app
+from calibrant.cli import app
 from calibrant.clients._weights import local_models
 from calibrant.core import HierarchicalLabels, OrdinalLabels, Task
 

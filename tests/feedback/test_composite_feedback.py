@@ -12,9 +12,9 @@ from calibrant.core import (
     MultiLabels,
     OrdinalLabels,
     Outcome,
+    Part,
     Prediction,
 )
-from calibrant.core._prediction import Part
 from calibrant.feedback import build_composite_feedback
 from distributions import exact
 

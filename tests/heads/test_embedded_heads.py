@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core import ConfigurationError, StateError
-from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import ConfigurationError, Fingerprint, LogprobSpace, StateError
 from calibrant.heads import Head, fit_head
 from head_rows import noise
 from synonyms import KNOWN, LABELS, UNSEEN, Synonyms, texts

@@ -22,8 +22,7 @@ from sklearn.metrics import accuracy_score, f1_score, log_loss
 
 from calibrant.calibration import LabelPriorCorrection, VectorScaling
 from calibrant.core import ConfigurationError
-from calibrant.heads import Head, TextBaseline, fit_head
-from calibrant.heads._head import RungFigures
+from calibrant.heads import Head, RungFigures, TextBaseline, fit_head
 from head_rows import LABELS, HeadRows, filler, halves, hidden, knowing, noise
 
 Array = NDArray[np.float64]

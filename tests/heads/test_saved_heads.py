@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 from calibrant.calibration import TemperatureScaling
-from calibrant.core import ConfigurationError, StateError
-from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import ConfigurationError, Fingerprint, LogprobSpace, StateError
 from calibrant.heads import Head, fit_head
 from head_rows import LABELS, halves
 

@@ -11,8 +11,7 @@ import pytest
 
 from calibrant import BatchEvaluator, Cascade, Classifier, Example, Task
 from calibrant.assembly import open_classifier
-from calibrant.core import Outcome
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import LogprobSpace, Outcome
 from calibrant.inference import ModelAbilities, RetryPolicy
 from calibrant.inference._abilities import AnswerForm
 from distributions import distribution_of

@@ -13,8 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import CompletionRequest, ConfigurationError, MultiLabels, Outcome, Prediction
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    LogprobSpace,
+    MultiLabels,
+    Outcome,
+    Prediction,
+)
 from calibrant.core._tokens import Vocabulary
 from calibrant.inference import Classifier
 from distributions import distribution_of

@@ -15,8 +15,7 @@ import pytest
 
 from calibrant import BatchEvaluator, Classifier, Example, Task, load
 from calibrant.cascade import Cascade
-from calibrant.core import Limits, LogprobsUnsupportedError, Outcome, ProviderError, Stop
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import Limits, LogprobSpace, LogprobsUnsupportedError, Outcome, ProviderError, Stop
 from calibrant.inference import RetryPolicy, examine
 from calibrant.inference.doctor._records import save_examination
 from calibrant.testing import FakeClient, MemoryJournal, fake_model

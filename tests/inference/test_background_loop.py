@@ -12,8 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from calibrant.core import CompletionRequest
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import CompletionRequest, LogprobSpace
 from calibrant.inference import Classifier, _base
 from calibrant.inference._base import run_sync
 

@@ -16,12 +16,12 @@ from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
     LabelSet,
+    LogprobSpace,
     Outcome,
     Prediction,
     ProviderError,
     Task,
 )
-from calibrant.core._prediction import LogprobSpace
 from calibrant.core._settings import ModelSettings
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.inference._methods import Decoding

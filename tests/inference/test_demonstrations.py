@@ -14,16 +14,16 @@ from calibrant.adapters import ConfidenceAdapter
 from calibrant.cascade import AvgLogprob, Cascade
 from calibrant.core import (
     ConfigurationError,
+    DemonstrationSettings,
     Example,
     Field,
     FieldLabels,
     LabelSet,
     Limits,
     MultiLabels,
+    Query,
     Task,
 )
-from calibrant.core._predictor import Query
-from calibrant.core._settings import DemonstrationSettings
 from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
 from calibrant.inference._demonstrations import DemonstrationFormat
 from calibrant.testing import FakeClient, MemoryJournal

@@ -18,15 +18,16 @@ from calibrant.core import (
     CalibrantError,
     CompletionRequest,
     ConfigurationError,
+    LogprobSpace,
+    NextTokens,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.core._completion import ContinuingClient, NextTokens
-from calibrant.core._prediction import LogprobSpace
-from calibrant.inference import examine
+from calibrant.core._completion import ContinuingClient
+from calibrant.inference import Examination, FindingVerdict, examine
 from calibrant.inference.doctor._examine import aexamine, recommended_thresholds
-from calibrant.inference.doctor._records import Examination, FindingVerdict, Thresholds
+from calibrant.inference.doctor._records import Thresholds
 from calibrant.logprobs._completion import read_completion
 from calibrant.testing import fake_response
 

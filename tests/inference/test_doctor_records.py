@@ -12,15 +12,10 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import CompletionRequest, ConfigurationError, StateError
-from calibrant.core._completion import NextTokens
-from calibrant.core._prediction import LogprobSpace
-from calibrant.inference import Classifier, examine
+from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, NextTokens, StateError
+from calibrant.inference import Classifier, Examination, Finding, FindingVerdict, examine
 from calibrant.inference.doctor import _records
 from calibrant.inference.doctor._records import (
-    Examination,
-    Finding,
-    FindingVerdict,
     Thresholds,
     load_examination,
     refuse_misleading,

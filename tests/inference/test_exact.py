@@ -13,9 +13,15 @@ import pytest
 from pydantic import create_model
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.core import CompletionRequest, ConfigurationError, LabelSet, Outcome, ProviderError
-from calibrant.core._completion import NextTokens
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    LabelSet,
+    LogprobSpace,
+    NextTokens,
+    Outcome,
+    ProviderError,
+)
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.inference._exact import ExactScoring
 from calibrant.inference._methods import Decoding

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import Limits, Outcome, Prediction, ProviderError, RateLimitError, Stop
-from calibrant.core._predictor import Query
+from calibrant.core import Limits, Outcome, Prediction, ProviderError, Query, RateLimitError, Stop
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.inference._base import ask
 from calibrant.testing import FakeClient, MemoryJournal

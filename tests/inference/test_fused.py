@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import ConfigurationError, Field, FieldLabels, LabelSet, Outcome, Prediction
-from calibrant.core._prediction import LogprobSpace
-from calibrant.core._records import prediction_from_record, prediction_to_record
+from calibrant.core import ConfigurationError, Field, FieldLabels, LabelSet, LogprobSpace, Outcome, Prediction
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient
 from distributions import distribution_of
+from saved_prediction import saved_and_read
 
 LABELS = ["cat", "dog", "cow"]
 
@@ -53,7 +52,7 @@ def test_answers_are_pooled() -> None:
     assert found.confidence == pytest.approx(np.mean(each, axis=0)[0])
     assert distribution_of(found).space is LogprobSpace.FUSED
     assert distribution_of(found).measured.tolist() == [True, True, False]
-    assert prediction_from_record(prediction_to_record(found)) == found
+    assert saved_and_read(found) == found
 
 
 @pytest.mark.parametrize(

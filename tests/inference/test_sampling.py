@@ -14,20 +14,20 @@ from calibrant.adapters import ConfidenceAdapter
 from calibrant.core import (
     CalibrantError,
     ConfigurationError,
+    LogprobSpace,
     Outcome,
     Prediction,
     ProviderError,
     ProviderTimeoutError,
     Task,
 )
-from calibrant.core._prediction import LogprobSpace
-from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.inference._exact import ExactScoring
 from calibrant.inference._methods import Decoding
 from calibrant.inference._sampling import Sampling
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
 from distributions import distribution_of
+from saved_prediction import saved_and_read
 
 LABELS = ["cat", "dog", "cow", "horse"]
 SLOW = ProviderTimeoutError("slow", provider="fake", retryable=True)
@@ -116,7 +116,7 @@ def test_token_logprobs_are_ignored() -> None:
 def test_sampled_prediction_survives_a_record() -> None:
     """A sampled prediction is equal after a record."""
     prediction = sample("cat", "dog", "cat")
-    assert prediction_from_record(prediction_to_record(prediction)) == prediction
+    assert saved_and_read(prediction) == prediction
 
 
 # --- answers without a label --------------------------------------------------------------------

@@ -14,17 +14,18 @@ from calibrant.core import (
     ConfigurationError,
     Field,
     FieldLabels,
+    LogprobSpace,
     MultiLabels,
     Outcome,
     Prediction,
 )
-from calibrant.core._prediction import LogprobSpace
 from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.inference import Classifier
 from calibrant.inference._reader import AnswerReader
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
 from distributions import distribution_of
 from fault_server import FaultServer
+from saved_prediction import saved_and_read
 
 BOTH = FieldLabels(
     [
@@ -211,7 +212,7 @@ def test_journal_returns_parts(labels: Any, said: Any) -> None:
         for _ in range(2)
     )
     assert (len(fake.requests), second.attempts, second.parts) == (1, 0, first.parts)
-    assert prediction_from_record(json.loads(json.dumps(prediction_to_record(first)))).parts == first.parts
+    assert saved_and_read(first).parts == first.parts
 
 
 def test_records_without_parts_are_read() -> None:

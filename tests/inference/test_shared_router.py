@@ -27,12 +27,12 @@ from calibrant.routing import (
     BanditRouter,
     EMARouter,
     Observation,
+    ProviderStanding,
     Router,
     RouterTraits,
     RoutingRequest,
     ThompsonRouter,
 )
-from calibrant.routing._protocol import ProviderStanding
 from calibrant.store._router_state import RouterState
 
 

@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import Completion, ConfigurationError, LabelSet, LogprobsUnavailableError, Token
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import (
+    Completion,
+    ConfigurationError,
+    LabelSet,
+    LogprobSpace,
+    LogprobsUnavailableError,
+    Token,
+)
 from calibrant.logprobs import extract_distribution
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import whole_label_distribution

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import ConfigurationError, LogprobsUnavailableError
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import ConfigurationError, LogprobSpace, LogprobsUnavailableError
 from calibrant.logprobs._walk import LabelWalk
 
 Model = Callable[[str], Mapping[bytes, float]]

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError, LogprobsUnavailableError
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import ConfigurationError, LogprobSpace, LogprobsUnavailableError
 from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels
-from calibrant.metrics import classification_summary
-from calibrant.metrics._classification import AnsweredLabels
-from calibrant.metrics._composite import CompositeMetrics, answer_summary
+from calibrant.metrics import AnsweredLabels, CompositeMetrics, classification_summary
+from calibrant.metrics._composite import answer_summary
 
 LABELS = ["a", "b", "c", "d", "e"]
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, LabelSet
-from calibrant.metrics import classification_summary
-from calibrant.metrics._classification import ClassificationSummary, LabelMetrics
+from calibrant.metrics import ClassificationSummary, LabelMetrics, classification_summary
 
 LABELS = ["Sports", "World", "Business"]
 

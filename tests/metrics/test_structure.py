@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from sklearn.metrics import cohen_kappa_score
 
 from calibrant.core import ConfigurationError, HierarchicalLabels, LabelSet, OrdinalLabels, Prediction
-from calibrant.metrics import mean_interval, wilson_interval
-from calibrant.metrics._structure import HierarchicalMetrics, OrdinalMetrics, structure_metrics
+from calibrant.metrics import HierarchicalMetrics, OrdinalMetrics, mean_interval, wilson_interval
+from calibrant.metrics._structure import structure_metrics
 
 SCALE = OrdinalLabels(["1", "2", "3", "4", "5"])
 TREE = HierarchicalLabels(["a", "a/b", "a/c/d", "a/c/e", "f/g"])

@@ -19,9 +19,9 @@ from calibrant.core import (
     LimitReachedError,
     Limits,
     ProviderError,
+    ScoringSettings,
     Task,
 )
-from calibrant.core._settings import ScoringSettings
 from calibrant.logprobs._schema import enum_schema
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient, fake_model

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import ProviderError, Task
-from calibrant.core._settings import HeadSettings, ScoringSettings
+from calibrant.core import HeadSettings, ProviderError, ScoringSettings, Task
 from calibrant.heads import Head
 from calibrant.inference import Classifier
 from calibrant.metrics._remarks import search_verdict

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import Example, Task
-from calibrant.core._settings import ScoringSettings
+from calibrant.core import Example, ScoringSettings, Task
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
 

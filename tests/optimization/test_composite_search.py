@@ -19,7 +19,7 @@ from calibrant.core import (
     ProviderError,
     Task,
 )
-from calibrant.inference._demonstrations import Demonstration
+from calibrant.inference import Demonstration
 from calibrant.logprobs._fields import field_value
 from calibrant.optimization import ExemplarProposer, optimize
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts

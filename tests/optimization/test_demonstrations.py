@@ -11,9 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import calibrant
-from calibrant.cli._app import app
-from calibrant.core import Example, LabelSet, Task
-from calibrant.core._settings import DemonstrationSettings
+from calibrant.cli import app
+from calibrant.core import DemonstrationSettings, Example, LabelSet, Task
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned

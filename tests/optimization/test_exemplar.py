@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import ConfigurationError, Example, Outcome, Prediction
-from calibrant.core._settings import DemonstrationSettings
-from calibrant.inference._demonstrations import Demonstration, one_line
+from calibrant.core import ConfigurationError, DemonstrationSettings, Example, Outcome, Prediction
+from calibrant.inference import Demonstration
+from calibrant.inference._demonstrations import one_line
 from calibrant.optimization import ExemplarProposer
 from calibrant.optimization._exemplar import PromptRecord
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, estimate_tokens

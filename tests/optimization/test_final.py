@@ -17,10 +17,10 @@ from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
 from calibrant.evaluation import calibrate_predictions
 from calibrant.evaluation._calibrate import calibrate_search
 from calibrant.heads import Head, fit_head
-from calibrant.inference import Classifier
-from calibrant.optimization import optimize
-from calibrant.optimization._choice import Choice, ValidatedCandidate
-from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, PromptParts
+from calibrant.inference import Classifier, Demonstration
+from calibrant.optimization import ValidatedCandidate, optimize
+from calibrant.optimization._choice import Choice
+from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.optimization._result import final_score
 from calibrant.optimization._stages import labelled_rows
 from calibrant.runs import SavedRows

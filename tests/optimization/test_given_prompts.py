@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import ConfigurationError, Example, StateError, Task
-from calibrant.core._settings import HeadSettings, ScoringSettings
-from calibrant.optimization import OptimizationResult, optimize
-from calibrant.optimization._progress import Progress
+from calibrant.core import ConfigurationError, Example, HeadSettings, ScoringSettings, StateError, Task
+from calibrant.optimization import OptimizationResult, Progress, optimize
 from calibrant.testing import FakeClient
 from small_tasks import LABELS, searched, task_of
 

@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import CalibrantError, ConfigurationError, Example, ProviderError, StateError, Task
-from calibrant.core._settings import ScoringSettings
+from calibrant.core import (
+    CalibrantError,
+    ConfigurationError,
+    Example,
+    ProviderError,
+    ScoringSettings,
+    StateError,
+    Task,
+)
 from calibrant.inference import open_client
 from calibrant.optimization import OptimizationResult, Progress, optimize
 from calibrant.optimization._run import _scoring

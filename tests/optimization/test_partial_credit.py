@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import Example, LabelSet, OrdinalLabels, StateError, Task
-from calibrant.core._settings import ScoringSettings
+from calibrant.core import Example, LabelSet, OrdinalLabels, ScoringSettings, StateError, Task
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
 from small_tasks import task_of

@@ -11,9 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.cli._app import app
-from calibrant.core import ConfigurationError, StateError
-from calibrant.core._settings import CalibrationSettings
+from calibrant.cli import app
+from calibrant.core import CalibrationSettings, ConfigurationError, StateError
 from calibrant.inference import Classifier
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from calibrant.cli._app import app
-from calibrant.core import ConfigurationError, StateError
-from calibrant.core._settings import ScoringSettings
+from calibrant.cli import app
+from calibrant.core import ConfigurationError, ScoringSettings, StateError
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient
 from small_tasks import LABELS, make_task

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from calibrant.cascade import AutoMixEntailment, Cascade, CascadeModel, Verifier
-from calibrant.cascade._protocol import ConfidenceMethod
-from calibrant.core._prediction import LogprobSpace, Verdict
+from calibrant.cascade import AutoMixEntailment, Cascade, CascadeModel, ConfidenceMethod, Verifier
+from calibrant.core import LogprobSpace, Verdict
 from calibrant.inference import Classifier
 from embedded import EMBEDDED
 from verifier_service import serving

@@ -8,9 +8,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from calibrant.cascade import AvgLogprob, Hybrid, LabelProbability, Margin, SelfVerify
-from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
-from calibrant.core._prediction import LogprobSpace
+from calibrant.cascade import (
+    Answered,
+    Assessment,
+    AvgLogprob,
+    ConfidenceMethod,
+    Hybrid,
+    LabelProbability,
+    Margin,
+    NoEvidence,
+    SelfVerify,
+)
+from calibrant.core import LogprobSpace
 from calibrant.inference import Classifier
 from embedded import EMBEDDED
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from calibrant.core._prediction import LogprobSpace
-from calibrant.inference import examine
-from calibrant.inference.doctor._records import Examination, FindingVerdict
+from calibrant.core import LogprobSpace
+from calibrant.inference import Examination, FindingVerdict, examine
 from embedded import EMBEDDED
 
 pytestmark = EMBEDDED

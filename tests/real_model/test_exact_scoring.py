@@ -13,9 +13,15 @@ import pytest
 from calibrant.clients._llama import Llama, engine_module
 from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.clients._weights import locate_weights
-from calibrant.core import CompletionRequest, ConfigurationError, LabelDistribution, Outcome, Prediction
-from calibrant.core._prediction import LogprobSpace
-from calibrant.core._predictor import Query
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    LabelDistribution,
+    LogprobSpace,
+    Outcome,
+    Prediction,
+    Query,
+)
 from calibrant.core._tokens import Vocabulary
 from calibrant.inference import Classifier
 from calibrant.inference._exact import ExactScoring

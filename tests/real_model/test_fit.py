@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import LogprobSpace
 from calibrant.inference import Classifier
 from embedded import EMBEDDED
 

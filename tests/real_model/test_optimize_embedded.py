@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.core import Outcome, Task
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import LogprobSpace, Outcome, Task
 from calibrant.inference import Classifier
 from calibrant.optimization import optimize
 from embedded import EMBEDDED

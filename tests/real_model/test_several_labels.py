@@ -7,8 +7,7 @@ import math
 
 import pytest
 
-from calibrant.core import Field, FieldLabels, MultiLabels, Outcome
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import Field, FieldLabels, LogprobSpace, MultiLabels, Outcome
 from calibrant.inference import Classifier
 from embedded import EMBEDDED
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.cascade import AutoMixEntailment, Verifier
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.cascade import Answered, Assessment, AutoMixEntailment, NoEvidence, Verifier
 from calibrant.core import Prediction
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibrant.cli._app import app
+from calibrant.cli import app
 from calibrant.core import ConfigurationError, DataError, Example, StateError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.routing._quality import AnswerQuality, answer_quality, repetition
+from calibrant.routing import AnswerQuality
+from calibrant.routing._quality import answer_quality, repetition
 
 LOOP = "The model is trained on the data and the model is trained on the data and " * 12
 LETTER = (

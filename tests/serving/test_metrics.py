@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from calibrant.core import Outcome, Prediction
-from calibrant.core._prediction import Step, Verdict
+from calibrant.core import Outcome, Prediction, Step, Verdict
 from calibrant.serving._metrics import ServiceMetrics, ks_distance
 from calibrant.tuned import PredictionHistory, Tuned
 from held import PATH, Held, app, ask, counts, with_threshold

@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from calibrant.cli._app import app
+from calibrant.cli import app
 
 PASSING = {"source", "attempts", "latency_seconds"}
 FRESH = """

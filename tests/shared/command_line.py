@@ -13,7 +13,7 @@ from typing import Any
 
 from typer.testing import CliRunner, Result
 
-from calibrant.cli._app import app
+from calibrant.cli import app
 from calibrant.testing import Answer
 
 

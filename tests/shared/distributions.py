@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.core import LabelDistribution, Prediction
-from calibrant.core._prediction import LogprobSpace, Part
+from calibrant.core import LabelDistribution, LogprobSpace, Part, Prediction
 
 
 def exact(labels: Sequence[str], shares: ArrayLike) -> LabelDistribution:

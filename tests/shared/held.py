@@ -10,8 +10,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from calibrant.core import Prediction
-from calibrant.core._predictor import OnPrediction, Query
+from calibrant.core import Prediction, Query
+from calibrant.core._predictor import OnPrediction
 from calibrant.serving import ServiceSettings, create_classifier_app
 from calibrant.tuned import Tuned
 

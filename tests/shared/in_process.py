@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from calibrant.core import Limits
-from calibrant.distributed import _evaluate
-from calibrant.distributed._evaluate import Cluster
+from calibrant.distributed import Cluster, _evaluate
 from calibrant.distributed._ledger import Ledger
 from calibrant.distributed._worker import AnsweredBlock, Reader, Worker
 from calibrant.inference import Classifier

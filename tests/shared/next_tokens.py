@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
-from calibrant.core import CompletionRequest, ProviderError
-from calibrant.core._completion import LabelContinuation, LabelLogprobs, NextTokens
+from calibrant.core import CompletionRequest, NextTokens, ProviderError
+from calibrant.core._completion import LabelContinuation, LabelLogprobs
 
 PROMPT = "Which one?"
 KEY = "plainword-secret-123"

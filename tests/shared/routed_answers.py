@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from calibrant.core import CompletionRequest, ProviderError
-from calibrant.core._prediction import LogprobSpace
-from calibrant.inference import Provider, RoutedClient
-from calibrant.inference._embeddings import CachedEmbedder, CallableEmbedder
+from calibrant.core import CompletionRequest, LogprobSpace, ProviderError
+from calibrant.inference import CachedEmbedder, Provider, RoutedClient
+from calibrant.inference._embeddings import CallableEmbedder
 from calibrant.routing import FixedRouter, Observation, RouterTraits, RoutingRequest
 from calibrant.testing import fake_response
 

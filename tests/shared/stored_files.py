@@ -16,7 +16,7 @@ from pathlib import Path
 from typer.testing import CliRunner, Result
 
 from batch_server import KEY, BatchServer
-from calibrant.cli._app import app
+from calibrant.cli import app
 from calibrant.core import Field, FieldLabels, LabelSet, OrdinalLabels
 from calibrant.testing import FakeClient, fake_model
 

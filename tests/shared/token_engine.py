@@ -9,9 +9,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 
-from calibrant.core import CompletionRequest, ContextLengthError, Usage
-from calibrant.core._completion import NextTokens
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import CompletionRequest, ContextLengthError, LogprobSpace, NextTokens, Usage
 from calibrant.core._tokens import TokenLogprobs, Vocabulary
 
 CHARACTERS = Vocabulary([bytes([byte]) for byte in range(32, 127)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import uuid
@@ -12,8 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import LabelDistribution, Prediction, Usage
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import LabelDistribution, LogprobSpace, Prediction, Usage
 from calibrant.store import PredictionCache
 
 POSTGRES = "CALIBRANT_POSTGRES_URL"
@@ -102,6 +102,23 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgresql"))
     return str(tmp_path / "state" / "router.db")
+
+
+@pytest.fixture
+def before_sql() -> Iterator[Callable[[Callable[[str], None]], None]]:
+    """Return a function that has another one called with every SQL statement before it runs, until the test ends."""
+    import sqlalchemy as sa  # noqa: PLC0415 (only here)
+
+    with contextlib.ExitStack() as stack:
+
+        def listen(called: Callable[[str], None]) -> None:
+            def handle(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+                called(statement)
+
+            sa.event.listen(sa.Engine, "before_cursor_execute", handle)
+            stack.callback(sa.event.remove, sa.Engine, "before_cursor_execute", handle)
+
+        yield listen
 
 
 @pytest.fixture

@@ -168,7 +168,9 @@ def test_waiting_rows_are_bounded(
     assert open_cache(path).get_many(list(rows(30))) == rows(10)
 
 
-def test_full_disks_stop_nothing(path: Path, open_cache: Open, rows: Rows) -> None:
+def test_full_disks_stop_nothing(
+    path: Path, open_cache: Open, rows: Rows, request: pytest.FixtureRequest
+) -> None:
     """On a full disk saved rows can be read, and the others are saved once there is room.
 
     How many rows are saved before the disk is full depends on how the writer batches them.
@@ -177,11 +179,11 @@ def test_full_disks_stop_nothing(path: Path, open_cache: Open, rows: Rows) -> No
     fill(cache, rows(20))
     pages = [40]
 
-    def limit(connection: Any, _: Any) -> None:
+    def limit(connection: Any, *_: Any) -> None:
         connection.execute(f"PRAGMA max_page_count={pages[0]}")
 
-    sa.event.listen(cache._table._engine, "connect", limit)
-    cache._table._engine.dispose()
+    sa.event.listen(sa.Pool, "checkout", limit)
+    request.addfinalizer(lambda: sa.event.remove(sa.Pool, "checkout", limit))
     many = rows(1000)
     put(cache, many)
     with pytest.raises(StateError, match="database or disk is full"):
@@ -190,7 +192,6 @@ def test_full_disks_stop_nothing(path: Path, open_cache: Open, rows: Rows) -> No
     saved = open_cache(path).get_many(list(many))
     assert rows(20).items() <= saved.items() < many.items()
     pages[0] = 100_000
-    cache._table._engine.dispose()
     cache.flush()
     assert open_cache(path).get_many(list(many)) == many
 

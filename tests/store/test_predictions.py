@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -41,21 +42,20 @@ def test_predictions_survive_reopening(url: str, open_cache: Open, rows: Rows) -
 
 
 def test_queued_predictions_can_be_read(
-    path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    path: Path, open_cache: Open, rows: Rows, before_sql: Callable[..., None]
 ) -> None:
     """Rows being written and rows waiting are read; of two for one key, the newer one."""
     cache = open_cache(path)
     (first, old), (second, other) = rows(2).items()
     new = replace(old, text="newer")
     entered, go = threading.Event(), threading.Event()
-    write = cache._table.write
 
-    def wait_and_write(records: Any) -> int:
-        entered.set()
-        assert go.wait(10)
-        return write(records)
+    def wait_with_writing(statement: str) -> None:
+        if "INSERT" in statement:
+            entered.set()
+            assert go.wait(10)
 
-    monkeypatch.setattr(cache._table, "write", wait_and_write)
+    before_sql(wait_with_writing)
     cache.put(first, old)
     assert entered.wait(10)
     assert cache.get_many([first, second]) == {first: old}
@@ -178,7 +178,7 @@ def test_the_oldest_are_evicted(url: str, open_cache: Open, rows: Rows) -> None:
     for start in range(0, 100, 10):
         fill(cache, {key: predictions[key] for key in [*keys[start : start + 10], again]})
     kept = set(cache.get_many(keys))
-    total = cache._table.total_bytes()
+    ((total,),) = stored(url, "SELECT SUM(bytes) FROM calibrant_predictions")
     assert 0.7 * 40 * size <= total <= 40 * size
     assert total == sum(
         b for (b,) in stored(url, "SELECT LENGTH(key) + LENGTH(record) FROM calibrant_predictions")
@@ -199,21 +199,21 @@ def test_shared_databases_keep_the_cap(path: Path, open_cache: Open, rows: Rows)
     largest = 0
     for step in range(60):
         fill(caches[step % 3], rows(10, start=10 * step))
-        largest = max(largest, caches[0]._table.total_bytes())
+        ((total,),) = stored(f"sqlite:///{path}", "SELECT SUM(bytes) FROM calibrant_predictions")
+        largest = max(largest, total)
     assert 0.8 * cap <= largest <= 1.2 * cap
 
 
 def test_the_cap_costs_few_counts(
-    path: Path, open_cache: Open, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    path: Path, open_cache: Open, rows: Rows, before_sql: Callable[..., None]
 ) -> None:
     """The table is counted once in a hundred writes."""
     cache = open_cache(path, max_bytes=10_000_000)
-    counts = []
-    count = cache._table.total_bytes
-    monkeypatch.setattr(cache._table, "total_bytes", lambda: counts.append(1) or count())
+    statements: list[str] = []
+    before_sql(statements.append)
     for number in range(100):
         fill(cache, rows(1, start=number))
-    assert len(counts) == 1
+    assert sum("sum(" in statement for statement in statements) == 1
 
 
 def test_failed_evictions_lose_nothing(
@@ -270,16 +270,17 @@ def test_threads_share_a_cache(path: Path, open_cache: Open, rows: Rows) -> None
 
 
 def test_closing_hides_no_other_error(
-    path: Path, monkeypatch: pytest.MonkeyPatch, rows: Rows, caplog: pytest.LogCaptureFixture
+    path: Path, before_sql: Callable[..., None], rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error in the block is raised, and rows that could not be saved are logged."""
     caplog.set_level(logging.WARNING)
     cache = PredictionCache(path)
 
-    def refuse(_: Any) -> int:
-        raise OSError("no space")
+    def refuse(statement: str) -> None:
+        if "INSERT" in statement:
+            raise OSError("no space")
 
-    monkeypatch.setattr(cache._table, "write", refuse)
+    before_sql(refuse)
     cache.put(*next(iter(rows(1).items())))
     with pytest.raises(KeyError, match="the user's"), cache:
         raise KeyError("the user's")

@@ -16,9 +16,7 @@ from calibrant.assembly import open_classifier
 from calibrant.cli._commands import Evaluate
 from calibrant.cli._evaluate import _opening
 from calibrant.cli._prompted import Source
-from calibrant.core import ConfigurationError, StateError, Task
-from calibrant.core._limits import Limits
-from calibrant.core._settings import DemonstrationSettings
+from calibrant.core import ConfigurationError, DemonstrationSettings, Limits, StateError, Task
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
 

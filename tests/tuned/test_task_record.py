@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.assembly import cascade_settings, routing_settings
-from calibrant.core import ConfigurationError, Task
-from calibrant.core._rows import Columns
-from calibrant.core._text_files import CsvFormat
+from calibrant.core import Columns, ConfigurationError, CsvFormat, Task
 from calibrant.tuned._open import with_options
 from calibrant.tuned._task_record import task_from_record, task_to_record
 

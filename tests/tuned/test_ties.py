@@ -14,7 +14,7 @@ import pytest
 
 import calibrant
 import in_process
-from calibrant.cascade.planning._plan import CascadePlan
+from calibrant.cascade import CascadePlan
 from calibrant.core import DataSource, LabelSet
 from calibrant.distributed import Cluster, evaluate
 from calibrant.evaluation import Dataset

@@ -10,11 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.assembly import open_classifier, read_zeph
-from calibrant.assembly._foreign import read_looper
-from calibrant.calibration import PlattCalibrator, certify_threshold, select_calibrator, suggest_thresholds
-from calibrant.calibration._certify import CertifiedThreshold
-from calibrant.calibration._thresholds import ThresholdSuggestion
+from calibrant.assembly import open_classifier, read_looper, read_zeph
+from calibrant.calibration import (
+    CertifiedThreshold,
+    PlattCalibrator,
+    ThresholdSuggestion,
+    certify_threshold,
+    select_calibrator,
+    suggest_thresholds,
+)
 from calibrant.cascade import Cascade, CascadeModel, CascadeSettings
 from calibrant.core import (
     Client,
@@ -26,20 +30,21 @@ from calibrant.core import (
     LabelDistribution,
     LabelSet,
     Limits,
+    LogprobSpace,
     Outcome,
     Prediction,
     ProviderError,
+    Step,
     Task,
 )
-from calibrant.core._prediction import LogprobSpace, Step
 from calibrant.evaluation import (
     BatchEvaluator,
     Dataset,
     EvaluationHistory,
     EvaluationMetrics,
     EvaluationResult,
+    HistoryInterval,
 )
-from calibrant.evaluation._history import HistoryInterval
 from calibrant.inference import Classifier, open_client
 from calibrant.inference._base import BasePredictor
 from calibrant.logprobs import extract_distribution

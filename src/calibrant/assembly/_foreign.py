@@ -90,7 +90,7 @@ _ZEPH_KEYS: Final[Mapping[str, str]] = {
 
 
 def read_looper(path: str | Path) -> CascadeSettings:
-    """Read the YAML file of a confidence looper as cascade settings.
+    r"""Read the YAML file of a confidence looper as cascade settings.
 
     The file holds ``algorithm: {type: confidence, confidence: {...}}``, or its inner keys alone.
 

@@ -110,6 +110,12 @@ class ConfidenceCalibrator(SavedFit):
     ----------
     rows_ : FittedRows
         Digests of the fitted rows; `evaluate` refuses them.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import ConfidenceCalibrator, PlattCalibrator
+    >>> issubclass(PlattCalibrator, ConfidenceCalibrator)
+    True
     """
 
     method: ClassVar[str]

@@ -42,6 +42,11 @@ class CertifiedThreshold:
     best_promise : CertifiedThreshold or None
         Without a threshold, where it was looked for: the certificate of the highest lower target that the rows bear;
         see `best_promise`.
+
+    Examples
+    --------
+    >>> CertifiedThreshold(target_accuracy=0.95, delta=0.1, n=20).threshold is None
+    True
     """
 
     threshold: float | None = None

@@ -51,6 +51,12 @@ class ThresholdSuggestion:
         95 % where there are six or more (its `level` is exact).
     full_score : float
         Share of the correct predictions with a confidence of at least `scoring`.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import suggest_thresholds
+    >>> suggest_thresholds([0.99] * 30 + [0.6] * 10, [1] * 30 + [0] * 10).n_correct
+    30
     """
 
     high: float

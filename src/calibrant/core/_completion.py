@@ -178,6 +178,11 @@ class NextTokens:
         The model that really answered.
     short : bool
         True if the client listed fewer tokens than it could.
+
+    Examples
+    --------
+    >>> NextTokens(top=((b"yes", -0.1), (b"no", -2.3))).top[0]
+    (b'yes', -0.1)
     """
 
     top: tuple[tuple[bytes, float], ...]

@@ -41,6 +41,13 @@ class Fingerprint:
     ------
     ConfigurationError
         Prompt or model is not text, the space is unknown, or the labels are no label set.
+
+    Examples
+    --------
+    >>> from calibrant.core import Fingerprint
+    >>> fingerprint = Fingerprint(prompt="Sort.", model="small", space="masked", labels=["Food", "Rent"])
+    >>> fingerprint.space.value, fingerprint.labels
+    ('masked', ('Food', 'Rent'))
     """
 
     prompt: str

@@ -46,6 +46,11 @@ class Aspect:
         Over the values of this question; None where it is unknown.
     weight : float
         Weight in a mean over the aspects of an answer, above 0.
+
+    Examples
+    --------
+    >>> Aspect(name="level 1", predicted="Food", expected="Food").is_correct
+    True
     """
 
     name: str

@@ -353,6 +353,11 @@ class Step:
         Tokens and cost of its calls, those that verify its answer included.
     attempts : int
         Calls made for it, retries and verification included.
+
+    Examples
+    --------
+    >>> Step(model="small", verdict=Verdict("escalated"), label="Food", confidence=0.6).verdict.value
+    'escalated'
     """
 
     model: str
@@ -383,6 +388,11 @@ class Part:
         Confidence in [0, 1]; None without usable log-probabilities.
     distribution : LabelDistribution or None
         Over the values of this part; None where the answer carried no usable log-probabilities.
+
+    Examples
+    --------
+    >>> Part(name="category", label="Food", confidence=0.9).label
+    'Food'
     """
 
     name: str

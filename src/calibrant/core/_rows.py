@@ -147,6 +147,11 @@ class Columns:
         Identifier of the row, which reports name; a row may lack it.
     csv : CsvFormat
         What is known of the format of CSV files.
+
+    Examples
+    --------
+    >>> Columns(input="text", answer="category").answer
+    'category'
     """
 
     input: str = "input"

@@ -79,6 +79,11 @@ class ScoringSettings(Section):
     thresholds : str or None
         ``auto`` makes the search take `high` and `low`, and the threshold of ``linear`` unless
         `parameters` are given, from a sample of the training rows.
+
+    Examples
+    --------
+    >>> ScoringSettings(strategy="brier").high
+    0.99
     """
 
     strategy: Literal["linear", "threshold", "sigmoid", "brier", "log"] = "linear"
@@ -103,6 +108,11 @@ class CalibrationSettings(Section):
     ----------
     prior_correction : str or None
         ``batch`` makes the search divide out every prompt's label prior.
+
+    Examples
+    --------
+    >>> CalibrationSettings(prior_correction="batch").prior_correction
+    'batch'
     """
 
     prior_correction: Literal["batch"] | None = None
@@ -121,6 +131,11 @@ class DemonstrationSettings(Section):
         ``nearest`` shows the k nearest texts, ``balanced`` the nearest text of each label in turn.
     seed : int
         Fixes the order in which they are shown.
+
+    Examples
+    --------
+    >>> DemonstrationSettings.of({"k": 3}).retriever
+    'tfidf'
     """
 
     k: int = pydantic.Field(default=5, strict=True, ge=1)
@@ -180,6 +195,11 @@ class HeadSettings(Section):
         ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``): gives a head that is learned a vector of each text
         beside its words, and a saved one the model it was fitted with, in place of the name it holds. None reads words
         alone, and a saved head with the model that it names.
+
+    Examples
+    --------
+    >>> HeadSettings(fit="off").file is None
+    True
     """
 
     file: Path | None = None

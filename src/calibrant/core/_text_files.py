@@ -45,6 +45,11 @@ class CsvFormat:
         What stands between columns; None finds it among comma, semicolon, tab and vertical bar.
     header : bool
         False if the first row is data; columns are then named ``1``, ``2`` and so on.
+
+    Examples
+    --------
+    >>> CsvFormat(separator=";", header=False).separator
+    ';'
     """
 
     encoding: str | None = None

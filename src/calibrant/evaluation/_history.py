@@ -83,6 +83,11 @@ class HistoryInterval:
         By the family, or, of evaluators without one, by the scores; None without scores.
     remark : str
         Why an interval of width 0 is no certainty, of binary scores with Wilson's interval; empty otherwise.
+
+    Examples
+    --------
+    >>> HistoryInterval(strategy="full-history", alpha=0.95, scores=0, score_type=None).median is None
+    True
     """
 
     strategy: str

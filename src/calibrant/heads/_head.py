@@ -67,6 +67,11 @@ class RungFigures:
         Mean Brier score over all labels, halved, in [0, 1].
     accuracy, macro_f1 : float
         In [0, 1].
+
+    Examples
+    --------
+    >>> RungFigures(name="full", log_loss=0.3, brier=0.1, accuracy=0.9, macro_f1=0.85).accuracy
+    0.9
     """
 
     name: str

@@ -73,7 +73,13 @@ def one_line(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A training text, on one line, with its label."""
+    """A training text, on one line, with its label.
+
+    Examples
+    --------
+    >>> Demonstration("lunch", "Food").label
+    'Food'
+    """
 
     text: str
     label: str

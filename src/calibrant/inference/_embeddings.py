@@ -38,6 +38,12 @@ class Embedder(Protocol):
     ----------
     dimension : int or None
         Length of a vector; None where it is not known before a call.
+
+    Examples
+    --------
+    >>> from calibrant.inference import Embedder, open_embedder
+    >>> isinstance(open_embedder(), Embedder)
+    True
     """
 
     @property
@@ -217,6 +223,11 @@ class CachedEmbedder:
     ------
     ConfigurationError
         A number is out of its range, or the embedder's vectors are known to be too short.
+
+    Examples
+    --------
+    >>> from calibrant.inference import CachedEmbedder, open_embedder
+    >>> CachedEmbedder(open_embedder(), cache_size=100).close()
     """
 
     def __init__(

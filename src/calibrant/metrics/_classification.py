@@ -31,6 +31,12 @@ class LabelMetrics:
         Rows that truly have this label.
     predicted : int
         Rows predicted as this label.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import classification_summary
+    >>> classification_summary(["cat", "dog"], ["cat", "cat"]).per_label["cat"].precision
+    0.5
     """
 
     precision: float
@@ -58,6 +64,11 @@ class AnsweredLabels:
         Labels among the present ones that were answered at least once.
     share : float
         `found` over `present`, in [0, 1]; with fields, the smallest share of any field. 1 where no label is present.
+
+    Examples
+    --------
+    >>> AnsweredLabels(answered=2, total=3, present=2, found=2, share=1.0).total
+    3
     """
 
     answered: int
@@ -136,6 +147,12 @@ class ClassificationSummary:
         it sums to n.
     n : int
         Rows.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import classification_summary
+    >>> classification_summary(["cat", "dog"], ["cat", "cat"]).confusion.tolist()
+    [[1, 0], [1, 0]]
     """
 
     labels: tuple[str, ...]

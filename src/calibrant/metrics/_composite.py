@@ -113,6 +113,16 @@ class CompositeMetrics:
     samples_f1 : float or None
         Mean over rows of twice the size of the intersection over the sum of the sizes of both sets, in [0, 1]; edge
         cases as in `jaccard`.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import CompositeMetrics
+    >>> found = CompositeMetrics(
+    ...     kind="multi_label", rows=2, parts={}, per_label={}, credit=0.5, micro_f1=0.6, macro_f1=0.5,
+    ...     hamming_loss=0.25, jaccard=0.5, samples_f1=0.6,
+    ... )
+    >>> found.jaccard
+    0.5
     """
 
     kind: Literal["fields", "multi_label"]

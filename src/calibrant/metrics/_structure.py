@@ -58,6 +58,16 @@ class OrdinalMetrics:
     quadratic_kappa : float or None
         Cohen's kappa with quadratic weights (Cohen 1968, Psychological Bulletin 70:213-220), at most 1: 0 is as good
         as chance. None where chance alone would agree, as with a single label.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import wilson_interval
+    >>> share = wilson_interval(8, 10)
+    >>> found = OrdinalMetrics(
+    ...     rows=10, labelled=0, credit=share, within_one=share, mean_absolute_error=None, quadratic_kappa=None
+    ... )
+    >>> found.kind, found.within_one.estimate
+    ('ordinal', 0.8)
     """
 
     kind: Literal["ordinal"] = "ordinal"
@@ -98,6 +108,14 @@ class HierarchicalMetrics:
     precision, recall, f1 : float
         Hierarchical precision, recall and F1 in [0, 1], micro-averaged: every label counts together with the labels
         above it, the root left out (Kiritchenko, Matwin and Famili 2005). 0 without any predicted label.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import wilson_interval
+    >>> share = wilson_interval(8, 10)
+    >>> found = HierarchicalMetrics(rows=10, credit=share, levels=(share,), precision=0.8, recall=0.8, f1=0.8)
+    >>> found.kind, found.levels[-1].estimate
+    ('hierarchical', 0.8)
     """
 
     kind: Literal["hierarchical"] = "hierarchical"

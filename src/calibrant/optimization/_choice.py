@@ -80,6 +80,15 @@ class ValidatedCandidate(RowScores):
     origin : str or None
         Which of the prompts that the task gives beside its own this is, such as ``other prompt 1``; None for the
         seed and for proposals.
+
+    Examples
+    --------
+    >>> prompt = ValidatedCandidate(
+    ...     candidate={"system_prompt": "Sort the payment."}, score=0.8, accuracy=0.75, macro_f1=0.7, credit=None,
+    ...     answered_labels=None,
+    ... )
+    >>> prompt.accuracy
+    0.75
     """
 
     candidate: Mapping[str, str]

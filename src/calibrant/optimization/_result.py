@@ -79,6 +79,14 @@ class PromptScore:
         Messages of failed calls, three at most.
     rows_with_low_label_mass : int
         Rows on which the model would rather have written something else than any label.
+
+    Examples
+    --------
+    >>> PromptScore(
+    ...     prompt="Sort the payment.", validation_score=0.8, rows=10, outcomes={"ok": 10}, accuracy=None,
+    ...     mean_probability=None,
+    ... ).validation_score
+    0.8
     """
 
     prompt: str

@@ -175,6 +175,11 @@ class ProviderStanding:
         Number of calls that the strategy has learnt from.
     values : mapping of str to float
         Its numbers by name, such as ``alpha`` and ``beta``, in the order in which to show them.
+
+    Examples
+    --------
+    >>> ProviderStanding(provider="small", observations=3, values={"latency": 0.2}).observations
+    3
     """
 
     provider: str

@@ -110,6 +110,11 @@ class AnswerQuality:
     reasons : tuple of str
         Why it is: of ``empty``, ``refused``, ``truncated``, ``incoherent`` and ``repetitive`` those that
         hold. None if and only if the score is at least 0.5.
+
+    Examples
+    --------
+    >>> AnswerQuality(score=0.5, reasons=("short",)).score
+    0.5
     """
 
     score: float

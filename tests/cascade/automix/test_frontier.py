@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.cascade import routing_frontier
-from calibrant.cascade.automix._frontier import RoutingFrontier, rising_hull
+from calibrant.cascade import RoutingFrontier, routing_frontier
+from calibrant.cascade.automix._frontier import rising_hull
 from calibrant.core import ConfigurationError
 
 Array = NDArray[np.float64]

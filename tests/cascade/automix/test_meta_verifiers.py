@@ -11,8 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.cascade import POMDPMetaVerifier, SelfConsistencyMetaVerifier, ThresholdMetaVerifier, ibc_lift
-from calibrant.cascade.automix._meta import MetaVerifier, held_out_value
+from calibrant.cascade import (
+    MetaVerifier,
+    POMDPMetaVerifier,
+    SelfConsistencyMetaVerifier,
+    ThresholdMetaVerifier,
+    ibc_lift,
+)
+from calibrant.cascade.automix._meta import held_out_value
 from calibrant.core import ConfigurationError, NotFittedError
 
 Array = NDArray[np.float64]

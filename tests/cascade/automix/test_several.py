@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.cascade import plan_models, routing_frontier, union_baseline
-from calibrant.cascade.automix._several import CascadeAction, CascadeFrontier, _shrunk_tables, exact_frontier
+from calibrant.cascade import CascadeAction, plan_models, routing_frontier, union_baseline
+from calibrant.cascade.automix._several import CascadeFrontier, _shrunk_tables, exact_frontier
 from calibrant.core import ConfigurationError
 
 Array = NDArray[np.float64]

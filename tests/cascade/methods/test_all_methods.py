@@ -9,12 +9,12 @@ import pytest
 from calibrant.cascade import (
     AutoMixEntailment,
     AvgLogprob,
+    ConfidenceMethod,
     Hybrid,
     LabelProbability,
     Margin,
     SelfVerify,
 )
-from calibrant.cascade._protocol import ConfidenceMethod
 from calibrant.core import ConfigurationError
 
 ENTAILMENT = AutoMixEntailment("http://127.0.0.1:8889")

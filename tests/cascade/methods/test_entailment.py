@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from calibrant.cascade import AutoMixEntailment, Verifier
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.cascade import Answered, Assessment, AutoMixEntailment, NoEvidence, Verifier
 from calibrant.core import ConfigurationError, ContextLengthError, Prediction, ProviderError, Usage
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from calibrant.calibration import IsotonicCalibrator, PerLabelCalibrator, PlattCalibrator
-from calibrant.cascade import LabelProbability
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.cascade import Answered, Assessment, LabelProbability, NoEvidence
 from calibrant.core import ConfigurationError, NotFittedError, Prediction
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, FakeContinuingClient

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.cascade import SelfVerify
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.cascade import Answered, Assessment, NoEvidence, SelfVerify
 from calibrant.core import ConfigurationError, Limits, Outcome, Prediction, ProviderError, Usage
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.cascade import AvgLogprob, Hybrid, Margin
-from calibrant.cascade._protocol import Answered, Assessment, ConfidenceMethod, NoEvidence
+from calibrant.cascade import Answered, Assessment, AvgLogprob, ConfidenceMethod, Hybrid, Margin, NoEvidence
 from calibrant.core import ConfigurationError, Prediction, Token
 from calibrant.heads import fit_head
 from calibrant.inference import Classifier

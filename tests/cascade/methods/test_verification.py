@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.cascade import Verifier
-from calibrant.cascade.methods._verification import VERIFIER_PROMPT, Verification, _beginning
-from calibrant.core import CompletionRequest, ConfigurationError, ContextLengthError, DataError, ProviderError
-from calibrant.core._prediction import LogprobSpace
+from calibrant.cascade import Verification, Verifier
+from calibrant.cascade.methods._verification import VERIFIER_PROMPT, _beginning
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    ContextLengthError,
+    DataError,
+    LogprobSpace,
+    ProviderError,
+)
 from calibrant.inference import RetryPolicy
 from calibrant.testing import FakeClient
 

@@ -11,14 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.cascade import RecordedRun, certify_cascade, plan_cascade
+from calibrant.cascade import CascadePlan, RecordedRun, certify_cascade, plan_cascade
 from calibrant.cascade.planning._guarantee import loss_p_value
-from calibrant.cascade.planning._plan import CascadePlan, Prices, Signals, candidate_policies
+from calibrant.cascade.planning._plan import Prices, Signals, candidate_policies
 from calibrant.cascade.planning._planner import replay
 from calibrant.cascade.planning._rules import tie_ranks
-from calibrant.core import CalibrantError, ConfigurationError, DataError, StateError
-from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core import (
+    CalibrantError,
+    ConfigurationError,
+    DataError,
+    Fingerprint,
+    LogprobSpace,
+    StateError,
+)
 
 COSTS = {"small_cost": 1.0, "large_cost": 50.0}
 LABELS = ("cat", "dog")

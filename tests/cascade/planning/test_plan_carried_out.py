@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.cascade import Cascade, plan_cascade
-from calibrant.cascade.planning._plan import CascadePlan
+from calibrant.cascade import Cascade, CascadePlan, KeepPolicy, KeepRule, plan_cascade
 from calibrant.cascade.planning._planner import replay
-from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, tie_ranks
+from calibrant.cascade.planning._rules import tie_ranks
 from calibrant.core import ConfigurationError, Example, StateError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from calibrant.cascade import RecordedRun
+from calibrant.cascade import KeepPolicy, KeepRule, RecordedRun
 from calibrant.cascade.planning._planner import replay
-from calibrant.cascade.planning._rules import KeepPolicy, KeepRule
 from calibrant.core import ConfigurationError
 
 

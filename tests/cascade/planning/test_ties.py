@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.cascade import RecordedRun, certify_cascade, plan_cascade
+from calibrant.cascade import CascadePlan, KeepPolicy, KeepRule, RecordedRun, certify_cascade, plan_cascade
 from calibrant.cascade.planning._guarantee import loss_p_value
-from calibrant.cascade.planning._plan import CascadePlan
 from calibrant.cascade.planning._planner import replay
-from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, tie_ranks
+from calibrant.cascade.planning._rules import tie_ranks
 from calibrant.core import ConfigurationError, StateError
 
 N = 1000

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.cascade import Cascade, CascadeModel
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.cascade import Answered, Assessment, Cascade, CascadeModel, NoEvidence
 from calibrant.core import ConfigurationError, Limits, Usage
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient, fake_response

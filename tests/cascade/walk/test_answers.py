@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.calibration import PerLabelCalibrator, PlattCalibrator
-from calibrant.cascade import Cascade, Margin
-from calibrant.cascade._protocol import Assessment, NoEvidence
+from calibrant.cascade import Assessment, Cascade, Margin, NoEvidence
 from calibrant.core import (
     ConfigurationError,
+    Fingerprint,
     NotFittedError,
     Outcome,
     Prediction,
@@ -24,9 +24,8 @@ from calibrant.core import (
     StateError,
     TextWithContext,
     Usage,
+    Verdict,
 )
-from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import Verdict
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,14 +16,13 @@ from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import PlattCalibrator
 from calibrant.cascade import Cascade
 from calibrant.cascade._methods import METHODS
-from calibrant.core import Example, Limits, Outcome, Prediction, ProviderError
-from calibrant.core._predictor import Query, Stop
-from calibrant.core._records import prediction_from_record, prediction_to_record
+from calibrant.core import Example, Limits, Outcome, Prediction, ProviderError, Query, Stop
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
-from calibrant.inference._base import ask, run_sync
+from calibrant.inference._base import ask
 from calibrant.store import PredictionCache
 from calibrant.testing import FakeClient, MemoryJournal
+from saved_prediction import saved_and_read
 
 Build = Callable[..., Any]
 
@@ -68,7 +68,7 @@ def test_texts_are_answered_in_order(build: Build) -> None:
     for text, row in zip(texts, found, strict=True):
         one = alone.classify(text)
         assert (one.label, one.confidence, one.steps) == (row.label, row.confidence, row.steps)
-    assert run_sync(built.cascade.aclassify("row 3")).label == "cat"
+    assert asyncio.run(built.cascade.aclassify("row 3")).label == "cat"
 
 
 def test_equal_rows_share_an_answer(build: Build) -> None:
@@ -246,7 +246,7 @@ def test_the_store_keeps_predictions_of_cascades(build: Build, tmp_path: Path) -
     assert [(row.label, row.steps, row.accepted) for row in again] == [
         (row.label, tuple(replace(step, attempts=0) for step in row.steps), row.accepted) for row in found
     ]
-    assert prediction_from_record(prediction_to_record(found[1])).steps == found[1].steps
+    assert saved_and_read(found[1]).steps == found[1].steps
 
 
 def test_an_optimiser_takes_a_cascade(build: Build) -> None:

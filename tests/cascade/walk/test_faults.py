@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import Cascade
-from calibrant.core import Limits, Outcome
-from calibrant.core._prediction import Verdict
+from calibrant.core import Limits, Outcome, Verdict
 from calibrant.inference import RetryPolicy
 from fault_server import Fault
 

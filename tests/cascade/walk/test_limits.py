@@ -20,11 +20,10 @@ from calibrant.core import (
     Prediction,
     ProviderError,
     Usage,
+    Verdict,
 )
-from calibrant.core._prediction import Verdict
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
-from calibrant.inference._base import run_sync
 from calibrant.inference._limits import Gate
 from calibrant.testing import FakeClient, MemoryJournal
 
@@ -336,7 +335,7 @@ def test_a_cancelled_row_leaves_nothing_behind(build: Build) -> None:
         large.complete = working
         return await built.cascade.aclassify_many(["t", "u"])
 
-    found = run_sync(give_up())
+    found = asyncio.run(give_up())
     assert [row.label for row in found] == ["dog", "dog"]
 
 

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.cascade import CascadePolicy, plan_models
-from calibrant.cascade._protocol import NoEvidence
-from calibrant.cascade.automix._several import CascadeAction
+from calibrant.cascade import CascadeAction, CascadePolicy, NoEvidence, plan_models
 from calibrant.core import ConfigurationError, Outcome, ProviderError
 
 Build = Callable[..., Any]

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import AvgLogprob, Cascade, CascadeModel, LabelProbability, SelfVerify
-from calibrant.core import ConfigurationError, Field, FieldLabels, MultiLabels
-from calibrant.core._prediction import Verdict
+from calibrant.core import ConfigurationError, Field, FieldLabels, MultiLabels, Verdict
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import AvgLogprob, Cascade
-from calibrant.core import Limits, LogprobsUnsupportedError, Outcome
-from calibrant.core._prediction import Verdict
+from calibrant.core import Limits, LogprobsUnsupportedError, Outcome, Verdict
 from calibrant.inference import Classifier, Provider, RoutedClient
 from calibrant.routing import FixedRouter
 from fault_server import FaultServer

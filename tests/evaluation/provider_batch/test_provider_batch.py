@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -28,14 +29,13 @@ from calibrant.core import (
     MultiLabels,
     Prediction,
     ProviderError,
+    Query,
     StateError,
 )
-from calibrant.core._predictor import Query
 from calibrant.evaluation import BatchLimits, Polling, batch_status, collect_batch, retry_batch, submit_batch
 from calibrant.evaluation._provider_batch import BatchJob, BatchReport, locked_job
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
-from calibrant.inference._base import run_sync
 from calibrant.inference._embeddings import open_embedding_model
 from calibrant.testing import FakeClient, fake_response
 from command_line import prediction_rows
@@ -127,7 +127,7 @@ def test_a_request_is_what_a_live_call_sends(server: Any, tmp_path: Path) -> Non
     submit_batch(given, ROWS, out=tmp_path, retry=RETRY)
     live = OpenAICompatibleClient("openai/tiny", api_base=server.url)
     queries = [Query(prompt=given.prompt, text=row.input) for row in ROWS]
-    run_sync(_complete_all(live, [given.request(query) for query in queries]))
+    asyncio.run(_complete_all(live, [given.request(query) for query in queries]))
     live.close()
     (batch,) = server.batches.values()
     sent = server.requests(batch)
@@ -415,7 +415,7 @@ def test_broken_looks_are_retried(server: Any, tmp_path: Path) -> None:
     submit(tmp_path)
     server.faults["look"] = ["broken", "broken"]
     with closing(BatchApi("openai/tiny", api_base=server.url, api_key=KEY, retry=RETRY)) as api:
-        assert run_sync(api.look("batch-0")).id == "batch-0"
+        assert asyncio.run(api.look("batch-0")).id == "batch-0"
     assert server.calls.count("look") == 3
 
 

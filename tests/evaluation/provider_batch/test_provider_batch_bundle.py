@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import calibrant
-from calibrant.cli._app import app
+from calibrant.cli import app
 from calibrant.core import StateError
 from calibrant.runs import SavedRows
 from calibrant.tuned import Tuned

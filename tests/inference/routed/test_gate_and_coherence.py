@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, ProviderError
-from calibrant.inference import RoutedClient
-from calibrant.inference._embeddings import CachedEmbedder, CallableEmbedder
+from calibrant.inference import CachedEmbedder, RoutedClient
+from calibrant.inference._embeddings import CallableEmbedder
 from calibrant.inference.routed._assess import DriftWatch
 from calibrant.routing import (
     BanditRouter,

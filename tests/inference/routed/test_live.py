@@ -14,9 +14,9 @@ import pytest
 
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.core import CompletionRequest, RateLimitError
-from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
+from calibrant.inference import CachedEmbedder, Classifier, Provider, RetryPolicy, RoutedClient
 from calibrant.inference._base import run_sync
-from calibrant.inference._embeddings import CachedEmbedder, HashingEmbedder
+from calibrant.inference._embeddings import HashingEmbedder
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import BanditRouter, CascadeRouter, EMARouter, FixedRouter, Router, ThompsonRouter

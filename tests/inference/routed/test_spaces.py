@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from calibrant.core import Completion, CompletionRequest, Prediction
-from calibrant.core._prediction import LogprobSpace
-from calibrant.core._records import prediction_from_record, prediction_to_record
+from calibrant.core import Completion, CompletionRequest, LogprobSpace, Prediction
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
 from calibrant.inference.doctor._records import refuse_misleading
 from calibrant.logprobs._completion import read_completion
 from calibrant.routing import CascadeRouter, RoutingRequest, TriageRouter
 from calibrant.testing import FakeClient, MemoryJournal, fake_response
 from routed_answers import Scripted, answered, routed
+from saved_prediction import saved_and_read
 
 LABELS = ("cat", "dog")
 TEXTS = [f"{number} {sound}" for number in range(10) for sound in ("purr", "bark")]
@@ -97,7 +95,7 @@ def test_cached_rows_keep_their_space(by_turns: Any) -> None:
     first = classifier(client, journal=journal).classify_many(TEXTS)
     calls = len(masked.requests) + len(raw.requests)
     for key, row in journal.items():  # as a database would give them back
-        journal[key] = prediction_from_record(json.loads(json.dumps(prediction_to_record(row))))
+        journal[key] = saved_and_read(row)
     again = classifier(client, journal=journal).classify_many(TEXTS)
     assert spaces(again) == spaces(first) == [MASKED, RAW] * 10
     assert [row.confidence for row in again] == [row.confidence for row in first]

@@ -12,12 +12,17 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import AvgLogprob, Cascade
-from calibrant.core import CalibrantError, Client, CompletionRequest, ConfigurationError, ProviderError
+from calibrant.core import (
+    CalibrantError,
+    Client,
+    CompletionRequest,
+    ConfigurationError,
+    Limits,
+    LogprobSpace,
+    ProviderError,
+)
 from calibrant.core._completion import ContinuingClient
-from calibrant.core._limits import Limits
-from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
-from calibrant.inference._base import run_sync
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.logprobs._completion import read_completion
 from calibrant.routing import FixedRouter, Router, ThompsonRouter
@@ -131,7 +136,7 @@ class TestWhereverAClientIs:
         request = CompletionRequest(messages=({"role": "user", "content": "a purr"},))
         texts = []
         for _ in range(2):
-            texts.append(read_completion(run_sync(client.complete(request))).text)
+            texts.append(read_completion(asyncio.run(client.complete(request))).text)
             texts.append(read_completion(asyncio.run(client.complete(request))).text)
         assert [json.loads(text) for text in texts] == [{"category": "cat"}] * 4
         stats = client.stats()

@@ -367,6 +367,13 @@ class RoutingFrontier(Corners):
         Of the signal.
     order : ndarray of int, shape (B,)
         Bins in the order in which they are routed.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import RoutingFrontier, routing_frontier
+    >>> frontier = routing_frontier([0.9, 0.2], [1, 0], [1, 1], small_cost=1, large_cost=10)
+    >>> isinstance(frontier, RoutingFrontier)
+    True
     """
 
     action: tuple[Action, ...]

@@ -41,6 +41,11 @@ class CascadeAction:
         its answer.
     model : int
         Position of the model.
+
+    Examples
+    --------
+    >>> CascadeAction(kind="verify", model=0).model
+    0
     """
 
     kind: Literal["report", "verify"]

@@ -91,6 +91,11 @@ class Verification:
         Characters at the end of the context that the model had no room for.
     reason : str
         Why there is no verdict, or what went wrong on the way to it; else empty.
+
+    Examples
+    --------
+    >>> Verification(confidence=0.75, verified_count=3, total_samples=4).confidence
+    0.75
     """
 
     confidence: float | None

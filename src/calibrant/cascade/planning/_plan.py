@@ -554,6 +554,14 @@ class CascadePlan:
     key : str
         Key of the hash of texts by which equally sure answers are told apart (`tie_ranks`); each rule but the
         first has a key derived from it.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import RecordedRun, plan_cascade
+    >>> small = RecordedRun(confidence=[0.9, 0.6] * 200, correct=[True, False] * 200)
+    >>> large = RecordedRun(confidence=[1.0] * 400, correct=[True] * 400)
+    >>> plan_cascade(small, large, small_cost=1, large_cost=50).goal
+    'certified'
     """
 
     goal: Goal

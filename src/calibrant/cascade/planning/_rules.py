@@ -116,6 +116,12 @@ class KeepRule:
     ConfigurationError
         Edges do not ascend or are not finite, `keeps` has not one entry more, or a share is kept of something else
         than the answers at the edge of a threshold.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import KeepRule
+    >>> KeepRule.from_threshold(0.8).threshold
+    0.8
     """
 
     edges: tuple[float, ...]
@@ -285,6 +291,12 @@ class KeepPolicy:
     ------
     ConfigurationError
         Members repeat, or there is not one rule less than members.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import KeepPolicy
+    >>> KeepPolicy.alone(0).name
+    'model 1 alone'
     """
 
     name: str

@@ -55,6 +55,11 @@ class FindingVerdict(StrEnum):
         Confidence would mislead, or there would be none.
     ``unknown``
         It could not be found out.
+
+    Examples
+    --------
+    >>> [verdict.value for verdict in FindingVerdict]
+    ['ok', 'warning', 'problem', 'unknown']
     """
 
     OK = "ok"
@@ -77,6 +82,11 @@ class Finding:
         The observation.
     remedy : str
         Advice; empty where nothing needs doing.
+
+    Examples
+    --------
+    >>> Finding(feature="space", verdict=FindingVerdict("ok"), detail="masked").remedy
+    ''
     """
 
     __pydantic_config__ = pydantic.ConfigDict(extra="forbid")
@@ -132,6 +142,16 @@ class Examination:
         Mean probability on the labels, in [0, 1]; None where it cannot be seen.
     answer_form : AnswerForm or None
         Form of answer that the server follows; None where it follows none of them.
+
+    Examples
+    --------
+    >>> from calibrant.inference import examine
+    >>> from calibrant.testing import FakeClient
+    >>> sure = {"Animals": 0.97, "Food": 0.01, "Music": 0.01, "Weather": 0.01}
+    >>> fake = FakeClient(["Animals", "Food", "Music", "Weather"], {}, default=sure, field="topic")
+    >>> examination = examine(fake)
+    >>> examination.space.value, examination.scoring
+    ('masked', 'decode')
     """
 
     model: str

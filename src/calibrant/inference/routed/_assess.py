@@ -46,6 +46,11 @@ class HelperStats:
         Calls with an unusable reply.
     usage : Usage
         Tokens and cost of its replies.
+
+    Examples
+    --------
+    >>> HelperStats(calls=2, unusable=1).unusable
+    1
     """
 
     calls: int = 0

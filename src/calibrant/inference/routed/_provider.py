@@ -160,6 +160,11 @@ class ProviderStats:
         US dollars of its answers as far as they are known; None where none is.
     cooling_seconds : float
         Seconds for which it is still left out; 0 where it is not.
+
+    Examples
+    --------
+    >>> ProviderStats(provider="small", calls=3, failures=1).calls
+    3
     """
 
     provider: str
