@@ -22,14 +22,17 @@ _SHARED: Final = {
     "account": ("ID", "Account that the history belongs to."),
     "api_base": ("URL", "Address of the model's server, instead of the task's."),
     "as_json": ("", "Print one JSON object instead of text."),
-    "history": ("URL", "Database of evaluation history that the predictions are added to."),
-    "model": ("", "Model to ask instead of the task's own; on the same server if the provider is the same."),
-    "option": ("KEY=VALUE", "An option of every call; may be given several times."),
+    "history": ("URL", "Database of past scores, a file or URL, that these are added to."),
+    "model": ("", "Model to ask instead of the task's; on the task's server if the provider is the same."),
+    "option": (
+        "KEY=VALUE",
+        "A parameter sent with every call, such as temperature=0; may be given several times.",
+    ),
     "profile": (
         "NAME",
-        "Name of the settings to compare runs under; by default one of the prompt and model.",
+        "Name that runs with the same settings share; by default made from prompt and model.",
     ),
-    "prompt": ("", "File with the prompt to use, such as best_prompt.txt."),
+    "prompt": ("", "File with the prompt to use instead of the task's, such as best_prompt.txt."),
     "task": ("TASK.toml", "The task file."),
     "text": ("", "A text; may be given several times."),
 }

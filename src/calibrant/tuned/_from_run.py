@@ -87,7 +87,7 @@ class _RunReader:
         self._path = path
         self._search, self._metrics = _record(path / "result.json"), _record(path / "metrics.json")
         if (why := unfinished(path)) is not None:
-            raise StateError(f"{path} {why}: run the same command again to finish it first.")
+            raise StateError(f"{path} {why}: run the command that wrote it again to finish it first.")
         self._predictions = SavedRows.load(path)
         self._fingerprint = _known_fingerprint(path, self._predictions)
         self._description = None if self._search is not None else _description(path)
