@@ -44,6 +44,14 @@ _ESCAPED: Final = {code: json.dumps(chr(code))[1:-1].encode() for code in (*rang
 
 _Alternatives = list[tuple[bytes, float]]
 
+__all__ = ["ConfidenceClassifier", "ConfidenceMetric"]
+_LOG = logging.getLogger("calibrant")
+_CONTEXT_FIELD: Final = "additional_context"
+_INSTEAD_OF_DSPY: Final = (
+    "they are unknown here; use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
+)
+_RESULTS: Final = ("confidence", "distribution", "outcome", "reason", "completion")
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Token:
@@ -212,16 +220,6 @@ except ModuleNotFoundError as error:
         f"The adapter needs dspy, which is not installed: run {install_command('dspy')}."
     ) from error
 
-__all__ = ["ConfidenceClassifier", "ConfidenceMetric"]
-
-_LOG = logging.getLogger("calibrant")
-_CONTEXT_FIELD: Final = "additional_context"
-_INSTEAD_OF_DSPY: Final = (
-    "they are unknown here; use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
-)
-
-_RESULTS: Final = ("confidence", "distribution", "outcome", "reason", "completion")
-
 
 class ConfidenceMetric(ConfidenceGrader):
     """Metric for ``dspy.GEPA`` that does not reward lucky guesses.
@@ -387,7 +385,8 @@ class ConfidenceMetric(ConfidenceGrader):
                 f"Expected the label under {self.label_field!r} in the program's prediction, got the fields "
                 f"{sorted(pred.keys())}: name it with label_field."
             )
-        label, text = pred[self.label_field], str(pred.get("completion") or "")
+        label = pred[self.label_field]
+        text = str(pred.get("completion") or "")
         reason = str(pred.get("reason") or "")
         if outcome is not Outcome.OK:
             return Prediction(label=None, outcome=outcome, reason=reason, text=text)
@@ -617,7 +616,8 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
                 f"Expected a predictor without demos, got {len(self.predict.demos)}: write examples into the "
                 "instructions, or optimise with dspy.GEPA."
             )
-        classifier, wanted = self.classifier, self.instructions
+        classifier = self.classifier
+        wanted = self.instructions
         # Signatures strip what surrounds their instructions.
         if wanted == inspect.cleandoc(classifier.prompt):
             return classifier
@@ -655,7 +655,8 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
 
     def _leave_trace(self, inputs: Mapping[str, object], prediction: Prediction) -> None:
         """Append the call to DSPy's trace for its optimisers, as ``dspy.Predict`` does."""
-        trace, most = dspy.settings.trace, dspy.settings.max_trace_size
+        trace = dspy.settings.trace
+        most = dspy.settings.max_trace_size
         if trace is None or most <= 0:
             return
         generated = prediction.label or prediction.text or f"<{prediction.outcome.value}>"

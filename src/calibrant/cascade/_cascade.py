@@ -168,7 +168,8 @@ class Cascade(BasePredictor):
         )
         # Without a rule of its own, the last model's answer is taken without evidence.
         check_evidence(asked if len(policy.rules) == len(asked) else asked[:-1], self.method)
-        self.labels, self.field = own[0].labels, own[0].field
+        self.labels = own[0].labels
+        self.field = own[0].field
         # An optimiser starts from the prompt and the template that all models share.
         self.prompt = _common_value([classifier.prompt for classifier in own], "")
         self.user_template = _common_value([classifier.user_template for classifier in own], None)

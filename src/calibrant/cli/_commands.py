@@ -464,7 +464,7 @@ class Doctor:
     no_save: bool = False
 
 
-@command(app, "calibrant.cli._models:models", example="calibrant models")
+@command(app, "calibrant.cli._doctor:models", example="calibrant models")
 class Models:
     """List the names that --model takes, and what is missing to use each.
 

@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from calibrant.clients._retry import RetryPolicy
+from calibrant.clients._calls import RetryPolicy
 from calibrant.core._completion import STAND_INS, Client, Completion, CompletionRequest
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.heads._embedding import EmbeddingModel
     from calibrant.heads._head import Head
-    from calibrant.heads._tuned import Figure, PredictionHistory, Tuned
+    from calibrant.heads._tuned import Measurements, Tuned
     from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
 
 _LOG = logging.getLogger("calibrant")
@@ -168,7 +168,8 @@ class Classifier(BasePredictor):
         limits = limits or Limits()
         if concurrency is not None:
             limits = replace(limits, concurrency=concurrency)
-        scoring = known_scoring(scoring, model, options=options)
+        if scoring == "auto":
+            scoring = known_scoring(model, options=options)
         client = open_client(
             model, space=space, concurrency=limits.concurrency, options=options, scoring=scoring
         )
@@ -197,7 +198,8 @@ class Classifier(BasePredictor):
         )
         self._method = choose_method(setup, choice)
         self._runner = Runner(gate=setup.calls.gate, journal=journal)
-        self.head = head
+        if head is not None:
+            self.head = head
         refuse_misleading(model, options=options, method=self._method)
 
     @classmethod
@@ -476,8 +478,8 @@ class Classifier(BasePredictor):
 
     def with_abilities(self, abilities: ModelAbilities) -> Self:
         """Return a copy that asks the model as these abilities say, without finding out; either may be closed."""
-        reader = replace(self.method.reader, abilities=KnownAbilities(abilities))
-        return self._with_method(self.method.with_reader(reader))
+        reader = replace(self._method.reader, abilities=KnownAbilities(abilities))
+        return self._with_method(self._method.with_reader(reader))
 
     def asked_as(self, described: Mapping[str, Any]) -> Self:
         """Return a copy that asks the model as the method in a description does, without finding out."""
@@ -528,7 +530,7 @@ class Classifier(BasePredictor):
     @property
     def space(self) -> LogprobSpace:
         """Log-probability space of the predictor's distributions."""
-        return self.method.space
+        return self._method.space
 
     @property
     def response_format(self) -> Mapping[str, Any] | None:
@@ -700,10 +702,11 @@ class Classifier(BasePredictor):
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that can change a prediction as JSON values, free of credentials."""
-        name, endpoint, options = identity(
-            self.name, self.options, api_base=getattr(self.client, "endpoint", None)
-        )
-        correction, head, shown = self.prior_correction, self.head, self._shown()
+        method = self._method
+        setup = method.setup
+        address = getattr(setup.client, "endpoint", None)
+        name, endpoint, options = identity(setup.client.name, setup.options, api_base=address)
+        correction, head, retrieval = self._prior_correction, self._head, method.retrieval
         prior = None
         if correction is not None:
             prior = {"prior": correction.divisor_.tolist(), "strength": correction.strength_}
@@ -711,14 +714,14 @@ class Classifier(BasePredictor):
             "model": name,
             "endpoint": endpoint,
             "options": options,
-            "method": dict(self.method.describe()),
-            "response_format": self.response_format,
-            "top_logprobs": self.top_logprobs,
+            "method": dict(method.describe()),
+            "response_format": setup.response_format,
+            "top_logprobs": setup.top_logprobs,
             "prompt": self.prompt,
             "user_template": self.user_template,
             "label_prior": prior,
             **({} if head is None else {"head": head.digest}),
-            **({} if shown is None else {"demonstrations": shown}),
+            **({} if retrieval is None else {"demonstrations": retrieval.description}),
         }
 
     def _shown(self) -> dict[str, Any] | None:
@@ -805,8 +808,7 @@ def tuned_of(
     *,
     calibrator: ConfidenceCalibrator | None = None,
     thresholds: Mapping[str, Any] | None = None,
-    figures: tuple[Figure, ...] = (),
-    history: PredictionHistory | None = None,
+    measurements: Measurements | None = None,
 ) -> Tuned:
     """Return a classifier as a value, with what it has learned.
 
@@ -820,13 +822,13 @@ def tuned_of(
         Of the confidence in its labels.
     thresholds : mapping, optional
         See `Tuned.thresholds`.
-    figures, history : optional
+    measurements : Measurements, optional
         Of labelled rows, none of which taught the head or the calibrator of its own prediction.
     """
     from calibrant.heads._tuned import (  # noqa: PLC0415 (if one is made a value)
         DESCRIBED,
         DESCRIBED_SOMETIMES,
-        PredictionHistory,
+        Measurements,
         Tuned,
         thresholds_of,
     )
@@ -843,8 +845,7 @@ def tuned_of(
         prior_correction=classifier.prior_correction,
         calibrator=calibrator,
         thresholds=thresholds,
-        figures=figures,
-        history=history or PredictionHistory(),
+        measurements=measurements or Measurements(),
     )
 
 

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar
 
 from calibrant.clients._constraint import Constraint, constraint_for
+from calibrant.clients._failures import NOT_ABOUT_THE_REQUEST
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
-from calibrant.clients._translate import NOT_ABOUT_THE_REQUEST
 from calibrant.core._completion import (
     Client,
     Completion,
