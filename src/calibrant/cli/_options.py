@@ -24,10 +24,7 @@ _SHARED: Final = {
     "as_json": ("", "Print one JSON object instead of text."),
     "history": ("URL", "Database of past scores, a file or URL, that these are added to."),
     "model": ("", "Model to ask instead of the task's; on the task's server if the provider is the same."),
-    "option": (
-        "KEY=VALUE",
-        "A parameter sent with every call, such as temperature=0; may be given several times.",
-    ),
+    "option": ("KEY=VALUE", "A parameter of every call, such as temperature=0; may be given several times."),
     "profile": (
         "NAME",
         "Name that runs with the same settings share; by default made from prompt and model.",
