@@ -27,9 +27,9 @@ class PromptedOptions:
     Attributes
     ----------
     run
-        Directory of a search whose prompt and head to use.
+        Directory of optimize: use its prompt, and its head if it has one (see `calibrant calibrate --head`).
     label_prior
-        File with the label prior of the prompt in --prompt, such as label_prior.json.
+        File with the label prior of --prompt (labels that the prompt alone favours), such as label_prior.json.
     context : TEXT
         Text that answers must agree with, for a cascade that verifies answers.
     context_column : NAME
@@ -47,7 +47,7 @@ class PromptedOptions:
 
 @command(app, "calibrant.cli._init:init", example="calibrant init rows.csv --out mine")
 class Init:
-    """Write a task file for labelled rows: columns, labels, splits and models are found.
+    """Write a task file from a file of labelled rows, in which columns and labels are found.
 
     Attributes
     ----------
@@ -58,11 +58,11 @@ class Init:
     label_column : NAME
         Column of the answers; by default the one with few values that are repeated.
     out
-        Directory of the task file; by default named like the data.
+        Directory for task.toml; by default named like the data.
     model
-        Model in the task file; by default the first that could be asked now.
+        Model for the task file; by default the first that can be asked now, else the embedded one.
     api_base
-        Address of its server, for the task file.
+        Address of the model's server, for the task file.
     """
 
     data: Path = field(kw_only=False)
@@ -81,28 +81,29 @@ class Init:
     is_grouped=True,
 )
 class Optimize:
-    """Search for a better prompt and compare it with the first one on the test rows.
+    """Search for a better prompt for a task, and compare it with the task's own on the test rows.
 
     Attributes
     ----------
     reflection_model
         Model that rewrites the prompt from feedback: any name that --model takes.
     reflection_option : KEY=VALUE
-        An option of the reflection model, such as api_base; several times.
+        An option of the reflection model, such as api_base; may be given several times.
     proposer
-        exemplar (needs no second model) or reflection (the default with --reflection-model).
+        How prompts are changed: exemplar adds training rows; reflection, the default with --reflection-model, has that
+        model rewrite them.
     max_metric_calls
-        Most rows the search may ask about; test rows are not counted.
+        Most rows the search may ask the model about, each prompt counted; test rows come on top.
     minibatch_size
-        Training rows a proposal is tried on first.
+        Training rows that a new prompt is tried on first; by default chosen for the proposer.
     seed
         Random seed of the search.
     prior_correction
-        batch: remove each prompt's own preference for labels; off: leave it in.
+        batch: remove each prompt's own preference for labels; off: leave it in. By default as in the task.
     thresholds
-        auto: choose confidence thresholds from 80 training rows.
+        auto: choose confidence thresholds from 80 training rows. By default as in the task.
     max_cost
-        Budget in US dollars, reflection and test rows included; starts anew when a run goes on.
+        Budget in US dollars, reflection and test rows included; counted anew when a run is resumed.
     deadline
         Seconds the command may take.
     out
@@ -134,14 +135,14 @@ class Optimize:
     example="calibrant classify mine/run --text 'The zip broke on day one.'",
 )
 class Classify(PromptedOptions):
-    """Classify texts and print label and confidence, each row as soon as it is known.
+    """Classify texts, and print the label and confidence of each as soon as they are known.
 
     Attributes
     ----------
     task : TASK|BUNDLE|RUN
         The task file, a bundle, or the directory of a run.
     file
-        CSV, JSON Lines, Parquet or Excel with an input column, or .txt.
+        Texts: CSV, JSON Lines, Parquet or Excel, or .txt with one a line.
     as_json
         Print JSON Lines: one JSON object per text.
     """
@@ -163,7 +164,7 @@ class RunOptions(PromptedOptions):
     concurrency
         Most calls at the same time; by default 64, and 4 on an embedded model.
     max_cost
-        Budget in US dollars; starts anew when a run goes on.
+        Budget in US dollars; counted anew when a run is resumed.
     max_rows
         Take only this many rows, from the first one on.
     requests_per_minute
@@ -175,9 +176,9 @@ class RunOptions(PromptedOptions):
     deadline
         Seconds the whole run may take.
     cache : URL
-        Database of finished predictions; a file or URL.
+        Database of answers paid for before, a file or URL; by default $CALIBRANT_CACHE, else in your cache folder.
     no_cache
-        Neither use nor fill the cache; the run still resumes.
+        Neither use nor fill that database; the run can still be resumed.
     engine
         Where rows are answered: local, or ray for workers on a Ray cluster.
     ray_address
@@ -209,12 +210,12 @@ class RunOptions(PromptedOptions):
     is_grouped=True,
 )
 class Label(RunOptions):
-    """Label rows that have no answers: a file with their columns, label, confidence, decision and cost.
+    """Label a file of texts: write its rows with label, confidence, decision and cost.
 
     Attributes
     ----------
     source : BUNDLE|TASK|RUN
-        Bundle, task file, or directory of a run, used like the bundle it would be exported as.
+        A bundle, a task file, or the directory of a run.
     data : DATA
         The rows: CSV, JSON Lines, Parquet or Excel, however large.
     out
@@ -222,13 +223,13 @@ class Label(RunOptions):
     format
         csv, tsv, jsonl, parquet or xlsx; by default that of the data.
     text_column : NAME
-        Column of the texts; by default that of the task, or input.
+        Column of the texts; by default the task's, or else `input`.
     distribution
-        Write the probabilities of all labels, too.
+        Also write the probabilities of all labels.
     accept_suggested
-        Without a certified threshold, accept answers from the suggested one, which guarantees nothing.
+        If no threshold is certified, accept answers from the suggested one on, without a guarantee.
     watch_drift
-        Show the comparison with the bundle's history even if nothing has drifted; fail if there is no history.
+        Always show how labels and confidence differ from the bundle's labelled rows; fail if it has none.
     engine
         Where rows are answered: local, ray for workers on a Ray cluster, or batch for the provider's batch interface.
     """
@@ -249,12 +250,12 @@ class Label(RunOptions):
     is_grouped=True,
 )
 class Evaluate(RunOptions):
-    """Evaluate a prompt on labelled rows: predictions, accuracy with intervals, calibration, cost.
+    """Ask about labelled rows, and print accuracy with intervals, calibration and cost; write the predictions.
 
     Attributes
     ----------
     task : TASK|BUNDLE|RUN
-        The task file; or a bundle or the directory of a run, for the rows of --file.
+        The task file; or, with --file, a bundle or the directory of a run.
     split
         Rows of the task: train, validation or test.
     file
@@ -263,7 +264,7 @@ class Evaluate(RunOptions):
         Exit with 3 when the metric is below: accuracy (over all rows), accuracy_answered, answered, ok (shares of
         rows) or macro_f1; may be given several times.
     parquet
-        Write the rows to predictions.parquet, too.
+        Also write the predictions to predictions.parquet.
     """
 
     task: Path = field(kw_only=False)
@@ -278,16 +279,16 @@ class Evaluate(RunOptions):
 
 @command(app, "calibrant.cli._finished:report", example="calibrant report mine/run --open")
 class Report:
-    """Write one page about runs: numbers with intervals, charts, mistakes, comparisons; needs no network.
+    """Write one HTML page about runs: numbers with intervals, charts, mistakes, comparisons.
 
     Attributes
     ----------
     directories : DIR...
-        Directories of evaluations or searches; the first is compared with the others.
+        Directories of evaluate or optimize; the first is compared with the others.
     out
-        The page; by default report.html in the first directory.
+        File of the page; by default report.html in the first directory.
     show
-        Open it in the browser.
+        Open the page in the browser.
     """
 
     directories: list[Path] = field(kw_only=False)
@@ -298,14 +299,14 @@ class Report:
 
 @command(app, "calibrant.cli._finished:compare", example="calibrant compare mine/check mine/other")
 class Compare:
-    """Compare runs on the same rows with the first of them: difference, interval, exact test.
+    """Compare the accuracy of runs with the first, on the same rows: difference, interval, exact test.
 
     Attributes
     ----------
     runs : A B [C ...]
         Directories of evaluate or optimize, or files of predictions, on the same rows.
     require_better
-        Exit with 3 unless the interval of every difference lies above zero.
+        Exit with 3 unless every run is better than the first: its difference's 95 % interval lies above 0.
     """
 
     runs: list[Path] = field(kw_only=False)
@@ -319,23 +320,23 @@ class Compare:
     example="calibrant calibrate mine/run --target-accuracy 0.9 --out mine/run",
 )
 class Calibrate:
-    """Learn from labelled predictions what their confidence is worth, and which to accept.
+    """Learn from a run on labelled rows how often a confidence is right, and which answers to accept.
 
     Attributes
     ----------
     predictions : RUN|PREDICTIONS
         Directory of evaluate or optimize, or a file of predictions.
     out
-        Directory for the calibrator, or with --head for head.json.
+        Directory for the files that correct and judge confidences, or with --head for head.json.
     target_accuracy
-        Accuracy that accepted answers must reach: the lowest confidence that does is certified. A certificate already
-        in --out is replaced only by another one.
+        Accuracy, from 0 to 1, that accepted answers must reach: the lowest confidence that does is certified. A
+        certificate already in --out is replaced only by another one.
     delta
         Probability that the certificate of --target-accuracy is wrong.
     seed
         Random seed of the two halves of the rows: one is fitted, the other tested.
     head
-        Learn a head from the run's label probabilities instead; writes head.json for [head].
+        Instead learn a head, a classifier on the model's label probabilities; a task names its head.json in [head].
     embeddings
         With --head: embedding model that reads the texts, model2vec or model2vec:NAME.
     """
@@ -352,7 +353,7 @@ class Calibrate:
 
 @command(app, "calibrant.cli._finished:export", example="calibrant export mine/run --out bundle")
 class Export:
-    """Pack a run into a bundle: one folder of JSON and text that calibrant.load opens.
+    """Pack a run into a bundle, a folder that label, classify, serve and calibrant.load open.
 
     Attributes
     ----------
@@ -369,7 +370,7 @@ class Export:
     api_base
         With --task: the address that was asked instead.
     texts
-        Pack the training texts that prompts show as demonstrations; without them, none are shown.
+        Pack the training texts that the prompt shows as examples; without them, it shows none.
     """
 
     run: Path = field(kw_only=False)
@@ -384,12 +385,12 @@ class Export:
 
 @command(app, "calibrant.cli._serve:serve", example="calibrant serve bundle --port 8890")
 class Serve:
-    """Answer POST /v1/classify with a bundle, and /healthz, /readyz, /metrics, until Ctrl-C or SIGTERM.
+    """Serve a bundle over HTTP: texts to POST /v1/classify, labels back; also /healthz, /readyz, /metrics.
 
     Attributes
     ----------
     source : BUNDLE|RUN|TASK
-        A bundle of `calibrant export`, the directory of a run, or a task file, which decides nothing.
+        A bundle of `calibrant export`, the directory of a run, or a task file (answers carry no decision).
     host
         Address to listen on; 0.0.0.0 lets other machines in.
     port
@@ -409,9 +410,9 @@ class Serve:
     notice
         Seconds after SIGTERM in which new requests are still accepted.
     log_texts
-        Log texts and labels, too.
+        Also log texts and labels.
     accept_suggested
-        Without a certified threshold, accept answers from the suggested one, which guarantees nothing.
+        If no threshold is certified, accept answers from the suggested one on, without a guarantee.
     as_json
         Print one JSON object, with the address, when ready.
     """
@@ -441,14 +442,14 @@ class Serve:
     example="calibrant doctor openai/NAME --api-base http://127.0.0.1:8000/v1",
 )
 class Doctor:
-    """Ask a model a few cheap questions, and say what its log-probabilities mean.
+    """Ask a model a few cheap questions, and print whether its confidence can be used, and how.
 
     Attributes
     ----------
     model : MODEL
         The model's name; see `calibrant models`.
     api_base
-        Address of its server.
+        Address of the model's server.
     space
         masked or raw: how your setup reads the log-probabilities.
     no_save
@@ -465,7 +466,7 @@ class Doctor:
 
 @command(app, "calibrant.cli._doctor:models", example="calibrant models")
 class Models:
-    """List the models that can be named, and what is missing for each.
+    """List the names that --model takes, and what is missing to use each.
 
     Attributes
     ----------

@@ -15,14 +15,14 @@ def _group(name: str, text: str) -> typer.Typer:
     return typer.Typer(name=name, help=text, no_args_is_help=True, add_completion=False)
 
 
-batch = _group("batch", "Classify at a provider's batch interface: cheaper, done within 24 hours.")
-history = _group("history", "Scores of evaluators in a database, and intervals over the latest of them.")
+batch = _group("batch", "Classify rows through a provider's batch interface: cheaper, within 24 hours.")
+history = _group("history", "Keep evaluators' scores in a database, and print intervals of their means.")
 cascade = _group(
-    "cascade", "The cheapest model that is sure enough: planned from recorded runs, without a call."
+    "cascade", "Plan from recorded runs which texts a cheaper model can answer, and carry it out."
 )
-router = _group("router", "Learned records of the providers that routers choose from.")
+router = _group("router", "Print or delete what routers have learned about their providers.")
 verifier = _group(
-    "verifier", "AutoMix's verifier: a model is asked several times whether an answer is right."
+    "verifier", "Serve AutoMix's verifier: it asks a model several times if an answer is right."
 )
 GROUPS: Final = (batch, history, cascade, router, verifier)
 
@@ -31,12 +31,12 @@ GROUPS: Final = (batch, history, cascade, router, verifier)
     batch, "calibrant.cli._batch:submit", example="calibrant batch submit mine/task.toml --out jobs/mine"
 )
 class Submit:
-    """Send rows to the provider as batches; what was sent is not sent again.
+    """Send a task's rows to the provider as batches; what was sent is not sent again.
 
     Attributes
     ----------
     out
-        Directory of the job; a submission cut off is continued.
+        Directory for the job; an interrupted submission is resumed.
     split
         Rows of the task: train, validation or test (default).
     file
@@ -70,19 +70,19 @@ class JobOptions:
 
 @command(batch, "calibrant.cli._batch:status", example="calibrant batch status jobs/mine")
 class Status(JobOptions):
-    """Poll every batch once, and print its status."""
+    """Ask the provider about every batch of a job once, and print its status."""
 
 
 @command(batch, "calibrant.cli._batch:collect", example="calibrant batch collect jobs/mine --wait")
 class Collect(JobOptions):
-    """Fetch the answers and write predictions.jsonl; exit with 1 if there is nothing to write yet or no answer.
+    """Fetch a job's answers into its predictions.jsonl; exit with 1 while batches run, or without an answer.
 
     Attributes
     ----------
     wait
         Wait until every batch has ended.
     timeout
-        Seconds to wait at most.
+        Seconds to wait at most; by default no limit.
     interval
         Seconds between the first polls; later polls are further apart.
     """
@@ -126,7 +126,7 @@ class HistoryOptions:
     example="calibrant history record --evaluator judge --profile strict --score 1 --family custom",
 )
 class Record(HistoryOptions):
-    """Record a single result.
+    """Add one score of an evaluator to the database.
 
     Attributes
     ----------
@@ -153,7 +153,7 @@ class Record(HistoryOptions):
     example="calibrant history interval --evaluator judge --profile strict",
 )
 class ScoreInterval(HistoryOptions):
-    """Print the interval of the mean of the latest 1,000 scores.
+    """Print the confidence interval of the mean of an evaluator's latest 1,000 scores.
 
     Attributes
     ----------
@@ -162,7 +162,7 @@ class ScoreInterval(HistoryOptions):
     alpha
         The confidence level, in (0, 1).
     seed
-        Seed of the resampling.
+        Random seed of the resampling.
     """
 
     strategy: Annotated[str, typer.Option("--confidence-interval-strategy", "--strategy")] = "full-history"
@@ -196,7 +196,8 @@ class RecordedOptions:
     Attributes
     ----------
     verifier_cost
-        Cost of finding out how sure an answer is; once for all models, or once for each.
+        Cost of finding out how sure an answer is, in the unit of the other costs; once for all models, or once for
+        each.
     seed
         Random seed of the halves, folds and resamples.
     """
@@ -212,7 +213,7 @@ class RecordedOptions:
     example="calibrant cascade plan runs/small runs/large --small-cost 1 --large-cost 5 --out runs/plan",
 )
 class Plan(RecordedOptions):
-    """Plan the model for each row: cheapest certified, or for a target or a budget.
+    """Plan from recorded runs which model answers which rows: cheapest certified, or for a target or budget.
 
     Attributes
     ----------
@@ -228,7 +229,7 @@ class Plan(RecordedOptions):
     between_cost
         Cost of an answer of each model between, in order; once for each.
     epsilon
-        Accuracy that may be lost compared with the last model alone.
+        Accuracy, from 0 to 1, that may be lost compared with the last model alone.
     delta
         Probability that more than --epsilon is lost.
     target_accuracy
@@ -266,7 +267,7 @@ class Plan(RecordedOptions):
     example="calibrant cascade replay --threshold 0.9 --cost 1 --cost 5 runs/small runs/large",
 )
 class Replay(RecordedOptions):
-    """Price a policy on recorded runs, and measure its accuracy; no model is called.
+    """Print cost and accuracy of a plan or of thresholds on recorded runs; no model is called.
 
     Attributes
     ----------
@@ -290,7 +291,7 @@ class Replay(RecordedOptions):
     example="calibrant cascade run runs/plan small.toml large.toml --file NEW.csv",
 )
 class PlanRun:
-    """Carry out a plan: classify texts, or evaluate labelled rows with --out.
+    """Carry out a plan: classify texts, or with --out evaluate labelled rows.
 
     Attributes
     ----------
@@ -301,7 +302,7 @@ class PlanRun:
     model
         A model's name, once for each model of the plan, in its order.
     api_base
-        Address of their server; once for all models, or once for each.
+        Address of the models' server; once for all models, or once for each.
     file
         Texts to classify; with --out, labelled rows. JSON Lines, CSV or Parquet.
     split
@@ -351,26 +352,26 @@ class RouterOptions:
 
 @command(router, "calibrant.cli._router:stats", example="calibrant router stats --task task.toml")
 class Stats(RouterOptions):
-    """Print the learned estimates of every provider, with 95 % credible intervals if the strategy has them."""
+    """Print the estimates that routers learned of every provider, with 95 % credible intervals if there are any."""
 
 
 @command(router, "calibrant.cli._router:reset", example="calibrant router reset --task task.toml")
 class Reset(RouterOptions):
-    """Delete learned records, damaged ones included; running routers begin anew."""
+    """Delete the records that routers learned, damaged ones included; running routers begin anew."""
 
 
 @command(
     verifier, "calibrant.cli._serve:serve_verifier", "serve", example="calibrant verifier serve --port 8889"
 )
 class ServeVerifier:
-    """Answer POST /verify and GET /health until Ctrl-C.
+    """Serve a verifying model over HTTP: answers to POST /verify are checked; also GET /health.
 
     Attributes
     ----------
     model
         Verifying model; see `calibrant models`.
     api_base
-        Address of its server.
+        Address of the model's server.
     host
         Address to listen on; 0.0.0.0 lets other machines in.
     port
@@ -380,7 +381,7 @@ class ServeVerifier:
     temperature
         Sampling temperature.
     threshold
-        Confidence below which to escalate, unless the request names one.
+        Confidence below which a larger model should answer, unless the request names one.
     prompt : FILE
         Another prompt, with {question}, {answer} (or {generated_answer}) and {context} in it, which are filled in as
         JSON strings, in quotes; its replies may reason first.

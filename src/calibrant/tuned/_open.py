@@ -116,7 +116,7 @@ class _RunReader:
         self._path = path
         self._search = _record(path / RESULT)
         if (why := unfinished(path)) is not None:
-            raise StateError(f"{path} {why}: run the same command again to finish it first.")
+            raise StateError(f"{path} {why}: run the command that wrote it again to finish it first.")
         fingerprint = read_fingerprint(path)
         if fingerprint is None:
             raise StateError(
