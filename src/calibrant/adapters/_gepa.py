@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self, Unpack, runtime_checkable
 
 from gepa.core.adapter import ProposalFn
 
@@ -14,6 +14,7 @@ from calibrant.adapters._rows import (
     Candidate,
     ConfidenceGrader,
     EvaluatedBatch,
+    GradingOptions,
     Objective,
     checked_row,
     over_all_labels,
@@ -42,6 +43,27 @@ from calibrant.logprobs._schema import as_response_format
 from calibrant.scoring._strategies import LinearBlendScoring, ScoringStrategy
 
 _ALTERNATIVES: Final = 5  # of a cascade, whose models have settings of their own
+
+
+@runtime_checkable
+class PreparedProposer(Protocol):
+    """Protocol of proposers that are told of the task before the first proposal."""
+
+    def prepare(self, *, labels: Sequence[str] | CompositeLabels, field: str) -> None:
+        """Take the labels, or the `CompositeLabels` where an answer holds several, and the path of the label."""
+        ...
+
+
+class AdapterOptions(GradingOptions, total=False):
+    """Options of an adapter around a predictor; see `ConfidenceAdapter`."""
+
+    proposer: ProposalFn | None
+    on_prediction: Callable[[Prediction], None] | None
+    observer: EvaluationObserver | None
+    prior_correction: PriorCorrection | None
+    thresholds: Thresholds | None
+    threshold_rows: Iterable[ConfidenceDataInst]
+    demonstrations: DemonstrationIndex | None
 
 
 class ConfidenceAdapter(ConfidenceGrader):
@@ -208,7 +230,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         self._owned = classifier
 
     @classmethod
-    def from_classifier(cls, classifier: Predictor, **options: Any) -> Self:  # noqa: ANN401
+    def from_classifier(cls, classifier: Predictor, **options: Unpack[AdapterOptions]) -> Self:
         """Return an adapter around an existing classifier or other predictor, which `close` leaves open.
 
         Parameters
@@ -237,7 +259,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         thresholds: Thresholds | None = None,
         threshold_rows: Iterable[ConfidenceDataInst] = (),
         demonstrations: DemonstrationIndex | None = None,
-        **grading: Any,  # noqa: ANN401
+        **grading: Unpack[GradingOptions],
     ) -> None:
         super().__init__(predictor.labels, **grading)
         if demonstrations is not None:  # candidates say which of them are shown
@@ -256,10 +278,9 @@ class ConfidenceAdapter(ConfidenceGrader):
         self._failures = FailureMonitor()
         self.stop: Stop | None = None
         self._observers = [one for one in (proposer, observer) if isinstance(one, EvaluationObserver)]
-        prepare = getattr(proposer, "prepare", None)
-        if prepare is not None:
+        if isinstance(proposer, PreparedProposer):
             known = self.labels if isinstance(self.labels, CompositeLabels) else self.labels.labels
-            prepare(labels=known, field=predictor.field)
+            proposer.prepare(labels=known, field=predictor.field)
 
     def close(self) -> None:
         """Close the connections that the adapter opened; a client or classifier that was given stays open."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import fsum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict
 
 from gepa.core.adapter import EvaluationBatch
 
@@ -264,6 +264,16 @@ def _named_objectives(names: tuple[str, ...], labels: LabelSet) -> dict[str, Obj
             "distribution over whole answers: leave it out."
         )
     return {name: OBJECTIVES[name] for name in names}
+
+
+class GradingOptions(TypedDict, total=False):
+    """Options of a `ConfidenceGrader`."""
+
+    scoring_strategy: ScoringStrategy | None
+    high_confidence_threshold: float
+    low_confidence_threshold: float
+    failure_score: float
+    objectives: Iterable[str] | Mapping[str, Objective] | None
 
 
 class ConfidenceGrader:

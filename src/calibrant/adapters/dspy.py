@@ -11,11 +11,11 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, NoReturn, cast
+from typing import Any, Final, Literal, NoReturn, Unpack, cast
 
 from calibrant.adapters._calls import Watch
 from calibrant.adapters._parameters import refuse_several
-from calibrant.adapters._rows import ConfidenceGrader, Objective, checked_context, checked_row
+from calibrant.adapters._rows import ConfidenceGrader, GradingOptions, Objective, checked_context, checked_row
 from calibrant.adapters._types import ConfidenceDataInst
 from calibrant.adapters._written_fields import written_distribution
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError, ProviderError
@@ -422,7 +422,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         """
         return [self._example(row) for row in rows]
 
-    def metric(self, **options: Any) -> ConfidenceMetric:  # noqa: ANN401
+    def metric(self, **options: Unpack[GradingOptions]) -> ConfidenceMetric:
         """Return a metric for this module, whose `stop` also sees failed calls of the module.
 
         Parameters

@@ -11,8 +11,9 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._files import atomic_writer
@@ -23,6 +24,7 @@ from calibrant.evaluation._provider_batch_answers import BatchAnswers, finisher
 from calibrant.evaluation._provider_batch_state import (
     BatchJob,
     BatchLimits,
+    BatchPart,
     BatchReport,
     Polling,
     custom_id,
@@ -38,7 +40,6 @@ from calibrant.runs._rows import row_line
 
 _LOG = logging.getLogger("calibrant")
 _NOT_SENT: Final = ("api_key", "api_base", "timeout")
-_REPORTED: Final = ("status", "completed", "failed", "output_file", "error_file", "errors")
 
 
 def submit_batch(
@@ -344,28 +345,40 @@ async def _send(api: BatchApi, job: BatchJob) -> BatchReport:
     for prepared in unsent:
         part = prepared
         if part.file_id is None:
-            part = job.save_part(part, file_id=await api.upload(job.file("requests", part)))
+            file_id = await api.upload(job.file("requests", part))
+            part = job.save_part(replace(part, file_id=file_id))
         # A call that was begun before a crash may have made the batch.
         look_first = part.asked
-        part = job.save_part(part, asked=True)
+        part = job.save_part(replace(part, asked=True))
         batch = await api.create(
             str(part.file_id),
             metadata={"calibrant_run": job.run, "calibrant_part": str(part.number)},
             since=job.created,
             look_first=look_first,
         )
-        job.save_part(part, **_reported(batch))
+        job.save_part(_as_reported(part, batch))
     return job.report(submitted=len(unsent))
 
 
-def _reported(batch: RemoteBatch) -> dict[str, Any]:
-    return {"batch_id": batch.id} | {name: getattr(batch, name) for name in _REPORTED}
+def _as_reported(part: BatchPart, batch: RemoteBatch) -> BatchPart:
+    """Return a part in the state that the provider reports."""
+    return replace(
+        part,
+        batch_id=batch.id,
+        status=batch.status,
+        completed=batch.completed,
+        failed=batch.failed,
+        output_file=batch.output_file,
+        error_file=batch.error_file,
+        errors=batch.errors,
+    )
 
 
 async def _look(api: BatchApi, job: BatchJob) -> None:
     for part in job.parts:
         if part.batch_id is not None and not part.ended:
-            job.save_part(part, **_reported(await api.look(part.batch_id)))
+            batch = await api.look(part.batch_id)
+            job.save_part(_as_reported(part, batch))
 
 
 async def _fetch(api: BatchApi, job: BatchJob) -> None:
@@ -374,7 +387,7 @@ async def _fetch(api: BatchApi, job: BatchJob) -> None:
             for kind, remote in (("answers", part.output_file), ("errors", part.error_file)):
                 if remote is not None:
                     await api.download(remote, job.file(kind, part))
-            job.save_part(part, fetched=True)
+            job.save_part(replace(part, fetched=True))
 
 
 async def _watch(
@@ -421,7 +434,15 @@ def _join(job: BatchJob, api: BatchApi) -> BatchReport:
             outcomes[prediction.outcome.value] += 1
             tokens["prompt_tokens"] += prediction.usage.prompt_tokens
             tokens["completion_tokens"] += prediction.usage.completion_tokens
-    return job.report(outcomes=dict(outcomes), **tokens, **answers.discarded)
+    return replace(
+        job.report(),
+        outcomes=dict(outcomes),
+        prompt_tokens=tokens["prompt_tokens"],
+        completion_tokens=tokens["completion_tokens"],
+        broken=answers.discarded["broken"],
+        unknown=answers.discarded["unknown"],
+        duplicates=answers.discarded["duplicates"],
+    )
 
 
 def _failed_requests(job: BatchJob, api: BatchApi) -> Iterator[str]:

@@ -263,16 +263,15 @@ class BatchJob:
         del record["path"]
         write_json(self.path / BATCH, {"schema_version": SCHEMA_VERSION, **record})
 
-    def save_part(self, part: BatchPart, **changes: Any) -> BatchPart:  # noqa: ANN401
-        """Change a part, save the job, and return the changed part."""
-        changed = replace(part, **changes)
-        self.parts = tuple(changed if other.number == part.number else other for other in self.parts)
+    def save_part(self, changed: BatchPart) -> BatchPart:
+        """Put a changed part in its place, save the job, and return the part."""
+        self.parts = tuple(changed if part.number == changed.number else part for part in self.parts)
         self.save()
         return changed
 
-    def report(self, **figures: Any) -> BatchReport:  # noqa: ANN401
-        """Return the state of the job; `figures` are further fields of the report."""
-        return BatchReport(path=self.path, rows=self.rows, parts=self.parts, **figures)
+    def report(self, *, submitted: int = 0) -> BatchReport:
+        """Return the state of the job, of which this call has submitted so many batches."""
+        return BatchReport(path=self.path, rows=self.rows, parts=self.parts, submitted=submitted)
 
     def file(self, kind: str, part: BatchPart) -> Path:
         """Return the file of a part's ``requests``, ``answers`` or ``errors``."""

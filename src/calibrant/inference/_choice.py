@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final, get_args
 
-from calibrant.core._completion import Client, ContinuingClient
+from calibrant.core._completion import Client, ClientTraits, ContinuingClient
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import OpenLabels
 from calibrant.core._prediction import LogprobSpace
@@ -117,7 +117,8 @@ def _refuse_sampling(choice: ScoringChoice) -> None:
 def _tolerance(client: Client, tolerance: Tolerance | None) -> Tolerance:
     """Return the tolerance of exact scoring, by default the client's own."""
     if tolerance is None:
-        tolerance = getattr(client, "default_tolerance", DEFAULT_TOLERANCE)
+        own = ClientTraits.of(client).default_tolerance
+        tolerance = DEFAULT_TOLERANCE if own is None else own
     if tolerance != "exact" and not (is_number(tolerance) and 0.0 <= tolerance <= 1.0):
         raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
     return tolerance

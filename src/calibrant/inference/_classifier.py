@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.clients._retry import RetryPolicy
-from calibrant.core._completion import STAND_INS, Client, Completion, CompletionRequest
+from calibrant.core._completion import STAND_INS, Client, ClientTraits, Completion, CompletionRequest
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_json_object
@@ -700,9 +700,8 @@ class Classifier(BasePredictor):
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that can change a prediction as JSON values, free of credentials."""
-        name, endpoint, options = identity(
-            self.name, self.options, api_base=getattr(self.client, "endpoint", None)
-        )
+        address = ClientTraits.of(self.client).endpoint
+        name, endpoint, options = identity(self.name, self.options, api_base=address)
         correction, head, shown = self.prior_correction, self.head, self._shown()
         prior = None
         if correction is not None:
@@ -855,7 +854,7 @@ def task_of(classifier: Classifier) -> Task:
     scoring = method["scoring"]
     model = ModelSettings(
         name=classifier.name,
-        api_base=getattr(classifier.client, "endpoint", None),
+        api_base=ClientTraits.of(classifier.client).endpoint,
         scoring=scoring,
         tolerance=method.get("tolerance"),
         samples=method.get("samples") if scoring in _SAMPLED else None,

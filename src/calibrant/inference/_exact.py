@@ -25,6 +25,7 @@ from calibrant.clients._constraint import (
     constraint_for,
 )
 from calibrant.core._completion import (
+    ClientTraits,
     CompletionRequest,
     Continuation,
     ContinuingClient,
@@ -196,6 +197,7 @@ class LabelScorer:
     ) -> None:
         self.labels = labels
         self._client = client
+        self._is_in_process = is_in_process(client)
         self._calls = calls
         self._is_exact = tolerance == "exact"
         self._tolerance = _EXACT if tolerance == "exact" else tolerance
@@ -215,7 +217,7 @@ class LabelScorer:
         """
         messages = request.without_text
         # Elsewhere a call may cost money.
-        if messages is None or not getattr(self._client, "in_process", False):
+        if messages is None or not self._is_in_process:
             return Expected()
         key = json.dumps(messages)
         # Every row goes through the lock, which keeps their order: none is to overtake those that wait.
@@ -390,8 +392,8 @@ class ExactMethod(Method):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the tolerance and the client's settings, for cache keys."""
-        settings = getattr(self.client, "settings", None)
-        own = {"settings": dict(settings)} if settings and isinstance(settings, Mapping) else {}
+        settings = ClientTraits.of(self.client).settings
+        own = {"settings": dict(settings)} if settings else {}
         return {"scoring": "exact", "tolerance": self.tolerance, **own}
 
 
@@ -414,7 +416,7 @@ class ExactScoring(ExactMethod):
     @property
     def might_keep_features(self) -> bool:
         """True if the engine can report text features, but predictions do not include them."""
-        return not self.keep_features and bool(getattr(self.client, "in_process", False))
+        return not self.keep_features and is_in_process(self.client)
 
     async def answer(self, request: CompletionRequest) -> Prediction:
         """Return the most probable label and the distribution over all labels."""

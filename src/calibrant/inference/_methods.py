@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from calibrant.clients._rates import rate_state
 from calibrant.clients._retry import RetryPolicy, with_retries
-from calibrant.core._completion import Client, Completion, CompletionRequest
+from calibrant.core._completion import Client, ClientTraits, Completion, CompletionRequest
 from calibrant.core._errors import (
     CalibrantError,
     ConfigurationError,
@@ -392,17 +392,17 @@ class Method(ABC):
 
     def _key_settings(self, query: Query) -> list[object]:
         setup = self.setup
-        tokenisation = getattr(setup.client, "tokenisation", None)
+        traits = ClientTraits.of(setup.client)
         return [
             setup.client.name,
-            getattr(setup.client, "endpoint", None),
+            traits.endpoint,
             dict(self.describe()),
             query.prompt + query.shown,
             query.user_template,
             setup.response_format,
             setup.top_logprobs,
             {name: value for name, value in setup.options.items() if name not in _NOT_IN_KEY},
-            tokenisation,
+            traits.tokenisation,
         ]
 
     def is_final(self, prediction: Prediction) -> bool:
@@ -420,13 +420,15 @@ class Method(ABC):
 
 def _without_echoes(prediction: Prediction, client: Client) -> Prediction:
     """Return a prediction without echoed client secrets; label and evidence stay."""
-    hidden = getattr(client, "hidden", None)
+    hidden = ClientTraits.of(client).hidden
     if hidden is None:
         return prediction
-    texts = {"reason": prediction.reason, "text": prediction.text, "model": prediction.model}
-    clean = {name: hidden(text) for name, text in texts.items() if text}
-    changed = {name: text for name, text in clean.items() if text != texts[name]}
-    return replace(prediction, **changed) if changed else prediction
+    reason = prediction.reason and hidden(prediction.reason)
+    text = prediction.text and hidden(prediction.text)
+    model = prediction.model and hidden(prediction.model)
+    if (reason, text, model) == (prediction.reason, prediction.text, prediction.model):
+        return prediction
+    return replace(prediction, reason=reason, text=text, model=model)
 
 
 @dataclass(kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from calibrant.core._completion import Client, Completion, CompletionRequest
+from calibrant.core._completion import Client, ClientTraits, Completion, CompletionRequest
 from calibrant.core._errors import ConfigurationError, ContextLengthError
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._embeddings import CachedEmbedder, Embedder
@@ -288,7 +288,7 @@ class RoutedClient:
     def hidden(self, text: str) -> str:
         """Return `text` with the secrets of all providers removed."""
         for provider in self.providers:
-            hide = getattr(provider.client, "hidden", None)
+            hide = ClientTraits.of(provider.client).hidden
             text = text if hide is None else hide(text)
         return text
 
