@@ -1,4 +1,4 @@
-"""Counts in Python source: code lines, long functions, docstrings, exported names; no module is imported.
+"""Counts in Python source: code lines, tokens, long functions, docstrings, imports, names; no module is imported.
 
 Used by bench_house.py, which prints them, and by check_house.py, which holds the limits.
 """
@@ -10,7 +10,7 @@ import io
 import re
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -68,6 +68,25 @@ class Place:
         return "  ".join(filter(None, (self.where, self.name, self.note)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """An import of a module at run time.
+
+    Attributes
+    ----------
+    module : str
+        Dotted name of the imported module.
+    node : ast.AST
+        The statement.
+    is_local : bool
+        True inside a function.
+    """
+
+    module: str
+    node: ast.AST
+    is_local: bool
+
+
 class Module:
     """A parsed module.
 
@@ -108,6 +127,12 @@ class Module:
         return frozenset(lines)
 
     @cached_property
+    def tokens(self) -> int:
+        """Number of tokens on the lines that hold code: names, operators, numbers and texts."""
+        tokens = tokenize.generate_tokens(io.StringIO(self.source).readline)
+        return sum(token.type not in _NO_CODE and token.start[0] in self.code_lines for token in tokens)
+
+    @cached_property
     def definitions(self) -> list[tuple[str, Documented]]:
         """The module, its classes and its functions, nested ones included, with their dotted names."""
         found: list[tuple[str, Documented]] = []
@@ -140,6 +165,19 @@ class Module:
             for alias in node.names
         }
 
+    def imports(self, known: Container[str]) -> Iterator[Import]:
+        """Yield the imports of `known` modules; those under ``if TYPE_CHECKING`` are left out."""
+        nodes: list[tuple[ast.AST, bool]] = [(self.tree, False)]
+        while nodes:
+            node, is_local = nodes.pop()
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                nodes += [(child, is_local) for child in node.orelse]
+                continue
+            for name in _imported_modules(node, known):
+                yield Import(module=name, node=node, is_local=is_local)
+            is_local = is_local or isinstance(node, Function)
+            nodes += [(child, is_local) for child in ast.iter_child_nodes(node)]
+
     def place(self, name: str, node: ast.AST, note: str = "") -> Place:
         """Return a place in this module."""
         path = self.path.relative_to(ROOT) if self.path.is_relative_to(ROOT) else self.path
@@ -160,6 +198,17 @@ def read(folder: Path, name: str | None = None) -> list[Module]:
 def code_lines(modules: Iterable[Module]) -> int:
     """Return the number of code lines."""
     return sum(len(module.code_lines) for module in modules)
+
+
+def tokens(modules: Iterable[Module]) -> int:
+    """Return the number of tokens on code lines."""
+    return sum(module.tokens for module in modules)
+
+
+def tokens_a_line(modules: Sequence[Module]) -> float:
+    """Return the mean number of tokens on a code line, to two decimals; 0 without code."""
+    lines = code_lines(modules)
+    return round(tokens(modules) / lines, 2) if lines else 0.0
 
 
 def by_part(modules: Iterable[Module]) -> dict[str, list[Module]]:
@@ -221,6 +270,94 @@ def repeated_classes(modules: Iterable[Module]) -> dict[str, list[Place]]:
     return {name: found for name, found in sorted(places.items()) if len(found) > 1}
 
 
+def uses(modules: Iterable[Module], name: str) -> Iterator[Place]:
+    """Yield the places in code that use a name, of a variable or behind a dot."""
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if _last_name(node) == name:
+                yield module.place(name, node)
+
+
+def definitions_like(modules: Iterable[Module], pattern: str) -> Iterator[Place]:
+    """Yield the functions whose whole names match a regular expression."""
+    for module in modules:
+        for name, node in module.definitions:
+            if isinstance(node, Function) and re.fullmatch(pattern, node.name):
+                yield module.place(name, node)
+
+
+def circular_imports(modules: Iterable[Module]) -> Iterator[Place]:
+    """Yield the imports inside functions of modules that import the importing one, be it through others."""
+    known = {module.name: module for module in modules}
+    imports = {name: list(module.imports(known)) for name, module in known.items()}
+    # The `__init__` of a package imports lazily, for users.
+    edges = {
+        name: {found.module for found in imports[name]}
+        for name, module in known.items()
+        if module.path.stem != "__init__"
+    }
+    for name, module in known.items():
+        for found in imports[name]:
+            if found.is_local and name in _reached(edges, found.module):
+                yield module.place(f"{name} -> {found.module}", found.node)
+
+
+def label_kind_checks(
+    modules: Sequence[Module], root: str = "LabelSet", home: str = "core"
+) -> Iterator[Place]:
+    """Yield the ``isinstance`` checks on kinds of labels outside the package that defines them.
+
+    Parameters
+    ----------
+    modules : sequence of Module
+        The source.
+    root : str, default "LabelSet"
+        The class that all kinds derive from.
+    home : str, default "core"
+        Last part of the name of the package that may tell kinds apart.
+    """
+    kinds = _subclasses(modules, root)
+    for module in modules:
+        if home in module.package.split(".")[1:2]:
+            continue
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Call(func=ast.Name(id="isinstance"), args=[_, classes]):
+                    found = {_last_name(part) for part in ast.walk(classes)}
+                    if found & kinds:
+                        yield module.place(ast.unparse(node), node)
+
+
+def private_uses(tests: Iterable[Module], modules: Sequence[Module]) -> Iterator[Place]:
+    """Yield the imports in tests of names that no public module exports.
+
+    Parameters
+    ----------
+    tests : iterable of Module
+        The tests.
+    modules : sequence of Module
+        The source.
+    """
+    known = {module.name: module for module in modules}
+    public = set(public_names(modules).values()) | {
+        name for name, module in known.items() if module.is_public
+    }
+    root = modules[0].name.partition(".")[0]
+    for test in tests:
+        for node in ast.walk(test.tree):
+            match node:
+                case ast.ImportFrom(module=str(source)) if source.partition(".")[0] == root:
+                    homes = [_home(known, source, alias.name) for alias in node.names]
+                case ast.Import():
+                    names = [alias.name for alias in node.names]
+                    homes = [name for name in names if name.partition(".")[0] == root]
+                case _:
+                    continue
+            for home in homes:
+                if home not in public:
+                    yield test.place(home, node)
+
+
 def public_names(modules: Sequence[Module]) -> dict[tuple[str, str], str]:
     """Return the exported names of public modules: (package, name) to the dotted name of the definition.
 
@@ -252,6 +389,52 @@ def _home(known: Mapping[str, Module], module: str, name: str) -> str:
     while module in known and name in known[module].imported:
         module, name = known[module].imported[name]
     return f"{module}.{name}"
+
+
+def _imported_modules(node: ast.AST, known: Container[str]) -> list[str]:
+    """Return the `known` modules that a statement imports; of a package the modules that it names."""
+    match node:
+        case ast.ImportFrom(module=str(source), level=0):
+            names = [f"{source}.{alias.name}" for alias in node.names]
+            found = {name if name in known else source for name in names}
+            return sorted(name for name in found if name in known)
+        case ast.Import():
+            return [alias.name for alias in node.names if alias.name in known]
+    return []
+
+
+def _last_name(node: ast.AST) -> str | None:
+    """Return the name of a variable or of an attribute; None for other nodes."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return None
+
+
+def _reached(edges: Mapping[str, Iterable[str]], start: str) -> set[str]:
+    """Return the modules that `start` imports, directly or through others."""
+    reached: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for name in edges.get(waiting.pop(), ()):
+            if name not in reached:
+                reached.add(name)
+                waiting.append(name)
+    return reached
+
+
+def _subclasses(modules: Iterable[Module], root: str) -> set[str | None]:
+    """Return the names of a class and of those that derive from it."""
+    bases = {
+        node.name: {_last_name(base) for base in node.bases}
+        for module in modules
+        for _, node in module.definitions
+        if isinstance(node, ast.ClassDef)
+    }
+    kinds: set[str | None] = {root}
+    while more := {name for name, found in bases.items() if found & kinds} - kinds:
+        kinds |= more
+    return kinds
 
 
 def _first(node: ast.stmt) -> int:

@@ -26,6 +26,7 @@ import _house as house
 
 PAGES = tuple(house.ROOT / name for name in ("docs", "README.md", "notebooks", "examples"))
 PEERS = ("gepa", "llm_structured_confidence", "httpx", "pydantic_evals", "dspy")
+SETTLE = r"_?settle\w*|is_settled|unasked"  # functions that find out by the first row what a model can do
 LINE_LENGTH = 110  # ours, from pyproject.toml
 RUNS = 5
 TASK = """
@@ -43,7 +44,7 @@ test = "test.jsonl"
 name = "hosted_vllm/fake"
 """
 # Prints a line of names behind whatever the command itself prints.
-EVALUATE = """
+COMMAND = """
 import json, sys
 from calibrant.cli._app import main
 try:
@@ -54,10 +55,11 @@ except SystemExit as done:
 print("\\n" + json.dumps(sorted(name for name in sys.modules if name.split(".")[0] == "calibrant")))
 """
 COLUMNS = (
-    *("modules", "code lines", "> 40", "names", "no page"),
+    *("modules", "code lines", "tokens", "a line", "> 40", "names", "no page"),
     *("riddles: bare", "return", "other verb"),
 )
 LEGEND = f"""
+tokens: names, operators, numbers and texts in code; comments and docstrings are left out. a line: tokens a code line.
 > 40: functions of more than {house.FUNCTION_LINES} code lines, docstring and parameters left out.
 names: in `__all__` of public modules, once for each package. no page: those that no page, notebook or example has.
 riddles: docstrings that open with a question, such as "What ...", "Return what ..." and "Say what ...".
@@ -97,22 +99,43 @@ def run(command: Sequence[object], **environment: str) -> str:
     return done.stdout
 
 
-def loaded() -> list[str]:
-    """Return the modules of ours that ``calibrant evaluate`` of a plain task has loaded when it ends."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shared"))
+def loaded() -> dict[str, list[str]]:
+    """Return the modules of ours that commands on a plain task have loaded when they end, by command."""
+    sys.path.insert(0, str(house.ROOT / "tests" / "shared"))
     from fault_server import FaultServer
 
+    found: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as name, FaultServer(["cat", "dog"]) as server:
         folder = Path(name)
-        (folder / "task.toml").write_text(TASK, encoding="utf-8")
-        for split in ("train", "validation", "test"):
-            rows = [{"input": f"{split}: a {label}", "answer": label} for label in ("cat", "dog")]
-            text = "".join(json.dumps(row) + "\n" for row in rows)
-            (folder / f"{split}.jsonl").write_text(text, encoding="utf-8")
-        command = ("evaluate", folder / "task.toml", "--out", folder / "out", "--no-cache")
-        printed = run(["-c", EVALUATE, *command], HOSTED_VLLM_API_BASE=server.api_base)
-    names: list[str] = json.loads(printed.splitlines()[-1])
-    return names
+        write_task(folder)
+        for title, command in commands(folder).items():
+            printed = run(["-c", COMMAND, *command], HOSTED_VLLM_API_BASE=server.api_base)
+            found[title] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+def write_task(folder: Path) -> None:
+    """Write a task file, its rows and a file of texts without answers into a folder."""
+    (folder / "task.toml").write_text(TASK, encoding="utf-8")
+    for split in ("train", "validation", "test"):
+        rows = [
+            {"input": f"{split} {n}: a {label}", "answer": label}
+            for n in range(4)
+            for label in ("cat", "dog")
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (folder / f"{split}.jsonl").write_text(text, encoding="utf-8")
+    (folder / "new.csv").write_text("input\nmeow\nwoof\n", encoding="utf-8")
+
+
+def commands(folder: Path) -> dict[str, tuple[object, ...]]:
+    """Return commands on the task in a folder; later ones use what earlier ones wrote."""
+    task, searched = folder / "task.toml", folder / "run"
+    return {
+        "evaluate": ("evaluate", task, "--out", folder / "out", "--no-cache"),
+        "optimize": ("optimize", task, "--max-metric-calls", 30, "--out", searched),
+        "label RUN": ("label", searched, folder / "new.csv", "--out", folder / "labelled"),
+    }
 
 
 def crossed(side: str, *options: str) -> dict[str, Any]:
@@ -132,13 +155,15 @@ def seconds(*command: str) -> float:
 
 
 def sizes(name: str, modules: Sequence[house.Module]) -> tuple[str, ...]:
-    """Return the cells about code: modules, code lines, long functions."""
-    counts = (
-        len(modules),
-        house.code_lines(modules),
-        len(list(house.long_functions(modules))),
+    """Return the cells about code: modules, code lines, tokens, tokens a line, long functions."""
+    return (
+        name,
+        f"{len(modules):,}",
+        f"{house.code_lines(modules):,}",
+        f"{house.tokens(modules):,}",
+        f"{house.tokens_a_line(modules):.2f}",
+        f"{len(list(house.long_functions(modules))):,}",
     )
-    return (name, *(f"{count:,}" for count in counts))
 
 
 def packages(modules: Sequence[house.Module], words: frozenset[str]) -> Table:
@@ -161,18 +186,36 @@ def totals(modules: Sequence[house.Module], words: frozenset[str]) -> Table:
     unread = {home for (_, name), home in names.items() if name not in words}
     riddles = list(house.riddles(modules))
     repeated = house.repeated_classes(modules)
+    kinds = list(house.label_kind_checks(modules))
+    tests = house.read(house.ROOT / "tests")
+    private = list(house.private_uses(tests, modules))
     places = sum(len(found) for found in repeated.values())
     return [
         ("public names, distinct objects", f"{len(distinct):,}, on no page {len(unread):,}"),
         ("class names defined more than once", f"{len(repeated)} ({places} classes)"),
-        ("riddles", f"{len(riddles):,} in {len({place.module for place in riddles})} modules"),
+        ("riddles", f"{len(riddles):,} in {_modules(riddles)} modules"),
+        ("uses of TemporaryDirectory", f"{len(list(house.uses(modules, 'TemporaryDirectory')))}"),
+        ("imports inside functions that close a circle", f"{len(list(house.circular_imports(modules)))}"),
+        ("definitions of settle*", f"{len(list(house.definitions_like(modules, SETTLE)))}"),
+        ("isinstance on kinds of labels outside core", f"{len(kinds)} in {_modules(kinds)} modules"),
+        (
+            "uses of non-public names in tests",
+            f"{len(private)} of {len({place.name for place in private})} names in {_modules(private)} modules",
+        ),
+        ("code lines of tests", f"{house.code_lines(tests):,}"),
     ]
+
+
+def _modules(places: Sequence[house.Place]) -> int:
+    """Return the number of modules that places lie in."""
+    return len({place.module for place in places})
 
 
 def running(modules: Sequence[house.Module]) -> Table:
     """Return what commands load and take, and what one warm row crosses."""
-    table = [
-        ("modules that `calibrant evaluate` of a plain task loads", f"{len(loaded())} of {len(modules)}")
+    table: Table = [
+        (f"modules that `calibrant {command}` of a plain task loads", f"{len(names)} of {len(modules)}")
+        for command, names in loaded().items()
     ]
     for title, options in (("one row", ()), ("one row with traces", ("--traces",))):
         for side in ("calibrant", "gepa"):
@@ -213,7 +256,10 @@ def listed(
             f"{name}  {home}" for name, home in every.items() if name.rpartition(".")[2] not in words
         ],
         "classes": lambda: [place for found in house.repeated_classes(modules).values() for place in found],
-        "loaded": loaded,
+        "loaded": lambda: [f"{command}  {name}" for command, names in loaded().items() for name in names],
+        "circular-imports": lambda: list(house.circular_imports(modules)),
+        "label-kinds": lambda: list(house.label_kind_checks(modules)),
+        "private-uses": lambda: list(house.private_uses(house.read(house.ROOT / "tests"), modules)),
         "row": lambda: crossed("calibrant", "--traces")["functions"],
         "row-modules": lambda: crossed("calibrant", "--traces")["modules"],
     }
@@ -237,7 +283,7 @@ def main() -> None:
     print(LEGEND)
     for title, figure in (*totals(modules, words), *running(modules)):
         print(f"{title:66} {figure}")
-    for kind in ("long-modules", "long-functions", "classes"):
+    for kind in ("long-functions", "circular-imports", "classes"):
         print(f"\n{kind}:", *(kinds[kind]() or ["none"]), sep="\n")
 
 

@@ -24,7 +24,7 @@ from _data import available
 from numpy.typing import NDArray
 
 from calibrant.core import LabelSet
-from calibrant.optimization._choice import PromptStanding, race, standing
+from calibrant.optimization._choice import CandidateStanding, race, standing
 from calibrant.scoring import LinearBlendScoring
 
 TASKS = ("ag_news", "emotion", "rotten_tomatoes")
@@ -79,7 +79,7 @@ def raced(task: Recorded, names: Sequence[str], rows: NDArray[np.intp]) -> tuple
     """Return the prompt that the race ends with, and its calls; the seed comes first in `names`."""
     asked: Counter[int] = Counter()
 
-    def stand(place: int, n: int) -> PromptStanding:
+    def stand(place: int, n: int) -> CandidateStanding:
         asked[place] = max(asked[place], n)
         some = rows[:n]
         return standing(

@@ -131,8 +131,8 @@ def measure_files(folder: Path, rows: int) -> tuple[dict[str, float], dict[str, 
     from calibrant.core import DataSource, LabelSet
     from calibrant.evaluation import Dataset
     from calibrant.evaluation._data import inspect
+    from calibrant.evaluation._metrics import Tally
     from calibrant.evaluation._parquet import write_parquet
-    from calibrant.evaluation._tally import Tally
     from calibrant.runs._shards import Shards
 
     speeds: dict[str, float] = {}

@@ -52,7 +52,7 @@ from calibrant.cascade import (
     routing_frontier,
 )
 from calibrant.cascade._protocol import Answered, Assessment
-from calibrant.cascade.methods._prompts import VERIFIER_PROMPT, fill_slots, quoted
+from calibrant.cascade.methods._verification import VERIFIER_PROMPT, fill_slots, quoted
 from calibrant.core import Client, Prediction, read_examples
 from calibrant.inference import Classifier, open_client
 from calibrant.metrics import auroc

@@ -1,4 +1,4 @@
-"""Tests of the house's checks: code lines, unclear sentences, and lists of exceptions."""
+"""Tests of the house's checks: size, imports, private names, unclear sentences, and lists of exceptions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 Read = Callable[[str], Any]
+ReadFiles = Callable[[dict[str, str]], Any]
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 LONG = "def long():\n" + "    pass\n" * 41
@@ -114,3 +115,127 @@ def test_lists_match_the_rules(read: Read, check: ModuleType) -> None:
     """A missing list, and a list without a rule, fail."""
     assert check.failures(read(""), dict.fromkeys([*check.RULES, "other"], ())) != []
     assert check.failures(read(""), {}) != []
+
+
+@pytest.fixture
+def read_files(check: ModuleType, tmp_path: Path) -> ReadFiles:
+    """Return a function that reads a package `house` of several modules, given their texts by path."""
+
+    def written(files: dict[str, str]) -> Any:
+        for name, text in {"__init__.py": "", **files}.items():
+            path = tmp_path / "house" / name
+            path.parent.mkdir(exist_ok=True, parents=True)
+            path.write_text(text, encoding="utf-8")
+        return check.house.read(tmp_path / "house")
+
+    return written
+
+
+def test_tokens_are_counted_in_code_alone(read: Read, check: ModuleType) -> None:
+    """Names, operators, numbers and texts count; comments, docstrings and line ends do not."""
+    modules = read('"""Title."""\n\nX = f(1, "a b")  # why\n\n\ndef g():\n    """Do it."""\n')
+    assert check.house.tokens(modules) == 8 + 5
+    assert check.house.tokens_a_line(modules) == 6.5
+    assert check.house.tokens_a_line(read("")) == 0
+
+
+def test_uses_of_a_name_leave_docstrings_out(read: Read, check: ModuleType) -> None:
+    """A name counts where code uses it, alone or behind a dot, not where text mentions it."""
+    source = '"""With Folder()."""\nimport os\n\nwith Folder() as a, os.Folder() as b:\n    pass\n'
+    assert [place.where[-1] for place in check.house.uses(read(source), "Folder")] == ["4", "4"]
+
+
+def test_functions_are_found_by_their_whole_names(read: Read, check: ModuleType) -> None:
+    """A pattern must match the whole name of a function or method."""
+    source = "class A:\n    def settle_all(self): ...\n\n\ndef unsettle(): ...\n"
+    found = [place.name for place in check.house.definitions_like(read(source), r"settle\w*")]
+    assert found == ["house.room.A.settle_all"]
+
+
+def test_imports_in_functions_close_circles(read_files: ReadFiles, check: ModuleType) -> None:
+    """An import inside a function counts if the imported module leads back, be it through a third one."""
+    modules = read_files(
+        {
+            "a.py": "def f():\n    from house import b\n    from house.d import D\n",
+            "b.py": "from house.c import C\n",
+            "c.py": "import house.a\n",
+            "d.py": "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from house.a import f\n",
+        }
+    )
+    assert [place.name for place in check.house.circular_imports(modules)] == ["house.a -> house.b"]
+
+
+def test_packages_do_not_close_circles(read_files: ReadFiles, check: ModuleType) -> None:
+    """The `__init__` of a package, which re-exports names, is no part of a circle."""
+    modules = read_files(
+        {
+            "__init__.py": "from house.a import f\n",
+            "a.py": "def f():\n    import house\n    from house import g\n",
+        }
+    )
+    assert list(check.house.circular_imports(modules)) == []
+
+
+def test_checks_of_label_kinds_are_counted_outside_core(read_files: ReadFiles, check: ModuleType) -> None:
+    """`isinstance` with a class of labels counts, alone or in a union, outside `core` alone."""
+    kinds = "class LabelSet: ...\n\n\nclass Ordered(LabelSet): ...\n\n\nisinstance(x, Ordered)\n"
+    other = "isinstance(x, str | core.Ordered)\nisinstance(x, LabelSet)\nisinstance(x, str)\n"
+    modules = read_files({"core/__init__.py": "", "core/kinds.py": kinds, "room.py": other})
+    places = check.house.label_kind_checks(modules)
+    assert [place.name for place in places] == [
+        "isinstance(x, str | core.Ordered)",
+        "isinstance(x, LabelSet)",
+    ]
+
+
+def test_private_names_in_tests_are_counted(read_files: ReadFiles, check: ModuleType, tmp_path: Path) -> None:
+    """A name that no public module exports counts, however it is imported; a public one never does."""
+    modules = read_files(
+        {
+            "__init__.py": 'from house._room import door\n\n__all__ = ["door"]\n',
+            "_room.py": "def door(): ...\n\n\ndef cellar(): ...\n",
+        }
+    )
+    (tmp_path / "tests").mkdir()
+    source = "import house\nimport house._room\nfrom house import _room, door\nfrom house._room import cellar, door\n"
+    (tmp_path / "tests" / "test_room.py").write_text(source, encoding="utf-8")
+    found = check.house.private_uses(check.house.read(tmp_path / "tests"), modules)
+    assert [place.name for place in found] == ["house._room", "house._room", "house._room.cellar"]
+
+
+def recorded(**raised: dict[str, float]) -> str:
+    """Return a file of figures that a module with two tokens on one line holds, and of what raises them."""
+    lines = "".join(
+        f'"{name}" = {{ {", ".join(f"{k} = {v}" for k, v in by.items())} }}\n' for name, by in raised.items()
+    )
+    return f"[most]\nmodules = 1\ntokens = 2\ntokens_a_line = 2.0\n\n[raised]\n{lines}"
+
+
+def test_growth_fails(read: Read, check: ModuleType) -> None:
+    """A figure above the recorded one fails, one at it or below does not."""
+    content = check.tomllib.loads(recorded())
+    assert check.grown(read("-1\n"), content) == []
+    assert check.grown(read("x\n"), content) == []
+    messages = check.grown(read("x = 1\n"), content)
+    assert [message.partition(":")[0] for message in messages] == ["tokens", "tokens_a_line"]
+    assert "expected at most 2, got 3" in messages[0]
+
+
+def test_named_lines_raise_figures(read: Read, check: ModuleType) -> None:
+    """A named line raises the figures that it names."""
+    content = check.tomllib.loads(recorded(Answer={"tokens": 1}, More={"tokens_a_line": 1}))
+    assert check.grown(read("x = 1\n"), content) == []
+    assert check.grown(read("x = -1\n"), content) != []
+
+
+def test_figures_shrink_and_never_grow(read: Read, check: ModuleType) -> None:
+    """Shrinking lowers figures to those of today, less what named lines stand for, and raises none."""
+    text = recorded(Answer={"tokens": 1})
+    assert check.shrunk(text, read("x = (1, 2)\n")) == text
+    shrunk = check.shrunk(text, read("x\n"))
+    assert shrunk == text.replace("tokens = 2\n", "tokens = 0\n").replace("line = 2.0", "line = 1.0")
+
+
+def test_figures_match_the_recorded_ones(read: Read, check: ModuleType) -> None:
+    """A figure that is not recorded, and a recorded one that nobody counts, fail."""
+    assert len(check.grown(read(""), {"most": {"tokens": 9, "other": 1}})) == 3

@@ -20,7 +20,7 @@ from calibrant.cli import _progress as progress_module
 from calibrant.core import CompletionRequest
 from calibrant.metrics._classification import AnsweredLabels
 from calibrant.optimization import OptimizationResult, Progress
-from calibrant.optimization._choice import ValidatedPrompt
+from calibrant.optimization._choice import ValidatedCandidate
 from calibrant.optimization._result import PromptScore
 from calibrant.testing import Answer, FakeClient
 from command_line import command, done, refusal
@@ -387,7 +387,7 @@ def test_a_collapsed_prompt_is_shown_as_such(write_task: WriteTask, monkeypatch:
     """A collapsed prompt shows its macro F1 and labels, and a warning about what the user gets below the table."""
     few = AnsweredLabels(answered=2, total=8, present=8, found=2, share=0.25)
     score = replace(result_of().seed_prompt, macro_f1=0.07, answered_labels=few)
-    validated = ValidatedPrompt(
+    validated = ValidatedCandidate(
         candidate={}, score=0.5, accuracy=0.2, macro_f1=0.07, credit=None, answered_labels=few
     )
     found = result_of(
@@ -404,7 +404,7 @@ def test_low_label_mass_is_reported(write_task: WriteTask, monkeypatch: pytest.M
     result = result_of()
     best = replace(result.best_prompt, rows=9, rows_with_low_label_mass=5)
     figures: dict[str, Any] = dict.fromkeys(("accuracy", "macro_f1", "credit", "answered_labels"))
-    prompt = ValidatedPrompt(candidate={"system_prompt": "p"}, score=0.5, **figures)
+    prompt = ValidatedCandidate(candidate={"system_prompt": "p"}, score=0.5, **figures)
     found = replace(result, validated=(prompt, prompt), chosen=1, best_prompt=best)
     text = shown(monkeypatch, write_task, found)
     assert "The model wanted to write something else on 5 of 6 rows" in " ".join(text.split())

@@ -10,7 +10,7 @@ from calibrant.core import Example, Field, FieldLabels, LabelSet, Limits
 from calibrant.distributed._ledger import Ledger
 from calibrant.distributed._worker import Worker
 from calibrant.evaluation import BatchEvaluator
-from calibrant.evaluation._tally import Tally
+from calibrant.evaluation._metrics import Tally
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
 from in_process import LocalBook

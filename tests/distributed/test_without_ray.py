@@ -28,7 +28,7 @@ from calibrant.distributed import Cluster, evaluate
 from calibrant.distributed import _ray as seam
 from calibrant.distributed._evaluate import is_file, share
 from calibrant.evaluation import Dataset
-from calibrant.evaluation._tally import Tally
+from calibrant.evaluation._metrics import Tally
 from calibrant.inference import Classifier
 from calibrant.runs._rows import row_line
 from calibrant.runs._shards import Shards

@@ -10,7 +10,7 @@ import pytest
 
 from calibrant.core import Outcome, Prediction, StateError
 from calibrant.evaluation import EvaluationHistory
-from calibrant.evaluation._history_run import AnswerRecorder, RunScope
+from calibrant.evaluation._history import AnswerRecorder, RunScope
 
 SCOPE = RunScope(account_id="acme", task="animals", profile_name="v1")
 CONFIDENCE = {"account_id": "acme", "evaluator_id": "animals/confidence", "profile_name": "v1"}

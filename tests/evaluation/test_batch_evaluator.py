@@ -30,7 +30,7 @@ from calibrant.core import (
     Usage,
 )
 from calibrant.evaluation import BatchEvaluator, Dataset, EvaluationProgress
-from calibrant.evaluation._tally import Tally, error_kind
+from calibrant.evaluation._metrics import Tally, error_kind
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.metrics import brier_score, classification_summary, expected_calibration_error, wilson_interval
 from calibrant.runs._output import PredictionsFile

@@ -12,7 +12,7 @@ import pytest
 from calibrant.core import Prediction, Task
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import LogprobSpace
-from calibrant.evaluation._history_watch import HistoryDrift, HistoryWatch
+from calibrant.evaluation._drift import HistoryDrift, HistoryWatch
 from calibrant.tuned import PredictionHistory, RecordedTask, Tuned
 
 Drift = Callable[..., HistoryDrift]

@@ -19,7 +19,7 @@ from calibrant.evaluation._calibrate import calibrate_search
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier
 from calibrant.optimization import optimize
-from calibrant.optimization._choice import Choice, ValidatedPrompt
+from calibrant.optimization._choice import Choice, ValidatedCandidate
 from calibrant.optimization._prompt_parts import Demonstration, PromptFormat, PromptParts
 from calibrant.optimization._result import final_score
 from calibrant.optimization._stages import labelled_rows
@@ -349,7 +349,7 @@ def test_the_verdict_judges_the_model(told: bool, answers: tuple[str, str] | Non
     ]
     bits = [0, 1] * 20
     head = fit_head(np.log(np.full((40, 2), 0.5)), bits, labels=LABELS)
-    one = ValidatedPrompt(
+    one = ValidatedCandidate(
         candidate={"system_prompt": "Which?"},
         score=0.5,
         accuracy=None,

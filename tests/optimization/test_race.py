@@ -13,14 +13,23 @@ from numpy.typing import NDArray
 
 from calibrant.core import Example, LabelSet, ProviderError, Task
 from calibrant.optimization import optimize
-from calibrant.optimization._choice import FIRST, PromptStanding, detectable_gain, race, race_calls, standing
+from calibrant.optimization._choice import (
+    FIRST,
+    CandidateStanding,
+    detectable_gain,
+    race,
+    race_calls,
+    standing,
+)
 from calibrant.testing import FakeClient
 from small_tasks import LABELS, searched, task_of
 
 
-def stand_of(losses: NDArray[np.float64], accuracy: Sequence[float]) -> Callable[[int, int], PromptStanding]:
+def stand_of(
+    losses: NDArray[np.float64], accuracy: Sequence[float]
+) -> Callable[[int, int], CandidateStanding]:
     """Return the standing of prompts whose losses are an array of shape (prompts, n)."""
-    return lambda place, n: PromptStanding(
+    return lambda place, n: CandidateStanding(
         losses=losses[place, :n], accuracy=accuracy[place], macro_f1=accuracy[place]
     )
 
@@ -42,7 +51,7 @@ def test_a_clear_race_ends_early() -> None:
     asked: list[tuple[int, int]] = []
     stand = stand_of(drawn([2.0]), [0.5, 0.9])
 
-    def noted(place: int, n: int) -> PromptStanding:
+    def noted(place: int, n: int) -> CandidateStanding:
         asked.append((place, n))
         return stand(place, n)
 
@@ -70,7 +79,7 @@ def test_a_race_ends_once_its_end_is_nearly_certain(errors: float, rows: int, ch
     stand = stand_of(np.stack([each + errors / math.sqrt(FIRST), np.zeros(rows)]), [0.5, 0.5])
     asked: list[int] = []
 
-    def noted(place: int, n: int) -> PromptStanding:
+    def noted(place: int, n: int) -> CandidateStanding:
         asked.append(n)
         return stand(place, n)
 
@@ -84,7 +93,7 @@ def test_half_of_the_challengers_goes_on() -> None:
     asked: Counter[int] = Counter()
     stand = stand_of(np.tile(np.linspace(0.5, 1.5, 400), (5, 1)), [0.5] * 5)
 
-    def noted(place: int, n: int) -> PromptStanding:
+    def noted(place: int, n: int) -> CandidateStanding:
         asked[place] = max(asked[place], n)
         return stand(place, n)
 
@@ -108,7 +117,7 @@ def test_the_least_promising_entrants_stay_out() -> None:
 def test_nothing_is_asked_that_cannot_be_paid() -> None:
     """If not even the first stage can be paid for, the seed prompt wins and no row is asked."""
 
-    def never(place: int, n: int) -> PromptStanding:
+    def never(place: int, n: int) -> CandidateStanding:
         raise AssertionError(place, n)
 
     assert race(2, never, rows=100, affordable=lambda _places, _n: False) == 0

@@ -7,14 +7,14 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.adapters._gepa import ConfidenceAdapter
     from calibrant.adapters._learned import Thresholds
-    from calibrant.adapters._types import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
+    from calibrant.adapters._rows import ConfidenceDataInst, ConfidenceRolloutOutput, ConfidenceTrajectory
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "._gepa": "ConfidenceAdapter",
             "._learned": "Thresholds",
-            "._types": "ConfidenceDataInst ConfidenceRolloutOutput ConfidenceTrajectory",
+            "._rows": "ConfidenceDataInst ConfidenceRolloutOutput ConfidenceTrajectory",
         },
     )
 

@@ -49,19 +49,19 @@ class CallCounter:
         """Return one flag per query: True if it is a metric call. With a journal, repetitions are free."""
         if self._predictor.journal is None:
             return [True] * len(queries)
-        seen, found = set(self._answered), []
+        seen, is_new = set(self._answered), []
         for query in queries:
-            found.append(query not in seen)
+            is_new.append(query not in seen)
             seen.add(query)
-        return found
+        return is_new
 
     def affordable(self, queries: Sequence[Query], calls: int) -> list[bool]:
         """Return one flag per query: True if `calls` metric calls pay for this query and those before."""
-        left, found = calls, []
+        left, is_affordable = calls, []
         for is_new in self.new(queries):
-            found.append(not is_new or left > 0)
+            is_affordable.append(not is_new or left > 0)
             left -= is_new
-        return found
+        return is_affordable
 
     def count(
         self, queries: Sequence[Query], predictions: Sequence[Prediction], new: Sequence[bool]

@@ -8,22 +8,28 @@ from typing import Any, Final, Protocol, Self, Unpack, runtime_checkable
 from gepa.core.adapter import ProposalFn
 
 from calibrant.adapters._calls import CallBudget, CallCounter, FailureMonitor, SearchSize
-from calibrant.adapters._learned import PriorCorrection, PriorCorrector, ThresholdFinder, Thresholds
-from calibrant.adapters._parameters import Schema, check_calls, labels_of, refuse_open
+from calibrant.adapters._learned import (
+    PriorCorrection,
+    PriorCorrector,
+    Schema,
+    ThresholdFinder,
+    Thresholds,
+    check_calls,
+    labels_of,
+    refuse_open,
+)
 from calibrant.adapters._rows import (
     Candidate,
+    ConfidenceDataInst,
     ConfidenceGrader,
     EvaluatedBatch,
+    EvaluationObserver,
     GradingOptions,
     Objective,
     checked_row,
     over_all_labels,
     query_of,
     record_of,
-)
-from calibrant.adapters._types import (
-    ConfidenceDataInst,
-    EvaluationObserver,
 )
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._thresholds import ThresholdSuggestion
@@ -277,7 +283,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         self._thresholds = None if thresholds is None else ThresholdFinder(thresholds, rows, self.labels)
         self._failures = FailureMonitor()
         self.stop: Stop | None = None
-        self._observers = [one for one in (proposer, observer) if isinstance(one, EvaluationObserver)]
+        self._observers = [part for part in (proposer, observer) if isinstance(part, EvaluationObserver)]
         if isinstance(proposer, PreparedProposer):
             known = self.labels if isinstance(self.labels, CompositeLabels) else self.labels.labels
             proposer.prepare(labels=known, field=predictor.field)
@@ -460,11 +466,11 @@ class ConfidenceAdapter(ConfidenceGrader):
             self._prior.fit(queries, predictions)
 
     def _set_thresholds(self, sample: Sequence[Prediction]) -> None:
-        if self._thresholds is None or (found := self._thresholds.fit(sample)) is None:
+        if self._thresholds is None or (suggested := self._thresholds.fit(sample)) is None:
             return
-        self.high_confidence_threshold, self.low_confidence_threshold = found.high, found.low
+        self.high_confidence_threshold, self.low_confidence_threshold = suggested.high, suggested.low
         if not self._scoring_is_given:
-            self.scoring_strategy = LinearBlendScoring(found.scoring)
+            self.scoring_strategy = LinearBlendScoring(suggested.scoring)
 
     @property
     def suggested_thresholds(self) -> ThresholdSuggestion | None:

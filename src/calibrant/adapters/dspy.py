@@ -9,23 +9,200 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn, Unpack, cast
 
 from calibrant.adapters._calls import Watch
-from calibrant.adapters._parameters import refuse_several
-from calibrant.adapters._rows import ConfidenceGrader, GradingOptions, Objective, checked_context, checked_row
-from calibrant.adapters._types import ConfidenceDataInst
-from calibrant.adapters._written_fields import written_distribution
+from calibrant.adapters._learned import refuse_several
+from calibrant.adapters._rows import (
+    ConfidenceDataInst,
+    ConfidenceGrader,
+    GradingOptions,
+    Objective,
+    checked_context,
+    checked_row,
+)
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError, ProviderError
 from calibrant.core._installation import install_command
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, Outcome, Prediction
+from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.inference._base import BasePredictor
+from calibrant.logprobs._distribution import extract_distribution
 from calibrant.metrics._validation import is_number
 from calibrant.scoring._strategies import ScoringStrategy
+
+_CLOSING: Final = b'"}'
+_BLANK: Final = b" \t\r\n"
+# A field's marker, and what is written up to the next one.
+_SECTION: Final = rb"^[ \t]*\[\[ ## %s ## \]\](.*?)(?=^[ \t]*\[\[ ## \w+ ## \]\]|\Z)"
+# What a JSON string cannot hold as it is.
+_ESCAPED: Final = {code: json.dumps(chr(code))[1:-1].encode() for code in (*range(0x20), ord('"'), ord("\\"))}
+
+_Alternatives = list[tuple[bytes, float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Token:
+    data: bytes
+    logprob: float
+    alternatives: _Alternatives
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Value:
+    """Place of a field's value in an answer: its bytes, and the byte that ends it."""
+
+    start: int
+    end: int
+    terminator: bytes
+
+
+def written_distribution(logprobs: object, labels: LabelSet, field: str) -> LabelDistribution:
+    """Read a distribution over the labels from the log-probabilities of a ``dspy.Prediction``.
+
+    The answers of DSPy's programs are seldom constrained, so that the distribution is in ``raw`` space: its confidence
+    is the label's share among the labels.
+
+    Parameters
+    ----------
+    logprobs : object
+        What DSPy keeps under ``logprobs``: ``content``, a list of tokens as in OpenAI's protocol.
+    labels : LabelSet
+        The label set.
+    field : str
+        Name of the field that holds the label.
+
+    Raises
+    ------
+    LogprobsUnavailableError
+        There are no tokens, or the field is not found in them.
+    """
+    tokens = _tokens(logprobs)
+    value = _value(b"".join(token.data for token in tokens), field)
+    if value is not None:
+        tokens = list(_as_json(tokens, value, field))
+    try:
+        return extract_distribution(_response(tokens), labels, field, LogprobSpace.RAW)
+    except DataError as error:
+        raise LogprobsUnavailableError(str(error)) from error
+
+
+def _tokens(logprobs: object) -> list[_Token]:
+    content = logprobs.get("content") if isinstance(logprobs, Mapping) else getattr(logprobs, "content", None)
+    if not isinstance(content, Sequence) or not content:
+        raise LogprobsUnavailableError(
+            f"Expected token log-probabilities under 'content', got {logprobs!r:.80}: ask for them with "
+            "dspy.LM(..., logprobs=True, top_logprobs=5)."
+        )
+    try:
+        return [_token(entry) for entry in content]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LogprobsUnavailableError(
+            f"Expected tokens with 'token' and 'logprob', got {content[0]!r:.80}: {error!r}."
+        ) from error
+
+
+def _token(entry: Mapping[str, Any]) -> _Token:
+    listed = entry.get("top_logprobs") or []
+    alternatives = [(_data(alternative), float(alternative["logprob"])) for alternative in listed]
+    return _Token(data=_data(entry), logprob=float(entry["logprob"]), alternatives=alternatives)
+
+
+def _data(entry: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a token, which its text may show only in part."""
+    reported = entry.get("bytes")
+    if reported is not None:
+        return bytes(reported)
+    return str(entry["token"]).encode("utf-8", "surrogatepass")
+
+
+def _value(text: bytes, field: str) -> _Value | None:
+    """Return the place of the field's value behind a marker or in tags; None if the answer has neither."""
+    name = re.escape(field.encode())
+    multiline = re.MULTILINE | re.DOTALL
+    # The first section of a name counts, as for DSPy.
+    marked = re.search(_SECTION % name, text, multiline)
+    tagged = re.search(rb"<%s>(.*?)</%s>" % (name, name), text, multiline)
+    match = marked or tagged
+    if match is None:
+        return None
+    terminator = b"<" if marked is None else b"\n"
+    start, end = match.span(1)
+    while start < end and text[start : start + 1] in _BLANK:
+        start += 1
+    while end > start and text[end - 1 : end] in _BLANK:
+        end -= 1
+    quote = text[start : start + 1]
+    if quote in (b'"', b"'") and end - start > 1 and text[end - 1 : end] == quote:
+        return _Value(start=start + 1, end=end - 1, terminator=quote)
+    return _Value(start=start, end=end, terminator=terminator)
+
+
+def _as_json(tokens: Sequence[_Token], value: _Value, field: str) -> Iterator[_Token]:
+    """Yield the tokens of a JSON object that holds the value, with the log-probabilities of the written ones."""
+    opening = b'{"%s": "' % field.encode()
+    yield _Token(data=opening, logprob=0.0, alternatives=[])
+    begin = 0
+    for token in tokens:
+        end = begin + len(token.data)
+        if end > value.start:
+            yield _part(token, value, begin)
+        begin = end
+        if end > value.end:
+            return
+    yield _Token(data=_CLOSING, logprob=0.0, alternatives=[])
+
+
+def _part(token: _Token, value: _Value, begin: int) -> _Token:
+    """Return the part of a token that belongs to the value, closed where the value ends in it."""
+    before = max(0, value.start - begin)
+    length = value.end - begin - before
+    written = token.data[before:]
+    ends = len(written) > length
+    data = _escaped(written[:length]) + (_CLOSING if ends else b"")
+    shared = token.data[:before]
+    alternatives = [
+        (_alternative(other[before:], value.terminator, is_first=begin + before == value.start), logprob)
+        for other, logprob in token.alternatives
+        if other != token.data and other.startswith(shared)
+    ]
+    if token.alternatives:
+        alternatives.append((data, token.logprob))
+    return _Token(data=data, logprob=token.logprob, alternatives=alternatives)
+
+
+def _alternative(written: bytes, terminator: bytes, *, is_first: bool) -> bytes:
+    """Return an alternative as JSON would hold it; a blank before the value changes no label."""
+    if is_first and written.strip(_BLANK):
+        written = written.lstrip(_BLANK)
+    content, closes, _ = written.partition(terminator)
+    return _escaped(content) + (_CLOSING if closes else b"")
+
+
+def _escaped(data: bytes) -> bytes:
+    return b"".join(_ESCAPED.get(code, bytes([code])) for code in data)
+
+
+def _response(tokens: Sequence[_Token]) -> dict[str, Any]:
+    text = b"".join(token.data for token in tokens).decode("utf-8", "replace")
+    content = [
+        {
+            **_entry(token.data, token.logprob),
+            "top_logprobs": [_entry(data, logprob) for data, logprob in token.alternatives],
+        }
+        for token in tokens
+    ]
+    return {"choices": [{"message": {"content": text}, "logprobs": {"content": content}}]}
+
+
+def _entry(data: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
+
 
 try:
     import dspy
@@ -234,12 +411,12 @@ class ConfidenceMetric(ConfidenceGrader):
     def _written(self, logprobs: object, label: str) -> tuple[LabelDistribution | None, str]:
         """Return the distribution in an answer's log-probabilities, or the reason why there is none."""
         try:
-            found = written_distribution(logprobs, self.labels, self.label_field)
+            distribution = written_distribution(logprobs, self.labels, self.label_field)
         except LogprobsUnavailableError as error:
             return None, str(error)
-        if found.emitted != label:
-            return None, f"they are of the answer {found.emitted!r}, and the prediction is {label!r}"
-        return found, ""
+        if distribution.emitted != label:
+            return None, f"they are of the answer {distribution.emitted!r}, and the prediction is {label!r}"
+        return distribution, ""
 
     def _warn_once(self, prediction: Prediction) -> None:
         if prediction.outcome is not Outcome.OK or prediction.confidence is not None or self._warned:
@@ -431,9 +608,9 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
             ``scoring_strategy``, ``high_confidence_threshold``, ``low_confidence_threshold``,
             ``failure_score`` and ``objectives`` of `ConfidenceMetric`.
         """
-        found = ConfidenceMetric(self.classifier.labels, label_field=self.label_field, **options)
-        self._shared.watch = found.watch
-        return found
+        metric = ConfidenceMetric(self.classifier.labels, label_field=self.label_field, **options)
+        self._shared.watch = metric.watch
+        return metric
 
     def _prompted(self) -> BasePredictor:
         if self.predict.demos:
@@ -489,12 +666,12 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         trace.append((self.predict, dict(inputs), output))
 
     def _example(self, row: Example | ConfidenceDataInst | dspy.Example) -> dspy.Example:
-        found: Any = row
+        named: Any = row
         if isinstance(row, dspy.Example):
-            found = self._named_row(row)
+            named = self._named_row(row)
         if isinstance(row, Example):
-            found = {"input": row.input, "answer": row.answer, _CONTEXT_FIELD: row.additional_context}
-        checked: Mapping[str, Any] = checked_row(found, self.classifier.labels)
+            named = {"input": row.input, "answer": row.answer, _CONTEXT_FIELD: row.additional_context}
+        checked: Mapping[str, Any] = checked_row(named, self.classifier.labels)
         fields: dict[str, object] = {self.text_field: checked["input"], self.label_field: checked["answer"]}
         if checked.get(_CONTEXT_FIELD):
             fields[_CONTEXT_FIELD] = checked[_CONTEXT_FIELD]

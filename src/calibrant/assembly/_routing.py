@@ -13,7 +13,7 @@ import numpy as np
 from calibrant.assembly._foreign import read_looper
 from calibrant.cascade._cascade import Cascade
 from calibrant.cascade._methods import method_named
-from calibrant.cascade._models import CascadeModel
+from calibrant.cascade._protocol import CascadeModel
 from calibrant.cascade._settings import ROUTED, CascadeModelSettings, CascadeSettings
 from calibrant.core._completion import STAND_INS, Client
 from calibrant.core._errors import ConfigurationError

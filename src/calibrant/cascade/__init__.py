@@ -6,15 +6,17 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
-    from calibrant.cascade._models import CascadeModel
+    from calibrant.cascade._protocol import CascadeModel
     from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
     from calibrant.cascade.automix._frontier import ibc, ibc_lift, routing_frontier
-    from calibrant.cascade.automix._meta import SelfConsistencyMetaVerifier, ThresholdMetaVerifier
-    from calibrant.cascade.automix._pomdp import POMDPMetaVerifier
+    from calibrant.cascade.automix._meta import (
+        POMDPMetaVerifier,
+        SelfConsistencyMetaVerifier,
+        ThresholdMetaVerifier,
+    )
     from calibrant.cascade.automix._several import CascadePolicy, plan_models, union_baseline
     from calibrant.cascade.methods._entailment import AutoMixEntailment
-    from calibrant.cascade.methods._filters import TokenFilter
-    from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
+    from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin, TokenFilter
     from calibrant.cascade.methods._self_verify import SelfVerify
     from calibrant.cascade.methods._verification import Verifier
     from calibrant.cascade.planning._guarantee import certify_cascade
@@ -25,15 +27,13 @@ else:
         __name__,
         {
             "._cascade": "Cascade",
-            "._models": "CascadeModel",
+            "._protocol": "CascadeModel",
             "._settings": "CascadeModelSettings CascadeSettings HybridWeights",
             ".automix._frontier": "ibc ibc_lift routing_frontier",
-            ".automix._meta": "SelfConsistencyMetaVerifier ThresholdMetaVerifier",
-            ".automix._pomdp": "POMDPMetaVerifier",
+            ".automix._meta": "POMDPMetaVerifier SelfConsistencyMetaVerifier ThresholdMetaVerifier",
             ".automix._several": "CascadePolicy plan_models union_baseline",
             ".methods._entailment": "AutoMixEntailment",
-            ".methods._filters": "TokenFilter",
-            ".methods._reported": "AvgLogprob Hybrid LabelProbability Margin",
+            ".methods._reported": "AvgLogprob Hybrid LabelProbability Margin TokenFilter",
             ".methods._self_verify": "SelfVerify",
             ".methods._verification": "Verifier",
             ".planning._guarantee": "certify_cascade",

@@ -10,12 +10,16 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from calibrant.cascade._escalation import EscalationRule, Thresholds, open_policy
-from calibrant.cascade._judge import ContextOf, Judge
-from calibrant.cascade._limits import CascadeBudget, RowLimits
 from calibrant.cascade._methods import check_evidence, check_models, method_named
-from calibrant.cascade._models import CascadeModel, EscalationOrder, escalation_places, with_names
-from calibrant.cascade._protocol import Calibrator, ConfidenceMethod
-from calibrant.cascade._walk import CascadeMember, OnError, Walk
+from calibrant.cascade._protocol import (
+    Calibrator,
+    CascadeModel,
+    ConfidenceMethod,
+    EscalationOrder,
+    escalation_places,
+    with_names,
+)
+from calibrant.cascade._walk import CascadeBudget, CascadeMember, ContextOf, Judge, OnError, RowLimits, Walk
 from calibrant.cascade.automix._several import CascadePolicy
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError

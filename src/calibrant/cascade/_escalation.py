@@ -22,7 +22,7 @@ from calibrant.cascade._protocol import (
     for_one_row,
     is_share,
 )
-from calibrant.cascade.automix._rows import bin_numbers
+from calibrant.cascade.automix._frontier import bin_numbers
 from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, Seen
 from calibrant.cascade.planning._rules import KeepRule, tie_keys
 from calibrant.core._errors import ConfigurationError, StateError
@@ -156,8 +156,10 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
     count = len(classifiers)
     _check_one_of(threshold=threshold, native_threshold=native_threshold, meta_verifier=meta_verifier)
     _check_fingerprints(classifiers, calibrators)
-    fitted = [calibrator_record(one) for one in calibrators]
-    apply = tuple(None if one is None else for_one_row(one.predict) for one in calibrators)
+    fitted = [calibrator_record(calibrator) for calibrator in calibrators]
+    apply = tuple(
+        None if calibrator is None else for_one_row(calibrator.predict) for calibrator in calibrators
+    )
     if isinstance(meta_verifier, CascadePolicy):
         _check_plan(meta_verifier, count, verify_last)
         return _planned_policy(meta_verifier, count, calibrators=apply, fitted=fitted)
@@ -181,7 +183,7 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         count=count,
         # Confidence has ends: mean log-probabilities of -4 and of -5 are both 0, so a native threshold counts as it is.
         rules=tuple(map(_by_route, routers))
-        or tuple(_at_least(one, "native" if native else "confidence") for one in native or limits),
+        or tuple(_at_least(limit, "native" if native else "confidence") for limit in native or limits),
         # Without a threshold of its own the last model's answer is taken.
         thresholds=None if routers else (*limits, *[0.0] * (count - len(limits))),
         calibrators=apply,
@@ -280,7 +282,7 @@ def _thresholds(
     threshold: Thresholds | None, native: Sequence[float], method: ConfidenceMethod, count: int
 ) -> list[float]:
     """Return the acceptance thresholds in [0, 1], one per model; the last model's may be missing."""
-    limits = [method.to_confidence(one) for one in native]
+    limits = [method.to_confidence(value) for value in native]
     if not limits:
         limits = _each(method.default_threshold if threshold is None else threshold, count, "threshold")
     for limit in limits:
@@ -300,7 +302,7 @@ def _each(limits: object, count: int, name: str) -> list[float]:
             f"Expected one {name}, or one per model in the order in which they are asked ({count}; {count - 1} take "
             f"the last model's answer however sure it is), got {len(limits)}."
         )
-    return [check_number(name, one, "(-inf, inf)") for one in limits]
+    return [check_number(name, limit, "(-inf, inf)") for limit in limits]
 
 
 def _routers(
@@ -346,4 +348,5 @@ def _route_record(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]
         routed = [route(scores, answers=[label] * len(scores)) for label in labels]
     else:
         routed = [route(scores)]
-    return class_record(rule, np.packbits(np.asarray(routed, dtype=np.bool_)).tobytes())
+    bits = np.packbits(np.asarray(routed, dtype=np.bool_))
+    return class_record(rule, bits.tobytes())

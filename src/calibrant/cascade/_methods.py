@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from calibrant.cascade._models import CascadeModel
-from calibrant.cascade._protocol import ConfidenceMethod
+from calibrant.cascade._protocol import CascadeModel, ConfidenceMethod
 from calibrant.cascade._settings import ROUTED
 from calibrant.cascade.methods._entailment import AutoMixEntailment
 from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin

@@ -1,18 +1,22 @@
-"""Protocols and data of cascades, confidence methods and calibrators."""
+"""Protocols and data of cascades: models and their order, confidence methods and calibrators."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeGuard, runtime_checkable
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeGuard, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Prediction, Usage
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.metrics._validation import check_number
 
@@ -223,3 +227,202 @@ def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
 def class_record(thing: object, learned: bytes) -> dict[str, Any]:
     """Return an object's class name and a digest of its learned state, as JSON values."""
     return {"class": type(thing).__qualname__, "sha256": hashlib.sha256(learned).hexdigest()}
+
+
+EscalationOrder: TypeAlias = Literal["small_to_large", "size", "declared", "cost", "automix"]
+
+_BILLIONS: Final = {"k": 1e-6, "m": 1e-3, "b": 1.0, "t": 1e3}
+# An exponent with its sign is how Python writes a small number.
+_SIZE: Final = re.compile(r"\s*((?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]\d+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
+# 135m, 8b, 8x7b. Thousands are left out, for a name that holds "128k" speaks of its context.
+_NAMED: Final = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([mb])(?![a-z0-9])", re.IGNORECASE)
+# The assumed quality of a model without size, and how quality is guessed from a size (in billions).
+_QUALITY: Final = 0.5
+_LEAST_QUALITY: Final = 0.3
+_LARGE: Final = 70.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CascadeModel:
+    """One model of a cascade.
+
+    Attributes
+    ----------
+    classifier : Classifier
+        The model under its own prompt.
+    cost : float, optional
+        Cost of a call, at least 0, in any unit that is the same for all models; orders models. 0 also
+        says that the model is free: its calls count as 0 dollars where nobody reports a price.
+    size : float or str, optional
+        Number of parameters: ``"7b"``, ``"135m"``, ``"500k"``; a bare number is in billions. By default
+        the size in the model's name (``smollm2-135m``), if any.
+    quality : float, optional
+        How good its answers are, in (0, 1]; orders models.
+    name : str, optional
+        Its name in steps; by default that of the model.
+    concurrency : int, optional
+        Its calls in flight at most, whatever limits are given to the whole cascade.
+
+    Raises
+    ------
+    ConfigurationError
+        A number is out of range, the size cannot be read, or the classifier is a cascade or none at all.
+
+    Examples
+    --------
+    >>> from calibrant import Cascade, Classifier
+    >>> from calibrant.cascade import CascadeModel
+    >>> from calibrant.testing import FakeClient
+    >>> labels = ["cat", "dog"]
+    >>> own, hosted = (
+    ...     Classifier(model=FakeClient(labels, {}, name=name), labels=labels) for name in ("own", "hosted")
+    ... )
+    >>> models = [CascadeModel(classifier=hosted, cost=0.01), CascadeModel(classifier=own, cost=0.0)]
+    >>> Cascade(models, method="label_probability", escalation_order="cost").models
+    ('own', 'hosted')
+    """
+
+    classifier: Classifier
+    cost: float | None = None
+    size: float | str | None = None
+    quality: float | None = None
+    name: str | None = None
+    concurrency: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.classifier, Classifier):
+            cascade = isinstance(self.classifier, BasePredictor)  # type: ignore[unreachable]
+            hint = (
+                "name its models instead" if cascade else "build one with Classifier(model=..., labels=...)"
+            )
+            raise ConfigurationError(
+                f"Expected a Classifier as a model of a cascade, got {type(self.classifier).__name__}: {hint}."
+            )
+        for name, interval in (("cost", "[0, inf)"), ("quality", "(0, 1]"), ("concurrency", "[1, inf)")):
+            if getattr(self, name) is not None:
+                check_number(f"the {name} of {self.label!r}", getattr(self, name), interval)
+        if self.size is not None:
+            _parse_size(self.size, model=self.label)
+
+    @property
+    def label(self) -> str:
+        """Name of the model in the steps of a prediction."""
+        return self.name if self.name is not None else self.classifier.name
+
+    @property
+    def billions(self) -> float | None:
+        """Parameter count in billions, from `size` or the model's name; None if unknown."""
+        if self.size is not None:
+            return _parse_size(self.size, model=self.label)
+        # The last part of a path: llamacpp:/models/70b/SmolLM2-135M.gguf has 0.135.
+        match = _NAMED.search(re.split(r"[/\\]", self.classifier.name)[-1])
+        if match is None:
+            return None
+        return (int(match[1] or 1) * float(match[2]) * _BILLIONS[match[3].lower()]) or None
+
+
+def _parse_size(size: float | str, *, model: str) -> float:
+    """Parse a parameter count into billions; `model` is for the error message."""
+    match = _SIZE.fullmatch(str(size))
+    number = 0.0 if match is None else float(match[1]) * _BILLIONS[match[2].lower() or "b"]
+    if not 0.0 < number < math.inf:
+        raise ConfigurationError(
+            f"Expected the size of {model!r} as a number of parameters such as '7b', '135m' or 7 (billions), got "
+            f"{size!r}."
+        )
+    return number
+
+
+def with_names(given: Sequence[Classifier | CascadeModel]) -> tuple[CascadeModel, ...]:
+    """Return the models with distinct names.
+
+    Raises
+    ------
+    ConfigurationError
+        There are none, or two have the same `CascadeModel.name`.
+    """
+    if not isinstance(given, Sequence) or not given:
+        got = "none" if isinstance(given, Sequence) else type(given).__name__
+        raise ConfigurationError(f"Expected a list of at least one model, got {got}.")
+    models = [model if isinstance(model, CascadeModel) else CascadeModel(classifier=model) for model in given]
+    named = [model.name for model in models if model.name is not None]
+    if len(set(named)) < len(named):
+        raise ConfigurationError(f"Expected every model of a cascade to have its own name, got {named}.")
+    labels = [model.label for model in models]
+    taken = set(named)
+    unique: list[CascadeModel] = []
+    for model, label in zip(models, labels, strict=True):
+        name, number = label, 1
+        # Two prompts of one model: the first, the second, ...
+        while model.name is None and (name in taken or (number == 1 and labels.count(label) > 1)):
+            name = f"{label} #{number}"
+            number += 1
+        taken.add(name)
+        unique.append(replace(model, name=name))
+    return tuple(unique)
+
+
+def escalation_places(
+    models: Sequence[CascadeModel], order: EscalationOrder, *, tradeoff: float
+) -> tuple[list[int], EscalationOrder]:
+    """Return the order of calls as positions of the models, and the criterion used for sorting.
+
+    Equals keep their order.
+
+    Parameters
+    ----------
+    models : sequence of CascadeModel
+        As declared.
+    order : {"small_to_large", "size", "declared", "cost", "automix"}
+        As for `Cascade`.
+    tradeoff : float
+        The t of ``automix``, in [0, 1].
+
+    Raises
+    ------
+    ConfigurationError
+        An unknown order, or a number it needs that some models have and others have not.
+    """
+    if order not in get_args(EscalationOrder):
+        raise ConfigurationError(
+            f"Expected escalation_order to be one of {', '.join(get_args(EscalationOrder))}, got {order!r}."
+        )
+    check_number("cost_quality_tradeoff", tradeoff, "[0, 1]")
+    places = list(range(len(models)))
+    if order == "automix":
+        keys = _tradeoffs(models, tradeoff)
+    elif order != "declared":
+        keys = _all_numbers(models, "cost" if order == "cost" else "size", order)
+    # Where no size is known, the declared order is the user's own.
+    if order == "declared" or not keys:
+        return places, "declared"
+    return sorted(places, key=keys.__getitem__), order
+
+
+def _all_numbers(models: Sequence[CascadeModel], what: Literal["cost", "size"], order: str) -> list[float]:
+    """Return the cost or size of each model; empty if no model has a size. Refuse missing values."""
+    numbers = [model.cost if what == "cost" else model.billions for model in models]
+    declared = [number for number in numbers if number is not None]
+    if len(declared) == len(numbers) or not (declared or order == "cost"):
+        return declared
+    missing = [model.label for model, number in zip(models, numbers, strict=True) if number is None]
+    raise ConfigurationError(
+        f"Expected the {what} of every model with escalation_order={order!r}, but {', '.join(missing)} "
+        f"{'has' if len(missing) == 1 else 'have'} none: give {what}=... to every CascadeModel, or take "
+        "escalation_order='declared'."
+    )
+
+
+def _tradeoffs(models: Sequence[CascadeModel], tradeoff: float) -> list[float]:
+    """Return ``(1 - t) * quality + t * expense`` of each model."""
+    costs = _all_numbers(models, "cost", "automix") if tradeoff else []
+    least = min(costs, default=0.0)
+    width = max(costs, default=0.0) - least
+    keys = []
+    for place, model in enumerate(models):
+        expense = (costs[place] - least) / width if width else 0.5
+        quality = _QUALITY if model.quality is None else model.quality
+        if model.quality is None and (billions := model.billions) is not None:
+            quality = _LEAST_QUALITY + (1.0 - _LEAST_QUALITY) * min(billions / _LARGE, 1.0)
+        keys.append((1.0 - tradeoff) * quality + tradeoff * expense)
+    return keys

@@ -1,33 +1,295 @@
-"""Prediction of one row by the models of a cascade, one after the other."""
+"""Prediction of one row by the models of a cascade in turn, with its limits and assessments."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Awaitable, Mapping, Sequence
+import json
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from time import perf_counter
 from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 from calibrant.cascade._escalation import Policy
-from calibrant.cascade._judge import Judge
-from calibrant.cascade._limits import CascadeBudget, RowLimits
 from calibrant.cascade._methods import check_answer, task_section
-from calibrant.cascade._models import CascadeModel, EscalationOrder
-from calibrant.cascade._protocol import Answered, Assessment, NoEvidence
+from calibrant.cascade._protocol import (
+    Answered,
+    Assessment,
+    CascadeModel,
+    ConfidenceMethod,
+    EscalationOrder,
+    NoEvidence,
+)
 from calibrant.cascade.automix._several import Seen
 from calibrant.core._errors import (
     ConfigurationError,
     LogprobsUnsupportedError,
+    NotFittedError,
     ProviderError,
     ProviderTimeoutError,
 )
+from calibrant.core._limits import Limits
 from calibrant.core._prediction import Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Query
 from calibrant.core._records import Journal
 from calibrant.inference._feed import QueryKeys
+from calibrant.inference._limits import Gate
+from calibrant.metrics._validation import check_count, check_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowLimits:
+    """Limits on one row of a cascade, checked before each escalation.
+
+    The first model is always asked, and a limit that is reached ends the row with the best answer so far. 0 means
+    zero: the first model alone.
+
+    Attributes
+    ----------
+    max_escalations : int, optional
+        How often an answer may be passed over for the next model's. Models that fail are no
+        escalation.
+    max_tokens : int, optional
+        Tokens of all calls for the row, prompts included, after which no further model is asked.
+    max_cost : float, optional
+        US dollars, alike; where a call's price is not known, the limit cannot be kept, and no further
+        model is asked.
+    deadline_seconds : float, optional
+        Seconds after which no further model is asked, and every call under way but the first
+        model's answer is given up.
+
+    Raises
+    ------
+    ConfigurationError
+        A limit is no number of at least 0.
+    """
+
+    max_escalations: int | None = None
+    max_tokens: int | None = None
+    max_cost: float | None = None
+    deadline_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and name in {"max_escalations", "max_tokens"}:
+                check_count(name, value, low=0)
+            elif value is not None:
+                check_number(name, value, "[0, inf)")
+
+    def reached(self, *, escalations: int, usage: Usage, unpriced: str, seconds: float) -> str:
+        """Return a description of the limit that is reached; an empty string if another model may be asked.
+
+        Parameters
+        ----------
+        escalations : int
+            Answers passed over so far, the last one included.
+        usage : Usage
+            Of all calls.
+        unpriced : str
+            A model whose price is not known; empty without one.
+        seconds : float
+            Since the row was begun.
+        """
+        if self.max_escalations is not None and escalations > self.max_escalations:
+            return f"max_escalations of {self.max_escalations} is reached"
+        tokens, cost = usage.prompt_tokens + usage.completion_tokens, usage.cost or 0.0
+        if self.max_tokens is not None and tokens >= self.max_tokens:
+            return f"max_tokens of {self.max_tokens:,} is reached ({tokens:,} tokens)"
+        # A limit on money that cannot be kept must not look as if it were.
+        if self.max_cost is not None and unpriced:
+            return (
+                f"no price is known for {unpriced}, so max_cost cannot be kept: set input_cost_per_token and "
+                "output_cost_per_token among its options, or cost=0 where it is free"
+            )
+        if self.max_cost is not None and cost >= self.max_cost:
+            return f"max_cost of {self.max_cost:g} US dollars is reached ({cost:g} US dollars)"
+        if self.deadline_seconds is not None and seconds >= self.deadline_seconds:
+            return f"deadline_seconds of {self.deadline_seconds:g} has passed"
+        return ""
+
+
+class CascadeBudget(Gate):
+    """Budget meter of a cascade; each model's own meter limits its concurrency and call rate.
+
+    A row's usage includes answers that a journal held; this meter is told call by call what is paid.
+
+    Parameters
+    ----------
+    limits : Limits
+        Budgets and deadline of the whole; rates and calls in flight are kept by each member.
+    members : sequence of Gate
+        The members', whose own budgets end the run, too.
+    """
+
+    def __init__(self, limits: Limits, members: Sequence[Gate]) -> None:
+        most = max(gate.concurrency for gate in members)
+        super().__init__(limits, default_concurrency=most)
+        self._members = tuple(members)
+
+    def pay(self, usage: Usage, attempts: int) -> None:
+        """Add the usage and the number of calls that were made."""
+        super().charge(usage, rows=0)
+        with self._lock:
+            self.requests += attempts
+
+    def charge(self, usage: Usage, *, rows: int = 1) -> None:  # noqa: ARG002  (paid already)
+        """Add finished rows; `pay` has already added the usage of their calls."""
+        with self._lock:
+            self.rows += rows
+
+    def used_up(self, under_way: int) -> str:
+        """Describe the spent budget of the cascade or of a model; an empty string if none is spent."""
+        if self.limits.max_cost is not None and self.unpriced:
+            return (
+                "No price is known for a model of this cascade, so max_cost cannot be kept: set input_cost_per_token "
+                "and output_cost_per_token among the model's options, give cost=0 where it is free, or leave "
+                "max_cost out"
+            )
+        rows = max(1, self.rows)
+        # Of the rows under way, the share that came to each member so far.
+        theirs = (gate.used_up(math.ceil(under_way * gate.rows / rows)) for gate in self._members)
+        return super().used_up(under_way) or next(filter(None, theirs), "")
+
+
+_LOG = logging.getLogger("calibrant")
+
+ContextOf = Callable[[str], str | None] | str
+
+
+@dataclass(kw_only=True)
+class Judge:
+    """Confidence method with a journal, which stores the assessments that took paid calls.
+
+    Attributes
+    ----------
+    method : ConfidenceMethod
+        Measures the confidence in an answer.
+    context_of : callable or str, optional
+        Returns the text that an answer should be grounded in, or is that text for all; used where a query brings
+        no context of its own.
+    journal : Journal or None
+        Keeps assessments that took calls, so that another threshold does not pay for them again.
+
+    Raises
+    ------
+    ConfigurationError
+        `context_of` cannot be called.
+    """
+
+    method: ConfidenceMethod
+    context_of: ContextOf | None = None
+    journal: Journal | None = None
+    _warned: bool = field(default=False, init=False)
+    _settings: dict[tuple[int, str, str | None], str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        context = self.context_of
+        if context is not None and not (callable(context) or isinstance(context, str)):
+            raise ConfigurationError(
+                f"Expected context_of to be a function from texts to texts, or one text for all, got {context!r}."
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings that can change an assessment as JSON values."""
+        context = self.context_of
+        return {
+            "confidence": {"method": self.method.name, **self.method.describe()},
+            "context": context and getattr(context, "__qualname__", str(context)),
+        }
+
+    async def assess(
+        self, query: Query, answered: Answered, described: Mapping[str, Any]
+    ) -> Assessment | NoEvidence:
+        """Return the confidence in an answer; `NoEvidence` if the method fails or its value is not in [0, 1].
+
+        Parameters
+        ----------
+        query : Query
+            The question.
+        answered : Answered
+            The answer.
+        described : mapping
+            Settings that can change an answer of the model.
+
+        Raises
+        ------
+        ConfigurationError, NotFittedError
+            The method cannot judge any answer.
+        ProviderError
+            The verifier did not answer.
+        """
+        context: object = query.context
+        try:
+            if context is None:
+                context = self.context_of(query.text) if callable(self.context_of) else self.context_of
+        except Exception as error:  # noqa: BLE001  (as in `_ask`)
+            return self._missing_evidence("context_of", error)
+        if context is not None and not isinstance(context, str):
+            return NoEvidence(reason=f"expected a text or None of context_of, got {context!r:.80}")
+        answered = replace(answered, context=context)
+        # A method that reads tokens makes no call.
+        journal = None if self.method.needs_tokens else self.journal
+        if journal is None:
+            return await self._ask(answered)
+        key = self._key(query, answered, described)
+        stored = journal.get_many([key]).get(key)
+        if stored is not None and stored.confidence is not None:
+            # Its text is the native value; it takes no calls this time.
+            return Assessment(
+                confidence=stored.confidence,
+                native=float(stored.text),
+                reason=stored.reason,
+                usage=stored.usage,
+            )
+        assessed = await self._ask(answered)
+        if isinstance(assessed, Assessment) and assessed.attempts:
+            paid = Prediction(
+                label=answered.prediction.label,
+                confidence=assessed.confidence,
+                text=repr(float(assessed.native)),
+                reason=assessed.reason,
+                usage=assessed.usage,
+                attempts=assessed.attempts,
+            )
+            journal.put(key, paid)
+        return assessed
+
+    async def _ask(self, answered: Answered) -> Assessment | NoEvidence:
+        try:
+            assessed: object = await self.method.assess(answered)
+        except (ConfigurationError, NotFittedError, ProviderError):
+            raise  # every row would meet the first two; the last is for the caller
+        except Exception as error:  # noqa: BLE001  (a method of the user's may raise anything)
+            return self._missing_evidence(self.method.name, error)
+        if isinstance(assessed, Assessment):
+            return assessed.checked(self.method.name)
+        if isinstance(assessed, NoEvidence):
+            return assessed
+        reason = f"expected an Assessment or NoEvidence of {self.method.name}, got {assessed!r:.80}"
+        return NoEvidence(reason=reason)
+
+    def _missing_evidence(self, what: str, error: Exception) -> NoEvidence:
+        """Return `NoEvidence` for an exception of user code; log the first one with its traceback."""
+        if not self._warned:
+            self._warned = True
+            _LOG.warning("%s failed; its answers have no evidence.", what, exc_info=error)
+        return NoEvidence(reason=f"{what} failed: {type(error).__name__}: {error}")
+
+    def _key(self, query: Query, answered: Answered, described: Mapping[str, Any]) -> str:
+        """Return a digest of everything that can change the assessment."""
+        about = (id(described), query.prompt, query.user_template)
+        # Settings take longer to write than texts, and rarely change.
+        if about not in self._settings:
+            settings = ["assessment", dict(described), *about[1:], dict(self.method.describe())]
+            self._settings[about] = json.dumps(settings, sort_keys=True, default=repr)
+        texts = [query.text, answered.prediction.text, answered.prediction.label, answered.context]
+        subject = self._settings[about] + json.dumps(texts)
+        return hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()
+
 
 OnError: TypeAlias = Literal["skip", "fail"]
 
@@ -102,7 +364,8 @@ class _RowState:
 
     def offer(self, prediction: Prediction, confidence: float | None) -> None:
         """Keep an answer unless the kept one has a higher confidence; a missing confidence is lowest."""
-        new, kept = (-1.0 if one is None else one for one in (confidence, self.confidence))
+        new = -1.0 if confidence is None else confidence
+        kept = -1.0 if self.confidence is None else self.confidence
         if new >= kept:  # of equals the later is taken: that model is called because it is the better one
             self.take(prediction, confidence)
 
@@ -297,7 +560,10 @@ class Walk:
         row.decided = self.policy.accepts(position, assessed, answer.label, query.text, row.seen)
         verdict = Verdict.ACCEPTED if row.decided else Verdict.ESCALATED
         row.steps.append(_step_of(member, verdict, answer, usage, assessed))
-        (row.take if row.decided else row.offer)(answer, assessed.confidence)
+        if row.decided:
+            row.take(answer, assessed.confidence)
+        else:
+            row.offer(answer, assessed.confidence)
         return row.decided
 
     async def _ask(self, row: _RowState, position: int, query: Query) -> Prediction:
@@ -307,7 +573,9 @@ class Walk:
         verified = self.policy.verifies(position, row.seen)
         try:
             # The first model's answer is waited for in any case: without it there is none.
-            answer = await (self._in_time(row, call) if row.steps else call)
+            if row.steps:
+                call = self._in_time(row, call)
+            answer = await call
             if verified and not self.policy.believes(position, row.seen):
                 check_answer(classifier, self.judge.method, answer)
         except LogprobsUnsupportedError as error:

@@ -16,7 +16,7 @@ from calibrant.tuned._task_record import BUNDLE
 
 if TYPE_CHECKING:
     from calibrant.evaluation._data import UnlabelledTexts
-    from calibrant.evaluation._history_watch import HistoryDrift, HistoryWatch
+    from calibrant.evaluation._drift import HistoryDrift, HistoryWatch
     from calibrant.heads._tuned import Tuned
 
 
@@ -78,7 +78,7 @@ class DecidedLabels:
         """
         watch = None
         if tuned is not None and tuned.history.rows:
-            from calibrant.evaluation._history_watch import HistoryWatch
+            from calibrant.evaluation._drift import HistoryWatch
 
             watch = HistoryWatch(tuned)
         decide = watch or tuned

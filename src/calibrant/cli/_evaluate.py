@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from calibrant.core._records import Journal
     from calibrant.core._settings import DemonstrationSettings
     from calibrant.evaluation._data import UnlabelledTexts
-    from calibrant.evaluation._history_run import RunScope
+    from calibrant.evaluation._history import RunScope
     from calibrant.heads._head import Head
     from calibrant.inference._base import BasePredictor
 
@@ -173,7 +173,7 @@ def _history(
 
 def _scope(task: Task, options: Evaluate, classifier: BasePredictor) -> RunScope:
     """Return the scope of a run, whose names are checked."""
-    from calibrant.evaluation._history_run import RunScope  # other runs do without a history
+    from calibrant.evaluation._history import RunScope  # other runs do without a history
 
     return RunScope.of(classifier, account_id=options.account, task=task.name, profile_name=options.profile)
 

@@ -20,7 +20,7 @@ from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import confidence_remarks
 
 if TYPE_CHECKING:
-    from calibrant.evaluation._history_run import HistoryEntry
+    from calibrant.evaluation._history import HistoryEntry
     from calibrant.heads._compared import BaselineComparison
     from calibrant.inference._base import BasePredictor
     from calibrant.inference.routed._assess import HelperStats

@@ -11,8 +11,7 @@ from calibrant.evaluation._history import EvaluationHistory
 
 if TYPE_CHECKING:
     from calibrant.cli._groups import ListScopes, Record, ScoreInterval
-    from calibrant.evaluation._history import HistoryInterval
-    from calibrant.evaluation._history_run import HistoryEntry
+    from calibrant.evaluation._history import HistoryEntry, HistoryInterval
 
 
 def record(options: Record) -> None:

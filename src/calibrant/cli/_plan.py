@@ -7,10 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from calibrant.cascade.planning._plan import CascadePlan, short_names
+from calibrant.cascade.planning._plan import CascadePlan, PricedPolicy, short_names
 from calibrant.cascade.planning._planner import plan_cascade
 from calibrant.cascade.planning._planner import replay as replay_policy
-from calibrant.cascade.planning._priced import PricedPolicy
 from calibrant.cascade.planning._recorded import RecordedRun, recorded_run
 from calibrant.cli._classify import all_texts, print_predictions
 from calibrant.cli._errors import GATE_FAILED

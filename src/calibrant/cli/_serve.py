@@ -17,7 +17,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._limits import Limits
 from calibrant.core._predictor import Predictor
 from calibrant.core._task import RecordedTask
-from calibrant.evaluation._history_run import AnswerRecorder, RunScope
+from calibrant.evaluation._history import AnswerRecorder, RunScope
 from calibrant.heads._tuned import Tuned
 from calibrant.serving._logs import json_logs
 from calibrant.tuned._open import open_tuned

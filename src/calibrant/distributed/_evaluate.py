@@ -35,8 +35,7 @@ from calibrant.evaluation._data import (
     inspect,
 )
 from calibrant.evaluation._evaluator import run_fingerprint
-from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
-from calibrant.evaluation._tally import RunAccount, Tally
+from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult, RunAccount, Tally
 from calibrant.inference._base import BasePredictor
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._shards import Shards

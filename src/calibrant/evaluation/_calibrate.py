@@ -216,8 +216,8 @@ class CalibrationResult:
         """
         directory = Path(out)
         record, own = directory / CALIBRATION, directory / "calibrator.json"
-        found = self.keeping_certificate(directory)
-        text = json.dumps(found.to_record(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        written = self.keeping_certificate(directory)
+        text = json.dumps(written.to_record(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         try:
             directory.mkdir(parents=True, exist_ok=True)
             # A calibrator of earlier predictions must not stand beside these numbers.
@@ -290,9 +290,12 @@ def calibrate_predictions(
     if target_accuracy is not None:
         certified = certify_threshold(p, y, target_accuracy=target_accuracy, delta=delta)
         certified = with_best_promise(certified, p, y)
-    texts = [predictions.inputs[row] for row in kept]
-    names = [f"row {row}" if text is None else text for row, text in zip(kept, texts, strict=True)]
-    labels = [label for row in kept if (label := predictions.labels[row]) is not None]
+    names, labels = [], []
+    for row in kept.tolist():
+        text, label = predictions.inputs[row], predictions.labels[row]
+        names.append(f"row {row}" if text is None else text)
+        if label is not None:
+            labels.append(label)
     fit, test = _halves(names, rng)
 
     def of(rows: list[int]) -> dict[str, Any]:
@@ -361,7 +364,8 @@ def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], 
         groups.setdefault(name, []).append(row)
     members, fit, test = list(groups.values()), list[int](), list[int]()
     for place in rng.permutation(len(members)).tolist():
-        (fit if 2 * len(fit) < len(names) else test).extend(members[place])
+        half = fit if 2 * len(fit) < len(names) else test
+        half.extend(members[place])
     if len(test) < _FEWEST // 4:
         raise DataError(
             f"Expected at least {_FEWEST // 4} rows of other texts to test on, got {len(test)} of {len(names)}: rows "
@@ -370,21 +374,21 @@ def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], 
     return fit, test
 
 
-def _usable(found: SavedRows) -> tuple[NDArray[np.intp], LeftOutRows]:
+def _usable(predictions: SavedRows) -> tuple[NDArray[np.intp], LeftOutRows]:
     """Return the positions of rows with a confidence and a true label, and counts of the other rows."""
-    unlabelled = (found.correct == UNKNOWN) & ~found.failed
-    unsure = np.isnan(found.confidence) & ~unlabelled & ~found.failed
-    kept = np.flatnonzero(~(found.failed | unlabelled | unsure))
+    unlabelled = (predictions.correct == UNKNOWN) & ~predictions.failed
+    unsure = np.isnan(predictions.confidence) & ~unlabelled & ~predictions.failed
+    kept = np.flatnonzero(~(predictions.failed | unlabelled | unsure))
     left_out = LeftOutRows(
-        errors=int(found.failed.sum()),
+        errors=int(predictions.failed.sum()),
         unlabelled=int(unlabelled.sum()),
         without_confidence=int(unsure.sum()),
     )
     if len(kept) < _FEWEST:
         raise DataError(
-            f"{found.name}: expected at least {_FEWEST} rows with a confidence and a true label, got {len(kept)} of "
-            f"{len(found)} (left out: {left_out.errors} failed, {left_out.unlabelled} without a true label, "
-            f"{left_out.without_confidence} without a confidence): label more rows."
+            f"{predictions.name}: expected at least {_FEWEST} rows with a confidence and a true label, got "
+            f"{len(kept)} of {len(predictions)} (left out: {left_out.errors} failed, {left_out.unlabelled} without a "
+            f"true label, {left_out.without_confidence} without a confidence): label more rows."
         )
     return kept, left_out
 

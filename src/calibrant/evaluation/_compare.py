@@ -117,7 +117,9 @@ class RunComparison:
             "schema_version": SCHEMA_VERSION,
             "kind": "comparison",
             "runs": [asdict(run) for run in self.runs],
-            "differences": [{**asdict(found), "is_better": found.is_better} for found in self.differences],
+            "differences": [
+                {**asdict(difference), "is_better": difference.is_better} for difference in self.differences
+            ],
         }
 
 
@@ -162,10 +164,12 @@ def compare_predictions(runs: Sequence[SavedRows], *, level: float = 0.95) -> Ru
         raise ConfigurationError(f"Expected at least two runs to compare, got {len(runs)}.")
     first, *others = runs
     differences = [_difference(first, other, level) for other in others]
-    adjusted = holm([one.comparison.p_value for one in differences]).tolist()
+    adjusted = holm([difference.comparison.p_value for difference in differences]).tolist()
     return RunComparison(
         runs=tuple(_score(run, level) for run in runs),
-        differences=tuple(replace(one, p_holm=p) for one, p in zip(differences, adjusted, strict=True)),
+        differences=tuple(
+            replace(difference, p_holm=p) for difference, p in zip(differences, adjusted, strict=True)
+        ),
     )
 
 
@@ -223,8 +227,12 @@ def _difference(first: SavedRows, other: SavedRows, level: float) -> RunDifferen
 
 def _score(run: SavedRows, level: float) -> ComparedRun:
     known = run.correct != UNKNOWN
-    sure = known & ~np.isnan(run.confidence)
     correct = run.correct[known]
+    sure = known & ~np.isnan(run.confidence)
+    ece = brier = None
+    if sure.any():
+        ece = expected_calibration_error(run.confidence[sure], run.correct[sure])
+        brier = brier_score(run.confidence[sure], run.correct[sure])
     return ComparedRun(
         name=run.name,
         rows=len(run),
@@ -235,15 +243,16 @@ def _score(run: SavedRows, level: float) -> ComparedRun:
         accuracy=wilson_interval(int(correct.sum()), len(correct), level),
         macro_f1=_macro_f1(run, known),
         rows_with_confidence=int(sure.sum()),
-        ece=expected_calibration_error(run.confidence[sure], run.correct[sure]) if sure.any() else None,
-        brier=brier_score(run.confidence[sure], run.correct[sure]) if sure.any() else None,
+        ece=ece,
+        brier=brier,
     )
 
 
 def _macro_f1(run: SavedRows, known: NDArray[np.bool_]) -> float | None:
-    truth = [run.answers[row] for row in np.flatnonzero(known)]
-    found = [run.labels[row] for row in np.flatnonzero(known)]
+    rows = np.flatnonzero(known).tolist()
+    truth = [run.answers[row] for row in rows]
+    predicted = [run.labels[row] for row in rows]
     stated = [label for label in truth if label is not None]
-    if len(stated) < len(truth) or not any(found):
+    if len(stated) < len(truth) or not any(predicted):
         return None
-    return classification_summary(stated, found, labels=run.label_set).macro_f1
+    return classification_summary(stated, predicted, labels=run.label_set).macro_f1

@@ -1,14 +1,20 @@
-"""Drift of values against their history: Kolmogorov-Smirnov distance with a permutation test."""
+"""Drift of values and labels against their history: distances with permutation tests."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-_PERMUTATIONS = 9_999
-_CHUNK = 1 << 18  # elements permuted at once: they stay in the processor's cache
+from calibrant.core._prediction import Prediction
+from calibrant.heads._tuned import Decision, Tuned, single_labels
+
+_PERMUTATIONS: Final = 9_999
+_CHUNK: Final = 1 << 18  # elements permuted or counts drawn at once: they stay in the processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +63,8 @@ def measure_drift(
         for start in range(0, _PERMUTATIONS, step):
             size = min(step, _PERMUTATIONS - start)
             shuffled = rng.permuted(np.broadcast_to(new, (size, n + m)), axis=1)
-            further += int((_distances(shuffled, last) >= observed).sum())
+            distances = _distances(shuffled, last)
+            further += int((distances >= observed).sum())
         statistic = observed / (n * m)
         p_value = (further + 1) / (_PERMUTATIONS + 1)
     return Drift(
@@ -80,5 +87,156 @@ def _distances(new: NDArray[np.bool_], last: NDArray[np.intp]) -> NDArray[np.int
     ours = np.cumsum(new, axis=1, dtype=np.int32)
     if len(last) < size:
         ours = ours[:, last]
-    found: NDArray[np.int32] = np.abs(ours * size - ((last + 1) * n).astype(np.int32)).max(axis=1)
-    return found
+    distances: NDArray[np.int32] = np.abs(ours * size - ((last + 1) * n).astype(np.int32)).max(axis=1)
+    return distances
+
+
+_SAMPLE: Final = 1000  # confidences compared
+_COUNTS: Final = (
+    10_000_000  # counts drawn in all, a second or two: fewer permutations of more than 1,000 labels
+)
+_P_VALUE: Final = 0.01
+_LEAST: Final = 0.05  # distances below it are no news, however many rows show them
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryDrift:
+    """Distances of labels and confidence from the history.
+
+    Attributes
+    ----------
+    rows, history : int
+        Labels compared: new ones, and those of the history. A row may have several.
+    shares : mapping of str to (float, float)
+        Share of each label in the history and now.
+    label_distance : float
+        Total variation distance of these shares, in [0, 1].
+    label_p_value : float
+        Share of permutations (and the rows as they are) at least as far apart: 9,999, of more than 1,000 labels fewer.
+    confidence : Drift
+        Kolmogorov-Smirnov distance of the confidences, of at most 1,000 rows drawn with a fixed seed.
+    """
+
+    rows: int
+    history: int
+    shares: Mapping[str, tuple[float, float]]
+    label_distance: float
+    label_p_value: float
+    confidence: Drift
+
+    @property
+    def labels_drifted(self) -> bool:
+        """True if the labels are no longer distributed as in the history."""
+        return self.label_p_value < _P_VALUE and self.label_distance >= _LEAST
+
+    @property
+    def confidence_drifted(self) -> bool:
+        """True if the confidence is no longer distributed as in the history."""
+        drift = self.confidence
+        return (
+            drift.statistic is not None
+            and drift.p_value is not None
+            and drift.p_value < _P_VALUE
+            and drift.statistic >= _LEAST
+        )
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the distances as JSON values."""
+        flags = {"labels_drifted": self.labels_drifted, "confidence_drifted": self.confidence_drifted}
+        return {**asdict(self), **flags}
+
+    def labels_line(self) -> str:
+        """Return a line on the labels."""
+        moved = sorted(self.shares.items(), key=lambda item: -abs(item[1][1] - item[1][0]))[:3]
+        shown = ", ".join(f"{name} {100 * now:.1f} % after {100 * then:.1f} %" for name, (then, now) in moved)
+        return (
+            f"{_word(drifted=self.labels_drifted)} of the labels against {self.history:,} of the run: distance "
+            f"{self.label_distance:.3f}, p = {self.label_p_value:.2g}; {shown}"
+        )
+
+    def confidence_line(self) -> str:
+        """Return a line on the confidence."""
+        drift = self.confidence
+        numbers = "too few rows"
+        if None not in (drift.statistic, drift.p_value, drift.mean, drift.history_mean):
+            numbers = (
+                f"distance {drift.statistic:.3f}, p = {drift.p_value:.2g}; mean {drift.mean:.3f} after "
+                f"{drift.history_mean:.3f}"
+            )
+        return f"{_word(drifted=self.confidence_drifted)} of the confidence: {numbers}"
+
+
+def _word(*, drifted: bool) -> str:
+    return "warning: drift" if drifted else "no drift"
+
+
+class HistoryWatch:
+    """Decisions of a tuned classifier, comparing labels and confidence with its history on the way.
+
+    Parameters
+    ----------
+    tuned : Tuned
+        Decides, and has a history of at least one row.
+    """
+
+    def __init__(self, tuned: Tuned) -> None:
+        self._tuned = tuned
+        self._labels = Counter[str]()
+        self._confidence = np.empty(0)
+        self._keys = np.empty(0)  # random: values with the least ones are a uniform sample
+        self._rng = np.random.default_rng(0)
+
+    def decide_many(self, predictions: Sequence[Prediction]) -> Sequence[Decision]:
+        """Return the decisions of `Tuned.decide_many`, and remember the predictions."""
+        labels = self._tuned.labels
+        for prediction in predictions:
+            if prediction.label is not None:
+                self._labels.update(single_labels(prediction.label, labels))
+        given = [prediction.confidence for prediction in predictions if prediction.confidence is not None]
+        values = np.append(self._confidence, given)
+        keys = np.append(self._keys, self._rng.random(len(given)))
+        kept = np.argsort(keys)[:_SAMPLE]
+        self._confidence, self._keys = values[kept], keys[kept]
+        return self._tuned.decide_many(predictions)
+
+    def drift(self) -> HistoryDrift:
+        """Return the drift of all predictions decided on so far."""
+        history = self._tuned.history
+        names = sorted({*self._labels, *history.labels})
+        earlier = [history.labels.get(name, 0) for name in names]
+        later = [self._labels.get(name, 0) for name in names]
+        table = np.array([earlier, later])
+        then, now = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
+        pairs = zip(then.tolist(), now.tolist(), strict=True)
+        return HistoryDrift(
+            rows=sum(later),
+            history=sum(earlier),
+            shares=dict(zip(names, pairs, strict=True)),
+            label_distance=float(np.abs(now - then).sum() / 2),
+            label_p_value=_same_labels(table, self._rng),
+            confidence=measure_drift(self._confidence, np.array(history.confidence), rng=self._rng),
+        )
+
+
+def _same_labels(table: NDArray[np.int64], rng: np.random.Generator) -> float:
+    """Return the p-value of a permutation test with the total variation distance.
+
+    `table` of shape (2, labels) holds counts. Under the null hypothesis one row, given all sums, is drawn from the
+    multivariate hypergeometric distribution.
+    """
+    whole = table.sum(axis=0)
+    total = int(table.sum())
+    new = int(table[1].sum())
+    if new in {0, total}:
+        return 1.0
+    # Whole numbers, so that equal distances stay equal.
+    observed = np.abs(table[1] * total - whole * new).sum()
+    further = 0
+    step = max(1, _CHUNK // len(whole))
+    permutations = min(_PERMUTATIONS, max(_PERMUTATIONS // 10, _COUNTS // len(whole)))
+    for start in range(0, permutations, step):
+        size = min(step, permutations - start)
+        drawn = rng.multivariate_hypergeometric(whole, new, size=size, method="marginals")
+        distances = np.abs(drawn * total - whole * new).sum(axis=1)
+        further += int((distances >= observed).sum())
+    return (further + 1) / (permutations + 1)

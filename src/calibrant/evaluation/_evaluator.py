@@ -30,8 +30,7 @@ from calibrant.evaluation._data import (
     inspect,
     query_about,
 )
-from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult
-from calibrant.evaluation._tally import RunAccount
+from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult, RunAccount
 from calibrant.inference._base import run_sync
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.runs._directory import RunDirectory
@@ -195,12 +194,12 @@ class BatchEvaluator:
             rows = cast("Iterable[Example]", examples)
             return self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
         from calibrant.core._frames import frame_examples  # noqa: PLC0415 (if there is a frame)
-        from calibrant.evaluation._frames import with_frame  # noqa: PLC0415 (the same)
+        from calibrant.evaluation._label import with_frame  # noqa: PLC0415 (the same)
 
         frame = cast("Frame", examples)
         rows = frame_examples(frame, text=text or "input", label=label or "answer")
-        found = self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
-        return with_frame(found, frame)
+        result = self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
+        return with_frame(result, frame)
 
     def label(  # noqa: PLR0913 (keyword-only options)
         self,
@@ -248,8 +247,11 @@ class BatchEvaluator:
         ,,,,no text,,
         it barks,dog,0.8,,ok,fake,
         """
-        from calibrant.evaluation._frames import with_frame  # noqa: PLC0415 (evaluations do without)
-        from calibrant.evaluation._label import LabelFile, unlabelled  # noqa: PLC0415 (the same)
+        from calibrant.evaluation._label import (  # noqa: PLC0415 (evaluations do without)
+            LabelFile,
+            unlabelled,
+            with_frame,
+        )
 
         rows = unlabelled(texts, text=text)
         file = out if isinstance(out, LabelFile) else None
@@ -258,8 +260,8 @@ class BatchEvaluator:
                 Path(out), rows, file_format=file_format, decide=decide, distribution=distribution
             )
         directory = None if file is None else file.directory
-        found = self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
-        return found if rows.frame is None else with_frame(found, rows.frame, decide)
+        result = self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
+        return result if rows.frame is None else with_frame(result, rows.frame, decide)
 
     def _run(
         self,

@@ -161,9 +161,11 @@ def _baseline_figures(
 def _counted_figures(predictions: SavedRows) -> Iterator[_Measured]:
     labelled = np.array([answer is not None for answer in predictions.answers], dtype=np.bool_)
     right = int((predictions.correct == 1).sum())
-    for (_, name), rows in zip(_SHARES, (labelled, labelled & ~predictions.failed), strict=True):
-        if rows.any():
-            yield name, _share(right, int(rows.sum())), rows.sum()
+    all_rows = int(labelled.sum())
+    answered_rows = int((labelled & ~predictions.failed).sum())
+    for (_, name), rows in zip(_SHARES, (all_rows, answered_rows), strict=True):
+        if rows:
+            yield name, _share(right, rows), rows
 
 
 def _search_figures(search: _Record) -> Iterator[_Measured]:

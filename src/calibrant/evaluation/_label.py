@@ -12,25 +12,34 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, TypeAlias, cast
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers, write_atomically
-from calibrant.core._frames import ANSWER_COLUMNS, DECISIONS, Frame, is_frame, texts_of
+from calibrant.core._frames import (
+    ANSWER_COLUMNS,
+    DECISIONS,
+    Frame,
+    column_names,
+    frame_texts,
+    frame_values,
+    is_frame,
+    texts_of,
+    with_answers,
+)
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._reported import writable
 from calibrant.core._rows import MAX_ROW_BYTES, Example, Row, TextWithContext
 from calibrant.core._table_files import read_excel_cells, require_excel
 from calibrant.core._text_files import ANY_CSV, CsvFormat, CsvSpelling, csv_spelling
 from calibrant.evaluation._data import NO_TEXT, UnlabelledFile, UnlabelledTexts
-from calibrant.evaluation._excel import excel_writer
+from calibrant.evaluation._metrics import EvaluationResult, WrittenLabels, answered_lines
 from calibrant.evaluation._parquet import NUMBERS, require_parquet
-from calibrant.runs._directory import PREDICTIONS, to_keep_answers, unwritable
-from calibrant.runs._rows import record_line, row_lines
-from calibrant.runs._shards import Shards
+from calibrant.runs._directory import to_keep_answers, unwritable
+from calibrant.runs._rows import record_line
 
 _LOG = logging.getLogger("calibrant")
 
@@ -57,23 +66,36 @@ Decide: TypeAlias = Callable[[Sequence[Prediction]], Sequence[DecidedPrediction]
 """Returns the decisions on predictions of which only label, confidence, outcome and `accepted` are known."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WrittenLabels:
-    """File of labels with its numbers of rows and decisions.
+class UnlabelledFrame(UnlabelledTexts):
+    """Rows of a frame as examples without answers.
 
-    Attributes
+    Parameters
     ----------
-    path : Path
-        The file.
-    rows : int
-        Number of rows in it, which are the first ones of the input.
-    decisions : mapping of str to int
-        Rows by decision; empty if nothing was decided.
+    frame : data frame, table or dataset
+        The rows, in memory.
+    text : str
+        Column of the text. A row whose cell is empty becomes an empty text.
+
+    Raises
+    ------
+    ConfigurationError
+        It has no such column, or its rows are not in memory.
+    DataError
+        A row has something else than text.
     """
 
-    path: Path
-    rows: int
-    decisions: Mapping[str, int] = field(default_factory=dict)
+    def __init__(self, frame: Frame, *, text: str) -> None:
+        super().__init__(frame_texts(frame, text, with_blanks=True))
+        self.frame = frame
+        self.columns = dict.fromkeys(map(str, column_names(frame)))
+
+    def __iter__(self) -> Iterator[Example]:
+        return (example for _, example in super().records())  # without the other columns
+
+    def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
+        """Yield the columns of each row, and the row as an example."""
+        for values, example in zip(zip(*frame_values(self.frame), strict=True), self, strict=True):
+            yield dict(zip(self.columns, values, strict=True)), example
 
 
 def unlabelled(
@@ -112,8 +134,6 @@ def unlabelled(
     if isinstance(texts, list | tuple):
         return UnlabelledTexts(texts)
     if is_frame(texts):
-        from calibrant.evaluation._frames import UnlabelledFrame  # noqa: PLC0415 (files do without)
-
         return UnlabelledFrame(cast("Frame", texts), text=text)
     return UnlabelledTexts(texts_of(cast("Iterable[Any]", texts), with_blanks=True))
 
@@ -276,8 +296,11 @@ class LabelFile:
             arrow = require_parquet()
             for batch in arrow.parquet.ParquetFile(rows.path).iter_batches(batch_size=_BLOCK):
                 cells = batch.select(rows.read_columns).to_pylist()
-                found = [Row(values=values, path=rows.path, line=0) for values in cells]
-                yield [(row.values, rows.example(row)) for row in found], arrow.Table.from_batches([batch])
+                block_rows = [Row(values=values, path=rows.path, line=0) for values in cells]
+                yield (
+                    [(row.values, rows.example(row)) for row in block_rows],
+                    arrow.Table.from_batches([batch]),
+                )
             return
         if self._format == "xlsx" and isinstance(rows, UnlabelledFile) and rows.is_excel:
             cells = read_excel_cells(rows.path, MAX_ROW_BYTES)
@@ -339,6 +362,21 @@ def label_values(records: Sequence[Mapping[str, Any]], decide: Decide | None = N
     return rows
 
 
+def with_frame(result: EvaluationResult, frame: Frame, decide: Decide | None = None) -> EvaluationResult:
+    """Return a result with a copy of its frame, to which the answers are added as columns.
+
+    Parameters
+    ----------
+    result : EvaluationResult
+        Result of the frame's rows.
+    frame : data frame, table or dataset
+        The frame.
+    decide : callable, optional
+        Returns the decisions on predictions.
+    """
+    return replace(result, frame=with_answers(frame, label_values(result.records(), decide)))
+
+
 def answering_model(record: Mapping[str, Any]) -> str | None:
     """Return the name of the model that answered a row; in a cascade, its name there."""
     answers = [step["model"] for step in record.get("steps", ()) if step["label"] == record["label"]]
@@ -365,27 +403,15 @@ def _probabilities(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON valu
     return {part["name"]: part["probabilities"] for part in parts} if parts else record["probabilities"]
 
 
-def answered_lines(directory: Path) -> Iterator[bytes]:
-    """Yield the lines of a run's answered rows, up to the first row without an answer."""
-    path = directory / PREDICTIONS
-    if path.exists():
-        yield from (line for line in row_lines(path) if line.endswith(b"\n"))
-        return
-    # Blocks of several workers, of which one in between may be missing.
-    for number, line in enumerate(Shards(directory / "shards", 1).lines()):
-        if json.loads(line)["index"] != number:
-            return
-        yield line
-
-
 @contextmanager
 def _json_lines_writer(path: Path, names: Sequence[str]) -> Iterator[_Write]:
     with atomic_bytes_writer(path) as file:
 
         def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
             for row, more in zip(values, added, strict=True):
+                record = {**row, **dict(zip(names, more, strict=True))}
                 # Dates of a Parquet file become texts.
-                file.write(record_line({**row, **dict(zip(names, more, strict=True))}, default=str))
+                file.write(record_line(record, default=str))
 
         yield write
 
@@ -402,7 +428,8 @@ def _csv_writer(
 
         def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
             for row, more in zip(values, added, strict=True):
-                writer.writerow([*(_cell(row.get(column)) for column in columns), *map(_cell, more)])
+                given = [_cell(row.get(column)) for column in columns]
+                writer.writerow(given + list(map(_cell, more)))
 
         yield write
 
@@ -455,12 +482,11 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
     schema = texts
     if isinstance(rows, UnlabelledFile) and rows.is_parquet:
         schema = arrow.parquet.ParquetFile(rows.path).schema_arrow
-    added_columns = [
-        arrow.field(name, arrow.float64() if name.removeprefix(_PREFIX) in NUMBERS else arrow.string())
-        for name in names
-    ]
-    for column in added_columns:
-        schema = schema.append(column)
+    added_columns = []
+    for name in names:
+        kind = arrow.float64() if name.removeprefix(_PREFIX) in NUMBERS else arrow.string()
+        added_columns.append(arrow.field(name, kind))
+        schema = schema.append(added_columns[-1])
     with (
         atomic_bytes_writer(path) as file,
         arrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer,
@@ -474,8 +500,124 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
             table = table.slice(0, len(added))
             for place, column in enumerate(added_columns):
                 cells = [more[place] for more in added]
-                cells = cells if column.type == arrow.float64() else list(map(_cell, cells))
+                if column.type != arrow.float64():
+                    cells = list(map(_cell, cells))
                 table = table.append_column(column, arrow.array(cells, column.type))
             writer.write_table(table)
 
         yield write
+
+
+MAX_ROWS: Final = 1_048_576  # of a sheet, its header included
+_MAX_TEXT: Final = 32_767  # characters of a cell
+
+
+@contextmanager
+def excel_writer(
+    path: Path, columns: Sequence[str], names: Sequence[str]
+) -> Iterator[Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]]:
+    """Open a writer of an Excel file of one sheet, which takes its place at the end of the block.
+
+    Rows go to a temporary file as they come, so that memory does not grow with them.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    columns, names : sequence of str
+        Columns of the input, and the added ones.
+
+    Yields
+    ------
+    callable
+        Takes rows as mappings, their added values, and, where the input is an Excel file, their openpyxl cells,
+        which keep values and number formats.
+
+    Raises
+    ------
+    ConfigurationError
+        openpyxl is not installed.
+    DataError
+        There are more rows than a sheet holds.
+    """
+    excel = require_excel(str(path))
+    book = excel.Workbook(write_only=True)
+    sheet = _Sheet(book.create_sheet("labels"), excel)
+    with atomic_bytes_writer(path) as file:
+        sheet.append([*map(sheet.cell, columns), *map(sheet.cell, names)], path)
+
+        def write(
+            values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], cells: Sequence[Any] | None
+        ) -> None:
+            for number, (row, more) in enumerate(zip(values, added, strict=True)):
+                if cells is None:
+                    row_cells = [sheet.cell(row.get(column)) for column in columns]
+                else:
+                    row_cells = sheet.copies(cells[number], len(columns))
+                sheet.append([*row_cells, *map(sheet.cell, more)], path)
+
+        yield write
+        book.save(file)
+    if sheet.cut:
+        _LOG.warning(
+            "%s: %d texts are longer than the %s characters that an Excel cell holds: they are cut there.",
+            path,
+            sheet.cut,
+            f"{_MAX_TEXT:,}",
+        )
+
+
+class _Sheet:
+    """Sheet that takes values of any kind, and never reads a text as a formula."""
+
+    def __init__(self, sheet: Any, excel: Any) -> None:  # noqa: ANN401 (of an optional module)
+        self.cut = 0
+        self._sheet = sheet
+        self._new = excel.cell.WriteOnlyCell
+        self._forbidden = excel.cell.cell.ILLEGAL_CHARACTERS_RE
+        self._rows = 0
+
+    def append(self, cells: list[Any], path: Path) -> None:
+        """Add a row.
+
+        Raises
+        ------
+        DataError
+            The sheet is full.
+        """
+        self._rows += 1
+        if self._rows > MAX_ROWS:
+            raise DataError(
+                f"expected at most {MAX_ROWS - 1:,} rows, which an Excel sheet holds, got more: pass --format csv.",
+                path=path,
+            )
+        self._sheet.append(cells)
+
+    def cell(self, value: object) -> Any:  # noqa: ANN401 (of an optional module)
+        """Return a cell with a value; one that Excel has no type for becomes JSON text."""
+        if value is None or isinstance(value, bool | int | float):
+            return self._new(self._sheet, value=value)
+        if isinstance(value, str):
+            return self._text(value)
+        return self._text(json.dumps(value, ensure_ascii=False, default=str))
+
+    def copies(self, cells: Sequence[Any], width: int) -> list[Any]:
+        """Return copies of a row's cells, as many as there are columns."""
+        copies = [self._copy(cell) for cell in cells[:width]]
+        missing = width - len(copies)
+        return [*copies, *([None] * missing)]
+
+    def _copy(self, cell: Any) -> Any:  # noqa: ANN401 (of an optional module)
+        if cell.value is None:
+            return None
+        copy = self._new(self._sheet, value=cell.value) if cell.data_type != "s" else self._text(cell.value)
+        if cell.number_format != "General":
+            copy.number_format = cell.number_format
+        return copy
+
+    def _text(self, text: str) -> Any:  # noqa: ANN401 (of an optional module)
+        clean = self._forbidden.sub("\ufffd", text).encode("utf-8", "replace").decode()
+        self.cut += len(clean) > _MAX_TEXT
+        cell = self._new(self._sheet, value=clean[:_MAX_TEXT])
+        cell.data_type = "s"  # also of a text such as "=1+1"
+        return cell

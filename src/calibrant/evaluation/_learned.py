@@ -185,10 +185,10 @@ def _fingerprint(place: Path, saved: SavedRows) -> Fingerprint:
 def _logprobs(probabilities: object, fingerprint: Fingerprint, place: Path) -> list[float]:
     given = probabilities if isinstance(probabilities, dict) else {}
     try:
-        found = np.array([given[label] for label in fingerprint.labels], dtype=np.float64)
+        values = np.array([given[label] for label in fingerprint.labels], dtype=np.float64)
     except (KeyError, TypeError, ValueError) as error:
         raise _refusal_error(place, f"probabilities of every label, got {probabilities!r:.80}") from error
-    return list(np.log(np.maximum(found, _LEAST)))
+    return list(np.log(np.maximum(values, _LEAST)))
 
 
 def _refusal_error(place: Path, what: str) -> DataError:
@@ -240,15 +240,15 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
         lambda example: None if normalise_label(example.input) in texts else _DrawnRow(example),
         most=_LEARNED,
     )
-    found = compare_with_baselines(
+    comparison = compare_with_baselines(
         [row.example for row in judged],
         [row.label for row in judged],
         [row.example for row in learned],
         labels=labels,
         failed=int(record["outcomes"][Outcome.ERROR.value]),
     )
-    write_json(metrics, {**record, "baselines": found.to_record()})
-    return found
+    write_json(metrics, {**record, "baselines": comparison.to_record()})
+    return comparison
 
 
 def _answered_row(line: bytes) -> _DrawnRow | None:
@@ -278,4 +278,4 @@ def _drawn_rows(
         while len(kept) > most or characters > most * _CHARACTERS:
             largest, _, dropped = heapq.heappop(kept)
             bound, characters = -largest, characters - len(dropped.example.input)
-    return [row for _, _, row in sorted(kept, key=lambda one: one[1])]
+    return [row for _, _, row in sorted(kept, key=lambda entry: entry[1])]

@@ -1,8 +1,16 @@
-"""Metrics and progress of an evaluation."""
+"""Running counts, metrics and progress of an evaluation, in nine bytes of memory per row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import json
+import logging
+import math
+import re
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -12,24 +20,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._composite import CompositeLabels, MultiLabels
-from calibrant.core._errors import ConfigurationError
+from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import SCHEMA_VERSION
-from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Interval, Prediction
+from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._prediction import Interval, Outcome, Prediction
+from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
-from calibrant.metrics._classification import AnsweredLabels
+from calibrant.evaluation._data import NO_TEXT
+from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
+from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary
+from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._selective import auroc_interval
+from calibrant.runs._directory import PREDICTIONS, RunDirectory, write_json
+from calibrant.runs._rows import UNKNOWN, has_low_label_mass, row_lines, row_record
+from calibrant.runs._shards import Shards
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from calibrant.evaluation._label import WrittenLabels
-    from calibrant.metrics._cascade import CascadeMetrics
+    from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
     from calibrant.metrics._classification import LabelMetrics
-    from calibrant.metrics._composite import CompositeMetrics
+    from calibrant.metrics._composite import CompositeMetrics, CompositeTally
     from calibrant.metrics._structure import StructureMetrics
 
+
 _NEARLY_ALL: Final = 0.9
+# Columns of `EvaluationResult.to_pandas` with the type of their numbers and truth values.
+_COLUMN_TYPES: Final = {
+    "input": None,
+    "answer": None,
+    "label": None,
+    "confidence": "float64",
+    "correct": "boolean",
+    "outcome": None,
+    "reason": None,
+    "accepted": "boolean",
+    "label_mass": "float64",
+    "unresolved_mass": "float64",
+    "space": None,
+    "model": None,
+    "attempts": "int64",
+    "latency_seconds": "float64",
+    "prompt_tokens": "int64",
+    "completion_tokens": "int64",
+    "cost": "float64",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +240,25 @@ class EvaluationMetrics:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WrittenLabels:
+    """File of labels with its numbers of rows and decisions.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    rows : int
+        Number of rows in it, which are the first ones of the input.
+    decisions : mapping of str to int
+        Rows by decision; empty if nothing was decided.
+    """
+
+    path: Path
+    rows: int
+    decisions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
     """Predictions and metrics of an evaluation.
 
@@ -271,9 +326,51 @@ class EvaluationResult:
         StateError
             The run's directory was moved or removed.
         """
-        from calibrant.evaluation._frames import result_frame  # noqa: PLC0415 (evaluations do without)
+        from calibrant.core._frames import pandas_frame  # noqa: PLC0415 (evaluations do without)
 
-        return result_frame(self, distribution=distribution)
+        records = self.records()
+        columns = {name: [record.get(name) for record in records] for name in _COLUMN_TYPES}
+        if distribution:
+            distributions = [record["probabilities"] or {} for record in records]
+            labels = dict.fromkeys(label for probabilities in distributions for label in probabilities)
+            for label in labels:
+                columns[f"probability_{label}"] = [
+                    probabilities.get(label) for probabilities in distributions
+                ]
+        index = getattr(self.frame, "index", None)
+        rows = pandas_frame(columns, index=None if index is None else index[: len(records)])
+        return rows.astype({name: kind for name, kind in _COLUMN_TYPES.items() if kind is not None})
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows as records of ``predictions.jsonl``.
+
+        Raises
+        ------
+        StateError
+            The run's directory was moved or removed.
+        """
+        if self.directory is None:
+            pairs = zip(self.examples, self.predictions, strict=True)
+            return [row_record(index, *pair) for index, pair in enumerate(pairs)]
+        records = [json.loads(line) for line in answered_lines(self.directory)]
+        if self.metrics.rows and not records:
+            raise StateError(
+                f"{self.directory}: expected the run's rows, got none: restore them, or run again."
+            )
+        return records
+
+
+def answered_lines(directory: Path) -> Iterator[bytes]:
+    """Yield the lines of a run's answered rows, up to the first row without an answer."""
+    path = directory / PREDICTIONS
+    if path.exists():
+        yield from (line for line in row_lines(path) if line.endswith(b"\n"))
+        return
+    # Blocks of several workers, of which one in between may be missing.
+    for number, line in enumerate(Shards(directory / "shards", 1).lines()):
+        if json.loads(line)["index"] != number:
+            return
+        yield line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,18 +455,18 @@ EvaluationProgressListener: TypeAlias = Callable[[EvaluationProgress], None]
 """Called four times a second, and at the end; may be called from another thread."""
 
 
-def _interval(found: Interval | None, correct: int, rows: int, denominator: str) -> dict[str, Any] | None:
-    if found is None:
+def _interval(interval: Interval | None, correct: int, rows: int, denominator: str) -> dict[str, Any] | None:
+    if interval is None:
         return None
-    ends = {name: getattr(found, name) for name in ("estimate", "lower", "upper", "level")}
+    ends = {name: getattr(interval, name) for name in ("estimate", "lower", "upper", "level")}
     return {**ends, "correct": correct, "rows": rows, "denominator": denominator}
 
 
 def _figure(path: str) -> Callable[[EvaluationMetrics], float | None]:
     """Return a function that looks up a metric by dotted name, and returns None for a missing part."""
 
-    def read(found: EvaluationMetrics) -> float | None:
-        value: Any = found
+    def read(metrics: EvaluationMetrics) -> float | None:
+        value: Any = metrics
         for name in path.split("."):
             value = getattr(value, name, None)
         return value.estimate if isinstance(value, Interval) else value
@@ -377,12 +474,12 @@ def _figure(path: str) -> Callable[[EvaluationMetrics], float | None]:
     return read
 
 
-def _credit(found: EvaluationMetrics) -> float | None:
+def _credit(metrics: EvaluationMetrics) -> float | None:
     """Return the mean credit; for single labels, the accuracy."""
     for part in ("composite", "structure"):
-        if getattr(found, part) is not None:
-            return _figure(f"{part}.credit")(found)
-    return _figure("accuracy_answered")(found)
+        if getattr(metrics, part) is not None:
+            return _figure(f"{part}.credit")(metrics)
+    return _figure("accuracy_answered")(metrics)
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -393,13 +490,13 @@ GATES: Final[Mapping[str, Callable[[EvaluationMetrics], float | None]]] = Mappin
     {
         "accuracy": _figure("accuracy"),
         "accuracy_answered": _figure("accuracy_answered"),
-        "answered": lambda found: _share(found.answered, found.rows),
+        "answered": lambda metrics: _share(metrics.answered, metrics.rows),
         "credit": _credit,
         "hierarchical_f1": _figure("structure.f1"),
         "macro_f1": _figure("macro_f1"),
         "micro_f1": _figure("composite.micro_f1"),
         "jaccard": _figure("composite.jaccard"),
-        "ok": lambda found: _share(found.outcomes.get("ok", 0), found.rows),
+        "ok": lambda metrics: _share(metrics.outcomes.get("ok", 0), metrics.rows),
         "quadratic_kappa": _figure("structure.quadratic_kappa"),
         "within_one_step": _figure("structure.within_one"),
     }
@@ -439,3 +536,368 @@ def check_gates(names: Iterable[str], labels: LabelSet) -> None:
     if unfit:
         fit = ", ".join(name for name in GATES if isinstance(labels, _ONLY_OF.get(name, LabelSet)))
         raise ConfigurationError(f"Expected a metric of this task's labels, one of {fit}, got {unfit[0]!r}.")
+
+
+_KINDS: Final = 20
+_EXAMPLES: Final = 3
+_EXAMPLE_LENGTH: Final = 120
+_LOG = logging.getLogger("calibrant")
+_OTHER: Final = "other"
+_KIND_LENGTH: Final = 80
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+_STATUS: Final = re.compile(r"\b[45]\d\d\b")
+
+
+class Tally:
+    """Running counts of the rows of an evaluation.
+
+    Parameters
+    ----------
+    labels : LabelSet
+        The label set; answers are spelled as in it.
+
+    Attributes
+    ----------
+    labelled : int
+        Rows whose true label is known: the others count by their predicted label alone.
+    """
+
+    def __init__(self, labels: LabelSet) -> None:
+        self._labels = labels
+        self._place = {normalise_label(label): place for place, label in enumerate(labels.labels)}
+        self._composite: CompositeTally | None = None
+        if isinstance(labels, CompositeLabels):
+            from calibrant.metrics._composite import CompositeTally  # noqa: PLC0415 (loaded when it is used)
+
+            self._composite = CompositeTally(labels)
+        # Answers of single labels, by true label; the last column counts answers that are no label.
+        size = 0 if self._composite else len(labels.labels)
+        self._counts = np.zeros((size, size + 1), dtype=np.int64)
+        self.confidence = array("d")
+        self.right = array("b")
+        self._cascade: CascadeTally | None = None
+        self.rows = 0
+        self.labelled = 0
+        self.correct = 0
+        self.without_text = 0
+        self.given: Counter[str] = Counter()  # labels of rows whose true one is not known
+        self.outcomes: Counter[str] = Counter({outcome.value: 0 for outcome in Outcome})
+        self.errors: Counter[str] = Counter()
+        self.models: Counter[str] = Counter()
+        self.unreadable: dict[str, None] = {}  # what was written instead of a label; ordered, each text once
+        self.low_label_mass = 0
+        self.calls = 0
+        self.from_cache = 0
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        self.cost = 0.0
+        self.priced = 0
+        self.unpriced = 0
+
+    @property
+    def answered(self) -> int:
+        """Rows whose outcome is not ``error``."""
+        return self.rows - self.outcomes[Outcome.ERROR.value]
+
+    @property
+    def accuracy_answered(self) -> Interval | None:
+        """Share of right rows among the answered ones; None if no true label is known."""
+        return wilson_interval(self.correct, self.answered) if self.labelled and self.answered else None
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count a row, given its record as in ``predictions.jsonl``.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            The record is invalid.
+        """
+        outcome, answer, label, confidence = (
+            row[name] for name in ("outcome", "answer", "label", "confidence")
+        )
+        failed, right = Outcome(outcome) is Outcome.ERROR, label == answer
+        is_sure = outcome == Outcome.OK.value and confidence is not None
+        self.confidence.append(confidence if is_sure else math.nan)
+        self.right.append(UNKNOWN if failed or answer is None else right)
+        self.rows += 1
+        self.labelled += answer is not None
+        self.outcomes[outcome] += 1
+        self._count_payment(row)
+        if steps := row.get("steps"):  # of a cascade
+            from calibrant.metrics._cascade import CascadeTally  # noqa: PLC0415 (loaded when it is used)
+
+            self._cascade = self._cascade or CascadeTally()
+            self._cascade.add(
+                steps, accepted=row["accepted"], correct=None if failed or answer is None else right
+            )
+        if failed:
+            kind = error_kind(row["reason"])
+            self.errors[kind if kind in self.errors or len(self.errors) < _KINDS else _OTHER] += 1
+            return
+        if len(self.unreadable) < _EXAMPLES and (text := row.get("text")):
+            self.unreadable[escaped_line(text, limit=_EXAMPLE_LENGTH)] = None
+        if answer is None:
+            self.without_text += row["reason"] == NO_TEXT
+            self._count_label(label)
+        else:
+            self.correct += right
+            self._count_answer(row)
+        if row["reason"] != NO_TEXT:
+            self.models[row["model"] or "unknown"] += 1
+        self.low_label_mass += has_low_label_mass(row)
+
+    def _count_label(self, label: str | None) -> None:
+        """Count the predicted label, or each of several, of a row whose true label is not known."""
+        if label is not None:
+            labels = self._labels
+            self.given.update(labels.decisions(label) if isinstance(labels, CompositeLabels) else [label])
+
+    def _count_answer(self, row: Mapping[str, Any]) -> None:
+        """Count the predicted label of an answered row beside the true one."""
+        answer, label = row["answer"], row["label"]
+        if self._composite is None:
+            place = -1 if label is None else self._place.get(normalise_label(label), -1)
+            self._counts[self._place[normalise_label(answer)], place] += 1
+        else:
+            from calibrant.metrics._composite import GivenPart  # noqa: PLC0415 (loaded when it is used)
+
+            parts = [
+                GivenPart(part["name"], part["label"], part["confidence"]) for part in row.get("parts", ())
+            ]
+            self._composite.add(answer, label, parts)
+
+    def _count_payment(self, row: Mapping[str, Any]) -> None:
+        tokens = row["prompt_tokens"] + row["completion_tokens"]
+        if row["attempts"] == 0:
+            self.from_cache += row["outcome"] != Outcome.ERROR.value
+            return
+        self.calls += row["attempts"]
+        self.prompt_tokens += row["prompt_tokens"]
+        self.completion_tokens += row["completion_tokens"]
+        if row["cost"] is not None:
+            self.cost += row["cost"]
+            self.priced += 1
+        elif tokens > 0:
+            self.unpriced += 1
+
+    def _structure(self) -> StructureMetrics | None:
+        """Return the distances of answers from true labels; None where labels are flat or true ones not known."""
+        if not self.labelled or self._composite is not None or self._labels.structure == "flat":
+            return None
+        from calibrant.metrics._structure import structure_metrics  # noqa: PLC0415 (loaded when it is used)
+
+        return structure_metrics(self._labels, self._counts[:, :-1], self._counts[:, -1])
+
+    def _summary(self, composite: CompositeMetrics | None) -> ClassificationSummary | CompositeMetrics | None:
+        """Return the figures of labels: those of single answers if there are any, else those of `composite`."""
+        if not self._counts.any():
+            return composite
+        counts = self._counts[:, :-1], self._counts[:, -1]
+        return ClassificationSummary.from_counts(self._labels.labels, *counts)
+
+    def _scored(self) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        """Return the confidence and the correctness of the rows that have both."""
+        # Copies: an array that lends its memory cannot grow.
+        confidence, right = np.array(self.confidence), np.array(self.right)
+        is_scored = ~np.isnan(confidence) & (right != UNKNOWN)
+        return confidence[is_scored], right[is_scored]
+
+    def _mean_confidence(self) -> float | None:
+        """Return the mean confidence where true labels are not known; None elsewhere."""
+        confidence = np.array(self.confidence)
+        if not self.given or np.isnan(confidence).all():
+            return None
+        return float(np.nanmean(confidence))
+
+    def metrics(
+        self, *, expected: int | None, stopped: str, seconds: float, session_rows: int
+    ) -> EvaluationMetrics:
+        """Return the metrics of the rows so far; see `EvaluationMetrics` for the parameters."""
+        composite = None if self._composite is None or not self.labelled else self._composite.metrics()
+        summary = self._summary(composite)
+        confidence, right = self._scored()
+        return EvaluationMetrics(
+            rows=self.rows,
+            rows_expected=expected,
+            complete=not stopped if expected is None else self.rows >= expected,
+            stopped=stopped,
+            outcomes=dict(self.outcomes),
+            errors=dict(self.errors.most_common()),
+            answered=self.answered,
+            correct=self.correct,
+            accuracy=wilson_interval(self.correct, self.rows) if self.labelled else None,
+            accuracy_answered=self.accuracy_answered,
+            macro_f1=None if summary is None else summary.macro_f1,
+            per_label={} if summary is None else summary.per_label,
+            rows_with_confidence=int((~np.isnan(self.confidence)).sum()),
+            ece=expected_calibration_error(confidence, right) if len(right) else None,
+            brier=brier_score(confidence, right) if len(right) else None,
+            auroc=auroc_interval(confidence, right) if 0 < right.sum() < len(right) else None,
+            rows_with_low_label_mass=self.low_label_mass,
+            models=dict(self.models.most_common()),
+            calls=self.calls,
+            rows_from_cache=self.from_cache,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cost=self.cost if self.priced else None,
+            unpriced_rows=self.unpriced,
+            seconds=seconds,
+            session_rows=session_rows,
+            cascade=None if self._cascade is None else self._cascade.metrics(),
+            composite=composite,
+            structure=self._structure(),
+            rows_without_text=self.without_text,
+            labels=dict(self.given.most_common()),
+            unreadable_answers=tuple(self.unreadable),
+            mean_confidence=self._mean_confidence(),
+        )
+
+
+class RunAccount:
+    """Counts, progress and result of one run.
+
+    Parameters
+    ----------
+    labels : LabelSet
+        Labels of the classifier.
+    expected : int or None
+        Rows of the input, if their number is known.
+    on_progress : callable or None
+        Called with an `EvaluationProgress`.
+
+    Attributes
+    ----------
+    expected : int or None
+        As above.
+    tally : Tally
+        Counts of all rows that have their final prediction.
+    remaining : int or None
+        Rows without one when this session began.
+    answered : int
+        Rows that this session answered, up to the first one without an answer.
+    ahead : dict of int to (Example, Prediction)
+        Rows that were answered behind that one, by number: they are kept in the run's cache alone.
+    stopped : str
+        Reason for an early end; empty otherwise.
+    started : float
+        Begin of the session, by `time.perf_counter`.
+    """
+
+    def __init__(
+        self, labels: LabelSet, *, expected: int | None, on_progress: EvaluationProgressListener | None
+    ) -> None:
+        self.expected = expected
+        self._on_progress = on_progress
+        self.tally = Tally(labels)
+        self.remaining = expected
+        self.answered = 0
+        self.ahead: dict[int, tuple[Example, Prediction]] = {}
+        self.stopped = ""
+        self.started = time.perf_counter()
+
+    def report(self, **calls: Any) -> None:  # noqa: ANN401  (fields of different types)
+        """Report progress to the listener; `calls` holds the fields on calls and rate limits."""
+        if self._on_progress is None:
+            return
+        tally, ahead = self.tally, _AheadCounts.of(self.ahead.values())
+        answered = self.answered + ahead.rows
+        self._on_progress(
+            EvaluationProgress(
+                rows=tally.rows + ahead.rows,
+                rows_expected=self.expected,
+                session_rows=answered,
+                remaining=None if self.remaining is None else self.remaining - answered,
+                seconds=time.perf_counter() - self.started,
+                accuracy_answered=ahead.accuracy(tally),
+                errors=dict(tally.errors + ahead.errors),
+                cost=tally.cost + ahead.cost if tally.priced + ahead.priced else None,
+                **calls,
+            )
+        )
+
+    @contextmanager
+    def kept(self, finish: Callable[[], object]) -> Iterator[None]:
+        """Write the metrics of the answered rows if an exception ends the block."""
+        try:
+            yield
+        except BaseException as error:
+            self.stopped = str(error) or "interrupted"
+            try:
+                finish()
+            except Exception as other:  # noqa: BLE001 (the error under way matters more)
+                if other is not error:
+                    _LOG.warning("%s", other)
+            raise
+
+    def result(
+        self,
+        directory: RunDirectory | None,
+        about: Mapping[str, Any],
+        predictions: Sequence[Prediction] = (),
+    ) -> EvaluationResult:
+        """Return the result; write the metrics and the entries of `about` into a directory, if given."""
+        metrics = self.tally.metrics(
+            expected=self.expected,
+            stopped=self.stopped,
+            seconds=time.perf_counter() - self.started if self.answered else 0.0,
+            session_rows=self.answered,
+        )
+        if directory is not None and (self.answered or not directory.metrics.exists()):
+            write_json(directory.metrics, {**metrics.to_record(), **about})
+        path = None if directory is None else directory.path
+        ahead = _AheadCounts.of(self.ahead.values())
+        kept = metrics.answered + ahead.rows - ahead.errors.total()
+        return EvaluationResult(
+            predictions=tuple(predictions),
+            metrics=metrics,
+            directory=path,
+            kept_rows=kept,
+            confidence=np.array(self.tally.confidence),
+            correct=np.array(self.tally.right),
+        )
+
+
+@dataclass(kw_only=True)
+class _AheadCounts:
+    """Counts of rows that were answered behind one that was not, and are in no tally yet."""
+
+    rows: int = 0
+    labelled: int = 0
+    correct: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    cost: float = 0.0
+    priced: int = 0
+
+    @classmethod
+    def of(cls, answered: Iterable[tuple[Example, Prediction]]) -> _AheadCounts:
+        """Return the counts of rows with their predictions."""
+        counts = cls()
+        for example, prediction in answered:
+            counts.rows += 1
+            cost = prediction.usage.cost
+            if cost is not None and prediction.attempts:
+                counts.cost += cost
+                counts.priced += 1
+            if prediction.outcome is Outcome.ERROR:
+                counts.errors[error_kind(prediction.reason)] += 1
+            elif example.answer:
+                counts.labelled += 1
+                counts.correct += prediction.label == example.answer
+        return counts
+
+    def accuracy(self, tally: Tally) -> Interval | None:
+        """Return the share of right rows among those answered here and in a tally; None if no true label is known."""
+        if not (tally.labelled or self.labelled):
+            return None
+        answered = tally.answered + self.labelled
+        return wilson_interval(tally.correct + self.correct, answered) if answered else None
+
+
+def error_kind(reason: str) -> str:
+    """Return a failure's reason without the model's name and most numbers, to count similar failures."""
+    _, colon, rest = reason.partition(": ")
+    text = rest if colon and rest else reason
+    status = _STATUS.search(text)
+    text = _NUMBER.sub(lambda number: number[0] if status and number[0] == status[0] else "#", text)
+    flat = " ".join(text.split())
+    return flat[:_KIND_LENGTH] or "unknown"

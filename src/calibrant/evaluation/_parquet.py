@@ -18,7 +18,6 @@ _GROUP: Final = 16_384  # rows in memory, and of a row group
 # Columns of one value a row, by the type of the value.
 WHOLE = ("index", "attempts", "prompt_tokens", "completion_tokens")
 NUMBERS = ("confidence", "label_mass", "unresolved_mass", "latency_seconds", "cost")
-TEXTS = ("input", "answer", "label", "outcome", "reason", "space", "model", "source", "id")
 TRUTHS = ("correct", "accepted")
 _COLUMNS: Final = (*COLUMNS, "steps", "accepted", "parts", "source", "id")
 
@@ -77,15 +76,21 @@ def write_parquet(predictions: Path, path: Path) -> None:
 
 
 def _schema(arrow: Any) -> Any:  # noqa: ANN401 (an optional module)
-    kinds = [(WHOLE, arrow.int64()), (NUMBERS, arrow.float64()), (TEXTS, arrow.string())]
-    kinds.append((TRUTHS, arrow.bool_()))
-    types = {name: kind for names, kind in kinds for name in names}
+    types = {
+        **dict.fromkeys(WHOLE, arrow.int64()),
+        **dict.fromkeys(NUMBERS, arrow.float64()),
+        **dict.fromkeys(TRUTHS, arrow.bool_()),
+    }
     return arrow.schema([(name, types.get(name, arrow.string())) for name in _COLUMNS])
 
 
 def _groups(lines: Iterator[bytes]) -> Iterator[list[dict[str, Any]]]:
     while group := list(islice(lines, _GROUP)):
-        yield [{name: _value(value) for name, value in json.loads(line).items()} for line in group]
+        rows = []
+        for line in group:
+            record = json.loads(line)
+            rows.append({name: _value(value) for name, value in record.items()})
+        yield rows
 
 
 def _value(value: object) -> object:

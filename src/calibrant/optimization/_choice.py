@@ -1,8 +1,9 @@
-"""Choice of the best prompt of a search by validation rows: by a score or by a race.
+"""Choice of the best candidate of a search by validation rows: by a score or by a race.
 
-A race compares prompts by the log-likelihood of the true labels after the label prior of each was divided out, as other
-rows taught it. It asks all prompts about the same few rows first, then only the better half of them about more, until
-the rows that are left would hardly change who wins, or there are none left.
+A candidate is a prompt under comparison; the first one is the seed. A race compares candidates by the log-likelihood of
+the true labels after the label prior of each was divided out, as other rows taught it. It asks all candidates about the
+same few rows first, then only the better half of them about more, until the rows that are left would hardly change who
+wins, or there are none left.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ FIRST: Final = 20
 """Rows of the first stage of a race."""
 
 BETTER: Final = 0.5
-"""Standard errors by which a prompt must be better at the end of a race."""
+"""Standard errors by which a candidate must be better than the seed at the end of a race."""
 
 _GROWTH: Final = 1.5  # rows of a stage over those of the one before
 _MOST: Final = 240  # rows of the last stage: what so many cannot tell apart is alike
-_UNLIKELY: Final = 0.1  # chance of being taken at the last row, below which a prompt is out
+_UNLIKELY: Final = 0.1  # chance of being taken at the last row, below which a candidate is out
 _LIKELY: Final = 0.98  # chance of that above which it has won
 _LOST_EARLY: Final = 0.06  # standard errors that a stage before the last costs in power
 _UNEXPLAINED: Final = 0.1  # share of probability that every label gets an even part of
@@ -42,7 +43,7 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class RowScores:
-    """Accuracy and macro F1 of a prompt on rows without a transport error.
+    """Accuracy and macro F1 of a candidate on rows without a transport error.
 
     Attributes
     ----------
@@ -61,8 +62,8 @@ class RowScores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidatedPrompt(RowScores):
-    """Prompt with its figures on validation rows.
+class ValidatedCandidate(RowScores):
+    """Candidate with its figures on validation rows.
 
     Attributes
     ----------
@@ -71,14 +72,14 @@ class ValidatedPrompt(RowScores):
     score : float
         Mean score, in [0, 1]: what GEPA climbs.
     rows : int or None
-        Validation rows that it was asked about; None where every prompt was asked about all.
+        Validation rows that it was asked about; None where every candidate was asked about all.
     log_loss : float or None
-        Loss that a race compares (`PromptStanding.losses`), mean over these rows, in nats; None without a race.
+        Loss that a race compares (`CandidateStanding.losses`), mean over these rows, in nats; None without a race.
     screened_loss : float or None
-        The same on the rows that every prompt was asked about, which chooses who enters the race; None without one.
+        The same on the rows that every candidate was asked about, which chooses who is raced; None without one.
     origin : str or None
-        Which of the prompts that the task gives beside its own this is, such as ``other prompt 1``; None for the task's
-        own and for proposals.
+        Which of the prompts that the task gives beside its own this is, such as ``other prompt 1``; None for the
+        seed and for proposals.
     """
 
     candidate: Mapping[str, str]
@@ -136,7 +137,8 @@ def credits_of(answered: Sequence[tuple[Example, Prediction]], labels: LabelSet)
 
 def row_scores(answered: Sequence[tuple[Example, Prediction]], *, labels: LabelSet) -> RowScores:
     """Return accuracy and macro F1 on the rows of `answered_rows`."""
-    truth, given = [row.answer for row, _ in answered], [prediction.label for _, prediction in answered]
+    truth = [row.answer for row, _ in answered]
+    given = [prediction.label for _, prediction in answered]
     summary = answer_summary(labels, truth, given)
     credit = credits_of(answered, labels)
     return RowScores(
@@ -149,12 +151,12 @@ def row_scores(answered: Sequence[tuple[Example, Prediction]], *, labels: LabelS
 
 @dataclass(frozen=True, kw_only=True)
 class HeadChoice:
-    """Comparison of the best two prompts of a race, each with a head fitted on validation rows.
+    """Comparison of the best two candidates of a race, each with a head fitted on validation rows.
 
     Attributes
     ----------
     raced, other : int
-        Places of the race's winner and of its runner-up among the validated prompts.
+        Positions of the race's winner and of the second among the validated candidates.
     rows : int
         Validation rows that both heads learned from; each row is judged by a head that other rows taught.
     raced_log_loss, other_log_loss : float
@@ -162,7 +164,7 @@ class HeadChoice:
     raced_accuracy, other_accuracy : float
         On these rows, in [0, 1].
     chosen : int
-        Place of the prompt that is kept: the runner-up, if with the heads it beats the winner as at the end of a race.
+        Position of the candidate that is kept: the second, if with the heads it beats the winner as a race ends.
     """
 
     raced: int
@@ -177,61 +179,61 @@ class HeadChoice:
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Validated prompts and the position of the best one.
+    """Validated candidates and the position of the best one.
 
     Attributes
     ----------
-    validated : tuple of ValidatedPrompt
-        The seed prompt first.
+    validated : tuple of ValidatedCandidate
+        The seed first.
     chosen : int
-        Place of the best one.
-    runner_up : int or None
-        Place of the one that came second in a race; None without one.
+        Position of the best one.
+    second : int or None
+        Position of the one that came second in a race; None without one.
     by_head : HeadChoice or None
         Comparison of these two with their heads; None if they were not compared.
     """
 
-    validated: tuple[ValidatedPrompt, ...]
+    validated: tuple[ValidatedCandidate, ...]
     chosen: int
-    runner_up: int | None = None
+    second: int | None = None
     by_head: HeadChoice | None = None
 
     @property
-    def seed(self) -> ValidatedPrompt:
-        """The seed prompt, with its figures."""
+    def seed(self) -> ValidatedCandidate:
+        """The seed, with its figures."""
         return self.validated[0]
 
     @property
-    def best(self) -> ValidatedPrompt:
-        """The best prompt, with its figures."""
+    def best(self) -> ValidatedCandidate:
+        """The best candidate, with its figures."""
         return self.validated[self.chosen]
 
 
-def choose(validated: Sequence[ValidatedPrompt]) -> Choice:
-    """Choose the best prompt; the seed prompt unless another one is an improvement.
+def choose(validated: Sequence[ValidatedCandidate]) -> Choice:
+    """Choose the best candidate; the seed unless another one is an improvement.
 
-    An improvement is better than the seed prompt in score, in accuracy and in macro F1: a higher score alone may come
+    An improvement is better than the seed in score, in accuracy and in macro F1: a higher score alone may come
     from more confidence in the same answers, and a higher accuracy from answering the most frequent label alone. Where
     an answer can be nearly right its credit takes the place of accuracy, and macro F1, which knows right answers only,
     must not fall. Of several improvements the one with the highest score is best.
     """
     seed = validated[0]
-    better = [place for place, found in enumerate(validated) if _is_improvement(found, seed)]
-    best = max(better, key=lambda place: (validated[place].score, -place), default=0)
+    better = [position for position, candidate in enumerate(validated) if _is_improvement(candidate, seed)]
+    best = max(better, key=lambda position: (validated[position].score, -position), default=0)
     return Choice(validated=tuple(validated), chosen=best)
 
 
-def _is_improvement(found: ValidatedPrompt, seed: ValidatedPrompt) -> bool:
-    if found.accuracy is None or found.macro_f1 is None or found.score <= seed.score:
+def _is_improvement(candidate: ValidatedCandidate, seed: ValidatedCandidate) -> bool:
+    if candidate.accuracy is None or candidate.macro_f1 is None or candidate.score <= seed.score:
         return False
-    if found.credit is None:
-        return found.accuracy > (seed.accuracy or 0.0) and found.macro_f1 > (seed.macro_f1 or 0.0)
-    return found.credit > (seed.credit or 0.0) and found.macro_f1 >= (seed.macro_f1 or 0.0)
+    if candidate.credit is None:
+        return candidate.accuracy > (seed.accuracy or 0.0) and candidate.macro_f1 > (seed.macro_f1 or 0.0)
+    return candidate.credit > (seed.credit or 0.0) and candidate.macro_f1 >= (seed.macro_f1 or 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PromptStanding:
-    """Losses, accuracy and macro F1 of a prompt on some rows.
+class CandidateStanding:
+    """Losses, accuracy and macro F1 of a candidate on some rows.
 
     Attributes
     ----------
@@ -256,8 +258,8 @@ class PromptStanding:
 
 def standing(
     logprobs: ArrayLike, answers: ArrayLike, *, answered: ArrayLike, labels: LabelSet
-) -> PromptStanding:
-    """Return losses and figures of a prompt's predictions, corrected for the label prior.
+) -> CandidateStanding:
+    """Return losses and figures of a candidate's predictions, corrected for the label prior.
 
     Parameters
     ----------
@@ -270,41 +272,43 @@ def standing(
     labels : LabelSet
         The labels.
     """
-    known, truth = np.asarray(answered, dtype=np.bool_), np.asarray(answers, dtype=np.intp)
+    known = np.asarray(answered, dtype=np.bool_)
+    truth = np.asarray(answers, dtype=np.intp)
     losses = np.full(len(known), np.nan)
     if not known.any():
-        return PromptStanding(losses=losses, accuracy=0.0, macro_f1=0.0)
+        return CandidateStanding(losses=losses, accuracy=0.0, macro_f1=0.0)
     right = truth[known]
-    found = cross_fitted(np.asarray(logprobs, dtype=np.float64)[known], right, labels=labels)
-    even = np.exp(found[np.arange(len(right)), right])
-    losses[known] = -np.log((1.0 - _UNEXPLAINED) * even + _UNEXPLAINED / len(labels))
-    best = found.argmax(axis=1)
-    summary = classification_summary(
-        [labels.labels[place] for place in right], [labels.labels[place] for place in best], labels=labels
-    )
-    return PromptStanding(losses=losses, accuracy=float((best == right).mean()), macro_f1=summary.macro_f1)
+    answered_logprobs = np.asarray(logprobs, dtype=np.float64)[known]
+    corrected = cross_fitted(answered_logprobs, right, labels=labels)
+    likelihoods = np.exp(corrected[np.arange(len(right)), right])
+    losses[known] = -np.log((1.0 - _UNEXPLAINED) * likelihoods + _UNEXPLAINED / len(labels))
+    best = corrected.argmax(axis=1)
+    true_labels = [labels.labels[place] for place in right]
+    best_labels = [labels.labels[place] for place in best]
+    summary = classification_summary(true_labels, best_labels, labels=labels)
+    return CandidateStanding(losses=losses, accuracy=float((best == right).mean()), macro_f1=summary.macro_f1)
 
 
 def race(
-    n_challengers: int,
-    stand: Callable[[int, int], PromptStanding],
+    n_candidates: int,
+    stand: Callable[[int, int], CandidateStanding],
     *,
     rows: int,
-    affordable: Callable[[Sequence[int], int], bool] = lambda _entrants, _rows: True,
+    affordable: Callable[[Sequence[int], int], bool] = lambda _candidates, _rows: True,
 ) -> int:
-    """Race prompts on growing sets of rows; return the best one's position, 0 for the seed prompt.
+    """Race candidates on growing sets of rows; return the best one's position, 0 for the seed.
 
     Parameters
     ----------
-    n_challengers : int
-        Prompts beside the seed prompt; their places are 1 to `n_challengers`, the most promising first.
+    n_candidates : int
+        Candidates beside the seed; their positions are 1 to `n_candidates`, the most promising first.
     stand : callable
-        ``(place, n) -> PromptStanding`` on the first n rows; asks what was not asked.
+        ``(position, n) -> CandidateStanding`` on the first n rows; asks what was not asked.
     rows : int
         Rows there are.
     affordable : callable, optional
-        ``(places, n) -> bool``: whether all these may be asked about the first n rows. Who cannot be, from the last
-        on, is out.
+        ``(positions, n) -> bool``: whether all these may be asked about the first n rows. Candidates that cannot be,
+        from the last on, are out.
 
     References
     ----------
@@ -313,38 +317,42 @@ def race(
     .. [3] D. J. Spiegelhalter, L. S. Freedman, P. R. Blackburn (1986), Monitoring clinical trials: conditional or
        predictive power? Controlled Clinical Trials 7.
     """
-    alive, found, done = list(range(1, n_challengers + 1)), dict[int, PromptStanding](), 0
+    remaining = list(range(1, n_candidates + 1))
+    standings: dict[int, CandidateStanding] = {}
     stages = _stages(rows)
     for n in stages:
-        entrants = list(alive)
-        while entrants and not affordable([0, *entrants], n):
-            entrants.pop()
-        if not entrants:
+        paid = list(remaining)
+        while paid and not affordable([0, *paid], n):
+            paid.pop()
+        if not paid:
             break
-        alive = entrants
-        found, done = {place: stand(place, n) for place in (0, *alive)}, n
-        seed = found[0]
-        alive.sort(key=lambda place: (found[place].loss, place))
-        chances = {place: _chance(gain(seed, found[place]), n / stages[-1]) for place in alive}
-        alive = [place for place in alive[: (len(alive) + 1) // 2] if chances[place] >= _UNLIKELY]
-        if len(alive) == 1 and chances[alive[0]] > _LIKELY and not _less_accurate(found[alive[0]], seed):
-            return alive[0]
-    if not done or not alive:
+        standings = {position: stand(position, n) for position in (0, *paid)}
+        seed = standings[0]
+        ranked = sorted(paid, key=lambda position: (standings[position].loss, position))
+        chances = {position: _chance(gain(seed, standings[position]), n / stages[-1]) for position in ranked}
+        better_half = ranked[: (len(ranked) + 1) // 2]
+        remaining = [position for position in better_half if chances[position] >= _UNLIKELY]
+        if len(remaining) == 1:
+            (last,) = remaining
+            if chances[last] > _LIKELY and not _less_accurate(standings[last], seed):
+                return last
+    if not standings or not remaining:
         return 0
-    return alive[0] if beats(found[alive[0]], found[0], errors=BETTER) else 0
+    best = remaining[0]
+    return best if beats(standings[best], standings[0], errors=BETTER) else 0
 
 
-def beats(one: PromptStanding, other: PromptStanding, *, errors: float) -> bool:
-    """Return True if `one` gains more than `errors` standard errors, without loss of accuracy or F1."""
-    return gain(other, one) > errors and not _less_accurate(one, other)
+def beats(candidate: CandidateStanding, other: CandidateStanding, *, errors: float) -> bool:
+    """Return True if a candidate gains more than `errors` standard errors, without loss of accuracy or F1."""
+    return gain(other, candidate) > errors and not _less_accurate(candidate, other)
 
 
-def _less_accurate(one: PromptStanding, other: PromptStanding) -> bool:
-    return one.accuracy < other.accuracy or one.macro_f1 < other.macro_f1
+def _less_accurate(candidate: CandidateStanding, other: CandidateStanding) -> bool:
+    return candidate.accuracy < other.accuracy or candidate.macro_f1 < other.macro_f1
 
 
 def _chance(errors: float, share: float) -> float:
-    """Return the probability that a prompt beats the seed prompt at the last row (predictive power).
+    """Return the probability that a candidate beats the seed at the last row (predictive power).
 
     Parameters
     ----------
@@ -363,20 +371,23 @@ def _chance(errors: float, share: float) -> float:
     return NormalDist().cdf((errors - BETTER * math.sqrt(share)) / math.sqrt(1.0 - share))
 
 
-def race_calls(n_challengers: int, rows: int) -> int:
+def race_calls(n_candidates: int, rows: int) -> int:
     """Return the maximum number of calls of a race."""
-    calls, before, alive = 0, 0, n_challengers
+    calls = asked_rows = 0
+    remaining = n_candidates
     for n in _stages(rows):
-        calls, before, alive = calls + (alive + 1) * (n - before), n, (alive + 1) // 2
+        calls += (remaining + 1) * (n - asked_rows)
+        asked_rows = n
+        remaining = (remaining + 1) // 2
     return calls
 
 
 def detectable_gain(rows: int) -> float:
     """Return the accuracy gain, in [0, 1], that a race detects with a power of 0.8.
 
-    By the normal approximation, where two prompts differ on a quarter of the rows: the square root of 0.25 / n is the
-    standard error of the difference, 0.84 the quantile of four in five. A good prompt may be out early: what makes up
-    for it was simulated, for 20 to 240 rows.
+    By the normal approximation, where two candidates differ on a quarter of the rows: the square root of 0.25 / n is
+    the standard error of the difference, 0.84 the quantile of four in five. A good candidate may be out early: what
+    makes up for it was simulated, for 20 to 240 rows.
     """
     errors = BETTER + 0.84 + _LOST_EARLY * (len(_stages(rows)) - 1)
     return min(1.0, errors * math.sqrt(0.25 / min(rows, _MOST)))
@@ -384,20 +395,25 @@ def detectable_gain(rows: int) -> float:
 
 def _stages(rows: int) -> list[int]:
     """Return the cumulative number of rows at the end of each stage."""
-    last, found, n = min(rows, _MOST), [], float(FIRST)
+    last = min(rows, _MOST)
+    ends: list[int] = []
+    n = float(FIRST)
     while n < last:
-        found.append(round(n))
+        ends.append(round(n))
         n *= _GROWTH
-    return [*found, last] if last else []
+    return [*ends, last] if last else []
 
 
-def gain(one: PromptStanding, other: PromptStanding) -> float:
-    """Return the mean paired gain of `other` over `one`, in standard errors."""
-    each = one.losses - other.losses
-    each = each[~np.isnan(each)]
-    if len(each) < 2:
+def gain(base: CandidateStanding, other: CandidateStanding) -> float:
+    """Return the mean paired gain of `other` over `base`, in standard errors."""
+    gains = base.losses - other.losses
+    gains = gains[~np.isnan(gains)]
+    if len(gains) < 2:
         return 0.0
-    error, mean = float(each.std(ddof=1)) / math.sqrt(len(each)), float(each.mean())
+    mean = float(gains.mean())
+    error = float(gains.std(ddof=1)) / math.sqrt(len(gains))
     if abs(mean) < 1e-9:  # of rounding
         return 0.0
-    return math.copysign(math.inf, mean) if error < 1e-12 and mean else mean / max(error, 1e-12)
+    if error < 1e-12:
+        return math.copysign(math.inf, mean)
+    return mean / error

@@ -25,6 +25,7 @@ TRIES = 25
 OTHER_COMPONENTS = (USER_TEMPLATE, DEMONSTRATED)
 RETRIEVED = (4, 8)  # nearest training rows a text is shown, tried before anything else
 
+_NOTE_WORDS = 4
 _WORD = re.compile(r"[^\W\d_]{3,}")
 UNKNOWN_CONFIDENCE = 0.5
 
@@ -152,10 +153,10 @@ class ExemplarProposer:
         self._known = frozenset(self._labels)
         self._format = PromptFormat(self._labels, field=field, composite=self._composite)
         self._pool = _pool(rows, limit=max(20, int(self.token_budget * MAX_DEMONSTRATION_SHARE)))
-        self._words = {
-            name: _word_counts(text for text, own in rows if name in self._decisions(own))
-            for name in (self._labels if self._composite is None else self._composite)
-        }
+        self._words = {}
+        for name in self._labels if self._composite is None else self._composite:
+            texts = [text for text, label in rows if name in self._decisions(label)]
+            self._words[name] = _word_counts(texts)
         self._all_words = _word_counts(text for text, _ in rows)
 
     def _decisions(self, label: str) -> frozenset[str]:
@@ -169,14 +170,11 @@ class ExemplarProposer:
         predictions: Sequence[Prediction],
     ) -> None:
         """Count the predictions of one candidate, to find its confusions."""
-        pairs = [(text, self._spell(label)) for text, label in map(_pair, rows)]
-        spelt = [
-            prediction
-            if prediction.label is None
-            else replace(prediction, label=self._spell(prediction.label))
-            for prediction in predictions
-        ]
-        self._records[_answers_key(candidate)].add(pairs, spelt)
+        record = self._records[_answers_key(candidate)]
+        for row, prediction in zip(rows, predictions, strict=True):
+            text, answer = _pair(row)
+            given = None if prediction.label is None else self._spell(prediction.label)
+            record.add([(text, self._spell(answer))], [replace(prediction, label=given)])
 
     def __call__(
         self,
@@ -200,7 +198,7 @@ class ExemplarProposer:
         settings = DemonstrationSettings.from_text(given) if given.strip() else DemonstrationSettings()
         for k in RETRIEVED if DEMONSTRATED in candidate else ():
             shown = settings.model_copy(update={"k": k}).to_text()
-            if k < len(set(self._train)) and shown not in {*self._proposed, candidate[DEMONSTRATED]}:
+            if k < len(set(self._train)) and shown != given and shown not in self._proposed:
                 self._proposed.add(shown)
                 return {DEMONSTRATED: shown}
         component = _component(candidate)
@@ -259,27 +257,30 @@ class ExemplarProposer:
         demonstration = self._pick(truth, given, parts, record)
         if demonstration is None or not parts.demonstrations:
             return parts
-        same = [i for i, shown in enumerate(parts.demonstrations) if shown.label == truth]
-        over = [i for i, shown in enumerate(parts.demonstrations) if shown.label == given]
-        place = self._rng.choice(
-            same if same and (not over or self._rng.random() < 0.5) else over or same or [0]
-        )
         shown = list(parts.demonstrations)
-        shown[place] = demonstration
+        same = [position for position, old in enumerate(shown) if old.label == truth]
+        over = [position for position, old in enumerate(shown) if old.label == given]
+        replaceable = over or same or [0]
+        if same and (not over or self._rng.random() < 0.5):
+            replaceable = same
+        shown[self._rng.choice(replaceable)] = demonstration
         return replace(parts, demonstrations=tuple(shown))
 
     def _drop(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
         """Remove a random note, or a demonstration of the most overpredicted label."""
         if parts.notes and self._rng.random() < 0.5:
-            gone = self._rng.randrange(len(parts.notes))
-            return replace(parts, notes=parts.notes[:gone] + parts.notes[gone + 1 :])
-        if len(parts.demonstrations) < 2:
+            notes = list(parts.notes)
+            del notes[self._rng.randrange(len(notes))]
+            return replace(parts, notes=tuple(notes))
+        shown = list(parts.demonstrations)
+        if len(shown) < 2:
             return parts
-        order = sorted(
-            range(len(parts.demonstrations)), key=lambda i: -record.excess(parts.demonstrations[i].label)
-        )
-        gone = order[0] if record.got else self._rng.randrange(len(order))
-        return replace(parts, demonstrations=parts.demonstrations[:gone] + parts.demonstrations[gone + 1 :])
+        if record.got:
+            excess = [record.excess(demonstration.label) for demonstration in shown]
+            del shown[excess.index(max(excess))]
+        else:
+            del shown[self._rng.randrange(len(shown))]
+        return replace(parts, demonstrations=tuple(shown))
 
     def _reorder(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
         """Shuffle the demonstrations; with confusions, half of the time put missed labels last."""
@@ -296,10 +297,8 @@ class ExemplarProposer:
             words = _telling_words(self._words[truth], self._words.get(given, Counter()))
         else:
             # A label that was missed, or else one that was added: what speaks for it, against all other texts.
-            missed, added = (
-                self._decisions(a) - self._decisions(b) for a, b in ((truth, given), (given, truth))
-            )
-            name = self._rng.choice(sorted(missed or added))
+            wanted, answered = self._decisions(truth), self._decisions(given)
+            name = self._rng.choice(sorted(wanted - answered or answered - wanted))
             head = f'"{name}"'
             words = _telling_words(self._words[name], self._all_words - self._words[name])
         if not words:
@@ -311,8 +310,12 @@ class ExemplarProposer:
     def _confusion(self, record: PromptRecord) -> tuple[str, str]:
         """Draw a pair (true, predicted label) in proportion to its cost; at random without confusions."""
         # A whole answer that no training row has can be given all the same.
-        shown = slice(None) if self._composite is None else slice(1)
-        pairs = sorted(pair for pair in record.cost if self._known.issuperset(pair[shown]))
+        may_be_any = self._composite is not None
+        pairs = sorted(
+            (truth, given)
+            for truth, given in record.cost
+            if truth in self._known and (may_be_any or given in self._known)
+        )
         if pairs:
             return self._rng.choices(pairs, [record.cost[pair] for pair in pairs])[0]
         truth, given = self._rng.sample(self._labels, 2)
@@ -322,10 +325,12 @@ class ExemplarProposer:
         """Choose a new demonstration of `truth`, mostly of a text predicted as `given`; None without one."""
         shown = {demonstration.text for demonstration in parts.demonstrations}
         free = [text for text in self._pool[truth] if text not in shown]
-        missed = [text for text in free if record.got.get(text) == given]
         if not free:
             return None
-        return Demonstration(self._rng.choice(missed if missed and self._rng.random() < 0.7 else free), truth)
+        missed = [text for text in free if record.got.get(text) == given]
+        if missed and self._rng.random() < 0.7:
+            free = missed
+        return Demonstration(self._rng.choice(free), truth)
 
     def _spell(self, label: str) -> str:
         if self._composite is not None:
@@ -372,11 +377,11 @@ def _word_counts(texts: Iterable[str]) -> Counter[str]:
     return counts
 
 
-def _telling_words(own: Counter[str], other: Counter[str], *, limit: int = 4) -> list[str]:
+def _telling_words(own: Counter[str], other: Counter[str]) -> list[str]:
     """Return words more frequent in texts of one label than in others, by smoothed log odds."""
     scores = {
         word: math.log((count + 0.5) / (other[word] + 0.5)) * math.log1p(count)
         for word, count in own.items()
         if count >= 2 and count > 2 * other[word]
     }
-    return sorted(scores, key=lambda word: (-scores[word], word))[:limit]
+    return sorted(scores, key=lambda word: (-scores[word], word))[:_NOTE_WORDS]

@@ -108,10 +108,10 @@ class PromptFormat:
         sentences = {label: one_line(text) for label, text in descriptions.items()}
         if all(sentence in prompt for sentence in sentences.values()):
             return prompt
-        lines = (
-            f"{_BULLET}{label}: {sentences[label]}" if label in sentences else f"{_BULLET}{label}"
-            for label in self._labels.values()
-        )
+        lines = []
+        for label in self._labels.values():
+            sentence = f": {sentences[label]}" if label in sentences else ""
+            lines.append(f"{_BULLET}{label}{sentence}")
         parts = self.parse(prompt)
         listed = parts.instruction + _LISTED + "\n".join(lines) + self._write
         return self.render(replace(parts, instruction=listed, form=False))
@@ -126,11 +126,12 @@ class PromptFormat:
         if not all(answer in self._labels for _, answer in shown):
             rest, shown = prompt, []
         demonstrations = tuple(Demonstration(text, self._labels[answer]) for text, answer in shown)
-        before, found, tail = rest.rpartition(_NOTES)
+        before, heading, tail = rest.rpartition(_NOTES)
         lines = tail.split("\n")
         notes: tuple[str, ...] = ()
-        if found and all(line.startswith(_BULLET) for line in lines):
-            rest, notes = before, tuple(line.removeprefix(_BULLET) for line in lines)
+        if heading and all(line.startswith(_BULLET) for line in lines):
+            rest = before
+            notes = tuple(line.removeprefix(_BULLET) for line in lines)
         form = bool(self._form) and rest.endswith(self._form)
         instruction = rest.removesuffix(self._form) if form else rest
         return PromptParts(instruction=instruction, form=form, notes=notes, demonstrations=demonstrations)
@@ -138,11 +139,11 @@ class PromptFormat:
 
 def given_prompts(task: Task) -> dict[str, str]:
     """Return the task's other candidate prompts, by display name."""
-    found = {f"other prompt {number}": prompt for number, prompt in enumerate(task.other_prompts, 1)}
+    prompts = {f"other prompt {number}": prompt for number, prompt in enumerate(task.other_prompts, 1)}
     if task.label_descriptions:
         form = PromptFormat(task.labels, field=task.field)
-        found["prompt with label descriptions"] = form.described(task.prompt, task.label_descriptions)
-    return {name: prompt for name, prompt in found.items() if prompt != task.prompt}
+        prompts["prompt with label descriptions"] = form.described(task.prompt, task.label_descriptions)
+    return {name: prompt for name, prompt in prompts.items() if prompt != task.prompt}
 
 
 class ShownTexts:
@@ -178,8 +179,12 @@ class ShownTexts:
             return True
         if len(text) < _COPIED:
             return False
-        before, after = (r"(?<!\w)" if text[0].isalnum() else ""), (r"(?!\w)" if text[-1].isalnum() else "")
-        return re.search(before + re.escape(text) + after, self._rest) is not None
+        pattern = re.escape(text)
+        if text[0].isalnum():
+            pattern = r"(?<!\w)" + pattern
+        if text[-1].isalnum():
+            pattern += r"(?!\w)"
+        return re.search(pattern, self._rest) is not None
 
 
 class NewAndBetter:
@@ -189,9 +194,9 @@ class NewAndBetter:
         """Return True if the proposal is new and its score on the minibatch is higher than its parent's."""
         if proposal.candidate in state.program_candidates:
             return False
-        before, after = proposal.subsample_scores_before or [], proposal.subsample_scores_after or []
-        is_better: bool = sum(after) > sum(before)
-        return is_better
+        before = proposal.subsample_scores_before or []
+        after = proposal.subsample_scores_after or []
+        return bool(sum(after) > sum(before))
 
 
 class NoCopies(NewAndBetter):
@@ -210,11 +215,11 @@ class NoCopies(NewAndBetter):
         self._task = task
         # Shorter ones, such as the name of a label, may stand in any instruction.
         self._texts = [
-            one.input
-            for one in task.train
-            if len(one_line(one.input)) >= _COPIED and not any(one.input in shown for shown in own)
+            row.input
+            for row in task.train
+            if len(one_line(row.input)) >= _COPIED and not any(row.input in shown for shown in own)
         ]
-        self._held_out = {_plain(one.input) for one in (*task.validation, *task.test)}
+        self._held_out = {_plain(row.input) for row in (*task.validation, *task.test)}
 
     def should_accept(self, proposal: CandidateProposal, state: GEPAState) -> bool:
         """Return True if a proposal is new, scores above its parent on the minibatch, and copies no texts."""
@@ -224,7 +229,9 @@ class NoCopies(NewAndBetter):
         written = PromptFormat(task.labels, field=task.field).parse(proposal.candidate[COMPONENT])
         shown = ShownTexts("\n".join([written.instruction, *written.notes]), task)
         copies = any(text in shown for text in self._texts)
-        return not copies and self._held_out.isdisjoint(_plain(one.text) for one in written.demonstrations)
+        return not copies and self._held_out.isdisjoint(
+            _plain(demonstration.text) for demonstration in written.demonstrations
+        )
 
 
 def check_given_prompts(task: Task) -> None:

@@ -80,16 +80,18 @@ class ReflectingAdapter(ConfidenceAdapter):
     ) -> dict[str, list[dict[str, str]]]:
         """Return records of the lowest-scoring rows, and one record of all confusions."""
         answered = [
-            one for one in eval_batch.trajectories or [] if one["prediction"].outcome is not Outcome.ERROR
+            trajectory
+            for trajectory in eval_batch.trajectories or []
+            if trajectory["prediction"].outcome is not Outcome.ERROR
         ]
-        costly = sorted(answered, key=lambda one: float(one["score"]))[:_REFLECTED]
+        costly = sorted(answered, key=lambda trajectory: float(trajectory["score"]))[:_REFLECTED]
         batch = eval_batch if eval_batch.trajectories is None else replace(eval_batch, trajectories=costly)
-        found = super().make_reflective_dataset(candidate, batch, components_to_update)
-        said = self.confusions.describe(candidate)
-        if said is not None:
-            overall = {"Inputs": "all rows together", "Generated Outputs": "", "Feedback": said}
-            found = {name: [*records, dict(overall)] for name, records in found.items()}
-        return found
+        datasets = super().make_reflective_dataset(candidate, batch, components_to_update)
+        confusions = self.confusions.describe(candidate)
+        if confusions is not None:
+            overall = {"Inputs": "all rows together", "Generated Outputs": "", "Feedback": confusions}
+            datasets = {name: [*records, dict(overall)] for name, records in datasets.items()}
+        return datasets
 
 
 class Guard:

@@ -28,7 +28,7 @@ from calibrant.metrics._paired import PairedComparison, paired_comparison
 from calibrant.optimization._choice import (
     Choice,
     HeadChoice,
-    ValidatedPrompt,
+    ValidatedCandidate,
     answered_rows,
     credits_of,
     row_scores,
@@ -182,10 +182,10 @@ class OptimizationResult:
         directory they are ``predictions.jsonl``.
     thresholds : ThresholdSuggestion or None
         The confidence thresholds the search found for itself; None where it was given them.
-    validated : tuple of ValidatedPrompt
+    validated : tuple of ValidatedCandidate
         All prompts that were asked about the validation rows, the seed prompt first.
     chosen : int
-        Place of the best prompt among them; 0 is the seed prompt.
+        Position of the best prompt among them; 0 is the seed prompt.
     by_head : HeadChoice or None
         Comparison of the race's best two prompts with their heads, which may have changed its choice; None if they
         were not compared.
@@ -240,7 +240,7 @@ class OptimizationResult:
     test_rows: Mapping[str, SavedRows] = field(default_factory=dict, repr=False, compare=False)
     thresholds: ThresholdSuggestion | None = None
     credit_difference: Interval | None = None
-    validated: tuple[ValidatedPrompt, ...] = ()
+    validated: tuple[ValidatedCandidate, ...] = ()
     chosen: int = 0
     by_head: HeadChoice | None = None
     detectable_gain: float | None = None
@@ -263,17 +263,14 @@ class OptimizationResult:
         ConfigurationError
             pandas is not installed.
         """
-        figures = ("origin", "score", "rows", "accuracy", "macro_f1", "credit", "log_loss")
         tested = {score.prompt: score.accuracy for score in (self.seed_prompt, self.best_prompt)}
-        prompts = [one.candidate[COMPONENT] for one in self.validated]
-        return pandas_frame(
-            {
-                "prompt": prompts,
-                **{name: [getattr(one, name) for one in self.validated] for name in figures},
-                "chosen": [place == self.chosen for place in range(len(prompts))],
-                "test_accuracy": [getattr(tested.get(prompt), "estimate", None) for prompt in prompts],
-            }
-        )
+        prompts = [validated.candidate[COMPONENT] for validated in self.validated]
+        columns: dict[str, list[Any]] = {"prompt": prompts}
+        for name in ("origin", "score", "rows", "accuracy", "macro_f1", "credit", "log_loss"):
+            columns[name] = [getattr(validated, name) for validated in self.validated]
+        columns["chosen"] = [position == self.chosen for position in range(len(prompts))]
+        columns["test_accuracy"] = [getattr(tested.get(prompt), "estimate", None) for prompt in prompts]
+        return pandas_frame(columns)
 
 
 def _to_record(value: Any) -> Any:  # noqa: ANN401  (JSON values)
@@ -285,11 +282,11 @@ def _to_record(value: Any) -> Any:  # noqa: ANN401  (JSON values)
         return {name: _to_record(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return dict(value)
-    return [_to_record(one) for one in value] if isinstance(value, tuple) else value
+    return [_to_record(item) for item in value] if isinstance(value, tuple) else value
 
 
 def score_prompt(
-    found: ValidatedPrompt,
+    validated: ValidatedCandidate,
     examples: Sequence[Example],
     predictions: Sequence[Prediction],
     *,
@@ -302,8 +299,8 @@ def score_prompt(
     right = sum(prediction.label == example.answer for example, prediction in answered)
     confidences = [p.confidence for p in predictions if p.confidence is not None]
     return PromptScore(
-        prompt=found.candidate[COMPONENT],
-        validation_score=found.score,
+        prompt=validated.candidate[COMPONENT],
+        validation_score=validated.score,
         rows=len(predictions),
         outcomes=dict(Counter(prediction.outcome.value for prediction in predictions)),
         accuracy=wilson_interval(right, len(answered)) if answered else None,
@@ -312,8 +309,12 @@ def score_prompt(
         macro_f1=scores.macro_f1,
         answered_labels=scores.answered_labels,
         rows_with_low_label_mass=sum(prediction.has_low_label_mass for prediction in predictions),
-        unreadable_answers=_some(one.text for one in predictions if one.outcome is Outcome.UNPARSED),
-        failures=_some(one.reason for one in predictions if one.outcome is Outcome.ERROR),
+        unreadable_answers=_some(
+            prediction.text for prediction in predictions if prediction.outcome is Outcome.UNPARSED
+        ),
+        failures=_some(
+            prediction.reason for prediction in predictions if prediction.outcome is Outcome.ERROR
+        ),
     )
 
 
@@ -334,14 +335,17 @@ def compare(
     ]
     if not rows:
         return None, None
-    first, second = [a.label == truth for truth, a, _ in rows], [b.label == truth for truth, _, b in rows]
-    graded = type(labels) is not LabelSet and len(rows) > 1
-    gains = [labels.credit(b, truth) - labels.credit(a, truth) for truth, a, b in rows] if graded else []
-    return paired_comparison(first, second), paired_mean_interval(gains) if gains else None
+    first = [a.label == truth for truth, a, _ in rows]
+    second = [b.label == truth for truth, _, b in rows]
+    comparison = paired_comparison(first, second)
+    if type(labels) is LabelSet or len(rows) < 2:
+        return comparison, None
+    gains = [labels.credit(b, truth) - labels.credit(a, truth) for truth, a, b in rows]
+    return comparison, paired_mean_interval(gains)
 
 
 def final_score(
-    task: Task, head: Head, found: Choice, predictions: Mapping[str, Sequence[Prediction]]
+    task: Task, head: Head, choice: Choice, predictions: Mapping[str, Sequence[Prediction]]
 ) -> FinalScore:
     """Return the test figures of the best prompt with its head, given predictions by name."""
     final, labels = predictions["final"], task.labels
@@ -355,9 +359,9 @@ def final_score(
     )
     without_prior = None
     if "prior" in predictions:
-        without_prior = score_prompt(found.seed, task.test, predictions["prior"], labels=labels)
+        without_prior = score_prompt(choice.seed, task.test, predictions["prior"], labels=labels)
     return FinalScore(
-        score=score_prompt(found.best, task.test, final, labels=labels),
+        score=score_prompt(choice.best, task.test, final, labels=labels),
         head=head.describe(),
         against_seed=compare(task.test, predictions["seed"], final, labels=labels)[0],
         against_text=beside.against_text,

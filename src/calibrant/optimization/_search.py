@@ -19,9 +19,9 @@ from calibrant.core._rows import Example
 from calibrant.core._task import Task
 from calibrant.optimization._choice import (
     FIRST,
+    CandidateStanding,
     Choice,
-    PromptStanding,
-    ValidatedPrompt,
+    ValidatedCandidate,
     ValidationLog,
     answered_rows,
     beats,
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from gepa.core.state import GEPAState
     from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
 
-    from calibrant.adapters._types import ConfidenceDataInst
+    from calibrant.adapters._rows import ConfidenceDataInst
     from calibrant.core._predictor import Query
 
-ENTRANTS: Final = 3
-"""Prompts that enter the race beside the seed prompt, at most."""
+RACED: Final = 3
+"""Candidates that are raced beside the seed, at most."""
 
-_HOPELESS: Final = -1.0  # standard errors on the screened rows, below which a prompt does not enter
+_HOPELESS: Final = -1.0  # standard errors on the screened rows, below which a candidate is not raced
 
 _MOST_REPEATS: Final = 5
 """Proposals in a row that a search has seen before, after which no new one can be expected."""
@@ -58,7 +58,7 @@ _UNASKED: Final = Prediction(label=None, outcome=Outcome.ERROR, reason="the budg
 
 def race_reserve(task: Task, plan: SearchPlan) -> int:
     """Return the maximum number of metric calls to reserve for the race."""
-    return race_calls(ENTRANTS, len(task.validation) - plan.screened_rows)
+    return race_calls(RACED, len(task.validation) - plan.screened_rows)
 
 
 @dataclass(kw_only=True)
@@ -116,25 +116,25 @@ class Search(SearchStage):
 
     def run(self, *, for_race: int) -> Choice:
         """Run GEPA on the budget less the reserve for the race; return the choice of the best prompt."""
-        found = self._propose(self.max_metric_calls - for_race)
+        searched = self._propose(self.max_metric_calls - for_race)
         if self.plan.races:
-            choice = self._race(found)
+            choice = self._race(searched)
         else:
-            scored = zip(found.candidates, found.val_aggregate_scores, strict=True)
-            choice = choose(
-                [self._validated(*pair, self._screened, self.seen.predictions(pair[0])) for pair in scored]
-            )
-        # Prompts that the task gave have names.
-        names = {prompt: name for name, prompt in given_prompts(self.task).items()}
-        return replace(
-            choice,
-            validated=tuple(
-                replace(one, origin=names.get(one.candidate[COMPONENT]))
-                if {**one.candidate, COMPONENT: self.task.prompt} == self._seed
-                else one
-                for one in choice.validated
-            ),
-        )
+            scored = zip(searched.candidates, searched.val_aggregate_scores, strict=True)
+            validated = []
+            for candidate, score in scored:
+                predictions = self.seen.predictions(candidate)
+                validated.append(self._validated(candidate, score, self._screened, predictions))
+            choice = choose(validated)
+        return replace(choice, validated=tuple(map(self._named, choice.validated)))
+
+    def _named(self, validated: ValidatedCandidate) -> ValidatedCandidate:
+        """Return a candidate with its name, if the task gave its prompt."""
+        prompt = validated.candidate[COMPONENT]
+        if {**validated.candidate, COMPONENT: self.task.prompt} != self._seed:
+            return validated
+        names = {given: name for name, given in given_prompts(self.task).items()}
+        return replace(validated, origin=names.get(prompt))
 
     def _propose(self, max_metric_calls: int) -> GEPAResult[object, object]:
         """Run GEPA, which scores each accepted prompt on the same validation rows."""
@@ -147,7 +147,7 @@ class Search(SearchStage):
         valset = [example_row(example) for example in self._screened]
         budget = self.adapter.budget(max_metric_calls, valset=valset, minibatch_size=self.plan.minibatch_size)
         repeats = self._repeat_watch()
-        found = gepa.optimize(
+        searched = gepa.optimize(
             seed_candidate=self._seed,
             trainset=[example_row(example) for example in self.task.train],
             valset=valset,
@@ -173,7 +173,7 @@ class Search(SearchStage):
         if guard is not None and guard.error is not None:
             raise guard.error
         self.ended = repeats.sentence
-        return found
+        return searched
 
     def _repeat_watch(self) -> RepeatWatch:
         """Return the watch for proposals that repeat texts of earlier candidates."""
@@ -211,60 +211,68 @@ class Search(SearchStage):
         self._is_perfect = all(self._standing(self._seed, some).accuracy == 1.0 for some in rows)
         return self._is_perfect
 
-    def _race(self, found: GEPAResult[object, object]) -> Choice:
-        """Run a race of the best screened prompts on unused validation rows."""
-        candidates, screened, fresh = found.candidates, self._screened, self._fresh
+    def _race(self, searched: GEPAResult[object, object]) -> Choice:
+        """Run a race of the best screened candidates on unused validation rows."""
+        candidates, screened, fresh = searched.candidates, self._screened, self._fresh
         first = [self._standing(candidate, screened) for candidate in candidates]
-        others = sorted(range(1, len(candidates)), key=lambda place: (first[place].loss, place))
-        runners = [0, *[place for place in others if gain(first[0], first[place]) >= _HOPELESS][:ENTRANTS]]
-        asked = {place: list(screened) for place in range(len(candidates))}
+        raced = [0, *_promising(first)[:RACED]]
+        asked = [list(screened) for _ in candidates]
         if self._is_perfect:
             asked[0] = [*screened, *fresh[:FIRST]]
 
-        def stand(place: int, n: int) -> PromptStanding:
-            asked[runners[place]] = [*screened, *fresh[:n]]
-            return self._standing(candidates[runners[place]], fresh[:n])
+        def stand(position: int, n: int) -> CandidateStanding:
+            number = raced[position]
+            asked[number] = [*screened, *fresh[:n]]
+            return self._standing(candidates[number], fresh[:n])
 
-        def affordable(places: Sequence[int], n: int) -> bool:
-            wanted = [
-                query for place in places for query in queries_of(candidates[runners[place]], fresh[:n])
-            ]
+        def affordable(positions: Sequence[int], n: int) -> bool:
+            wanted: list[Query] = []
+            for position in positions:
+                wanted += queries_of(candidates[raced[position]], fresh[:n])
             return all(self._affordable(wanted))
 
         if fresh:
-            chosen = runners[race(len(runners) - 1, stand, rows=len(fresh), affordable=affordable)]
-            runner_up = self._runner_up(candidates, asked, chosen)
+            chosen = raced[race(len(raced) - 1, stand, rows=len(fresh), affordable=affordable)]
+            second = self._second(candidates, asked, chosen)
         else:
-            chosen, runner_up = _best_screened(first, runners), None
-        # Whose predictions may be given out without their label prior.
-        for place in sorted({0, chosen, chosen if runner_up is None else runner_up}):
-            queries = queries_of(candidates[place], asked[place])
+            chosen = _best_screened(first, raced)
+            second = None
+        # Candidates whose predictions may be given out without their label prior.
+        kept = {0, chosen} if second is None else {0, chosen, second}
+        for number in sorted(kept):
+            queries = queries_of(candidates[number], asked[number])
             self.adapter.learn_prior(queries, self._ask(queries))
         validated = [
-            replace(
-                self._validated(
-                    candidate,
-                    found.val_aggregate_scores[place],
-                    asked[place],
-                    self._corrected(queries_of(candidate, asked[place])),
-                ),
-                rows=len(asked[place]),
-                log_loss=self._standing(candidate, asked[place]).loss,
-                screened_loss=first[place].loss,
+            self._raced(candidate, score, rows, standing)
+            for candidate, score, rows, standing in zip(
+                candidates, searched.val_aggregate_scores, asked, first, strict=True
             )
-            for place, candidate in enumerate(candidates)
         ]
-        return Choice(validated=tuple(validated), chosen=chosen, runner_up=runner_up)
+        return Choice(validated=tuple(validated), chosen=chosen, second=second)
 
-    def _runner_up(
-        self, candidates: Sequence[Mapping[str, str]], asked: Mapping[int, Sequence[Example]], chosen: int
-    ) -> int | None:
-        """Return the position of the runner-up: asked about most rows, then lowest loss; None without one."""
-        return min(
-            (place for place in asked if place != chosen),
-            key=lambda place: (-len(asked[place]), self._standing(candidates[place], asked[place]).loss),
-            default=None,
+    def _raced(
+        self, candidate: Mapping[str, str], score: float, rows: Sequence[Example], screened: CandidateStanding
+    ) -> ValidatedCandidate:
+        """Return the figures of a candidate on the rows that a race asked it about."""
+        predictions = self._corrected(queries_of(candidate, rows))
+        return replace(
+            self._validated(candidate, score, rows, predictions),
+            rows=len(rows),
+            log_loss=self._standing(candidate, rows).loss,
+            screened_loss=screened.loss,
         )
+
+    def _second(
+        self, candidates: Sequence[Mapping[str, str]], asked: Sequence[Sequence[Example]], chosen: int
+    ) -> int | None:
+        """Return the position of the second: asked about most rows, then lowest loss; None without one."""
+
+        def merit(position: int) -> tuple[int, float]:
+            rows = asked[position]
+            return -len(rows), self._standing(candidates[position], rows).loss
+
+        others = (position for position in range(len(asked)) if position != chosen)
+        return min(others, key=merit, default=None)
 
     def _validated(
         self,
@@ -272,10 +280,10 @@ class Search(SearchStage):
         score: float,
         rows: Sequence[Example],
         predictions: Sequence[Prediction],
-    ) -> ValidatedPrompt:
+    ) -> ValidatedCandidate:
         """Return the figures of a candidate on its validation rows."""
         scores = row_scores(answered_rows(rows, predictions), labels=self.task.labels)
-        return ValidatedPrompt(
+        return ValidatedCandidate(
             candidate=dict(candidate),
             score=score,
             accuracy=scores.accuracy,
@@ -288,7 +296,7 @@ class Search(SearchStage):
         """Return the predictions without their label prior."""
         return [self.adapter.corrected(*pair) for pair in zip(queries, self._ask(queries), strict=True)]
 
-    def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> PromptStanding:
+    def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> CandidateStanding:
         labels, predictions = self.task.labels, self._ask(queries_of(candidate, rows))
         return standing(
             np.array([_logprobs(prediction, labels) for prediction in predictions]),
@@ -325,7 +333,7 @@ class RepeatWatch:
     """
 
     def __init__(self, candidates: Sequence[Mapping[str, str]], *, writer: str, most: int | None) -> None:
-        self._known = {(name, text.strip()) for one in candidates for name, text in one.items()}
+        self._known = {(name, text.strip()) for candidate in candidates for name, text in candidate.items()}
         self._writer = writer
         self._most = most
         self._repeats = 0
@@ -396,26 +404,31 @@ def _texts_in_turn() -> ReflectionComponentSelector:
     return select
 
 
-def _best_screened(found: Sequence[PromptStanding], runners: Sequence[int]) -> int:
-    """Return the position of the best prompt by screening rows alone; 0, the seed, if none beats it.
+def _promising(standings: Sequence[CandidateStanding]) -> list[int]:
+    """Return the positions of candidates beside the seed that may be raced, the lowest loss first."""
+    others = sorted(range(1, len(standings)), key=lambda position: (standings[position].loss, position))
+    return [position for position in others if gain(standings[0], standings[position]) >= _HOPELESS]
+
+
+def _best_screened(standings: Sequence[CandidateStanding], raced: Sequence[int]) -> int:
+    """Return the position of the best candidate by screening rows alone; 0, the seed, if none beats it.
 
     The best of k on the rows that chose it is the luckiest, too: by so many standard errors, in the mean, at most.
     """
-    place = runners[min(1, len(runners) - 1)]
-    best, seed = found[place], found[0]
+    position = raced[min(1, len(raced) - 1)]
+    best, seed = standings[position], standings[0]
     is_better = best.accuracy > seed.accuracy and best.macro_f1 > seed.macro_f1
-    errors = math.sqrt(2.0 * math.log(len(found)))
-    return place if is_better and beats(best, seed, errors=errors) else 0
+    errors = math.sqrt(2.0 * math.log(len(standings)))
+    return position if is_better and beats(best, seed, errors=errors) else 0
 
 
 def _logprobs(prediction: Prediction, labels: LabelSet) -> NDArray[np.float64]:
     """Return log-probabilities of all labels, made from the predicted label without a distribution."""
     if prediction.distribution is not None:
         return np.asarray(prediction.distribution.logprobs, dtype=np.float64)
-    found = np.full(len(labels), 1.0)
+    weights = np.ones(len(labels))
     if prediction.label is not None:
-        found[labels.labels.index(prediction.label)] = 9.0 * len(
-            labels
-        )  # how sure, the race finds out itself
-    logprobs: NDArray[np.float64] = np.log(found / found.sum())
+        # How sure it is, the race finds out itself.
+        weights[labels.labels.index(prediction.label)] = 9.0 * len(labels)
+    logprobs: NDArray[np.float64] = np.log(weights / weights.sum())
     return logprobs

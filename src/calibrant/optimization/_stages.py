@@ -36,10 +36,10 @@ from calibrant.metrics._paired import PairedComparison
 from calibrant.optimization._choice import (
     BETTER,
     FIRST,
+    CandidateStanding,
     Choice,
     HeadChoice,
-    PromptStanding,
-    ValidatedPrompt,
+    ValidatedCandidate,
     beats,
 )
 from calibrant.optimization._plan import SCREENED, SearchStage, queries_of
@@ -73,90 +73,103 @@ class HeadStage(SearchStage):
     embedding: EmbeddingModel | None
     max_metric_calls: int
 
-    def run(self, found: Choice) -> tuple[Choice, Head | None]:
-        """Return the final choice of prompt and the head learned under it, if any.
+    def run(self, choice: Choice) -> tuple[Choice, Head | None]:
+        """Return the final choice of candidate and the head learned under it, if any.
 
         Validation rows come first, then training rows, as far as the budget goes.
         """
         if self.task.head.fit != "auto" or not isinstance(self.adapter.predictor, Classifier):
-            return found, None
+            return choice, None
         # Where nothing is wrong there is nothing to learn that would be worth a call.
-        worth = not self._is_perfect(found.best)
-        found = self._compared(found) if worth else found
-        candidate = found.best.candidate
+        worth = not self._is_perfect(choice.best)
+        choice = self._compared(choice) if worth else choice
+        candidate = choice.best.candidate
         rows = labelled_rows(self.task, candidate[COMPONENT])
         asked = self.adapter.affordable(queries_of(candidate, rows), self._calls_left() if worth else 0)
         rows = [row for row, can_be_asked in zip(rows, asked, strict=True) if can_be_asked]
         predictions = self.adapter.ask(queries_of(candidate, rows))
         if not any(prediction.distribution is not None for prediction in predictions):
-            return found, None
-        return found, self._fit(rows, predictions)
+            return choice, None
+        return choice, self._fit(rows, predictions)
 
-    def _is_perfect(self, best: ValidatedPrompt) -> bool:
+    def _is_perfect(self, best: ValidatedCandidate) -> bool:
         enough = min(len(self.task.validation), _FEWEST)
         if best.rows is None:
             return best.score >= PERFECT
         return best.accuracy == 1.0 and best.rows >= enough
 
-    def _compared(self, found: Choice) -> Choice:
-        """Choose again between the best two prompts of the race, each with its own head.
+    def _compared(self, choice: Choice) -> Choice:
+        """Choose again between the best two candidates of the race, each with its own head.
 
-        A race compares prompts without their heads, which may make more of the one that came second. They are compared
-        on validation rows, which the race has asked about for the most part: training rows are asked under one alone.
+        A race compares candidates without their heads, which may make more of the one that came second. They are
+        compared on validation rows, which the race has asked about for the most part: training rows are asked under
+        one alone.
         """
-        if found.runner_up is None or not self.max_metric_calls:
-            return found
-        pair = [found.validated[place].candidate for place in (found.chosen, found.runner_up)]
+        if choice.second is None or not self.max_metric_calls:
+            return choice
+        pair = [choice.best.candidate, choice.validated[choice.second].candidate]
+        kept: list[Example] = []
+        of_raced: list[Prediction] = []
+        of_other: list[Prediction] = []
         rows = self._asked_under_both(pair)
-        predictions = [self.adapter.ask(queries_of(candidate, rows)) for candidate in pair]
-        known = [
-            place
-            for place, both in enumerate(zip(*predictions, strict=True))
-            if all(one.distribution is not None for one in both)
-        ]
-        if len(known) < _FEWEST:
-            return found
-        kept = [rows[place] for place in known]
-        raced, other = (_standing(self._fit(kept, [made[place] for place in known])) for made in predictions)
-        choice = HeadChoice(
-            raced=found.chosen,
-            other=found.runner_up,
+        answers = [self.adapter.ask(queries_of(candidate, rows)) for candidate in pair]
+        for row, first, second in zip(rows, *answers, strict=True):
+            if first.distribution is not None and second.distribution is not None:
+                kept.append(row)
+                of_raced.append(first)
+                of_other.append(second)
+        if len(kept) < _FEWEST:
+            return choice
+        raced = _standing(self._fit(kept, of_raced))
+        other = _standing(self._fit(kept, of_other))
+        by_head = HeadChoice(
+            raced=choice.chosen,
+            other=choice.second,
             rows=len(kept),
             raced_log_loss=raced.loss,
             other_log_loss=other.loss,
             raced_accuracy=raced.accuracy,
             other_accuracy=other.accuracy,
-            chosen=found.runner_up if beats(other, raced, errors=BETTER) else found.chosen,
+            chosen=choice.second if beats(other, raced, errors=BETTER) else choice.chosen,
         )
-        return replace(found, chosen=choice.chosen, by_head=choice)
+        return replace(choice, chosen=by_head.chosen, by_head=by_head)
 
     def _asked_under_both(self, pair: Sequence[Mapping[str, str]]) -> list[Example]:
-        """Return the validation rows that the budget allows under both prompts; [] if they are too few.
+        """Return the validation rows that the budget allows under both candidates; [] if they are too few.
 
         Whichever of them is kept, all rows that teach its head are paid first.
         """
         held_out = {row.input for row in self.task.validation}
         every = [labelled_rows(self.task, candidate[COMPONENT]) for candidate in pair]
-        found = [row for row in every[0] if row.input in held_out]  # the first rows of both
+        shared = [row for row in every[0] if row.input in held_out]  # the first rows of both
         for kept, other in ((0, 1), (1, 0)):
-            own, n = queries_of(pair[kept], every[kept]), len(found)
-            paid = self.adapter.affordable([*own, *queries_of(pair[other], found)], self._calls_left())
-            found = [row for row, *both in zip(found, paid[:n], paid[len(own) :], strict=True) if all(both)]
-        return found if len(found) >= _FEWEST else []
+            own = queries_of(pair[kept], every[kept])
+            others = queries_of(pair[other], shared)
+            paid = self.adapter.affordable(own + others, self._calls_left())
+            paid_own, paid_others = paid[: len(shared)], paid[len(own) :]
+            shared = [
+                row
+                for row, is_paid, is_other_paid in zip(shared, paid_own, paid_others, strict=True)
+                if is_paid and is_other_paid
+            ]
+        return shared if len(shared) >= _FEWEST else []
 
     def _calls_left(self) -> int:
         return self.max_metric_calls - self.adapter.metric_calls
 
     def _fit(self, rows: Sequence[Example], predictions: Sequence[Prediction]) -> Head:
-        answers, texts = [row.answer for row in rows], [row.input for row in rows]
+        answers = [row.answer for row in rows]
+        texts = [row.input for row in rows]
         return head_of(predictions, answers, texts, labels=self.task.labels, embedding=self.embedding)
 
 
-def _standing(head: Head) -> PromptStanding:
+def _standing(head: Head) -> CandidateStanding:
     """Return cross-validated losses and figures of a head on its training rows."""
     assert head.held_out_losses is not None  # noqa: S101 (only of fewer rows than are ever compared)
-    figures = next(one for one in head.figures if one.name == head.rung)
-    return PromptStanding(losses=head.held_out_losses, accuracy=figures.accuracy, macro_f1=figures.macro_f1)
+    figures = next(rung for rung in head.figures if rung.name == head.rung)
+    return CandidateStanding(
+        losses=head.held_out_losses, accuracy=figures.accuracy, macro_f1=figures.macro_f1
+    )
 
 
 def labelled_rows(task: Task, prompt: str) -> list[Example]:
@@ -166,12 +179,14 @@ def labelled_rows(task: Task, prompt: str) -> list[Example]:
     """
     if isinstance(task.labels, CompositeLabels):
         return []
-    shown, tested = ShownTexts(prompt, task), {normalise_label(one.input) for one in task.test}
-    validation = [one for one in task.validation if normalise_label(one.input) not in tested]
-    held_out = tested | {normalise_label(one.input) for one in validation}
-    return validation + [
-        one for one in task.train if one.input not in shown and normalise_label(one.input) not in held_out
-    ]
+    shown = ShownTexts(prompt, task)
+    tested = {normalise_label(row.input) for row in task.test}
+    validation = [row for row in task.validation if normalise_label(row.input) not in tested]
+    held_out = tested | {normalise_label(row.input) for row in validation}
+    for row in task.train:
+        if row.input not in shown and normalise_label(row.input) not in held_out:
+            validation.append(row)  # noqa: PERF401  (two conditions)
+    return validation
 
 
 @dataclass(kw_only=True)
@@ -182,8 +197,8 @@ class TestStage(SearchStage):
     ----------
     directory : Path or None
         The run directory.
-    found : Choice
-        The choice of the best prompt.
+    choice : Choice
+        The choice of the best candidate.
     head : Head or None
         The head learned under it.
     ended : str
@@ -191,7 +206,7 @@ class TestStage(SearchStage):
     """
 
     directory: Path | None
-    found: Choice
+    choice: Choice
     head: Head | None
     ended: str
 
@@ -212,7 +227,7 @@ class TestStage(SearchStage):
 
     def _best(self) -> Predictor:
         """Return the predictor under the best prompt, with its demonstrations."""
-        best = self.found.best.candidate
+        best = self.choice.best.candidate
         predictor = self.adapter.predictor.with_prompt(best[COMPONENT], user_template=best.get(USER_TEMPLATE))
         retrieval = predictor.demonstrations if isinstance(predictor, Classifier) else None
         shown = best.get(DEMONSTRATED, "")
@@ -223,19 +238,16 @@ class TestStage(SearchStage):
 
     def _test(self) -> dict[str, list[Prediction]]:
         """Return test predictions by name: ``seed``, ``best`` and, if used, ``prior`` and ``final``."""
-        seed, best = self.found.seed.candidate, self.found.best.candidate
+        seed, best = self.choice.seed.candidate, self.choice.best.candidate
         self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
         asked = {"seed": self._predict(seed)}
         asked["best"] = asked["seed"] if seed == best else self._predict(best)
         predictions = {
-            name: self._corrected(candidate, asked[name])
-            for name, candidate in (("seed", seed), ("best", best))
+            "seed": self._corrected(seed, asked["seed"]),
+            "best": self._corrected(best, asked["best"]),
         }
         if self.plan.races:
-            queries = queries_of(seed, self.task.test)
-            predictions["prior"] = [
-                self.adapter.corrected(*pair) for pair in zip(queries, asked["seed"], strict=True)
-            ]
+            predictions["prior"] = self._without_prior(seed, asked["seed"])
         if self.head is not None:
             predictions["final"] = [
                 apply_head(self.head, prediction, example.input)
@@ -261,10 +273,16 @@ class TestStage(SearchStage):
 
     def _corrected(self, candidate: Mapping[str, str], predictions: Sequence[Prediction]) -> list[Prediction]:
         """Return the test predictions, corrected for the label prior if the plan says so."""
-        pairs = list(zip(queries_of(candidate, self.task.test), predictions, strict=True))
         if self.plan.prior_correction is not None:
-            predictions = [self.adapter.corrected(query, prediction) for query, prediction in pairs]
+            predictions = self._without_prior(candidate, predictions)
         return [replace(prediction, features=None) for prediction in predictions]
+
+    def _without_prior(
+        self, candidate: Mapping[str, str], predictions: Sequence[Prediction]
+    ) -> list[Prediction]:
+        """Return the test predictions without the label prior of a candidate."""
+        queries = queries_of(candidate, self.task.test)
+        return list(map(self.adapter.corrected, queries, predictions))
 
     def _write(self, directory: Path, result: OptimizationResult, best: Predictor) -> None:
         """Write the result, the predictions and the best prompt's files to a directory, atomically."""
@@ -298,7 +316,7 @@ class TestStage(SearchStage):
         """Return the label prior under the best prompt, which is the same for every row."""
         if self.plan.prior_correction is None:
             return None
-        query = queries_of(self.found.best.candidate, self.task.test[:1])[0]
+        query = queries_of(self.choice.best.candidate, self.task.test[:1])[0]
         return self.adapter.label_prior(query)
 
     def _tuned(self, asked: Task, result: OptimizationResult, saved: SavedRows, best: Predictor) -> Tuned:
@@ -328,7 +346,7 @@ class TestStage(SearchStage):
 
     def _tuned_task(self, asked: Task, best: Predictor) -> Task:
         """Return the task under the best prompt, whose training rows are its demonstrations."""
-        candidate = self.found.best.candidate
+        candidate = self.choice.best.candidate
         shown = best.demonstrations if isinstance(best, Classifier) else None
         settings = None if shown is None else shown.settings
         return Task(
@@ -353,21 +371,21 @@ class TestStage(SearchStage):
         if directory is not None and (directory / CALIBRATION).exists():
             return _own_calibration(directory, saved.fingerprint)
         try:
-            found = calibrate_search(saved)
+            calibration = calibrate_search(saved)
         except DataError:  # too few rows teach nothing
             return None, None
         if directory is not None:
-            found.write(directory)
-        return found.to_record(), found.selection.calibrator
+            calibration.write(directory)
+        return calibration.to_record(), calibration.selection.calibrator
 
     def _result(
         self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
     ) -> OptimizationResult:
         """Return the result of the search, given the test predictions."""
-        found, rows, labels = self.found, self.task.test, self.task.labels
+        choice, rows, labels = self.choice, self.task.test, self.task.labels
         made_seed, made_best = predictions["seed"], predictions["best"]
         comparison, credit = compare(rows, made_seed, made_best, labels=labels)
-        final = None if self.head is None else final_score(self.task, self.head, found, predictions)
+        final = None if self.head is None else final_score(self.task, self.head, choice, predictions)
         reflection, now = self.reflection, self.tracker.now
         costs = [now.cost, None if reflection is None else reflection.total_cost]
         known = [cost for cost in costs if cost is not None]
@@ -379,9 +397,9 @@ class TestStage(SearchStage):
             model=self.adapter.predictor.name,
             seed=self.plan.seed,
             proposer=self.plan.name,
-            seed_prompt=score_prompt(found.seed, rows, made_seed, labels=labels),
-            best_prompt=score_prompt(found.best, rows, made_best, labels=labels),
-            best_candidate=found.best.candidate,
+            seed_prompt=score_prompt(choice.seed, rows, made_seed, labels=labels),
+            best_prompt=score_prompt(choice.best, rows, made_best, labels=labels),
+            best_candidate=choice.best.candidate,
             improved=_is_better(final, comparison, credit),
             comparison=comparison,
             metric_calls=self.adapter.metric_calls,
@@ -397,9 +415,9 @@ class TestStage(SearchStage):
             seconds=seconds,
             thresholds=self.adapter.suggested_thresholds,
             credit_difference=credit,
-            validated=found.validated,
-            chosen=found.chosen,
-            by_head=found.by_head,
+            validated=choice.validated,
+            chosen=choice.chosen,
+            by_head=choice.by_head,
             detectable_gain=self.plan.detectable_gain,
             final=final,
             test_rows=self._test_rows(predictions),

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.cascade import POMDPMetaVerifier, SelfConsistencyMetaVerifier, ThresholdMetaVerifier, ibc_lift
-from calibrant.cascade.automix._meta import MetaVerifier
-from calibrant.cascade.automix._pomdp import held_out_value
+from calibrant.cascade.automix._meta import MetaVerifier, held_out_value
 from calibrant.core import ConfigurationError, NotFittedError
 
 Array = NDArray[np.float64]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.cascade.methods._filters import argument_spans, kept_tokens
+from calibrant.cascade.methods._reported import argument_spans, kept_tokens
 from calibrant.core import LogprobsUnavailableError, Token
 
 FILTERS = ("all", "stop", "label", "tool_call_args")

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.cascade import Verifier
-from calibrant.cascade.methods._prompts import VERIFIER_PROMPT
-from calibrant.cascade.methods._verification import Verification, _beginning
+from calibrant.cascade.methods._verification import VERIFIER_PROMPT, Verification, _beginning
 from calibrant.core import CompletionRequest, ConfigurationError, ContextLengthError, DataError, ProviderError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference import RetryPolicy

@@ -13,9 +13,8 @@ import pytest
 
 from calibrant.cascade import RecordedRun, certify_cascade, plan_cascade
 from calibrant.cascade.planning._guarantee import loss_p_value
-from calibrant.cascade.planning._plan import CascadePlan
+from calibrant.cascade.planning._plan import CascadePlan, Prices, Signals, candidate_policies
 from calibrant.cascade.planning._planner import replay
-from calibrant.cascade.planning._priced import Prices, Signals, candidate_policies
 from calibrant.cascade.planning._rules import tie_ranks
 from calibrant.core import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._fingerprint import Fingerprint

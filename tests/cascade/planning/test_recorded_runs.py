@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from calibrant.cascade import RecordedRun
-from calibrant.cascade.planning._priced import Prices
+from calibrant.cascade.planning._plan import Prices
 from calibrant.cascade.planning._recorded import pair_runs, recorded_run
 from calibrant.core import ConfigurationError, DataError
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import Cascade
-from calibrant.cascade._limits import CascadeBudget, RowLimits
+from calibrant.cascade._walk import CascadeBudget, RowLimits
 from calibrant.core import (
     ConfigurationError,
     Example,

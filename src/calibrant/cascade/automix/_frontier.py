@@ -1,16 +1,152 @@
-"""Exact cost-performance frontiers of a small and a large model, and benefit per cost."""
+"""Checked rows of a small and a large model, their exact cost-performance frontiers, and benefit per cost."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.cascade.automix._rows import Array, PairedRows, bin_numbers
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import check_count, check_number, check_values
+from calibrant.metrics._validation import check_count, check_number, check_same_length, check_values
+
+Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+# Means and calibrated values may leave [0, 1] by this much; they are clipped.
+_SLACK: Final = 1e-6
+
+
+def check_scores(name: str, values: ArrayLike) -> Array:
+    """Return `values` clipped to [0, 1], shape (n,), n >= 1; up to 1e-6 outside counts as rounding.
+
+    Raises
+    ------
+    ConfigurationError
+        As `calibrant.metrics.check_values`, or out of range.
+    """
+    array = check_values(name, values)
+    legal = (array >= -_SLACK) & (array <= 1.0 + _SLACK)
+    if not legal.all():
+        row = int(np.argmin(legal))
+        raise ConfigurationError(
+            f"Expected {name} in [0, 1], got {array[row]} in row {row}: divide percentages by 100, and bring other "
+            "units to [0, 1] first."
+        )
+    return np.clip(array, 0.0, 1.0)
+
+
+def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> NDArray[np.intp]:
+    """Return the nearest of the k + 1 values 0, 1/k, ..., 1 for each score, as 0 to k, shape (n,).
+
+    A score half-way between two values counts as the upper one.
+
+    Raises
+    ------
+    ConfigurationError
+        Scores outside [0, 1], NaN, or not of shape (n,).
+    """
+    # Rounding is needed even for exact shares: 0.29 * 100 is 28.999999999999996.
+    return np.floor(check_scores(name, scores) * k + 0.5).astype(np.intp)
+
+
+def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -> Array:
+    """Return the costs of `n` rows, shape (n,), given one number for all rows or one per row.
+
+    Parameters
+    ----------
+    name : str
+        The argument as the caller knows it, for the message.
+    cost : float or array-like of shape (n,)
+        At least 0, in any unit, the same for all costs.
+    n : int
+        Number of rows.
+    positive : bool, default False
+        Whether the rows must cost something on average.
+
+    Raises
+    ------
+    ConfigurationError
+        Another length, negative, NaN, infinite, or nothing but zeros with `positive`.
+    """
+    costs = np.asarray(cost)
+    array = check_values(name, costs.reshape(1) if costs.ndim == 0 else costs)
+    if costs.ndim and len(array) != n:
+        raise ConfigurationError(
+            f"Expected {name} to be one number or one for each of the {n} rows, got {len(array)} numbers."
+        )
+    if (array < 0.0).any():
+        raise ConfigurationError(f"Expected {name} to be at least 0, got {array.min()}.")
+    if positive and not array.any():
+        raise ConfigurationError(
+            f"Expected {name} above 0, got nothing but 0: a model that costs nothing needs no routing. Give its "
+            "price, its time per row, or 1 for equal costs."
+        )
+    # A view: one price for a million rows takes no memory.
+    return np.broadcast_to(array, (n,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedRows:
+    """Checked scores and costs of rows that both models answered.
+
+    Attributes
+    ----------
+    signal : ndarray of shape (n,)
+        Confidence in the small model's answers.
+    small, large : ndarray of shape (n,)
+        Scores of either model, in [0, 1].
+    small_cost, large_cost, verifier_cost : ndarray of shape (N,)
+        At least 0, of the N rows that these were taken from.
+    """
+
+    signal: Array
+    small: Array
+    large: Array
+    small_cost: Array
+    large_cost: Array
+    verifier_cost: Array
+
+    @classmethod
+    def of(
+        cls,
+        signal: Array,
+        small_score: ArrayLike,
+        large_score: ArrayLike,
+        costs: tuple[ArrayLike, ArrayLike, ArrayLike | None],
+        *,
+        name: str = "signal",
+    ) -> Self:
+        """Check the columns, one value per row; `name` is the signal's name in messages.
+
+        Costs are those of the small model, the large one and a look at the signal; without the last, a look costs one
+        call of the small model.
+        """
+        small_cost, large_cost, verifier_cost = costs
+        small, large = check_scores("small_score", small_score), check_scores("large_score", large_score)
+        n = len(signal)
+        check_same_length(**{name: signal}, small_score=small, large_score=large)
+        return cls(
+            signal=signal,
+            small=small,
+            large=large,
+            small_cost=check_costs("small_cost", small_cost, n),
+            large_cost=check_costs("large_cost", large_cost, n, positive=True),
+            verifier_cost=check_costs(
+                "verifier_cost", small_cost if verifier_cost is None else verifier_cost, n
+            ),
+        )
+
+    @property
+    def gain(self) -> Array:
+        """Score of the large model minus score of the small model, shape (n,)."""
+        return self.large - self.small
+
+    def take(self, rows: Bools) -> Self:
+        """Return a subset of rows, with the mean costs of all rows."""
+        return replace(self, signal=self.signal[rows], small=self.small[rows], large=self.large[rows])
+
 
 Action = Literal["small", "large", "verify"]
 
@@ -105,17 +241,22 @@ def rising_hull(cost: Array, performance: Array) -> NDArray[np.intp]:
     """
     order = np.lexsort((-performance, cost))  # stable: the first of equal points stays first
     # Only points better than all cheaper ones can be corners.
-    tall, wide = _ROUNDING * np.abs(performance).max(), _ROUNDING * np.abs(cost).max()
-    best = np.maximum.accumulate(performance[order])
-    order = order[np.concatenate(([True], performance[order][1:] > best[:-1] + tall))]
-    x, y = cost[order].tolist(), performance[order].tolist()
+    tall = _ROUNDING * np.abs(performance).max()
+    wide = _ROUNDING * np.abs(cost).max()
+    ascending = performance[order]
+    best = np.maximum.accumulate(ascending)
+    is_better = np.concatenate(([True], ascending[1:] > best[:-1] + tall))
+    order = order[is_better]
+    x = cost[order].tolist()
+    y = performance[order].tolist()
     corners: list[int] = []
     for new in range(len(x)):
         while corners and x[new] - x[corners[-1]] <= wide:
             corners.pop()  # better at the same cost
         while len(corners) >= 2:
-            a, b = corners[-2], corners[-1]
-            run, rise = x[new] - x[a], y[new] - y[a]
+            a, b = corners[-2:]
+            run = x[new] - x[a]
+            rise = y[new] - y[a]
             if (y[b] - y[a]) * run - rise * (x[b] - x[a]) > tall * run + wide * rise:
                 break
             corners.pop()
@@ -353,11 +494,14 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
     if not thresholds_only:  # by falling gain per cost; the least sure first among equals
         gainful = np.where(gain > 0.0, np.inf, -np.inf)
         order = np.argsort(-np.divide(gain, dear, out=gainful, where=dear > 0.0), kind="stable")
-    asked, base = rows.small_cost.mean(), rows.small.mean()
+    asked = rows.small_cost.mean()
     looked = asked + rows.verifier_cost.mean()
+    base = rows.small.mean()
     # Small as it is, large at once, and looking first with 0, 1, ..., B bins routed.
-    cost = np.concatenate(([asked, rows.large_cost.mean(), looked], looked + np.cumsum(dear[order]) / n))
-    performance = np.concatenate(([base, rows.large.mean(), base], base + np.cumsum(gain[order]) / n))
+    routed_cost = looked + np.cumsum(dear[order]) / n
+    routed_performance = base + np.cumsum(gain[order]) / n
+    cost = np.concatenate(([asked, rows.large_cost.mean(), looked], routed_cost))
+    performance = np.concatenate(([base, rows.large.mean(), base], routed_performance))
     corners = rising_hull(cost, performance)
     first: tuple[Action, ...] = ("small", "large")
     return RoutingFrontier(

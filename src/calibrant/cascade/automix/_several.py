@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.cascade.automix._frontier import (
+    Array,
     Corners,
     RoutingFrontier,
     RoutingPolicy,
+    bin_numbers,
+    check_scores,
     rising_hull,
     routing_frontier,
 )
-from calibrant.cascade.automix._rows import Array, bin_numbers, check_scores
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import check_count, check_number, check_same_length, check_values
 
@@ -96,7 +98,8 @@ class CascadePolicy:
         """
         costs, looks = _check_prices(cost, verifier_cost, models=len(self.k) + 1)
         bins, columns = _check_columns(verifier_scores, scores, self.k)
-        spent, performance = np.zeros(len(columns[0])), np.zeros(len(columns[0]))
+        spent = np.zeros(len(columns[0]))
+        performance = np.zeros_like(spent)
         waiting: list[tuple[Seen, NDArray[np.intp]]] = [((), np.arange(len(spent)))]
         while waiting:
             seen, rows = waiting.pop()
@@ -258,21 +261,26 @@ def exact_frontier(mass: Array, value: Array, *, cost: Array, verifier_cost: Arr
 
 def _shrunk_tables(counts: Array, sums: Array, strength: float) -> tuple[Array, Array]:
     """Return joint probabilities and mean scores, with conditional values shrunk to marginal ones."""
-    axes, n = counts.ndim, counts.sum()
-    mass, means = np.ones(()), sums.reshape(len(sums), -1).sum(axis=1) / n
-    for axis in range(axes):
-        rest = tuple(range(axis + 1, axes))
-        here = counts.sum(axis=rest)
+    n = counts.sum()
+    axes = tuple(range(counts.ndim))
+    mass = np.ones(())
+    means = sums.reshape(len(sums), -1).sum(axis=1) / n
+    for axis in axes:
+        here = counts.sum(axis=axes[axis + 1 :])
         before = here.sum(axis=-1, keepdims=True)
-        overall = counts.sum(axis=tuple(a for a in range(axes) if a != axis)) / n
+        overall = counts.sum(axis=axes[:axis] + axes[axis + 1 :]) / n
         added = strength * overall
+        grown = here + added
         # Without shrinkage, a row of cells that nothing fell into has no distribution of its own.
         filled = before + strength > 0.0
-        share = np.where(filled, (here + added) / np.where(filled, before + strength, 1.0), overall)
-        seen = here + added > 0.0
-        total = sums.sum(axis=tuple(1 + a for a in rest)) + added * means[..., None]
-        means = np.where(seen, total / np.where(seen, here + added, 1.0), means[..., None])
+        row_total = np.where(filled, before + strength, 1.0)
+        share = np.where(filled, grown / row_total, overall)
         mass = mass[..., None] * share
+        before_means = means[..., None]
+        later = tuple(1 + other for other in axes[axis + 1 :])
+        total = sums.sum(axis=later) + added * before_means
+        seen = grown > 0.0
+        means = np.where(seen, total / np.where(seen, grown, 1.0), before_means)
     return mass, means
 
 
@@ -357,11 +365,15 @@ class _PlanTree:
 
     def hull(self, node: _PlanNode) -> tuple[Array, Array]:
         """Return the frontier of a node: the upper hull over the frontiers of its actions."""
-        points = [(np.array([cost]), np.array([value])) for _, cost, value in self.reports(node)]
+        costs, values = [], []
+        for _, cost, value in self.reports(node):
+            costs.append(np.array([cost]))
+            values.append(np.array([value]))
         for model, cost in self.looks(node):
             x, y = _sum_of_hulls([self.hull(child) for child in node.verified(model)])
-            points.append((x + cost, y))
-        x, y = (np.concatenate(axis) for axis in zip(*points, strict=True))
+            costs.append(x + cost)
+            values.append(y)
+        x, y = np.concatenate(costs), np.concatenate(values)
         corners = rising_hull(x, y)
         return x[corners], y[corners]
 
@@ -370,8 +382,9 @@ class _PlanTree:
         value, model = max((gain - price * cost, -m) for m, cost, gain in self.reports(node))
         best = {seen: CascadeAction(kind="report", model=-model)}
         for looked, cost in self.looks(node):
-            children = enumerate(node.verified(looked))
-            below = [self.best(child, (*seen, (looked, b)), price) for b, child in children]
+            below = []
+            for number, child in enumerate(node.verified(looked)):
+                below.append(self.best(child, (*seen, (looked, number)), price))
             worth = sum(part for part, _ in below) - price * cost
             if worth > value:
                 value = worth
@@ -386,8 +399,8 @@ def _sum_of_hulls(hulls: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     run = np.concatenate([np.diff(x) for x, _ in hulls])
     rise = np.concatenate([np.diff(y) for _, y in hulls])
     order = np.argsort(-rise / run, kind="stable")
-    start = sum(x[0] for x, _ in hulls), sum(y[0] for _, y in hulls)
-    x, y = (np.concatenate(([s], s + np.cumsum(d[order]))) for s, d in zip(start, (run, rise), strict=True))
+    x = sum(x[0] for x, _ in hulls) + np.append(0.0, np.cumsum(run[order]))
+    y = sum(y[0] for _, y in hulls) + np.append(0.0, np.cumsum(rise[order]))
     return x, y
 
 

@@ -131,7 +131,9 @@ class AutoMixEntailment(BaseMethod):
         if answered.context:
             body["context"] = answered.context
         try:
-            reply, attempts = await service.post(body, on_object=lambda one: usages.append(_usage(one)))
+            reply, attempts = await service.post(
+                body, on_object=lambda reply_part: usages.append(_usage(reply_part))
+            )
         except ProviderError as error:
             return NoEvidence(reason=str(error), usage=sum(usages, Usage()), attempts=error.attempts)
         usage = sum(usages, Usage())

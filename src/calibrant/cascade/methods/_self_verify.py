@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Final
 
 from calibrant.cascade._protocol import Answered, Assessment, BaseMethod, NoEvidence, is_share
-from calibrant.cascade.methods._prompts import SELF_VERIFY_PROMPT, check_slots, fill_slots, quoted
+from calibrant.cascade.methods._verification import SELF_VERIFY_PROMPT, check_slots, fill_slots, quoted
 from calibrant.core._completion import Completion, CompletionRequest
 from calibrant.core._errors import CalibrantError
 from calibrant.metrics._validation import check_count, check_number

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
-from calibrant.cascade.methods._prompts import SLOT, VERIFIER_PROMPT, check_slots, fill_slots, quoted
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ContextLengthError, DataError
 from calibrant.core._labels import LabelSet
@@ -19,6 +20,44 @@ from calibrant.inference._classifier import Classifier
 from calibrant.inference._models import ModelLike
 from calibrant.inference._sampling import RowAnswers, ask_together, check_seed
 from calibrant.metrics._validation import check_count, check_number
+
+SLOT: Final = re.compile(r"\{([A-Za-z_]\w*)\}")
+# Marks of turns in chat templates (<|im_end|>, </s>, <start_of_turn>, [INST]): inside a text one would be read
+# as such a mark, so its first character is written as a JSON escape.
+_MARK: Final = re.compile(r"<(?=[|\uff5c/A-Za-z])|\[(?=/?[A-Z_]+\])")
+
+_FOLDER: Final = Path(__file__).parent
+SELF_VERIFY_PROMPT: Final = (_FOLDER / "self_verify_prompt.txt").read_text(encoding="utf-8").rstrip("\n")
+VERIFIER_PROMPT: Final = (_FOLDER / "verifier_prompt.txt").read_text(encoding="utf-8")
+
+
+def check_slots(template: object, needed: Sequence[str], *, whose: str) -> None:
+    """Refuse a template without a required placeholder, such as ``{question}``.
+
+    Raises
+    ------
+    ConfigurationError
+        A slot is missing, or the template is no text.
+    """
+    slots = [f"{{{name}}}" for name in needed]
+    missing = [slot for slot in slots if not isinstance(template, str) or slot not in template]
+    if missing:
+        raise ConfigurationError(
+            f"Expected {whose} to be a text with the slots {', '.join(slots)}, got one without "
+            f"{' and '.join(missing)}: write each where its text is to go, without quotation marks."
+        )
+
+
+def fill_slots(template: str, texts: Mapping[str, str]) -> str:
+    """Fill the placeholders of a template with texts; other braces stay as they are."""
+    # In one pass: a slot that is named in a text stays text.
+    return SLOT.sub(lambda slot: texts.get(slot[1], slot[0]), template)
+
+
+def quoted(value: object) -> str:
+    """Quote a value as JSON, with chat-template marks escaped."""
+    return _MARK.sub(lambda mark: f"\\u{ord(mark[0]):04x}", json.dumps(value, ensure_ascii=False))
+
 
 _FIELD: Final = "verdict"
 _PAPERS_NAME: Final = "generated_answer"  # of the answer's slot, in prompts written for AutoMix
@@ -269,7 +308,7 @@ class Verifier:
         if 2 * total < self.k:
             return f"Expected at least half of {self.k} samples of the verifier, got {total}: {answers.failures[-1]}"
         remarks = []
-        failures = [one for one in answers.failures if not isinstance(one, ContextLengthError)]
+        failures = [error for error in answers.failures if not isinstance(error, ContextLengthError)]
         if failures:
             remarks.append(f"{len(failures)} samples failed, the first: {failures[0]}")
         if unreadable:
@@ -340,13 +379,13 @@ def _last_verdict(sample: Prediction) -> str:
     return _INCORRECT if negated or wrong else _CORRECT
 
 
-def _joined_answers(one: RowAnswers, other: RowAnswers) -> RowAnswers:
-    return RowAnswers(given=one.given + other.given, failures=one.failures + other.failures)
+def _joined_answers(first: RowAnswers, second: RowAnswers) -> RowAnswers:
+    return RowAnswers(given=first.given + second.given, failures=first.failures + second.failures)
 
 
 def _too_long(answers: RowAnswers) -> list[ContextLengthError]:
     """Return the context-length errors if no sample was answered, else an empty list."""
-    faults = [one for one in answers.failures if isinstance(one, ContextLengthError)]
+    faults = [error for error in answers.failures if isinstance(error, ContextLengthError)]
     return [] if answers.given else faults
 
 

@@ -114,9 +114,9 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     (True, 1.0, True)
     """
     eps, level = check_number("epsilon", epsilon, "(0, 1)"), check_number("delta", delta, "(0, 1)")
-    p, small, large = (
-        np.asarray(one, dtype=np.float64) for one in (confidence, small_correct, large_correct)
-    )
+    p = np.asarray(confidence, dtype=np.float64)
+    small = np.asarray(small_correct, dtype=np.float64)
+    large = np.asarray(large_correct, dtype=np.float64)
     n = p.size
     texts = [None] * n if inputs is None else inputs
     if {p.shape, small.shape, large.shape, (len(texts),)} != {(n,)} or not n:
@@ -129,22 +129,21 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     steps = _passing_steps(order, n, eps, level)
     ends = steps[order.whole[steps]]
     thresholds = _round_thresholds(order.confidence, ends)
-    rule, last = (KeepRule.from_threshold(thresholds[-1]), int(ends[-1])) if thresholds else (None, -1)
-    whole = int(order.kept[last]) if rule else 0
+    rule, last, whole = None, -1, 0
+    if thresholds:
+        rule, last = KeepRule.from_threshold(thresholds[-1]), int(ends[-1])
+        whole = int(order.kept[last])
     if len(steps) and order.kept[steps[-1]] - whole >= _WORTH_A_SPLIT * n:
         last = int(steps[-1])
         share = float(order.ranks[last])
         rule = KeepRule.from_threshold(float(order.confidence[last]), tied_share=share, key=key)
-    kept, worse, better = (
-        int(counts[last]) if rule else 0 for counts in (order.kept, order.worse, order.better)
-    )
     return CertifiedCascade(
         rule=rule,
         threshold=thresholds[-1] if thresholds else None,
         thresholds=thresholds,
-        share_small=kept / n,
-        only_large=worse,
-        only_small=better,
+        share_small=int(order.kept[last]) / n if rule else 0.0,
+        only_large=int(order.worse[last]) if rule else 0,
+        only_small=int(order.better[last]) if rule else 0,
     )
 
 
@@ -256,7 +255,8 @@ def loss_score(worse: ArrayLike, better: ArrayLike, n: int, epsilon: float) -> _
     epsilon : float
         Allowed loss, in (0, 1).
     """
-    w, b = np.asarray(worse, dtype=np.float64), np.asarray(better, dtype=np.float64)
+    w = np.asarray(worse, dtype=np.float64)
+    b = np.asarray(better, dtype=np.float64)
     slope = w * (1.0 + epsilon) + b * (1.0 - epsilon) - 2.0 * n * epsilon
     q = (slope + np.sqrt(slope**2 + 8.0 * n * b * epsilon * (1.0 - epsilon))) / (4.0 * n)
     spread = np.sqrt(n * (2.0 * np.maximum(q, 0.0) + epsilon - epsilon**2))

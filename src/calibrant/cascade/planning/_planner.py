@@ -21,9 +21,13 @@ from calibrant.cascade.planning._plan import (
     PlanCertificate,
     PlannedModel,
     PlanningRows,
+    PricedPolicy,
+    Prices,
+    Signals,
     calibrated,
+    candidate_policies,
+    price_policy,
 )
-from calibrant.cascade.planning._priced import PricedPolicy, Prices, Signals, candidate_policies, price_policy
 from calibrant.cascade.planning._recorded import PairedRuns, RunSource, pair_runs
 from calibrant.cascade.planning._rules import (
     DEFAULT_KEY,
@@ -240,12 +244,10 @@ def _check_settings(
         raise ConfigurationError(
             f"Expected target_accuracy or budget, got both ({target_accuracy!r}, {budget!r}): leave one out."
         )
-    for name, number, interval in (
-        ("target_accuracy", target_accuracy, "[0, 1]"),
-        ("budget", budget, "[0, inf)"),
-    ):
-        if number is not None:
-            check_number(name, number, interval)
+    if target_accuracy is not None:
+        check_number("target_accuracy", target_accuracy, "[0, 1]")
+    if budget is not None:
+        check_number("budget", budget, "[0, inf)")
     for name, value, allowed in (
         ("certify_on", certify_on, get_args(CertifyOn)),
         ("method", method, METHOD_NAMES),
@@ -267,21 +269,22 @@ class _Planner:
         self.last = len(runs.names) - 1
         keys = tie_keys(key, self.last)
         self.halves = _halves(runs.texts, generator)
-        fitted = [_calibrator(runs, self.halves[0], one, generator) for one in range(self.last)]
+        fitted = [_calibrator(runs, self.halves[0], model, generator) for model in range(self.last)]
         self.calibrators = [*fitted, ("none", None)]
         self.rows = Signals(
             raw=runs.confidence,
-            calibrated=calibrated(runs.confidence, [found for _, found in self.calibrators], runs.labels),
+            calibrated=calibrated(
+                runs.confidence, [calibrator for _, calibrator in self.calibrators], runs.labels
+            ),
             correct=runs.correct,
-            ranks=np.array([tie_ranks(runs.texts, key=one) for one in keys]),
+            ranks=np.array([tie_ranks(runs.texts, key=own_key) for own_key in keys]),
             keys=keys,
         )
         self.drafting, self.reporting = map(self.rows.take, self.halves)
-        found = candidate_policies(self.drafting, prices)
-        self._places = [(kind, place) for kind in found for place in range(len(kind.cost))]
-        self._cost, self._accuracy = (
-            np.concatenate(columns) for columns in list(zip(*found, strict=True))[:2]
-        )
+        curves = candidate_policies(self.drafting, prices)
+        self._places = [(kind, place) for kind in curves for place in range(len(kind.cost))]
+        self._cost = np.concatenate([kind.cost for kind in curves])
+        self._accuracy = np.concatenate([kind.accuracy for kind in curves])
 
     def _policy(self, place: int) -> KeepPolicy:
         """Return the candidate policy at a position of the cost and accuracy curves."""
@@ -311,7 +314,9 @@ class _Planner:
         policy = self._affordable_policy(most)
         if policy is not None and len(policy.members) > 1:
             candidates.append(policy)
-        cost, accuracy = np.transpose([self.reporting.figures(one, self.prices) for one in candidates])
+        cost, accuracy = np.transpose(
+            [self.reporting.figures(candidate, self.prices) for candidate in candidates]
+        )
         return candidates[int(np.lexsort((cost, -accuracy))[0])], len(candidates)
 
     def _affordable_policy(self, most: float) -> KeepPolicy | None:
@@ -365,8 +370,8 @@ class _Planner:
         """Return the plan, with the chosen policy and each single model priced on the reporting half."""
         runs, prices = self.runs, self.prices
 
-        def price(one: KeepPolicy, *, held_out: bool = True) -> PricedPolicy:
-            return price_policy(one, self.reporting, prices, held_out=held_out, rng=self.generator)
+        def price(priced: KeepPolicy, *, held_out: bool = True) -> PricedPolicy:
+            return price_policy(priced, self.reporting, prices, held_out=held_out, rng=self.generator)
 
         gain = None if goal != "budget" or value is None else self._gain(policy, value)
         columns = (runs.names, prices.models, prices.verifier, self.calibrators, runs.fingerprints)
@@ -417,21 +422,23 @@ class _Planner:
         rows, texts = self.rows, self.runs.texts
         if certify_on == "half":
             rows, texts = self.drafting, tuple(texts[row] for row in self.halves[0].tolist())
-        found = [(KeepPolicy.alone(self.last), rows)]
+        tested_policies = [(KeepPolicy.alone(self.last), rows)]
         sequences = 1 if self.last == 1 else 2  # each tested at its part of the allowed error
         part = delta / sequences
         if sequences == 1:
-            found += [(policy, rows) for policy in _certified_rules(rows, texts, epsilon, part)]
+            tested_policies += [(policy, rows) for policy in _certified_rules(rows, texts, epsilon, part)]
         else:
             # One by one: the sequence is long, and most of it comes after the first failure.
-            common = takewhile(lambda one: _passing(rows, [one], epsilon, part), _common_policies(rows))
-            found += [(policy, rows) for policy in list(common)[-1:]]
+            common = takewhile(
+                lambda candidate: _passing(rows, [candidate], epsilon, part), _common_policies(rows)
+            )
+            tested_policies += [(policy, rows) for policy in list(common)[-1:]]
             ceiling = self.prices.models[-1]
             corners = [point.policy for point in self.frontier() if point.planned_cost < ceiling]
             passed = _passing(self.reporting, corners[::-1], epsilon, part)
-            found += [(policy, self.reporting) for policy in passed]
-        costs = [self.drafting.figures(policy, self.prices)[0] for policy, _ in found]
-        policy, tested = found[int(np.argmin(costs))]
+            tested_policies += [(policy, self.reporting) for policy in passed]
+        costs = [self.drafting.figures(policy, self.prices)[0] for policy, _ in tested_policies]
+        policy, tested = tested_policies[int(np.argmin(costs))]
         certificate = _certificate(policy, tested, epsilon, delta, method="sequence", tests=sequences)
         return policy, certificate, tested is self.drafting or policy.members == (self.last,)
 
@@ -460,13 +467,13 @@ def _calibrator(
     if not len(sure):
         return "none", None
     labels = runs.labels[model]
-    found = select_calibrator(
+    selection = select_calibrator(
         runs.confidence[model, sure],
         runs.correct[model, sure],
         predicted=None if labels is None else [labels[row] for row in sure.tolist()],
         rng=generator,
     )
-    return found.name, None if found.name == "none" else found.calibrator
+    return selection.name, None if selection.name == "none" else selection.calibrator
 
 
 def _certificate(
@@ -499,11 +506,11 @@ def _certified_rules(
 ) -> list[KeepPolicy]:
     """Return the certified policies: two models at the highest coverage, the small model if certified."""
     small, key = rows.raw[0], rows.keys[0]
-    found = certify_cascade(small, *rows.correct, epsilon=epsilon, delta=delta, inputs=texts, key=key)
-    if found.rule is None:
+    certified = certify_cascade(small, *rows.correct, epsilon=epsilon, delta=delta, inputs=texts, key=key)
+    if certified.rule is None:
         return []
-    policies = [rule_policy([found.rule])]
-    if found.threshold is not None and found.threshold <= np.nanmin(small):
+    policies = [rule_policy([certified.rule])]
+    if certified.threshold is not None and certified.threshold <= np.nanmin(small):
         # All rules passed, so that the sequence goes on to keeping everything.
         policies += _passing(rows, [KeepPolicy.alone(0)], epsilon, delta)
     return policies

@@ -73,25 +73,36 @@ class RecordedRun:
     fingerprint: Fingerprint | None = None
 
     def __post_init__(self) -> None:
-        p, y = _numbers("confidence", self.confidence), _numbers("correct", self.correct)
-        n = len(p)
+        confidence = _numbers("confidence", self.confidence)
+        correct = _numbers("correct", self.correct)
+        n = len(confidence)
         failed = np.zeros(n, dtype=np.bool_) if self.failed is None else np.asarray(self.failed, np.bool_)
         cost = np.full(n, np.nan) if self.cost is None else _numbers("cost", self.cost)
-        texts = {"ids": self.ids, "inputs": self.inputs, "labels": self.labels}
-        columns: dict[str, Sized | None] = {"correct": y, "failed": failed, "cost": cost, **texts}
-        lengths = {name: len(values) for name, values in columns.items() if values is not None}
-        wrong = {name: length for name, length in lengths.items() if length != n}
+        columns: dict[str, Sized | None] = {
+            "correct": correct,
+            "failed": failed,
+            "cost": cost,
+            "ids": self.ids,
+            "inputs": self.inputs,
+            "labels": self.labels,
+        }
+        wrong = {
+            name: len(values) for name, values in columns.items() if values is not None and len(values) != n
+        }
         if wrong:
             raise ConfigurationError(
                 f"Expected one entry per row, {n} as in confidence, got {wrong}: hand in the same rows everywhere."
             )
-        _check_rows("confidence", p, (p >= -_ROUNDING) & (p <= 1 + _ROUNDING), "a number in [0, 1] or NaN")
-        _check_rows("correct", y, np.isin(y, (0.0, 1.0, UNKNOWN)), "1, 0, or -1 where it is not known")
-        _check_rows("cost", cost, (cost >= 0.0) & (cost < np.inf), "a number of at least 0 or NaN")
-        y = np.where(np.isnan(y) | failed, UNKNOWN, y)
-        checked = {"confidence": np.clip(p, 0.0, 1.0), "correct": y, "failed": failed, "cost": cost}
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        in_range = (confidence >= -_ROUNDING) & (confidence <= 1 + _ROUNDING)
+        _check_rows("confidence", confidence, in_range, "a number in [0, 1] or NaN")
+        is_known = np.isin(correct, (0.0, 1.0, UNKNOWN))
+        _check_rows("correct", correct, is_known, "1, 0, or -1 where it is not known")
+        is_price = (cost >= 0.0) & (cost < np.inf)
+        _check_rows("cost", cost, is_price, "a number of at least 0 or NaN")
+        object.__setattr__(self, "confidence", np.clip(confidence, 0.0, 1.0))
+        object.__setattr__(self, "correct", np.where(np.isnan(correct) | failed, UNKNOWN, correct))
+        object.__setattr__(self, "failed", failed)
+        object.__setattr__(self, "cost", cost)
 
     def __len__(self) -> int:
         return len(np.asarray(self.confidence))
@@ -130,7 +141,7 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
         rows = list(source)
         if all(isinstance(row, Mapping) for row in rows):
             source = SavedRows.of(rows, name=name or "predictions")
-        elif len(rows) == 2 and all(np.ndim(one) == 1 for one in rows):
+        elif len(rows) == 2 and all(np.ndim(column) == 1 for column in rows):
             source = dict(zip(("confidence", "correct"), rows, strict=True))
     if _has_columns(source):
         columns = {column: getattr(source, column, None) for column in _COLUMNS}
@@ -142,7 +153,7 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
             "Expected a recorded run: a RecordedRun, an object or a pair with confidence and correct, lines of "
             f"predictions.jsonl, or the path of a run, got {type(source).__name__}."
         )
-    given: dict[str, Any] = {one: source[one] for one in _COLUMNS if source.get(one) is not None}
+    given: dict[str, Any] = {column: source[column] for column in _COLUMNS if source.get(column) is not None}
     return RecordedRun(**{"name": name, **given})
 
 
@@ -199,19 +210,18 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
     DataError
         They are not of the same rows, or no row is left; the message names the first row.
     """
-    runs = [recorded_run(one, name=f"model {place}") for place, one in enumerate(sources, 1)]
+    runs = [recorded_run(source, name=f"model {place}") for place, source in enumerate(sources, 1)]
     first = runs[0]
-    names = tuple(
-        run.name or (run.fingerprint.model if run.fingerprint is not None else f"model {place}")
-        for place, run in enumerate(runs, 1)
-    )
-    orders = [np.arange(len(first))]
-    orders += [_order(first, other, names[0], name) for other, name in zip(runs[1:], names[1:], strict=True)]
+    names: list[str] = []
+    orders: list[NDArray[np.intp]] = []
+    for place, run in enumerate(runs, 1):
+        model = f"model {place}" if run.fingerprint is None else run.fingerprint.model
+        names.append(run.name or model)
+        orders.append(np.arange(len(first)) if place == 1 else _order(first, run, names[0], names[-1]))
 
     def column(of: str) -> NDArray[Any]:
-        return np.array(
-            [np.asarray(getattr(run, of))[order] for run, order in zip(runs, orders, strict=True)]
-        )
+        rows = [np.asarray(getattr(run, of))[order] for run, order in zip(runs, orders, strict=True)]
+        return np.array(rows)
 
     correct, failed = column("correct"), column("failed").any(axis=0)
     known = (correct != UNKNOWN).all(axis=0)
@@ -223,7 +233,7 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
         )
     texts = _texts(runs, orders)
     return PairedRuns(
-        names=names,
+        names=tuple(names),
         confidence=column("confidence")[:, kept],
         correct=correct[:, kept],
         cost=column("cost")[:, kept],
@@ -267,24 +277,34 @@ def _order(first: RecordedRun, other: RecordedRun, here: str, there: str) -> NDA
 def _keys(first: RecordedRun, other: RecordedRun) -> tuple[str, Sequence[Hashable], Sequence[Hashable]]:
     """Return the name of the key that pairs two runs, and the keys of both runs."""
     # Texts come first: some tools number the rows they answered, not those they were given.
-    own, theirs = list(first.inputs or ()), list(other.inputs or ())
-    unique = own and theirs and all(len(set(one) - {None}) == len(one) for one in (own, theirs))
-    if first.ids is not None and other.ids is not None and not (unique and set(own) == set(theirs)):
+    own = list(first.inputs or ())
+    theirs = list(other.inputs or ())
+    unique = _are_unique(own) and _are_unique(theirs)
+    same_texts = unique and set(own) == set(theirs)
+    if first.ids is not None and other.ids is not None and not same_texts:
         return "row with index", first.ids, other.ids
-    return ("text", own, theirs) if unique else ("row", range(len(first)), range(len(other)))
+    if unique:
+        return "text", own, theirs
+    return "row", range(len(first)), range(len(other))
+
+
+def _are_unique(texts: Sequence[str | None]) -> bool:
+    """Return True if there are texts, none of them is missing and no two are equal."""
+    return bool(texts) and len(set(texts) - {None}) == len(texts)
 
 
 def _texts(runs: Sequence[RecordedRun], orders: Sequence[NDArray[np.intp]]) -> list[str | int]:
     """Return the texts of the first run's rows, taken from any run; the row's position if unknown."""
-    columns = [
-        [run.inputs[at] for at in order.tolist()]
-        for run, order in zip(runs, orders, strict=True)
-        if run.inputs is not None
-    ]
-    return [
-        next((text for text in texts if text is not None), place)
-        for place, *texts in zip(range(len(runs[0])), *columns, strict=True)
-    ]
+    texts: list[str | int] = list(range(len(runs[0])))
+    # The first run that says a text comes last, and counts.
+    for run, order in zip(reversed(runs), reversed(orders), strict=True):
+        if run.inputs is None:
+            continue
+        for place, at in enumerate(order.tolist()):
+            text = run.inputs[at]
+            if text is not None:
+                texts[place] = text
+    return texts
 
 
 def _labels(run: RecordedRun, rows: NDArray[np.intp]) -> tuple[str, ...] | None:

@@ -54,7 +54,7 @@ def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[
         hashlib.blake2b(_message(text), key=secret, digest_size=_DIGEST_SIZE).digest() for text in texts
     )
     return np.array(
-        [(int.from_bytes(one) + 1) / 2.0 ** (8 * _DIGEST_SIZE) for one in hashes], dtype=np.float64
+        [(int.from_bytes(digest) + 1) / 2.0 ** (8 * _DIGEST_SIZE) for digest in hashes], dtype=np.float64
     )
 
 
