@@ -45,9 +45,9 @@ def write_csv(path: Path, texts: Sequence[str], **columns: Sequence[str]) -> Pat
     return path
 
 
-def labels(directory: Path) -> list[dict[str, str]]:
-    """Return the rows of ``labels.csv``."""
-    with (directory / "labels.csv").open(newline="") as file:
+def labels(directory: Path, name: str = "labels.csv") -> list[dict[str, str]]:
+    """Return the rows of a file of labels."""
+    with (directory / name).open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -275,23 +275,40 @@ def test_rows_without_label_are_said(write_task: WriteTask, fake: Fake, tmp_path
     assert "  calibrant calibrate RUN --target-accuracy 0.9 --out RUN" in lines
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet", "xlsx"])
 def test_changed_file_is_kept(
-    write_task: WriteTask, fake: Fake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    write_task: WriteTask, fake: Fake, tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str
 ) -> None:
     """A file of labels that was corrected by hand is renamed, once, before it is written anew."""
     fake(knows)
     data = write_csv(tmp_path / "data.csv", ["meow"])
-    arguments = (write_task(), data, "--out", tmp_path / "out")
+    arguments = (write_task(), data, "--out", tmp_path / "out", "--format", form)
     for _ in range(2):
         done(run(*arguments))
     assert not caplog.records
+    path = tmp_path / "out" / f"labels.{form}"
+    assert list(path.parent.glob("labels.*")) == [path]
+    beginning = path.read_bytes()[:4]
+    for corrected in (b"corrected", b"again"):
+        path.write_bytes(corrected)
+        for _ in range(2):
+            done(run(*arguments))
+    assert path.read_bytes()[:4] == beginning
+    kept = [path.with_name(f"labels.{name}.{form}").read_bytes() for name in ("former", "former1")]
+    assert (kept, len(caplog.records)) == ([b"corrected", b"again"], 2)
+
+
+def test_a_failed_write_keeps_the_former_file(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Where the input has changed, the labels of the former one stay as they are."""
+    fake(knows)
+    data = write_csv(tmp_path / "data.csv", ["meow", "woof"])
+    arguments = (write_task(), data, "--out", tmp_path / "out")
+    done(run(*arguments))
     path = tmp_path / "out" / "labels.csv"
-    written = path.read_text()
-    path.write_text("corrected")
-    for _ in range(2):
-        done(run(*arguments))
-    assert path.read_text() == written
-    assert (path.with_name("labels.changed.csv").read_text(), len(caplog.records)) == ("corrected", 1)
+    written = path.read_bytes()
+    write_csv(data, ["meow", "another woof"])
+    refusal(run(*arguments))
+    assert (path.read_bytes(), list(path.parent.glob("labels.*"))) == (written, [path])
 
 
 # --- sources ------------------------------------------------------------------------------------
@@ -480,7 +497,7 @@ def test_appended_rows_are_labelled(write_task: WriteTask, fake: Fake, tmp_path:
 
 
 def test_an_early_end_keeps_a_prefix(write_task: WriteTask, tmp_path: Path) -> None:
-    """After Ctrl-C labels.csv holds the first rows; the same command asks the others alone."""
+    """After Ctrl-C labels.partial.csv holds the first rows; the same command asks the others alone."""
     out, rows = tmp_path / "out", 60
     data = write_csv(tmp_path / "data.csv", [row["input"] for row in animals(rows)])
     with FaultServer(["cat", "dog"], knows, latency=0.05) as server:
@@ -491,13 +508,14 @@ def test_an_early_end_keeps_a_prefix(write_task: WriteTask, tmp_path: Path) -> N
             running.send_signal(signal.SIGINT)
             stdout, stderr = running.communicate(timeout=30)
         assert running.returncode == 130, stderr
-        saved = len(labels(out))
+        saved = len(labels(out, "labels.partial.csv"))
         assert 0 < saved < rows
         assert f"{saved} of 60 rows labelled" in stdout
         with process(COMMAND, *arguments) as running:
             assert running.wait(60) == 0, running.communicate()[1]
         assert sum(server.counts.values()) == rows
     assert [row["id"] for row in labels(out)] == [f"{number:03d}" for number in range(rows)]
+    assert not (out / "labels.partial.csv").exists()
 
 
 def test_a_killed_run_labels_every_id_once(write_task: WriteTask, tmp_path: Path) -> None:

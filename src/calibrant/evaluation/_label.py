@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
-import hashlib
+import filecmp
 import json
 import logging
 import shutil
@@ -16,9 +16,10 @@ from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, TypeAlias, cast
+from zipfile import ZipFile, is_zipfile
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
-from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers, write_atomically
+from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers
 from calibrant.core._frames import (
     ANSWER_COLUMNS,
     DECISIONS,
@@ -201,6 +202,7 @@ class LabelFile:
         self._decide = decide
         self._distribution = distribution
         self._names: dict[str, str] = {}
+        self._has_unanswered = False
         self.path = directory / f"labels.{file_format}"
         self.written = WrittenLabels(path=self.path, rows=0)
 
@@ -234,45 +236,64 @@ class LabelFile:
     def write(self) -> None:
         """Write the labels of all rows that are answered, from the first one on, atomically.
 
-        A file that was changed since it was written is renamed before.
+        Where rows are left, the file is ``labels.partial.csv``. Another ``labels.csv`` is renamed before.
 
         Raises
         ------
         StateError
             The file cannot be written, or the input has changed since the rows were answered.
         """
-        rows, decisions = 0, Counter[str]()
         try:
             remove_leftovers(self.path)  # of a killed writer
-            self._keep_changed()
-            with self._writer() as write:
-                for records, values, table in self._answered_blocks():
-                    added = self._added(records)
-                    decisions.update(decision for _, _, decision, *_ in added if decision is not None)
-                    write(values, added, table)
-                    rows += len(added)
-            write_atomically(self._digest_path, f"{_digest(self.path)}  {self.path.name}\n")
+            former = self._set_aside()
+            try:
+                rows, decisions = self._write_answered()
+            except BaseException:
+                if former is not None:
+                    former.replace(self.path)
+                raise
+            path = self._finished_file(former)
         except OSError as error:
             raise unwritable(self.path, error) from error
-        self.written = WrittenLabels(path=self.path, rows=rows, decisions=dict(decisions))
+        self.written = WrittenLabels(path=path, rows=rows, decisions=dict(decisions))
 
-    @property
-    def _digest_path(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.sha256")
+    def _set_aside(self) -> Path | None:
+        """Rename a file of labels that is there already; return its new path."""
+        if not self.path.exists():
+            return None
+        names = (f"labels.former{number or ''}{self.path.suffix}" for number in count())
+        former = next(path for path in map(self.path.with_name, names) if not path.exists())
+        return self.path.rename(former)
 
-    def _keep_changed(self) -> None:
-        """Rename the file if somebody has changed it since it was written."""
-        note = self._digest_path
-        if self.path.exists() and note.exists() and not note.read_text().startswith(_digest(self.path)):
-            names = (f"labels.changed{number or ''}{self.path.suffix}" for number in count())
-            kept = next(path for path in map(self.path.with_name, names) if not path.exists())
-            self.path.rename(kept)
-            _LOG.warning("%s: changed since it was written: kept as %s, and written anew.", self.path, kept)
-        note.unlink(missing_ok=True)  # a kill before it is written anew would make it wrong
+    def _write_answered(self) -> tuple[int, Counter[str]]:
+        rows, decisions = 0, Counter[str]()
+        with self._writer() as write:
+            for records, values, table in self._answered_blocks():
+                added = self._added(records)
+                decisions.update(decision for _, _, decision, *_ in added if decision is not None)
+                write(values, added, table)
+                rows += len(added)
+        return rows, decisions
+
+    def _finished_file(self, former: Path | None) -> Path:
+        """Return the path of the file just written, and keep a former one that differs."""
+        partial = self.path.with_name(f"labels.partial{self.path.suffix}")
+        if self._has_unanswered:
+            self.path.replace(partial)
+            if former is not None:
+                former.replace(self.path)
+            return partial
+        partial.unlink(missing_ok=True)
+        if former is not None and _have_same_rows(former, self.path):
+            former.unlink()
+        elif former is not None:
+            _LOG.warning("%s: another file was there, which is kept as %s.", self.path, former)
+        return self.path
 
     def _answered_blocks(self) -> Iterator[tuple[list[Any], list[Mapping[str, Any]], Any]]:
         """Yield blocks of answered rows: their records, their input, and its own form; see `_input_blocks`."""
         lines, number = answered_lines(self.directory), 0
+        self._has_unanswered = False
         for block, table in self._input_blocks():
             records = [json.loads(line) for line in islice(lines, len(block))]
             for record, (_, example) in zip(records, block, strict=False):
@@ -284,6 +305,7 @@ class LabelFile:
                     )
             yield records, [values for values, _ in block[: len(records)]], table
             if len(records) < len(block):
+                self._has_unanswered = True
                 return
 
     def _input_blocks(self) -> Iterator[tuple[list[tuple[Mapping[str, Any], Example]], Any]]:
@@ -393,9 +415,18 @@ def _prediction(record: Mapping[str, Any]) -> Prediction:
     )
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _have_same_rows(one: Path, other: Path) -> bool:
+    """Return True if two files of one format hold the same, whenever they were written."""
+    if one.suffix == ".xlsx" and is_zipfile(one):
+        return _sheet_checksums(one) == _sheet_checksums(other)
+    return filecmp.cmp(one, other, shallow=False)
+
+
+def _sheet_checksums(path: Path) -> list[tuple[str, int]]:
+    with ZipFile(path) as archive:
+        parts = archive.infolist()
+    # The properties hold the time of writing.
+    return [(part.filename, part.CRC) for part in parts if part.filename != "docProps/core.xml"]
 
 
 def _probabilities(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON values)
