@@ -416,7 +416,7 @@ class ExactScoring(ExactMethod):
     @property
     def might_keep_features(self) -> bool:
         """True if the engine can report text features, but predictions do not include them."""
-        return not self.keep_features and is_in_process(self.client)
+        return not self.keep_features and self.traits.in_process
 
     async def answer(self, request: CompletionRequest) -> Prediction:
         """Return the most probable label and the distribution over all labels."""

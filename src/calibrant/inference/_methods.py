@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
 from calibrant.clients._rates import rate_state
@@ -243,6 +243,11 @@ class Method(ABC):
         """Calls with gate, deadline and retries."""
         return self.setup.calls
 
+    @cached_property
+    def traits(self) -> ClientTraits:
+        """Traits of the client, looked up once: every row needs some."""
+        return ClientTraits.of(self.client)
+
     @property
     def name(self) -> str:
         """The client's name."""
@@ -368,7 +373,7 @@ class Method(ABC):
         ProviderError
             The model could not be asked.
         """
-        return _without_echoes(await self.answer(self.request(query)), self.client)
+        return _without_echoes(await self.answer(self.request(query)), self.traits.hidden)
 
     @abstractmethod
     async def answer(self, request: CompletionRequest) -> Prediction:
@@ -418,9 +423,8 @@ class Method(ABC):
         """Return the settings that can change a prediction, as JSON values for cache keys."""
 
 
-def _without_echoes(prediction: Prediction, client: Client) -> Prediction:
+def _without_echoes(prediction: Prediction, hidden: Callable[[str], str] | None) -> Prediction:
     """Return a prediction without echoed client secrets; label and evidence stay."""
-    hidden = ClientTraits.of(client).hidden
     if hidden is None:
         return prediction
     reason = prediction.reason and hidden(prediction.reason)
