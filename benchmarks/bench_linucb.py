@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from calibrant.routing import BanditRouter, Observation, RoutingRequest
-from calibrant.routing._linucb import LinUCB
+from calibrant.routing._bandit import LinUCB
 
 Array = NDArray[np.float64]
 ARMS = 5

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HEAVY = {
     "aiohttp",
     "datasets",
@@ -112,19 +114,47 @@ def test_the_check_can_fail() -> None:
     assert heavy_after({"jinja2": "import calibrant, jinja2"}) == {"jinja2": ["jinja2"]}
 
 
-# One plain task, asked of a fake in this process; what is loaded at the end goes to standard error.
+# One plain task, asked of a fake in this process. To standard error go the modules that are loaded at the end, and the
+# functions that ran before the file of new texts was opened; bodies of modules and classes, lambdas and comprehensions
+# are left out, as is the fake itself.
 PLAIN = """
-import json, sys
+import importlib.util, json, sys, threading
+from pathlib import Path
+
+folder = str(Path(importlib.util.find_spec("calibrant").origin).parent) + "/"
+began, reads_texts = set(), []
+
+def note(frame, event, argument):
+    code = frame.f_code
+    is_function = code.co_flags & 1 and "<" not in code.co_qualname.replace("<locals>", "")
+    if event == "call" and not reads_texts and is_function and code.co_filename.startswith(folder):
+        caller = frame
+        while caller and not (caller.f_code.co_name == "<module>" and caller.f_code.co_filename.startswith(folder)):
+            caller = caller.f_back
+        if caller is None:  # a function that a module calls while it is imported is a part of the import
+            began.add(code.co_filename[len(folder):] + ":" + code.co_qualname)
+
+def watch(event, arguments):
+    if event == "open" and str(arguments[0]).endswith("new.csv"):
+        reads_texts.append(True)
+
 from calibrant.cli._app import main
 from calibrant.testing import FakeClient, fake_model
 
-with fake_model("fake/animals", FakeClient(["cat", "dog"], {"meow": ("cat", 0.9)}, default="dog", field="label")):
+fake = FakeClient(["cat", "dog"], {"meow": ("cat", 0.9)}, default="dog", field="label", name="fake/animals")
+with fake_model("fake/animals", fake):
+    sys.addaudithook(watch)
+    threading.setprofile(note)
+    sys.setprofile(note)
     try:
         main()
     except SystemExit as done:
         assert not done.code, done.code
-loaded = sorted(name for name in sys.modules if name.split(".")[0] == "calibrant")
-sys.stderr.write("\\n" + json.dumps(loaded))
+    sys.setprofile(None)
+names = sorted(name for name in sys.modules if name.split(".")[0] == "calibrant")
+loaded = [name for name in names if not name.startswith("calibrant.testing")]
+began = sorted(name for name in began if not name.startswith("testing/"))
+sys.stderr.write("\\n" + json.dumps({"loaded": loaded, "began": began}))
 """
 TASK = """
 name = "animals"
@@ -136,6 +166,7 @@ test = "rows.csv"
 name = "fake/animals"
 """
 MOST = 110
+MOST_BEFORE_TEXTS = 138
 UNUSED = {
     "adapters",
     "cascade",
@@ -149,19 +180,41 @@ UNUSED = {
 }
 
 
-def test_a_plain_evaluation_loads_what_it_uses(tmp_path: Path) -> None:
-    """An evaluation loads a limited number of modules, and no package of other tasks."""
-    (tmp_path / "task.toml").write_text(TASK)
-    (tmp_path / "rows.csv").write_text("input,answer,split\nmeow,cat,test\nwoof,dog,test\n")
+def plain(folder: Path, *command: str) -> dict[str, list[str]]:
+    """Return what a command on the plain task loaded, and the functions that ran before new texts were read."""
     done = subprocess.run(  # noqa: S603 (our own code)
-        [sys.executable, "-c", PLAIN, "evaluate", "task.toml", "--out", "out", "--no-cache"],
+        [sys.executable, "-c", PLAIN, *command, "--no-cache"],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
-        cwd=tmp_path,
+        cwd=folder,
     )
-    loaded = json.loads(done.stderr.rsplit("\n", 1)[1])
+    noted: dict[str, list[str]] = json.loads(done.stderr.rsplit("\n", 1)[1])
+    return noted
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path) -> dict[str, list[str]]:
+    """Return what an evaluation of the plain task into ``out`` loaded."""
+    (tmp_path / "task.toml").write_text(TASK)
+    (tmp_path / "rows.csv").write_text("input,answer,split\nmeow,cat,test\nwoof,dog,test\n")
+    return plain(tmp_path, "evaluate", "task.toml", "--out", "out")
+
+
+def test_a_plain_evaluation_loads_what_it_uses(evaluated: dict[str, list[str]]) -> None:
+    """An evaluation loads a limited number of modules, and no package of other tasks."""
+    loaded = evaluated["loaded"]
     assert "calibrant.evaluation._evaluator" in loaded
     assert len(loaded) <= MOST, loaded
     assert [name for name in loaded if ".".join(name.split(".")[1:]) in UNUSED] == []
+
+
+def test_labelling_with_a_run_begins_soon(evaluated: dict[str, list[str]], tmp_path: Path) -> None:
+    """Labels by a run need a limited number of modules, and of functions before the first text is read."""
+    assert evaluated["loaded"]
+    (tmp_path / "new.csv").write_text("input\nmeow\nwoof\n")
+    noted = plain(tmp_path, "label", "out", "new.csv", "--out", "labelled")
+    assert "cli/_label.py:label" in noted["began"]
+    assert len(noted["began"]) <= MOST_BEFORE_TEXTS, noted["began"]
+    assert len(noted["loaded"]) <= MOST, noted["loaded"]

@@ -15,7 +15,7 @@ import openpyxl
 import pytest
 
 from calibrant.cli._app import app
-from calibrant.clients._usable import SERVERS
+from calibrant.clients._weights import SERVERS
 from calibrant.core import Task
 from calibrant.testing import FakeClient
 from command_line import command, done, json_of, refusal

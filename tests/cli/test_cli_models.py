@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from calibrant.cli import _models
+from calibrant.cli import _doctor
 from calibrant.cli._app import app, main
 from calibrant.clients._weights import LocalModel
 from calibrant.core._installation import install_command
@@ -101,7 +101,7 @@ def test_a_model_that_is_installed_says_where(monkeypatch: pytest.MonkeyPatch) -
         size_bytes=1,
         licence="MIT",
     )
-    monkeypatch.setattr(_models, "local_models", lambda: [ready])
+    monkeypatch.setattr(_doctor, "local_models", lambda: [ready])
     text = run("models").stdout
     assert text.startswith("local/x\n    embedded, no key needed\n    ready: /w/x.gguf\nllamacpp:PATH.gguf\n")
     assert json.loads(run("models", "--json").stdout)[0]["path"] == "/w/x.gguf"
@@ -144,7 +144,7 @@ def test_an_error_that_is_not_ours_keeps_its_trace(monkeypatch: pytest.MonkeyPat
     def fail() -> list[LocalModel]:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(_models, "local_models", fail)
+    monkeypatch.setattr(_doctor, "local_models", fail)
     result = run("models")
     assert isinstance(result.exception, ZeroDivisionError)
     assert result.exit_code == 1

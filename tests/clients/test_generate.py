@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.clients._generate import Grammars, Sampler
+from calibrant.clients._constraint import Grammars, Sampler
 from calibrant.core import ConfigurationError
 from calibrant.core._tokens import Vocabulary
 

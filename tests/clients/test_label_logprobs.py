@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.clients._openai_compatible import OpenAICompatibleClient
-from calibrant.clients._servers import (
+from calibrant.clients._openai_compatible import (
     CompletionsServer,
     Echoed,
     EchoError,
     NoEchoError,
+    OpenAICompatibleClient,
     label_logprobs,
     read_echoes,
 )

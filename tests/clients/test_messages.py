@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients._redact import public_address, redact
-from calibrant.clients._translate import retry_after_seconds, status_of, translate
+from calibrant.clients._endpoint import public_address, redact
+from calibrant.clients._failures import retry_after_seconds, status_of, translate
 from calibrant.core import ProviderError
 from calibrant.inference import Classifier
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.clients._gates import CallGate
+from calibrant.clients._calls import CallGate
 from calibrant.inference import Classifier, RetryPolicy
 from fault_server import FaultServer
 

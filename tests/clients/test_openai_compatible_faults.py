@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import _gates
+from calibrant.clients import _calls
 from calibrant.clients._http import _proxy
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core import (
@@ -108,7 +108,7 @@ def test_systemic_faults_cost_one_call(
     serve: Start, classify: Any, kind: str, route: str, answered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A systemic fault in any kind of request is raised after one such request."""
-    monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
+    monkeypatch.setattr(_calls, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
     server = serve(kind, slots=64, delay=0.05)
     server.faults[route] = [None] * answered + [DENIED] * 1000
     classifier = classify(server, concurrency=64)

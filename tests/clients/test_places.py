@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.clients._places import BATCH, EnginePlace, Job, Segment, TooLongError
+from calibrant.clients._engine import BATCH, EnginePlace, Job, Segment, TooLongError
 
 Tokens = list[int]
 

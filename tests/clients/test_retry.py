@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients._retry import with_retries
+from calibrant.clients._calls import with_retries
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,

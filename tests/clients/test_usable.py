@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from aiohttp import web
 
-from calibrant.clients._usable import UsableModel, usable_models
-from calibrant.clients._weights import local_models
+from calibrant.clients._weights import UsableModel, local_models, usable_models
 from loopback import LoopbackServer
 
 EMBEDDED = [model.name for model in local_models() if model.installed]

@@ -13,7 +13,7 @@ from calibrant.core import Prediction, Task
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import LogprobSpace
 from calibrant.evaluation._drift import HistoryDrift, HistoryWatch
-from calibrant.tuned import PredictionHistory, RecordedTask, Tuned
+from calibrant.tuned import Measurements, PredictionHistory, RecordedTask, Tuned
 
 Drift = Callable[..., HistoryDrift]
 
@@ -34,7 +34,7 @@ def drift() -> Drift:
         labels = [label for label, count in now.items() for _ in range(count)]
         earlier, later = confidences or ([0.5] * sum(then.values()), [0.5] * len(labels))
         history = PredictionHistory(rows=sum(then.values()), labels=dict(then), confidence=tuple(earlier))
-        watch = HistoryWatch(replace(tuned, history=history))
+        watch = HistoryWatch(replace(tuned, measurements=Measurements(history=history)))
         found = [Prediction(label=label, confidence=c) for label, c in zip(labels, later, strict=True)]
         decided = [
             decision
@@ -42,7 +42,9 @@ def drift() -> Drift:
             for decision in watch.decide_many(found[start : start + block])
         ]
         assert decided == tuned.decide_many(found)
-        return watch.drift()
+        drifted = watch.drift()
+        assert drifted is not None
+        return drifted
 
     return compare
 

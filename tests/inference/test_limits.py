@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.clients._rates import RateState
+from calibrant.clients._failures import RateState
 from calibrant.core import (
     ConfigurationError,
     LimitReachedError,

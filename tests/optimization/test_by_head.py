@@ -57,7 +57,7 @@ def without_time(result: OptimizationResult) -> dict[str, Any]:
 # --- which one ----------------------------------------------------------------------------------
 
 
-def test_the_runner_up_is_kept_for_its_head(tmp_path: Path) -> None:
+def test_the_second_is_kept_for_its_head(tmp_path: Path) -> None:
     """The race's second prompt is chosen if its head is better, and the verdict says so."""
     client = FakeClient(LABELS, told)
     result = search(task(), client, out=tmp_path)

@@ -88,8 +88,8 @@ def test_a_race_ends_once_its_end_is_nearly_certain(errors: float, rows: int, ch
     assert chosen in {None, found}
 
 
-def test_half_of_the_challengers_goes_on() -> None:
-    """After each stage about half of the other prompts goes on."""
+def test_half_of_the_candidates_goes_on() -> None:
+    """After each stage about half of the candidates beside the seed goes on."""
     asked: Counter[int] = Counter()
     stand = stand_of(np.tile(np.linspace(0.5, 1.5, 400), (5, 1)), [0.5] * 5)
 
@@ -108,8 +108,8 @@ def test_a_less_accurate_prompt_is_not_taken(accuracy: list[float]) -> None:
     assert race(1, stand_of(drawn([2.0]), accuracy), rows=400) == 0
 
 
-def test_the_least_promising_entrants_stay_out() -> None:
-    """If not all prompts can be paid for, the last ones are left out."""
+def test_the_least_promising_candidates_stay_out() -> None:
+    """If not all candidates can be paid for, the last ones are left out."""
     stand = stand_of(drawn([2.0, 3.0]), [0.5] * 3)
     assert race(2, stand, rows=400, affordable=lambda places, n: len(places) * n <= 2 * FIRST) == 1
 

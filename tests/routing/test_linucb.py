@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.routing._linucb import LEAST_RIDGE, LinUCB
+from calibrant.routing._bandit import LEAST_RIDGE, LinUCB
 
 Array = NDArray[np.float64]
 

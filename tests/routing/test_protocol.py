@@ -28,7 +28,7 @@ from calibrant.routing import (
 )
 from calibrant.routing._base import TaskRouter
 from calibrant.routing._cascade import Ladder
-from calibrant.routing._checks import check_providers
+from calibrant.routing._protocol import check_providers
 
 YES, NO = np.array([True, False])
 

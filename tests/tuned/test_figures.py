@@ -15,7 +15,7 @@ import pytest
 from bundle_runs import run
 from calibrant.core import Example, LabelSet, Prediction, ProviderError, StateError, Task
 from calibrant.evaluation import BatchEvaluator
-from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings, figures_of
+from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings, measurements_of
 from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
 from calibrant.runs import SavedRows
@@ -46,7 +46,7 @@ def predictions(*rows: tuple[float | None, bool | None]) -> SavedRows:
 
 def accepted(saved: SavedRows, thresholds: dict[str, Any], name: str = "accepted answers") -> list[Figure]:
     """Return the figures about accepted answers, or about others of that name."""
-    figures = figures_of(saved, LABELS, thresholds=thresholds)
+    figures = measurements_of(saved, LABELS, thresholds=thresholds).figures
     return [figure for figure in figures if figure.name.startswith(name)]
 
 
@@ -77,13 +77,13 @@ def test_a_run_without_metrics_is_counted() -> None:
         {"label": "a", "answer": None},
     ]
     labels = LabelSet(["a", "b"])
-    figures = figures_of(SavedRows.of(rows, name="x"), labels)
+    figures = measurements_of(SavedRows.of(rows, name="x"), labels).figures
     assert [(figure.name, figure.estimate, figure.rows) for figure in figures] == [
         ("accuracy, all rows", 1 / 3, 3),
         ("accuracy, answered rows", 1 / 2, 2),
         (LABELS_ANSWERED, 1 / 2, 2),
     ]
-    assert figures_of(SavedRows.of(rows[3:], name="x"), labels) == ()
+    assert measurements_of(SavedRows.of(rows[3:], name="x"), labels).figures == ()
 
 
 def searched(**changes: Any) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def searched(**changes: Any) -> dict[str, Any]:
 
 def of_search(record: dict[str, Any]) -> tuple[Figure, ...]:
     """Return the figures of a search."""
-    return figures_of(predictions((0.9, True)), LABELS, search=record)
+    return measurements_of(predictions((0.9, True)), LABELS, search=record).figures
 
 
 def test_search_figures_count_answered_rows() -> None:

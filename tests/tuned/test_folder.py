@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import ConfigurationError, StateError, Task
-from calibrant.tuned import Tuned, _files
+from calibrant.tuned import Tuned, _folder
 from calibrant.tuned._task_record import record_run
 from packed import packed
 
@@ -52,7 +52,7 @@ def test_an_interrupted_export_leaves_nothing(
 ) -> None:
     """An interrupt before a file or during the final check leaves no new file."""
     written = []
-    whole = _files._write
+    whole = _folder._write
 
     def write(path: Path, data: bytes) -> None:
         if len(written) == moment:
@@ -60,7 +60,7 @@ def test_an_interrupted_export_leaves_nothing(
         written.append(path)
         whole(path, data)
 
-    monkeypatch.setattr(_files, "_write", write)
+    monkeypatch.setattr(_folder, "_write", write)
     before = set(tmp_path.iterdir())
     if moment == 8:  # manifest and seven files are written by then
         with monkeypatch.context() as patched:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from bundle_runs import run
-from calibrant.core import StateError, Task
+from calibrant.core import ConfigurationError, DataError, StateError, Task
+from calibrant.evaluation import calibrate_predictions
+from calibrant.runs import SavedRows
 from calibrant.tuned import Tuned, load
 from calibrant.tuned._task_record import read_source
 
@@ -99,3 +101,66 @@ def test_a_run_of_other_settings_is_refused(evaluated: Path) -> None:
     path.write_text(json.dumps(record))
     with pytest.raises(StateError, match="model \\('small' in the run, 'large' in the task\\)"):
         Tuned.from_run(evaluated)
+
+
+def test_rows_of_a_run_are_read_for_its_figures_alone(evaluated: Path, tmp_path: Path) -> None:
+    """A run whose later rows are broken is opened and labels texts; its figures and a bundle name the broken line."""
+    path = evaluated / "predictions.jsonl"
+    first, *others = path.read_text().splitlines(keepends=True)
+    path.write_text(first + "no row\n" * len(others))
+    tuned = Tuned.from_run(evaluated)
+    with tuned.open() as classifier:
+        assert classifier.classify("meow").label == "cat"
+    for want in (lambda: tuned.figures, lambda: tuned.history, lambda: tuned.save(tmp_path / "bundle")):
+        with pytest.raises(DataError, match=r"predictions\.jsonl:2: expected the line of a row"):
+            want()
+    assert not (tmp_path / "bundle").exists()
+    (tmp_path / "new.csv").write_text("input\nmeow\n")
+    said = run("label", evaluated, tmp_path / "new.csv", "--out", tmp_path / "labels", "--no-cache").stderr
+    assert "warning: not compared with the labelled rows of the run" in " ".join(said.split())
+    assert (tmp_path / "labels" / "labels.csv").read_text().count("cat") == 1
+
+
+def test_load_takes_what_commands_take(task: Path, evaluated: Path) -> None:
+    """`load` opens a run and a task file, too; a task file has its own options."""
+    for path in (evaluated, task):
+        with load(path) as classifier:
+            assert classifier.classify("meow").label == "cat"
+    with pytest.raises(
+        ConfigurationError, match="Expected options and router_state for a bundle or a run alone"
+    ):
+        load(task, options={"api_key": "k"})
+
+
+def test_a_report_says_what_it_takes(task: Path, evaluated: Path, tmp_path: Path) -> None:
+    """A report of a bundle or a task file, which hold no predictions, is refused; so is anything that is no source."""
+    Tuned.from_run(evaluated).save(tmp_path / "bundle")
+    for path, kind in ((task, "task file"), (tmp_path / "bundle", "bundle")):
+        said = " ".join(run("report", path, code=2).stderr.split())
+        assert f"expected the directory of a run, got a {kind}, which holds no predictions" in said
+    said = " ".join(run("report", tmp_path / "nowhere", code=2).stderr.split())
+    assert "expected a task file, a bundle or the directory of a run, got nothing" in said
+    run("report", evaluated, "--out", tmp_path / "report.html")
+
+
+def test_a_calibration_holds_the_tuned_classifier(
+    write_task: Callable[..., Path], opened: dict[str, Any], tmp_path: Path
+) -> None:
+    """A calibration of a run's rows holds what is read from the run once the calibration is written into it."""
+    rows = [{"input": f"{n} meow", "answer": "dog" if n % 10 == 0 else "cat"} for n in range(60)]
+    run(
+        "evaluate",
+        write_task(extra='[model]\nname = "small"\n', test=rows),
+        "--out",
+        tmp_path / "run",
+        "--no-cache",
+    )
+    result = calibrate_predictions(SavedRows.load(tmp_path / "run"), target_accuracy=0.5)
+    tuned = result.tuned
+    assert opened
+    assert (tuned.calibrator, tuned.rule[0]) == (result.calibrator, "certified")
+    assert not (tmp_path / "run" / "calibration.json").exists()
+    result.write(tmp_path / "run")
+    written = Tuned.from_run(tmp_path / "run")
+    assert (tuned.thresholds, tuned.figures) == (written.thresholds, written.figures)
+    assert any(figure.name.startswith("Brier score, calibrated") for figure in tuned.figures)

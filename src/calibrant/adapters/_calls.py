@@ -49,7 +49,8 @@ class CallCounter:
         """Return one flag per query: True if it is a metric call. With a journal, repetitions are free."""
         if self._predictor.journal is None:
             return [True] * len(queries)
-        seen, is_new = set(self._answered), []
+        seen = set(self._answered)
+        is_new = []
         for query in queries:
             is_new.append(query not in seen)
             seen.add(query)
@@ -242,7 +243,8 @@ class Watch(FailureMonitor):
     def stop(self) -> bool:
         """Raise the stored error, or return True if the error is that a limit of the user was reached."""
         with self._lock:
-            error, self._error = self._error, None
+            error = self._error
+            self._error = None
         if error is None:
             return False
         if isinstance(error, LimitReachedError):

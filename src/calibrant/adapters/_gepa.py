@@ -385,21 +385,20 @@ class ConfidenceAdapter(ConfidenceGrader):
             As `evaluate`.
         """
         rows = [[checked_row(row, self.labels) for row in batch] for _, batch in items]
-        queries = [
-            query_of(candidate, row)
-            for (candidate, _), batch in zip(items, rows, strict=True)
-            for row in batch
-        ]
+        queries: list[Query] = []
+        for (candidate, _), batch in zip(items, rows, strict=True):
+            queries += [query_of(candidate, row) for row in batch]
         sample = [] if self._thresholds is None else self._thresholds.queries(queries)
         wanted = [*sample, *queries]
         is_new = self._counter.new(wanted)
         predictions = self.ask(wanted)
         self.learn_prior(wanted, predictions)
-        predictions = [self.corrected(*pair) for pair in zip(wanted, predictions, strict=True)]
+        predictions = list(map(self.corrected, wanted, predictions))
         if sample:
             self._set_thresholds(predictions[: len(sample)])
         predictions = over_all_labels(predictions, self.labels, self.field_path)
-        graded, start, counted = [], len(sample), 0  # the sample counts as calls of the first batch
+        graded = []
+        start, counted = len(sample), 0  # the sample counts as calls of the first batch
         for (candidate, _), batch in zip(items, rows, strict=True):
             end = start + len(batch)
             for observer in self._observers:
@@ -468,7 +467,8 @@ class ConfidenceAdapter(ConfidenceGrader):
     def _set_thresholds(self, sample: Sequence[Prediction]) -> None:
         if self._thresholds is None or (suggested := self._thresholds.fit(sample)) is None:
             return
-        self.high_confidence_threshold, self.low_confidence_threshold = suggested.high, suggested.low
+        self.high_confidence_threshold = suggested.high
+        self.low_confidence_threshold = suggested.low
         if not self._scoring_is_given:
             self.scoring_strategy = LinearBlendScoring(suggested.scoring)
 

@@ -22,6 +22,19 @@ from calibrant.logprobs._schema import labels_from_schema
 Schema: TypeAlias = Mapping[str, Any] | type
 """A JSON schema, an OpenAI-style ``response_format``, or a Pydantic model."""
 
+_LOG = logging.getLogger("calibrant")
+PriorCorrection: TypeAlias = Literal["batch"]
+Thresholds: TypeAlias = Literal["auto"]
+PRIOR_ROWS: Final = 64
+"""Rows that make up the label prior of a prompt, at least, where so many were asked."""
+
+THRESHOLD_ROWS: Final = 80
+"""Labelled rows that thresholds are found on, at most."""
+
+_SEED: Final = 0  # of the sample of labelled rows
+_Key = tuple[str, str | None, str | None]
+_Floats = NDArray[np.float64]
+
 
 def check_calls(top_logprobs: int, workers: int, space: LogprobSpace | str | None) -> None:
     """Check top_logprobs, the number of workers and the log-probability space."""
@@ -110,23 +123,6 @@ def refuse_open(labels: LabelSet, **settings: object) -> None:
         )
 
 
-_LOG = logging.getLogger("calibrant")
-
-PriorCorrection: TypeAlias = Literal["batch"]
-Thresholds: TypeAlias = Literal["auto"]
-
-PRIOR_ROWS: Final = 64
-"""Rows that make up the label prior of a prompt, at least, where so many were asked."""
-
-THRESHOLD_ROWS: Final = 80
-"""Labelled rows that thresholds are found on, at most."""
-
-_SEED: Final = 0  # of the sample of labelled rows
-
-_Key = tuple[str, str | None, str | None]
-_Floats = NDArray[np.float64]
-
-
 class PriorCorrector:
     """Corrector of predictions for label bias, with a label prior per prompt.
 
@@ -180,7 +176,8 @@ class PriorCorrector:
     def _fit(self, own: dict[str, _Floats]) -> LabelPriorCorrection:
         other = {} if self._stand_in is None else self._rows[self._stand_in]
         missing = min(PRIOR_ROWS, len(other)) - len(own)
-        rows, weights = list(own.values()), [1.0] * len(own)
+        rows = list(own.values())
+        weights = [1.0] * len(own)
         if missing > 0:
             rows += other.values()
             weights += [missing / len(other)] * len(other)

@@ -24,6 +24,17 @@ from calibrant.logprobs._distribution import extract_distribution
 from calibrant.metrics._validation import check_number
 from calibrant.scoring._strategies import BrierScoring, LinearBlendScoring, ScoringStrategy
 
+USER_TEMPLATE: Final = "user_template"
+DEMONSTRATED: Final = "demonstrations"
+_AS_JSON: Final = " Write a whole answer as its JSON text, as json.dumps does."
+Candidate: TypeAlias = dict[str, str]
+Objective: TypeAlias = Callable[[Prediction, str], float]
+"""``(prediction, true label) -> [0, 1]``."""
+
+# They need a distribution over whole answers.
+_OF_ONE_LABEL: Final = frozenset({"answer_probability", "brier", "label_mass"})
+_DEFAULT_OBJECTIVES = ("accuracy", "probability")
+
 
 class ConfidenceDataInst(TypedDict):
     """Labelled row of a data set for GEPA.
@@ -158,11 +169,6 @@ class EvaluationObserver(Protocol):
         ...
 
 
-USER_TEMPLATE: Final = "user_template"
-DEMONSTRATED: Final = "demonstrations"
-_AS_JSON: Final = " Write a whole answer as its JSON text, as json.dumps does."
-
-Candidate: TypeAlias = dict[str, str]
 EvaluatedBatch: TypeAlias = EvaluationBatch[ConfidenceTrajectory, ConfidenceRolloutOutput]
 
 
@@ -278,10 +284,6 @@ def _read_again(prediction: Prediction, label: str | None, labels: OpenLabels, f
     )
 
 
-Objective: TypeAlias = Callable[[Prediction, str], float]
-"""``(prediction, true label) -> [0, 1]``."""
-
-
 def accuracy(prediction: Prediction, answer: str) -> float:
     """Return 1.0 if the label is right, else 0.0."""
     return float(prediction.label == answer)
@@ -341,10 +343,6 @@ OBJECTIVES: dict[str, Objective] = {
     "label_mass": label_mass,
 }
 """Objectives known by name."""
-
-# They need a distribution over whole answers.
-_OF_ONE_LABEL: Final = frozenset({"answer_probability", "brier", "label_mass"})
-_DEFAULT_OBJECTIVES = ("accuracy", "probability")
 
 
 def resolve_objectives(
@@ -445,7 +443,8 @@ class ConfidenceGrader:
         failure_score: float = 0.0,
         objectives: Iterable[str] | Mapping[str, Objective] | None = None,
     ) -> None:
-        high, low = high_confidence_threshold, low_confidence_threshold
+        high = high_confidence_threshold
+        low = low_confidence_threshold
         check_number("high_confidence_threshold", high, "(0, 1]")
         check_number("low_confidence_threshold", low, "(0, 1]")
         check_number("failure_score", failure_score, "[0, 1]")

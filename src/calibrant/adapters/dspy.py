@@ -22,7 +22,6 @@ from calibrant.adapters._rows import (
     ConfidenceDataInst,
     ConfidenceGrader,
     GradingOptions,
-    Objective,
     checked_context,
     checked_row,
 )
@@ -34,7 +33,6 @@ from calibrant.core._rows import Example
 from calibrant.inference._base import BasePredictor
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.metrics._validation import is_number
-from calibrant.scoring._strategies import ScoringStrategy
 
 _CLOSING: Final = b'"}'
 _BLANK: Final = b" \t\r\n"
@@ -44,6 +42,14 @@ _SECTION: Final = rb"^[ \t]*\[\[ ## %s ## \]\](.*?)(?=^[ \t]*\[\[ ## \w+ ## \]\]
 _ESCAPED: Final = {code: json.dumps(chr(code))[1:-1].encode() for code in (*range(0x20), ord('"'), ord("\\"))}
 
 _Alternatives = list[tuple[bytes, float]]
+
+__all__ = ["ConfidenceClassifier", "ConfidenceMetric"]
+_LOG = logging.getLogger("calibrant")
+_CONTEXT_FIELD: Final = "additional_context"
+_INSTEAD_OF_DSPY: Final = (
+    "they are unknown here; use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
+)
+_RESULTS: Final = ("confidence", "distribution", "outcome", "reason", "completion")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,16 +219,6 @@ except ModuleNotFoundError as error:
         f"The adapter needs dspy, which is not installed: run {install_command('dspy')}."
     ) from error
 
-__all__ = ["ConfidenceClassifier", "ConfidenceMetric"]
-
-_LOG = logging.getLogger("calibrant")
-_CONTEXT_FIELD: Final = "additional_context"
-_INSTEAD_OF_DSPY: Final = (
-    "they are unknown here; use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
-)
-
-_RESULTS: Final = ("confidence", "distribution", "outcome", "reason", "completion")
-
 
 class ConfidenceMetric(ConfidenceGrader):
     """Metric for ``dspy.GEPA`` that does not reward lucky guesses.
@@ -280,25 +276,14 @@ class ConfidenceMetric(ConfidenceGrader):
     1.0
     """
 
-    def __init__(  # noqa: PLR0913  (keyword-only options)
+    def __init__(
         self,
         labels: LabelSet | Sequence[str],
         *,
         label_field: str = "label",
-        scoring_strategy: ScoringStrategy | None = None,
-        high_confidence_threshold: float = 0.99,
-        low_confidence_threshold: float = 0.90,
-        failure_score: float = 0.0,
-        objectives: Iterable[str] | Mapping[str, Objective] | None = None,
+        **grading: Unpack[GradingOptions],
     ) -> None:
-        super().__init__(
-            LabelSet.of(labels),
-            scoring_strategy=scoring_strategy,
-            high_confidence_threshold=high_confidence_threshold,
-            low_confidence_threshold=low_confidence_threshold,
-            failure_score=failure_score,
-            objectives=objectives,
-        )
+        super().__init__(LabelSet.of(labels), **grading)
         refuse_several(self.labels, _INSTEAD_OF_DSPY)
         self.label_field = label_field
         self.watch = Watch()
@@ -388,7 +373,8 @@ class ConfidenceMetric(ConfidenceGrader):
                 f"Expected the label under {self.label_field!r} in the program's prediction, got the fields "
                 f"{sorted(pred.keys())}: name it with label_field."
             )
-        label, text = pred[self.label_field], str(pred.get("completion") or "")
+        label = pred[self.label_field]
+        text = str(pred.get("completion") or "")
         reason = str(pred.get("reason") or "")
         if outcome is not Outcome.OK:
             return Prediction(label=None, outcome=outcome, reason=reason, text=text)
@@ -618,7 +604,8 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
                 f"Expected a predictor without demos, got {len(self.predict.demos)}: write examples into the "
                 "instructions, or optimise with dspy.GEPA."
             )
-        classifier, wanted = self.classifier, self.instructions
+        classifier = self.classifier
+        wanted = self.instructions
         # Signatures strip what surrounds their instructions.
         if wanted == inspect.cleandoc(classifier.prompt):
             return classifier
@@ -656,7 +643,8 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
 
     def _leave_trace(self, inputs: Mapping[str, object], prediction: Prediction) -> None:
         """Append the call to DSPy's trace for its optimisers, as ``dspy.Predict`` does."""
-        trace, most = dspy.settings.trace, dspy.settings.max_trace_size
+        trace = dspy.settings.trace
+        most = dspy.settings.max_trace_size
         if trace is None or most <= 0:
             return
         generated = prediction.label or prediction.text or f"<{prediction.outcome.value}>"

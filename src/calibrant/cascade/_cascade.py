@@ -169,9 +169,9 @@ class Cascade(BasePredictor):
             verify_last=verify_last,
         )
         # Without a rule of its own, the last model's answer is taken without evidence.
-        judged = asked if len(policy.rules) == len(asked) else asked[:-1]
-        check_evidence(judged, self.method)
-        self.labels, self.field = members[0].labels, members[0].field
+        check_evidence(asked if len(policy.rules) == len(asked) else asked[:-1], self.method)
+        self.labels = members[0].labels
+        self.field = members[0].field
         # An optimiser starts from the prompt and the template that all models share.
         self.prompt = _common_value([member.prompt for member in members], "")
         self.user_template = _common_value([member.user_template for member in members], None)

@@ -172,18 +172,15 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
         )
     limits = [] if routers else _thresholds(threshold, native, method, count)
     if verify_last is None:
-        own_threshold = _has_last_threshold(
-            threshold if native_threshold is None else native_threshold, count
-        )
-        verify_last = own_threshold or not method.makes_calls
+        given = threshold if native_threshold is None else native_threshold
+        verify_last = _has_last_threshold(given, count) or not method.makes_calls
     # Nothing is compared with the last model's threshold where its answer is not verified.
     judged = count if verify_last else count - 1
-    limits, native = limits[:judged], native[:judged]
+    limits = limits[:judged]
+    native = native[:judged]
     return Policy(
         count=count,
-        # Confidence has ends: mean log-probabilities of -4 and of -5 are both 0, so a native threshold counts as it is.
-        rules=tuple(map(_by_route, routers))
-        or tuple(_at_least(limit, "native" if native else "confidence") for limit in native or limits),
+        rules=_rules(routers, native, limits),
         # Without a threshold of its own the last model's answer is taken.
         thresholds=None if routers else (*limits, *[0.0] * (count - len(limits))),
         calibrators=apply,
@@ -196,6 +193,18 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
             "verify_last": verify_last,
         },
     )
+
+
+def _rules(
+    routers: Sequence[EscalationRule], native: Sequence[float], limits: Sequence[float]
+) -> tuple[_Rule, ...]:
+    """Return the acceptance rules: those of meta-verifiers, else of native thresholds, else of thresholds."""
+    if routers:
+        return tuple(_by_route(router) for router in routers)
+    if native:
+        # Confidence has ends: mean log-probabilities of -4 and of -5 are both 0, so these count as they are.
+        return tuple(_at_least(limit, "native") for limit in native)
+    return tuple(_at_least(limit, "confidence") for limit in limits)
 
 
 def _planned_policy(

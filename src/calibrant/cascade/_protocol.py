@@ -20,6 +20,17 @@ from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.metrics._validation import check_number
 
+EscalationOrder: TypeAlias = Literal["small_to_large", "size", "declared", "cost", "automix"]
+_BILLIONS: Final = {"k": 1e-6, "m": 1e-3, "b": 1.0, "t": 1e3}
+# An exponent with its sign is how Python writes a small number.
+_SIZE: Final = re.compile(r"\s*((?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]\d+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
+# 135m, 8b, 8x7b. Thousands are left out, for a name that holds "128k" speaks of its context.
+_NAMED: Final = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([mb])(?![a-z0-9])", re.IGNORECASE)
+# The assumed quality of a model without size, and how quality is guessed from a size (in billions).
+_QUALITY: Final = 0.5
+_LEAST_QUALITY: Final = 0.3
+_LARGE: Final = 70.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Answered:
@@ -241,19 +252,6 @@ def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
 def class_record(thing: object, learned: bytes) -> dict[str, Any]:
     """Return an object's class name and a digest of its learned state, as JSON values."""
     return {"class": type(thing).__qualname__, "sha256": hashlib.sha256(learned).hexdigest()}
-
-
-EscalationOrder: TypeAlias = Literal["small_to_large", "size", "declared", "cost", "automix"]
-
-_BILLIONS: Final = {"k": 1e-6, "m": 1e-3, "b": 1.0, "t": 1e3}
-# An exponent with its sign is how Python writes a small number.
-_SIZE: Final = re.compile(r"\s*((?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]\d+)?)\s*([kmbt]?)\s*", re.IGNORECASE)
-# 135m, 8b, 8x7b. Thousands are left out, for a name that holds "128k" speaks of its context.
-_NAMED: Final = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([mb])(?![a-z0-9])", re.IGNORECASE)
-# The assumed quality of a model without size, and how quality is guessed from a size (in billions).
-_QUALITY: Final = 0.5
-_LEAST_QUALITY: Final = 0.3
-_LARGE: Final = 70.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -207,9 +207,11 @@ class CascadeSettings(Section):
     @pydantic.field_validator(*_METHODS_OF)
     @classmethod
     def _check_method(cls, value: object, info: pydantic.ValidationInfo) -> object:
-        field, methods = info.field_name, _METHODS_OF[str(info.field_name)]
+        field = info.field_name
+        methods = _METHODS_OF[str(info.field_name)]
         # A wrong method is a mistake of its own, and a looper's file may name another one beside a context.
-        method, has_file = info.data.get("confidence_method"), info.data.get("file") is not None
+        method = info.data.get("confidence_method")
+        has_file = info.data.get("file") is not None
         if value and method not in {None, *methods} and not (field == "context" and has_file):
             raise wrong(
                 f"Input should come with confidence_method = {' or '.join(map(repr, methods))}",

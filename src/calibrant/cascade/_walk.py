@@ -40,6 +40,13 @@ from calibrant.inference._feed import QueryKeys
 from calibrant.inference._limits import Gate
 from calibrant.metrics._validation import check_count, check_number
 
+_LOG = logging.getLogger("calibrant")
+ContextOf = Callable[[str], str | None] | str
+OnError: TypeAlias = Literal["skip", "fail"]
+_T = TypeVar("_T")
+_UNVERIFIED: Final = "its answer is taken as it is"
+_NOTHING: Final = Prediction(label=None, outcome=Outcome.ERROR)
+
 
 @dataclass(frozen=True, kw_only=True)
 class RowLimits:
@@ -96,7 +103,8 @@ class RowLimits:
         """
         if self.max_escalations is not None and escalations > self.max_escalations:
             return f"max_escalations of {self.max_escalations} is reached"
-        tokens, cost = usage.prompt_tokens + usage.completion_tokens, usage.cost or 0.0
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        cost = usage.cost or 0.0
         if self.max_tokens is not None and tokens >= self.max_tokens:
             return f"max_tokens of {self.max_tokens:,} is reached ({tokens:,} tokens)"
         # A limit on money that cannot be kept must not look as if it were.
@@ -132,14 +140,14 @@ class CascadeBudget(Gate):
 
     def pay(self, usage: Usage, attempts: int) -> None:
         """Add the usage and the number of calls that were made."""
-        super().charge(usage, rows=0)
+        self.charge(usage)
         with self._lock:
             self.requests += attempts
 
-    def charge(self, usage: Usage, *, rows: int = 1) -> None:  # noqa: ARG002  (paid already)
-        """Add finished rows; `pay` has already added the usage of their calls."""
+    def finish_row(self, usage: Usage) -> None:  # noqa: ARG002  (paid already)
+        """Count a finished row; `pay` has already added the usage of its calls."""
         with self._lock:
-            self.rows += rows
+            self.rows += 1
 
     def used_up(self, under_way: int) -> str:
         """Describe the spent budget of the cascade or of a model; an empty string if none is spent."""
@@ -153,11 +161,6 @@ class CascadeBudget(Gate):
         # Of the rows under way, the share that came to each member so far.
         theirs = (gate.used_up(math.ceil(under_way * gate.rows / rows)) for gate in self._members)
         return super().used_up(under_way) or next(filter(None, theirs), "")
-
-
-_LOG = logging.getLogger("calibrant")
-
-ContextOf = Callable[[str], str | None] | str
 
 
 @dataclass(kw_only=True)
@@ -291,14 +294,6 @@ class Judge:
         return hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-OnError: TypeAlias = Literal["skip", "fail"]
-
-_T = TypeVar("_T")
-
-_UNVERIFIED: Final = "its answer is taken as it is"
-_NOTHING: Final = Prediction(label=None, outcome=Outcome.ERROR)
-
-
 @dataclass(frozen=True, kw_only=True)
 class CascadeMember(CascadeModel):
     """Model of a cascade, with a copy of its classifier under the cascade's limits.
@@ -371,7 +366,8 @@ class _RowState:
 
     def take(self, prediction: Prediction, confidence: float | None = None) -> None:
         """Keep an answer in place of the kept one."""
-        self.answer, self.confidence = prediction, confidence
+        self.answer = prediction
+        self.confidence = confidence
 
 
 @dataclass(kw_only=True)
@@ -530,7 +526,8 @@ class Walk:
 
     def _query_for(self, query: Query, member: CascadeMember) -> Query:
         """Return the query with the prompt and user template for one model."""
-        own, template = member.classifier, query.user_template
+        own = member.classifier
+        template = query.user_template
         return replace(
             query,
             prompt=own.prompt if query.prompt == self.prompt else query.prompt,
@@ -568,7 +565,8 @@ class Walk:
 
     async def _ask(self, row: _RowState, position: int, query: Query) -> Prediction:
         member = self.members[position]
-        classifier, client = member.classifier, member.classifier.client
+        classifier = member.classifier
+        client = member.classifier.client
         call = classifier.answer(query)
         verified = self.policy.verifies(position, row.seen)
         try:

@@ -463,7 +463,7 @@ class Doctor:
     no_save: bool = False
 
 
-@command(app, "calibrant.cli._models:models", example="calibrant models")
+@command(app, "calibrant.cli._doctor:models", example="calibrant models")
 class Models:
     """List the models that can be named, and what is missing for each.
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from calibrant.calibration._promise import certificate_from_record, certificate_lines
 from calibrant.cli._evaluation_table import counts_text
-from calibrant.core._errors import ConfigurationError
+from calibrant.cli._tables import say
+from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.evaluation._label import LabelFile
 from calibrant.tuned._task_record import BUNDLE
 
@@ -18,23 +19,6 @@ if TYPE_CHECKING:
     from calibrant.evaluation._data import UnlabelledTexts
     from calibrant.evaluation._drift import HistoryDrift, HistoryWatch
     from calibrant.heads._tuned import Tuned
-
-
-def deciding(tuned: Tuned | None, *, accept_suggested: bool) -> Tuned | None:
-    """Return the tuned classifier that decides, which accepts by its suggested threshold if that was asked for.
-
-    Raises
-    ------
-    ConfigurationError
-        There is no suggested threshold to accept by.
-    """
-    if not accept_suggested:
-        return tuned
-    if tuned is None:
-        raise ConfigurationError(
-            "Expected a bundle or a run for --accept-suggested, got a task file, which has no thresholds: leave it out."
-        )
-    return tuned.accepting_suggested()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +32,7 @@ class DecidedLabels:
     tuned : Tuned or None
         What decides; None of a task file.
     watch : HistoryWatch or None
-        None without a history.
+        Compares with the history, if there is one; None of a task file.
     file : LabelFile
         Written with the decisions.
     """
@@ -59,7 +43,7 @@ class DecidedLabels:
     file: LabelFile
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913 (keyword-only options)
         cls,
         source: Path,
         tuned: Tuned | None,
@@ -68,16 +52,25 @@ class DecidedLabels:
         rows: UnlabelledTexts,
         file_format: str | None,
         distribution: bool,
+        accept_suggested: bool,
     ) -> Self:
         """Return the file of labels in a directory; see `LabelFile`.
 
         Raises
         ------
         ConfigurationError
-            The format is unknown, pyarrow is missing, or the input lies in the directory.
+            The format is unknown, pyarrow is missing, the input lies in the directory, or there is no suggested
+            threshold to accept by.
         """
+        if accept_suggested and tuned is None:
+            raise ConfigurationError(
+                "Expected a bundle or a run for --accept-suggested, got a task file, which has no thresholds: leave it "
+                "out."
+            )
+        if accept_suggested and tuned is not None:
+            tuned = tuned.accepting_suggested()
         watch = None
-        if tuned is not None and tuned.history.rows:
+        if tuned is not None:
             from calibrant.evaluation._drift import HistoryWatch
 
             watch = HistoryWatch(tuned)
@@ -93,7 +86,7 @@ class DecidedLabels:
 
     def require_watch(self) -> None:
         """Raise ConfigurationError if there is no history to compare with."""
-        if self.watch is None:
+        if self.tuned is None or not self.tuned.history.rows:
             raise ConfigurationError(
                 "Expected a bundle or a run with predictions for --watch-drift, got a source without: a task file has "
                 "no history."
@@ -108,7 +101,7 @@ class DecidedLabels:
             True for the lines on drift even where there is none.
         """
         written = self.file.written
-        drift = None if self.watch is None else self.watch.drift()
+        drift = self._drift()
         record = {
             "kind": "labels",
             "file": str(written.path),
@@ -120,6 +113,16 @@ class DecidedLabels:
         }
         lines = [*self._decision_lines(), *self._drift_lines(drift, with_drift=with_drift)]
         return record, [*lines, f"File: {written.path}"]
+
+    def _drift(self) -> HistoryDrift | None:
+        """Return the drift; None without a history, or if the rows of the run cannot be read."""
+        if self.watch is None:
+            return None
+        try:
+            return self.watch.drift()
+        except CalibrantError as error:  # the labels are written, and do not depend on it
+            say(f"warning: not compared with the labelled rows of the run: {error}")
+            return None
 
     def _drift_lines(self, drift: HistoryDrift | None, *, with_drift: bool) -> Iterator[str]:
         if drift is None:

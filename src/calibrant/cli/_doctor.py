@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,14 +17,16 @@ from rich.table import Table
 from rich.text import Text
 
 from calibrant.cli._options import parse_option
-from calibrant.clients._redact import hidden_in_address, public_address
+from calibrant.cli._tables import print_output
+from calibrant.clients._endpoint import hidden_in_address, public_address
+from calibrant.clients._weights import local_models, name_forms
 from calibrant.core._errors import StateError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference.doctor._examine import examine
 from calibrant.inference.doctor._records import FindingVerdict, hidden_options, holds_digest, save_examination
 
 if TYPE_CHECKING:
-    from calibrant.cli._commands import Doctor
+    from calibrant.cli._commands import Doctor, Models
     from calibrant.inference.doctor._records import Examination
 
 _STYLES: Final = {
@@ -181,3 +184,28 @@ def _value(value: Any) -> str:  # noqa: ANN401 (any JSON value)
     if isinstance(value, list):
         return f"[{', '.join(_value(found) for found in value if found is not None)}]"
     return json.dumps(value, ensure_ascii=False)  # TOML knows no surrogate pairs
+
+
+_EMBEDDED = "embedded, no key needed"
+
+
+def models(options: Models) -> None:
+    """Print the embedded models with their state, then the other forms of names."""
+    known, forms = local_models(), name_forms()
+    records = [
+        {**asdict(model), "path": str(model.path or ""), "pattern": False, "description": _EMBEDDED}
+        for model in known
+    ]
+    patterns = [
+        {"name": form.name, "pattern": True, "description": form.description, "needs": form.needs}
+        for form in forms
+    ]
+    # Plain lines, never wrapped: the commands are there to be copied.
+    lines: list[str] = []
+    for model in known:
+        state = f"ready: {model.path}" if model.installed else f"missing, run: {model.install_command}"
+        lines += [model.name, f"    {_EMBEDDED}", f"    {state}"]
+    for form in forms:
+        state = f"needs: {form.needs}" if form.needs else f"ready: {form.ready}"
+        lines += [form.name, f"    {form.description}", f"    {state}"]
+    print_output(records + patterns, lines, as_json=options.as_json)

@@ -14,7 +14,7 @@ from calibrant import assembly, calibration, evaluation, inference
 from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import acceptance_lines, baseline_lines, print_result, routing_stats
 from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
-from calibrant.cli._prompted import Source, options_at, source_of, without_head, write_demonstrations
+from calibrant.cli._prompted import Source, source_of, without_head, write_demonstrations
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._labels import LabelSet
@@ -250,7 +250,7 @@ def _opening(source: Source, options: RunOptions, classifier: BasePredictor) -> 
     if source.tuned is not None:
         from calibrant.tuned._open import open_tuned  # task files do without it
 
-        given = options_at(options.api_base)
+        given = {} if options.api_base is None else {"api_base": options.api_base}
         return partial(open_tuned, source.tuned, model=options.model, options=given)
     task = source.task
     # Heads, priors and demonstrations belong to single classifiers.

@@ -15,9 +15,9 @@ from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import read_run_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._task import Task
-from calibrant.evaluation._calibrate import CALIBRATION
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import confidence_remarks
+from calibrant.runs._directory import CALIBRATION
 
 if TYPE_CHECKING:
     from calibrant.evaluation._history import HistoryEntry

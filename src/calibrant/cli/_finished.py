@@ -18,10 +18,9 @@ from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.runs._directory import unfinished
 from calibrant.runs._rows import SavedRows
-from calibrant.tuned._files import refuse_taken
-from calibrant.tuned._folder import save
-from calibrant.tuned._from_run import from_run
-from calibrant.tuned._task_record import with_model_alone
+from calibrant.tuned._folder import refuse_taken, save
+from calibrant.tuned._open import from_run
+from calibrant.tuned._task_record import kind_of_source, with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Calibrate, Compare, Export, Report
@@ -214,6 +213,12 @@ def _comparison_lines(found: RunComparison) -> Iterator[str]:
 
 def report(options: Report) -> None:
     """Write the page, print its path, and open it if requested."""
+    for directory in options.directories:
+        kind = kind_of_source(directory)
+        if kind != "run":
+            raise ConfigurationError(
+                f"{directory}: expected the directory of a run, got a {kind}, which holds no predictions: name a run."
+            )
     path = reports.write_report(*options.directories, out=options.out)
     print_output({"report": str(path)}, [str(path)], as_json=options.as_json)
     if options.show:

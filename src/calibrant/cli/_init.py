@@ -14,8 +14,7 @@ import typer
 from calibrant.assembly._init import TaskDraft, draft_task, new_task_path, prompt_of, write_task
 from calibrant.assembly._row_checks import described_group
 from calibrant.cli._tables import aligned, print_output, say
-from calibrant.clients._usable import UsableModel, usable_models
-from calibrant.clients._weights import local_models
+from calibrant.clients._weights import UsableModel, local_models, usable_models
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._text_files import SEPARATORS
 

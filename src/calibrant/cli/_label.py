@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation
-from calibrant.cli._decided_labels import DecidedLabels, deciding
+from calibrant.cli._decided_labels import DecidedLabels
 from calibrant.cli._evaluate import (
     check_options,
     exit_as,
@@ -61,11 +61,12 @@ def label(options: Label) -> None:
     )
     labels = DecidedLabels.of(
         options.source,
-        deciding(source.tuned, accept_suggested=options.accept_suggested),
+        source.tuned,
         out=options.out,
         rows=rows,
         file_format=options.format,
         distribution=options.distribution,
+        accept_suggested=options.accept_suggested,
     )
     if options.watch_drift:
         labels.require_watch()
@@ -111,8 +112,7 @@ def _run(  # noqa: PLR0913 (what a run is made of)
 
 def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, labels: DecidedLabels) -> None:
     """Submit the rows to the provider's batch interface, wait for the answers and write the labels."""
-    from calibrant.cli._batch import print_answers
-    from calibrant.cli._label_job import LabelJob, refuse_limits
+    from calibrant.cli._batch import LabelJob, print_answers, refuse_limits
 
     refuse_limits([name for name in _LOCAL_LIMITS if getattr(options, name) is not None])
     with contextlib.closing(source.open()) as classifier:

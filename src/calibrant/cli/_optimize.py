@@ -22,9 +22,8 @@ from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._limits import Limits
 from calibrant.core._search_verdicts import search_verdict
 from calibrant.core._task import Task
-from calibrant.evaluation._calibrate import CALIBRATION
 from calibrant.metrics._remarks import confidence_remarks
-from calibrant.runs._directory import NumberedDirectory
+from calibrant.runs._directory import CALIBRATION, NumberedDirectory
 from calibrant.tuned._task_record import record_run
 
 if TYPE_CHECKING:

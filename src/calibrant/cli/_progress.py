@@ -50,8 +50,9 @@ class _Display:
 
     unit: ClassVar[str] = "rows"
 
-    def __init__(self) -> None:
+    def __init__(self, phase: str = "evaluate") -> None:
         console = Console(stderr=True)
+        self._phase = phase
         self._bar = _BarWithNotes(
             TextColumn("{task.description}"),
             BarColumn(bar_width=_BAR_WIDTH),
@@ -182,10 +183,6 @@ def _price(progress: Progress) -> str:
 
 class EvaluationDisplay(_Display):
     """Display of an evaluation's `EvaluationProgress`."""
-
-    def __init__(self, phase: str = "evaluate") -> None:
-        super().__init__()
-        self._phase = phase
 
     def __call__(self, progress: EvaluationProgress) -> None:
         """Show the latest progress."""

@@ -64,9 +64,9 @@ class Source:
             return open_prompted(self.task, self.options, limits=limits)
         from calibrant.tuned._open import open_tuned  # task files do without it
 
-        return open_tuned(
-            self.tuned, model=self.options.model, options=options_at(self.options.api_base), limits=limits
-        )
+        base = self.options.api_base
+        given = {} if base is None else {"api_base": base}
+        return open_tuned(self.tuned, model=self.options.model, options=given, limits=limits)
 
     @property
     def saved_answers(self) -> SavedAnswers | None:
@@ -97,6 +97,8 @@ def source_of(path: Path, options: PromptedOptions) -> Source:
             f"Expected --{named[0].replace('_', '-')} with a task file, got {path}, which has its own prompt: leave "
             "it out, or name the task file."
         )
+    if options.context is None and options.context_column is None:
+        return Source(task=found.tasks[0].task, tuned=found, options=options)
     first, *others = found.tasks
     task = with_context(first.task, options)
     tuned = replace(found, tasks=(replace(first, task=task), *others))
@@ -119,11 +121,6 @@ def asked_task(task: Task, options: ModelOptions) -> Task:
             "%s alone is asked: the task's %s and its settings are not used.", options.model, replaced
         )
     return with_model_alone(task, options.model, api_base=options.api_base)
-
-
-def options_at(api_base: str | None) -> dict[str, str]:
-    """Return the options of a bundle's model at another address."""
-    return {} if api_base is None else {"api_base": api_base}
 
 
 def with_context(task: Task, options: PromptedOptions) -> Task:

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from calibrant.clients._endpoint import OPENAI, resolve_endpoint
+from calibrant.clients._calls import RetryPolicy, with_retries
+from calibrant.clients._endpoint import redact, resolve_endpoint, secret_texts, server_address
 from calibrant.clients._http import JsonHttp, Reply
 from calibrant.clients._openai_chat import Drafts
-from calibrant.clients._redact import redact, secret_texts
-from calibrant.clients._retry import RetryPolicy, with_retries
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._reported import bounded_count, clean_line, reported_mapping
@@ -137,9 +136,11 @@ class BatchApi:
         ConfigurationError
             The request has options that belong to an HTTP call.
         """
-        given = {name: value for name, value in request.options.items() if value is not None}
-        secret = [name for name in given.keys() - {*_OF_A_CLIENT} if any(secret_texts({name: given[name]}))]
-        refused = sorted({*(given.keys() & {*_OF_A_CALL}), *secret})
+        refused = []
+        for name, value in sorted(request.options.items()):
+            is_secret = name not in _OF_A_CLIENT and any(secret_texts({name: value}))
+            if value is not None and (name in _OF_A_CALL or is_secret):
+                refused.append(name)
         if refused:
             raise ConfigurationError(
                 f"Expected no {', '.join(refused)} among the model's options: a request file holds bodies only, and no "
@@ -186,6 +187,12 @@ class BatchApi:
             The batch was not created, or its creation is unknown.
         """
         may_exist = look_first
+        body = {
+            "input_file_id": file_id,
+            "endpoint": _ROUTE,
+            "completion_window": _WINDOW,
+            "metadata": dict(metadata),
+        }
 
         async def attempt() -> RemoteBatch:
             nonlocal may_exist
@@ -195,7 +202,7 @@ class BatchApi:
                 if batch is not None:
                     return batch
             may_exist = True
-            return await self._create(file_id, metadata)
+            return self._batch(await self._http.call("/v1/batches", body))
 
         return await self._insist(attempt)
 
@@ -240,10 +247,6 @@ class BatchApi:
 
     async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
         return (await with_retries(call, policy=self._retry))[0]
-
-    async def _create(self, file_id: str, metadata: Mapping[str, str]) -> RemoteBatch:
-        body = {"input_file_id": file_id, "endpoint": _ROUTE, "completion_window": _WINDOW}
-        return self._batch(await self._http.call("/v1/batches", {**body, "metadata": dict(metadata)}))
 
     async def _search(self, metadata: Mapping[str, str], since: float) -> RemoteBatch | None:
         """Return the batch with this metadata from the provider's list, or None."""
@@ -345,9 +348,9 @@ class BatchApi:
         )
 
     def _text(self, record: Mapping[str, Any], name: str) -> str:
-        value = record.get(name)
-        if isinstance(value, str) and value:
-            return clean_line(value, limit=_LONGEST_NAME)
+        text = _clean_name(record.get(name))
+        if text is not None:
+            return text
         raise ProviderError(
             f"Expected an object with {name!r}, got one without: the answer is broken.",
             provider=self.name,
@@ -357,7 +360,7 @@ class BatchApi:
 
 def _address(model: str, api_base: str | None) -> str:
     if api_base is None and model.startswith(_OPENAI):
-        api_base = os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or OPENAI
+        api_base = server_address(model)
     if api_base is None:
         raise ConfigurationError(
             f"Expected a model with OpenAI's batch interface, openai/NAME or any name with api_base, got {model!r}: "

@@ -7,10 +7,8 @@ import contextvars
 import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
-from calibrant.clients._translate import translate
+from calibrant.clients._failures import translate
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._prediction import LogprobSpace
@@ -68,43 +66,32 @@ class CallableClient:
         """
         messages = [dict(message) for message in request.messages]
         if self._pool is None:
-            result: Any = _guarded_call(self._function, messages)
+            result = self._call(messages)
         else:
             context = contextvars.copy_context()
-            result = await asyncio.get_running_loop().run_in_executor(
-                self._pool, context.run, _guarded_call, self._function, messages
-            )
-        if inspect.isawaitable(result):
-            try:
-                result = await result
-            except Exception as error:  # noqa: BLE001 (the seam: anything may come)
-                result = _Raised(error)
-        if isinstance(result, _Raised):
-            if isinstance(result.error, CalibrantError):
-                raise result.error
-            raise translate(result.error, provider=self.name) from result.error
-        return result
+            loop = asyncio.get_running_loop()
+            result = await loop.run_in_executor(self._pool, context.run, self._call, messages)
+        if not inspect.isawaitable(result):
+            return result
+        try:
+            return await result
+        except CalibrantError:
+            raise
+        except Exception as error:  # the seam: anything may come
+            raise translate(error, provider=self.name) from error
 
     def close(self) -> None:
         """Wait for calls that run in threads, and cancel those in the queue."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-
-@dataclass(frozen=True)
-class _Raised:
-    """Wrapper of an exception raised in a thread, as a future cannot carry StopIteration."""
-
-    error: Exception
-
-
-def _guarded_call(
-    function: Callable[[list[dict[str, str]]], object], messages: list[dict[str, str]]
-) -> object:
-    try:
-        return function(messages)
-    except Exception as error:  # noqa: BLE001 (the seam: anything may come)
-        return _Raised(error)
+    def _call(self, messages: list[dict[str, str]]) -> object:
+        try:
+            return self._function(messages)
+        except CalibrantError:
+            raise
+        except Exception as error:  # in the thread: a future cannot carry StopIteration
+            raise translate(error, provider=self.name) from error
 
 
 def is_coroutine_function(function: Callable[..., object]) -> bool:

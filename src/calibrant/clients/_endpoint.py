@@ -1,18 +1,24 @@
-"""Endpoints of OpenAI-compatible servers: address, model name and key."""
+"""Endpoints of OpenAI-compatible servers, and redaction of their credentials in messages and recorded settings.
+
+The name of a setting does not reveal whether its text is a credential. So redaction uses an allowlist: known harmless
+texts may be shown, and every other text in a header, an option or a parameter of an address is hidden.
+"""
 
 from __future__ import annotations
 
 import base64
 import functools
+import hashlib
 import ipaddress
+import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
 
-from calibrant.clients._redact import identifying_address, public_address, redact, secret_texts
 from calibrant.core._errors import ConfigurationError
 
 OPENAI: Final = "https://api.openai.com/v1"
@@ -28,6 +34,11 @@ class _Variables(NamedTuple):
     bases: tuple[str, ...] = ()
     key: str = ""
     default: str | None = None
+
+    @property
+    def address(self) -> str | None:
+        """The address that the environment names, or the default."""
+        return next(filter(None, map(os.environ.get, self.bases)), self.default)
 
 
 _VARIABLES: Final = {
@@ -101,13 +112,16 @@ def resolve_endpoint(model: str, *, api_base: object = None, api_key: str | None
     ConfigurationError
         The address is missing or no HTTP address, the model has no name, or OpenAI's own server gets no key.
     """
-    prefix = next((known for known in KNOWN_PREFIXES if model.startswith(known)), "")
+    prefix = _prefix_of(model)
     variables = _VARIABLES[prefix]
     name = model.removeprefix(prefix)
     if not name:
         raise ConfigurationError(f"Expected a model's name behind {prefix!r}, got {model!r}.")
     if api_base is None:
-        api_base = _from_environment(variables, prefix)
+        api_base = variables.address
+    if api_base is None:
+        names = " or ".join(["the option api_base", *variables.bases])
+        raise ConfigurationError(f"Expected the address of the server behind {prefix}NAME: set {names}.")
     parts = _parts(api_base)
     root, chat = _routes(parts)
     query = f"?{parts.query}" if parts.query else ""
@@ -136,11 +150,13 @@ def server_address(model: str, api_base: str | None = None) -> str | None:
     """Return the address that calls of `model` go to, as it is set; None if only its library knows."""
     if api_base:
         return api_base
-    prefix = next((known for known in KNOWN_PREFIXES if model.startswith(known)), "")
-    if not prefix:
-        return litellm_endpoint(model, {})
-    variables = _VARIABLES[prefix]
-    return next((os.environ[name] for name in variables.bases if os.environ.get(name)), variables.default)
+    prefix = _prefix_of(model)
+    return _VARIABLES[prefix].address if prefix else litellm_endpoint(model, {})
+
+
+def _prefix_of(model: str) -> str:
+    """Return the known prefix of a model's name; empty if it has none."""
+    return next(filter(model.startswith, KNOWN_PREFIXES), "")
 
 
 def litellm_endpoint(model: str, options: Mapping[str, Any]) -> str | None:
@@ -188,14 +204,6 @@ def is_loopback(url: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _from_environment(variables: _Variables, prefix: str) -> str:
-    address = next((os.environ[name] for name in variables.bases if os.environ.get(name)), variables.default)
-    if address is not None:
-        return address
-    names = " or ".join(["the option api_base", *variables.bases])
-    raise ConfigurationError(f"Expected the address of the server behind {prefix}NAME: set {names}.")
-
-
 def is_http_address(address: str) -> bool:
     """Return True for an http or https address with a host and a legal port."""
     try:
@@ -239,3 +247,221 @@ def _authorization(parts: SplitResult, key: str) -> tuple[str | None, tuple[str,
     user, password = unquote(parts.username), unquote(parts.password or "")
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
     return f"Basic {token}", tuple(filter(None, [*secrets, token]))
+
+
+_HIDDEN: Final = "[redacted]"
+# Parameters of an address whose value may be shown.
+_HARMLESS_PARAMETERS: Final = frozenset(
+    {"api-version", "api_version", "version", "deployment", "deployment-id", "model", "region", "location"}
+)
+# Options of OpenAI, vLLM, llama.cpp, OpenRouter and litellm whose texts describe the request, not the account.
+_HARMLESS_OPTIONS: Final = frozenset(
+    """
+    model models stop user response_format json_schema tool_choice modalities reasoning reasoning_effort
+    reasoning_format thinking effort verbosity service_tier truncation guided_choice guided_json guided_regex
+    guided_grammar guided_decoding_backend guided_whitespace_pattern structured_outputs grammar chat_template
+    chat_template_kwargs chat_template_content_format bad_words samplers dry_sequence_breakers logit_bias lora
+    custom_llm_provider api_type api_version aws_region_name region_name vertex_location provider route transforms
+    """.split()  # noqa: SIM905 (a list would take a line per name)
+)
+# Short texts, numbers, dates and switches are no tokens under any name.
+_HARMLESS_TEXT: Final = re.compile(
+    r"(?is).{0,3}|[+-]?[0-9.]{1,6}|\d{4}-\d\d-\d\d(-preview)?|true|false|null|none"
+)
+# Parameters that clearly hold a secret are left out of an endpoint's identity: a renewed key is the same endpoint.
+_SECRET_PARAMETER: Final = re.compile(r"(?i)key|token|secret|passw|auth|sig|cred")
+_HEADERS: Final = frozenset({"headers", "extra_headers", "default_headers"})
+ADDRESSES: Final = frozenset({"api_base", "base_url"})
+_ROUNDS: Final = 50_000
+_DIGEST: Final = re.compile(r"\[redacted [0-9a-f]{8}\]")
+_SCHEME: Final = re.compile(r"[A-Za-z-]+ +(\S{8,})")
+_URL: Final = re.compile(r"(?i)\bhttps?://[^\s\"'<>()]+")
+_PATTERNS: Final = (
+    # user:password@host in a URL
+    (re.compile(r"(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"), _HIDDEN),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}"), rf"\1 {_HIDDEN}"),
+    # api_key=..., "x-api-key": "...", ?key=...
+    (
+        re.compile(
+            r"(?i)((?:api[_-]?key|access[_-]?token|secret|password|[?&]key)[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;)}]+"
+        ),
+        rf"\1{_HIDDEN}",
+    ),
+    # sk-..., gsk_..., hf_..., xai-..., AIza..., AKIA...
+    (
+        re.compile(r"\b(?:(?:sk|pk|rk|gsk|hf|xai|pplx|r8|nvapi)[-_]|AIza|AKIA|ASIA)[A-Za-z0-9_*.-]{6,}"),
+        _HIDDEN,
+    ),
+)
+
+
+def redact(text: str, *, secrets: Iterable[object] = ()) -> str:
+    """Return `text` with secrets, and texts that look like credentials, redacted.
+
+    Parameters
+    ----------
+    text : str
+        A message from a library or a server.
+    secrets : iterable, default ()
+        Values known to be secret; hidden wherever they occur.
+    """
+    text = hide(text, secrets)
+    if "://" in text:
+        text = _URL.sub(lambda match: _without_parameters(match[0]), text)
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def hide(text: str, secrets: Iterable[object]) -> str:
+    """Return `text` with the values of `secrets` redacted, except values of up to three characters."""
+    present = [secret for secret in secrets if isinstance(secret, str) and len(secret) > 3 and secret in text]
+    for secret in sorted(present, key=len, reverse=True):  # one may be part of another
+        text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def spellings(secret: str) -> Iterator[str]:
+    """Yield the forms in which a secret may appear: plain, in JSON, in a URL, without ``Bearer``."""
+    scheme = _SCHEME.fullmatch(secret)
+    for text in (secret,) if scheme is None else (secret, scheme[1]):
+        yield from (text, json.dumps(text)[1:-1])
+        # What need not be escaped in a query differs from library to library.
+        for safe in ("", "/", "/:@!$'()*,;"):
+            yield from (quote(text, safe=safe), quote_plus(text, safe=safe))
+
+
+def _split(address: str) -> tuple[SplitResult, list[tuple[str, str]]] | None:
+    """Return the parts and the parameters of a URL; None if it cannot be parsed."""
+    try:
+        parts = urlsplit(address.strip())
+        return parts, parse_qsl(parts.query)
+    except ValueError:
+        return None
+
+
+def _place(parts: SplitResult) -> str:
+    """Return a URL without credentials, parameters and trailing slash."""
+    host = parts.netloc.rpartition("@")[2]
+    return redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
+
+
+def public_address(address: str) -> str:
+    """Return a URL without credentials and trailing slash, and with harmless parameters only.
+
+    Parameters
+    ----------
+    address : str
+        A URL; any other text is returned redacted.
+    """
+    split = _split(address)
+    if split is None:
+        return redact(address)
+    query = urlencode([pair for pair in split[1] if _is_harmless_parameter(*pair)])
+    # Once more as a whole: a harmless parameter may hold a key all the same.
+    return redact(_place(split[0]) + (f"?{query}" if query else ""))
+
+
+def hidden_in_address(address: str) -> list[str]:
+    """Return the names of the parameters that `public_address` leaves out, and ``password``."""
+    split = _split(address)
+    if split is None:
+        return []
+    names = [name for name, value in split[1] if not _is_harmless_parameter(name, value)]
+    return [*(["password"] if "@" in split[0].netloc else []), *dict.fromkeys(names)]
+
+
+def identifying_address(address: str) -> str:
+    """Return a URL like `public_address`, with digests of unknown parameters, without secret ones.
+
+    Parameters that hold a credential by their name are left out: with another key it is the same endpoint.
+    """
+    split = _split(address)
+    if split is None:
+        return redact(address)
+    named = [(name, value) for name, value in split[1] if not _SECRET_PARAMETER.search(name)]
+    query = urlencode(
+        [(name, value if _is_harmless_parameter(name, value) else digest_of(value)) for name, value in named]
+    )
+    return _place(split[0]) + (f"?{query}" if query else "")
+
+
+def is_harmless(name: str, text: str) -> bool:
+    """Return True if an option's text may be shown: known to be harmless, or too short for a secret."""
+    if name in _HARMLESS_OPTIONS:
+        return redact(text) == text
+    return _HARMLESS_TEXT.fullmatch(text) is not None
+
+
+def name_inside(outer: str, inner: str) -> str:
+    """Return the name by which `is_harmless` judges a text nested in an option.
+
+    Texts inside a harmless option are harmless, unless their own name is that of a credential.
+    """
+    return outer if outer in _HARMLESS_OPTIONS and not _SECRET_PARAMETER.search(inner) else inner
+
+
+def secret_texts(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield every text in a model's options that may be a secret: headers, parameters, unknown options."""
+    for name, value in options.items():
+        if name in ADDRESSES and isinstance(value, str):
+            yield from _secrets_of(value)
+        elif name in _HEADERS and isinstance(value, Mapping):
+            yield from map(str, value.values())
+        else:
+            yield from _secret_texts(str(name), value)
+
+
+@functools.lru_cache(maxsize=256)
+def digest_of(text: str) -> str:
+    """Return a short digest of a hidden text, so that two settings can be told apart.
+
+    The digest is slow to compute and short, which protects a weak secret against guessing.
+    """
+    if is_digest(text):
+        return text
+    return f"{_HIDDEN[:-1]} {hashlib.pbkdf2_hmac('sha256', text.encode(), b'calibrant', _ROUNDS).hex()[:8]}]"
+
+
+def is_digest(text: str) -> bool:
+    """Return True if `text` is a result of `digest_of`."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def _secret_texts(name: str, value: object) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for inner, nested in value.items():
+            yield from _secret_texts(name_inside(name, str(inner)), nested)
+    elif isinstance(value, list | tuple):
+        for nested in value:
+            yield from _secret_texts(name, nested)
+    elif isinstance(value, str) and not is_harmless(name, value):
+        yield value
+
+
+def _is_harmless_parameter(name: str, value: str) -> bool:
+    if _SECRET_PARAMETER.search(name):
+        return False
+    return name.lower() in _HARMLESS_PARAMETERS or _HARMLESS_TEXT.fullmatch(value) is not None
+
+
+def _secrets_of(address: str) -> list[str]:
+    """Return the secrets in an address: its password, and parameters not known to be harmless."""
+    split = _split(address)
+    if split is None:
+        return [address]
+    values = [value for name, value in split[1] if not _is_harmless_parameter(name, value)]
+    password = split[0].password
+    return values if password is None else [*values, password, unquote(password)]
+
+
+def _without_parameters(url: str) -> str:
+    """Return a URL with the values of all but harmless parameters hidden."""
+    head, mark, query = url.partition("?")
+    if not mark:
+        return url
+    shown = []
+    for part in query.split("&"):
+        name, equals, value = part.partition("=")
+        shown.append(part if not equals or _is_harmless_parameter(name, value) else f"{name}={_HIDDEN}")
+    return f"{head}?{'&'.join(shown)}"

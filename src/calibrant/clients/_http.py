@@ -14,16 +14,24 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from calibrant.clients._endpoint import Endpoint, is_loopback, warn_of_plain_http
-from calibrant.clients._gates import CallGate, check_seconds
-from calibrant.clients._redact import hide, redact, spellings
-from calibrant.clients._translate import translate
-from calibrant.core._errors import ContextLengthError, ProviderError, ProviderTimeoutError
+from calibrant.clients._calls import CallGate, RetryPolicy, check_seconds, with_retries
+from calibrant.clients._endpoint import (
+    Endpoint,
+    hide,
+    is_http_address,
+    is_loopback,
+    public_address,
+    redact,
+    secret_texts,
+    spellings,
+    warn_of_plain_http,
+)
+from calibrant.clients._failures import retry_after_seconds, translate
+from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError, ProviderTimeoutError
 from calibrant.core._reported import clean_line
 
 if TYPE_CHECKING:
     import aiohttp
-
 
 # Lifetime of DNS entries: addresses of servers change seldom.
 _SECONDS_OF_A_NAME: Final = 300
@@ -444,3 +452,122 @@ def _proxy(root: str) -> str | None:
         return None
     proxy = urllib.request.getproxies().get(parts.scheme)
     return proxy if proxy is None or "://" in proxy else f"http://{proxy}"
+
+
+_SERVICE_BYTES: Final = 2**20  # of the answer of a service
+
+
+class JsonService:
+    """Client that POSTs JSON objects to a service and returns JSON objects.
+
+    An answer has at most 1 MiB. An error page may hold anything, so of an answer with a status that is
+    not 2xx only the size is shown. Transient faults (no connection, timeout, 408, 425, 429, 5xx, a body that
+    is no JSON object) are retried. Redirects are not followed. Each event loop has one session.
+
+    Parameters
+    ----------
+    url : str
+        Address of the service: http or https, with a host, without credentials, query, fragment and white space.
+    name : str
+        Name of the service in messages.
+    timeout_seconds : float
+        Time limit of one call in seconds, above 0.
+    retry : RetryPolicy, optional
+        Retry policy for transient faults.
+
+    Raises
+    ------
+    ConfigurationError
+        `url` is not of that form.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        timeout_seconds: float,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self.url = _checked_url(url, name)
+        self._name = name
+        self._retry = retry or RetryPolicy()
+        secrets = tuple(secret_texts({"api_base": self.url}))
+        endpoint = Endpoint(root=self.url, shown=public_address(self.url), secrets=secrets)
+        self._http = JsonHttp(
+            provider=name, endpoint=endpoint, timeout=timeout_seconds, most_bytes=_SERVICE_BYTES
+        )
+
+    async def post(
+        self, body: Mapping[str, Any], *, on_object: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> tuple[dict[str, Any], int]:
+        """Send `body` by POST; return the JSON object of the answer, and the number of attempts.
+
+        Parameters
+        ----------
+        body : mapping
+            JSON values.
+        on_object : callable, optional
+            Called with every JSON object received, those of refused calls included.
+
+        Returns
+        -------
+        answer : dict
+            The object.
+        attempts : int
+            Calls made.
+
+        Raises
+        ------
+        ProviderError
+            No JSON object arrived, after retries; its ``attempts`` counts the calls made.
+        """
+        data = json.dumps(body).encode()
+
+        async def once() -> dict[str, Any]:
+            reply = await self._http.send(self.url, data)
+            if reply.data is not None and on_object is not None:
+                on_object(reply.data)
+            if reply.fine and reply.data is not None:
+                return reply.data
+            raise self._failure(reply)
+
+        return await with_retries(once, policy=self._retry)
+
+    def close(self) -> None:
+        """Close the sessions; calls in flight fail."""
+        self._http.close()
+
+    def _failure(self, reply: Reply) -> ProviderError:
+        size = f"{len(reply.content):,} bytes"
+        message = (
+            f"answered with status {reply.status} and {size} that are not shown; its own log may say more."
+        )
+        if reply.fine:
+            message = (
+                f"expected a JSON object, got {size} of something else: look at what answers at {self.url}."
+            )
+        return ProviderError(
+            message,
+            provider=self._name,
+            status=None if reply.fine else reply.status,
+            retryable=reply.fine or reply.passing,
+            retry_after=retry_after_seconds(reply),
+        )
+
+
+def _checked_url(url: object, name: str) -> str:
+    expected = f"Expected the address of the {name}, such as http://127.0.0.1:8889"
+    if not isinstance(url, str) or not url:
+        raise ConfigurationError(f"{expected}, got {url!r}.")
+    refused = {  # the address is not shown with them: queries hold keys, too
+        "white space or control characters": any(one.isspace() or not one.isprintable() for one in url),
+        "credentials": "@" in url,
+        "a query or a fragment": "?" in url or "#" in url,
+    }
+    for part, is_there in refused.items():
+        if is_there:
+            raise ConfigurationError(f"{expected}, got one with {part}: leave them out.")
+    if not is_http_address(url):
+        raise ConfigurationError(f"{expected} (http or https, a host, a port from 1 to 65535), got {url!r}.")
+    return url

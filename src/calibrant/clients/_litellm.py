@@ -1,32 +1,62 @@
-"""Clients for chat and for embeddings of every provider that litellm knows."""
+"""litellm's clients for chat and for embeddings, its prices, and whether calls need it."""
 
 from __future__ import annotations
 
+import functools
+import json
+import math
 import os
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.clients._endpoint import litellm_endpoint, warn_of_plain_http
-from calibrant.clients._gates import CallGate, FirstCall, check_seconds
-from calibrant.clients._redact import hide, secret_texts, spellings
-from calibrant.clients._translate import advised, declined, refusal, translate, without_access
+from calibrant.clients._calls import CallGate, FirstCall, check_seconds
+from calibrant.clients._endpoint import (
+    KNOWN_PREFIXES,
+    hide,
+    litellm_endpoint,
+    secret_texts,
+    spellings,
+    warn_of_plain_http,
+)
+from calibrant.clients._failures import advised, declined, refusal, translate, without_access
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import LogprobSpace
+from calibrant.core._reported import bounded_count, reported_mapping
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-
 _OPENAI: Final = "openai/"
 
 
-class LiteLLMClient:
+class _LiteLLM:
+    """Base class of litellm's clients: its name, options and secrets, and errors without secrets."""
+
+    def __init__(self, model: str, options: dict[str, Any]) -> None:
+        check_seconds(options["timeout"])
+        self.name = model
+        self._options = options
+        self._secrets = [spelling for secret in secret_texts(options) for spelling in spellings(secret)]
+
+    def close(self) -> None:
+        """Do nothing: litellm keeps its connections for the process."""
+
+    def _failure(self, error: Exception) -> ProviderError:
+        failure = translate(error, provider=self.name, secrets=self._secrets)
+        return advised(error, without_access(error, failure))
+
+
+class LiteLLMClient(_LiteLLM):
     """Client for every model name that litellm understands.
 
     Parameters
@@ -64,14 +94,11 @@ class LiteLLMClient:
         space: LogprobSpace | str = LogprobSpace.MASKED,
         **options: Any,  # noqa: ANN401 (litellm's own parameters)
     ) -> None:
-        check_seconds(timeout)
+        super().__init__(model, {"temperature": 0, "timeout": timeout, **options})
         self._gate = CallGate(max_concurrency)
-        self.name = model
         self.endpoint = litellm_endpoint(model, options)
         self.space = LogprobSpace(space)
-        self._options = {"temperature": 0, "timeout": timeout, **options}
         self._first = FirstCall()
-        self._secrets = _secrets(options)
         warn_of_plain_http(self.endpoint or "", self._secrets)
 
     async def complete(self, request: CompletionRequest) -> object:
@@ -92,7 +119,7 @@ class LiteLLMClient:
                 return await litellm.acompletion(**arguments)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
                 failure = error
-        translated = litellm_failure(failure, provider=self.name, options=self._options)
+        translated = self._failure(failure)
         if declined(failure, translated):
             return refusal(translated, self.name)
         raise translated from None  # the cause may hold a key
@@ -100,9 +127,6 @@ class LiteLLMClient:
     def hidden(self, text: str) -> str:
         """Return a text of the provider with the client's secrets redacted."""
         return hide(text, self._secrets)
-
-    def close(self) -> None:
-        """Do nothing: litellm keeps its connections for the process."""
 
     def _arguments(self, request: CompletionRequest) -> dict[str, Any]:
         arguments: dict[str, Any] = {
@@ -121,16 +145,6 @@ class LiteLLMClient:
         return {name: value for name, value in arguments.items() if value is not None}
 
 
-def litellm_failure(error: Exception, *, provider: str, options: Mapping[str, Any]) -> ProviderError:
-    """Translate litellm's exception for a call with `options` into a `ProviderError` without secrets."""
-    failure = translate(error, provider=provider, secrets=_secrets(options))
-    return advised(error, without_access(error, failure))
-
-
-def _secrets(options: Mapping[str, Any]) -> list[str]:
-    return [spelling for secret in secret_texts(options) for spelling in spellings(secret)]
-
-
 def _litellm() -> ModuleType:
     # Importing litellm downloads a price list unless told not to.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -144,7 +158,7 @@ def _litellm() -> ModuleType:
     return module
 
 
-class LiteLLMEmbedder:
+class LiteLLMEmbedder(_LiteLLM):
     """Client for embeddings of texts, by any provider that litellm knows.
 
     Parameters
@@ -180,15 +194,13 @@ class LiteLLMEmbedder:
         timeout: float = 60.0,
         **options: Any,  # noqa: ANN401 (litellm's own parameters)
     ) -> None:
-        check_seconds(timeout)
         if options.get("base_url") and not options.get("api_base"):
             options["api_base"] = options.pop("base_url")
-        self.name = model
         self._model = _litellm_name(model, options)
         own_server = self._model.startswith(_OPENAI) and options.get("api_base")
         if own_server and not options.get("api_key") and not os.environ.get("OPENAI_API_KEY"):
             options["api_key"] = "none"  # the library behind litellm insists on one
-        self._options = {"timeout": timeout, **options}
+        super().__init__(model, {"timeout": timeout, **options})
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the vectors of some texts, shape (n, d).
@@ -207,10 +219,7 @@ class LiteLLMEmbedder:
         else:
             return embedding_matrix(_vectors(response), count=len(texts), provider=self.name)
         # The cause may hold a key.
-        raise litellm_failure(failure, provider=self.name, options=self._options) from None
-
-    def close(self) -> None:
-        """Do nothing: litellm keeps its connections for the process."""
+        raise self._failure(failure) from None
 
 
 def embedding_matrix(rows: ArrayLike | None, *, count: int, provider: str) -> NDArray[np.float64]:
@@ -260,3 +269,207 @@ def _vectors(response: object) -> list[Any] | None:
     if all(isinstance(entry.get("index"), int) for entry in fields):
         fields.sort(key=lambda entry: int(entry["index"]))
     return [entry.get("embedding") for entry in fields]
+
+
+PRICE_OPTIONS: Final = ("input_cost_per_token", "output_cost_per_token", "cache_read_input_token_cost")
+"""Options for the price of a token, in US dollars, under litellm's names."""
+
+_MEMBER: Final = re.compile(r'^    [A-Z0-9_]+ = "([^"]+)"', re.MULTILINE)
+_FINE_TUNED: Final = re.compile(r"ft:[^:]+")
+_COMPLETIONS: Final = "text-completion-openai/"
+# litellm's own options: it acts on them, and a server would refuse them.
+_LITELLM_OPTIONS: Final = frozenset(
+    """
+    additional_drop_params allowed_openai_params api_version base_model cache caching client
+    context_window_fallback_dict custom_llm_provider custom_prompt_dict default_headers deployment_id
+    enable_json_schema_validation ensure_alternating_roles extra_query fallbacks guardrails
+    merge_reasoning_content_in_choices metadata model_info model_list prompt_id prompt_variables
+    provider_specific_header shared_session ssl_verify stream_timeout supports_system_message tags
+    use_litellm_proxy
+    """.split()  # noqa: SIM905
+)
+_LITELLM_BEGINNINGS: Final = tuple(
+    "aws_ azure_ cache_creation_ cache_read_ input_cost_per_ litellm_ mock_ output_cost_per_ vertex_".split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """Price of a model's tokens, in US dollars per token.
+
+    Attributes
+    ----------
+    prompt, answer : float
+        Price of one token of the prompt, and of the answer.
+    cached : float or None
+        Price of one prompt token in the provider's cache; None where there is no discount.
+    """
+
+    prompt: float
+    answer: float
+    cached: float | None = None
+
+    def cost(self, usage: object) -> float | None:
+        """Return the cost of a call from its ``usage``; None without a number of prompt tokens."""
+        counts = reported_mapping(usage)
+        prompt, answer = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
+        if prompt is None:
+            return None
+        cost = prompt * self.prompt + (answer or 0) * self.answer
+        if self.cached is not None:
+            details = reported_mapping(counts.get("prompt_tokens_details"))
+            cached_tokens = min(prompt, _count(details.get("cached_tokens")) or 0)
+            cost -= cached_tokens * (self.prompt - self.cached)
+        return cost
+
+
+def price_of_options(options: Mapping[str, Any]) -> Price | None:
+    """Return the price set by the options, or None.
+
+    Raises
+    ------
+    ConfigurationError
+        A price is no number of dollars, or one of the prices is missing.
+    """
+    prices = {name: options[name] for name in PRICE_OPTIONS if options.get(name) is not None}
+    if not prices:
+        return None
+    for name, value in prices.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 <= value < math.inf:
+            raise ConfigurationError(f"Expected {name} to be US dollars, 0 or more, got {value!r}.")
+    if not {"input_cost_per_token", "output_cost_per_token"} <= prices.keys():
+        raise ConfigurationError(
+            f"Expected input_cost_per_token and output_cost_per_token together, got {' and '.join(prices)} alone."
+        )
+    return _price(prices)
+
+
+def listed_price(model: str, *, provider: str = "openai") -> Price | None:
+    """Return a provider's price of a model, or None if litellm's list lacks it.
+
+    Parameters
+    ----------
+    model : str
+        The model's name at the provider, without a prefix.
+    provider : str, default "openai"
+        The provider, as litellm names it.
+    """
+    tuned = _FINE_TUNED.match(model)
+    for name in (model, f"{provider}/{model}", tuned and tuned.group()):
+        entry = _price_list().get(name or "")
+        if entry is not None and entry[0] == provider:
+            return entry[1]
+    return None
+
+
+def price_of_model(name: str, options: Mapping[str, Any]) -> Price | None:
+    """Return the price of a model: the one of its options, or its provider's in litellm's list.
+
+    Parameters
+    ----------
+    name : str
+        The model as litellm names it, with its provider's prefix.
+    options : mapping
+        The model's options; prices among them come first. With ``api_base`` the list says nothing: the server may be
+        anybody's.
+
+    Returns
+    -------
+    Price or None
+        US dollars per token; None where no price is known.
+
+    Raises
+    ------
+    ConfigurationError
+        A price is no number of dollars, or one of the prices is missing.
+    """
+    given = price_of_options(options)
+    if given is not None:
+        return given
+    if options.get("api_base") is not None:
+        return None
+    provider, _, model = name.partition("/")
+    return listed_price(model, provider=provider)
+
+
+@functools.cache
+def _price_list() -> Mapping[str, tuple[str, Price | None]]:
+    """Return the provider and the price of each model in litellm's price list, by name."""
+    entries = json.loads(_litellm_file("model_prices_and_context_window_backup.json") or "{}")
+    return {
+        name: (str(entry.get("litellm_provider")), _price(entry))
+        for name, entry in entries.items()
+        if isinstance(entry, dict)
+    }
+
+
+def _litellm_file(path: str) -> bytes:
+    """Return a file of litellm's package without importing it; empty if there is none."""
+    spec = find_spec("litellm")
+    if spec is None or spec.origin is None:
+        return b""
+    try:
+        return (Path(spec.origin).parent / path).read_bytes()
+    except OSError:
+        return b""
+
+
+def _price(entry: Mapping[str, Any]) -> Price | None:
+    prompt, answer, cached = (entry.get(name) for name in PRICE_OPTIONS)
+    if not isinstance(prompt, int | float) or not isinstance(answer, int | float):
+        return None
+    return Price(prompt=float(prompt), answer=float(answer), cached=None if cached is None else float(cached))
+
+
+def _count(value: object) -> int | None:
+    """Return a number of tokens, bounded; None for anything else."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return bounded_count(value) if is_count else None
+
+
+def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:
+    """Return True if calls of `model` must go through litellm, which is slower than a direct call.
+
+    Names that begin with ``openai/``, ``hosted_vllm/``, ``llamafile/`` or ``lm_studio/``, and with an
+    ``api_base`` every name that litellm would not take for another provider's, are called directly.
+
+    Parameters
+    ----------
+    model : str
+        The model's name.
+    options : mapping
+        Its options; some are litellm's own.
+    """
+    names = {name for name, value in options.items() if value is not None}.difference(PRICE_OPTIONS)
+    if any(name in _LITELLM_OPTIONS or name.startswith(_LITELLM_BEGINNINGS) for name in names):
+        return True
+    if model.startswith(KNOWN_PREFIXES):
+        return model.startswith(_COMPLETIONS)
+    if not options.get("api_base"):
+        return True
+    provider, slash, _ = model.partition("/")
+    if slash:  # any other word before a slash belongs to the model's name
+        return provider in _litellm_providers()
+    entry = _price_list().get(model)
+    return entry is not None and entry[0] != "openai"
+
+
+def provider_of_bare_name(model: str) -> str | None:
+    """Return the provider of a model that litellm lists without one (``gpt-4.1-mini``); None for other names."""
+    listed = _price_list()
+    entry = listed.get(model)
+    if entry is None:
+        return None
+    # Kinds of interfaces at one provider have names of their own.
+    family = entry[0].partition("-")[0].removesuffix("_converse")
+    return next((name for name in (entry[0], "gemini", family) if f"{name}/{model}" in listed), family)
+
+
+@functools.cache
+def _litellm_providers() -> frozenset[str]:
+    """Return the providers that litellm knows, read from its files, as its import is slow."""
+    source = _litellm_file("types/utils.py").decode()
+    members = source.partition("class LlmProviders(")[2].partition("\nclass ")[0]
+    listed = json.loads(_litellm_file("llms/openai_like/providers.json") or "{}")
+    return frozenset([*_MEMBER.findall(members), *listed])

@@ -14,18 +14,31 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from calibrant.clients._constraint import Constraint, constraint_for, json_grammar
-from calibrant.clients._engine import Engine, EngineError, EngineSettings, Prompt, open_engine, release_engine
-from calibrant.clients._generate import SAMPLING_OPTIONS, Grammar, Sampler, best_value, token_record
-from calibrant.clients._llama import engine_module
-from calibrant.clients._places import (
+from calibrant.clients._constraint import (
+    SAMPLING_OPTIONS,
+    Constraint,
+    Grammar,
+    Sampler,
+    best_value,
+    constraint_for,
+    json_grammar,
+    token_record,
+)
+from calibrant.clients._engine import (
     LEAST_TOKENS,
     MOST_PLACES,
     MOST_TOKENS,
+    Engine,
+    EngineError,
     EnginePlace,
+    EngineSettings,
     Job,
+    Prompt,
     TooLongError,
+    open_engine,
+    release_engine,
 )
+from calibrant.clients._llama import engine_module
 from calibrant.clients._weights import check_weights, locate_weights
 from calibrant.core._completion import CompletionRequest, NextTokens
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from calibrant.clients._endpoint import KNOWN_PREFIXES, resolve_endpoint
-from calibrant.clients._gates import FirstCall, check_seconds
+from calibrant.clients._calls import FirstCall, check_seconds
+from calibrant.clients._endpoint import KNOWN_PREFIXES, resolve_endpoint, secret_texts
+from calibrant.clients._failures import HIDDEN, advised, as_status, declined, rate_headers, refusal
 from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
-from calibrant.clients._prices import PRICE_OPTIONS, Price, listed_price, price_of_options
-from calibrant.clients._rates import HIDDEN, rate_headers
-from calibrant.clients._redact import secret_texts
-from calibrant.clients._translate import advised, as_status, declined, refusal
+from calibrant.clients._litellm import PRICE_OPTIONS, Price, listed_price, price_of_options
 from calibrant.core._completion import CompletionRequest, Message
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import LogprobSpace

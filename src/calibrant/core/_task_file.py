@@ -389,11 +389,12 @@ def prompt_problems(
             yield place, f"{problem}: leave it out."
         else:
             seen.add(other.strip())
-    yield from _description_problems(descriptions, labels)
+    if descriptions:
+        yield from _description_problems(descriptions, labels)
 
 
 def _description_problems(descriptions: Mapping[str, str], labels: LabelSet) -> Iterator[Problem]:
-    if descriptions and type(labels) is not LabelSet:
+    if type(labels) is not LabelSet:
         problem = "expected label_descriptions of plain labels alone, got some of labels with a structure or of answers"
         yield ("label_descriptions",), f"{problem} that hold several labels: leave them out."
         return

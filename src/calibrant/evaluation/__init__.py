@@ -13,8 +13,14 @@ if TYPE_CHECKING:
     from calibrant.evaluation._history import EvaluationHistory
     from calibrant.evaluation._learned import learn_head
     from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationProgress, EvaluationResult
-    from calibrant.evaluation._provider_batch import batch_status, collect_batch, retry_batch, submit_batch
-    from calibrant.evaluation._provider_batch_state import BatchLimits, Polling
+    from calibrant.evaluation._provider_batch import (
+        BatchLimits,
+        Polling,
+        batch_status,
+        collect_batch,
+        retry_batch,
+        submit_batch,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -27,8 +33,7 @@ else:
             "._history": "EvaluationHistory",
             "._learned": "learn_head",
             "._metrics": "EvaluationMetrics EvaluationProgress EvaluationResult",
-            "._provider_batch": "batch_status collect_batch retry_batch submit_batch",
-            "._provider_batch_state": "BatchLimits Polling",
+            "._provider_batch": "BatchLimits Polling batch_status collect_batch retry_batch submit_batch",
         },
     )
 

@@ -6,12 +6,14 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._certify import CertifiedThreshold, certify_threshold
 from calibrant.calibration._choice import CalibratorSelection, select_calibrator
 from calibrant.calibration._promise import certificate_from_record, with_best_promise
@@ -20,12 +22,13 @@ from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Interval
+from calibrant.heads._tuned import Tuned
 from calibrant.metrics._calibration_error import expected_calibration_error
 from calibrant.metrics._intervals import bootstrap_interval, paired_mean_interval
 from calibrant.metrics._selective import auroc_interval
+from calibrant.runs._directory import CALIBRATION
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
-CALIBRATION: Final = "calibration.json"
 _TARGET: Final = 0.9  # accuracy of accepted answers, where nobody names one
 _DELTA: Final = 0.1  # probability that it is missed all the same
 _FEWEST: Final = 20  # rows: 10 to fit and 10 to test
@@ -131,6 +134,22 @@ class CalibrationResult:
     kept: CertifiedThreshold | None = None
 
     @property
+    def calibrator(self) -> ConfidenceCalibrator:
+        """The calibrator."""
+        return self.selection.calibrator
+
+    @cached_property
+    def tuned(self) -> Tuned:
+        """The run's tuned classifier with this calibration and its thresholds; nothing is written.
+
+        Raises
+        ------
+        DataError, StateError
+            The predictions are not those of a finished run's directory; see `Tuned.from_run`.
+        """
+        return Tuned.from_run(self.source, calibration=self)
+
+    @property
     def in_force(self) -> CertifiedThreshold | None:
         """Certificate that decides which answers are accepted: the earlier one, where it is kept."""
         return self.certified if self.kept is None else self.kept
@@ -171,7 +190,8 @@ class CalibrationResult:
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``calibration.json`` holds them."""
         point = ("threshold", "coverage", "accuracy_lower_bound", "target_accuracy", "delta")
-        selection, certified = self.selection, self.in_force
+        selection = self.selection
+        certified = self.in_force
         # The calibrator has a file of its own.
         numbers = asdict(replace(self, selection=None, fingerprint=None))  # type: ignore[arg-type]
         del numbers["selection"], numbers["kept"]
@@ -215,7 +235,8 @@ class CalibrationResult:
             They cannot be written, or a certificate of other predictions is there.
         """
         directory = Path(out)
-        record, own = directory / CALIBRATION, directory / "calibrator.json"
+        record = directory / CALIBRATION
+        own = directory / "calibrator.json"
         written = self.keeping_certificate(directory)
         text = json.dumps(written.to_record(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         try:
@@ -229,7 +250,7 @@ class CalibrationResult:
             raise StateError(
                 f"{directory}: cannot be written ({error}): choose another directory."
             ) from error
-        return [record, *([own] if self.fingerprint is not None else [])]
+        return [record] if self.fingerprint is None else [record, own]
 
 
 def calibrate_predictions(
@@ -285,14 +306,16 @@ def calibrate_predictions(
         raise ConfigurationError(f"Expected seed to be a whole number from 0, got {seed!r}.")
     rng = np.random.default_rng(seed)
     kept, left_out = _usable(predictions)
-    p, y = predictions.confidence[kept], predictions.correct[kept].astype(np.float64)
+    p = predictions.confidence[kept]
+    y = predictions.correct[kept].astype(np.float64)
     certified = None
     if target_accuracy is not None:
         certified = certify_threshold(p, y, target_accuracy=target_accuracy, delta=delta)
         certified = with_best_promise(certified, p, y)
     names, labels = [], []
     for row in kept.tolist():
-        text, label = predictions.inputs[row], predictions.labels[row]
+        text = predictions.inputs[row]
+        label = predictions.labels[row]
         names.append(f"row {row}" if text is None else text)
         if label is not None:
             labels.append(label)
@@ -362,7 +385,9 @@ def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], 
     groups: dict[str, list[int]] = {}
     for row, name in enumerate(names):
         groups.setdefault(name, []).append(row)
-    members, fit, test = list(groups.values()), list[int](), list[int]()
+    members = list(groups.values())
+    fit = list[int]()
+    test = list[int]()
     for place in rng.permutation(len(members)).tolist():
         half = fit if 2 * len(fit) < len(names) else test
         half.extend(members[place])

@@ -191,9 +191,11 @@ def _order(first: SavedRows, other: SavedRows) -> NDArray[np.int64]:
         )
     order = np.array([place[index] for index in first.index.tolist()], dtype=np.int64)
     for name in ("inputs", "answers"):
-        mine, theirs = getattr(first, name), getattr(other, name)
+        mine = getattr(first, name)
+        theirs = getattr(other, name)
         for row, position in enumerate(order.tolist()):
-            a, b = mine[row], theirs[position]
+            a = mine[row]
+            b = theirs[position]
             if a != b and None not in (a, b):
                 raise DataError(
                     f"Expected the same {name[:-1]} in the row with index {first.index[row]}, got {a[:_SHOWN]!r} in "

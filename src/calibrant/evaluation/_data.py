@@ -170,7 +170,7 @@ class UnlabelledFile(UnlabelledTexts):
     @property
     def read_columns(self) -> list[str]:
         """Columns that an example is made of."""
-        return [self.text, *([] if self._context is None else [self._context])]
+        return [self.text] if self._context is None else [self.text, self._context]
 
     def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
         """Yield the columns of each row, as they are in the file, and the row as an example."""

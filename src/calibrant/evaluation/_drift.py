@@ -16,6 +16,13 @@ from calibrant.heads._tuned import Decision, Tuned, single_labels
 _PERMUTATIONS: Final = 9_999
 _CHUNK: Final = 1 << 18  # elements permuted or counts drawn at once: they stay in the processor's cache
 
+_SAMPLE: Final = 1000  # confidences compared
+_COUNTS: Final = (
+    10_000_000  # counts drawn in all, a second or two: fewer permutations of more than 1,000 labels
+)
+_P_VALUE: Final = 0.01
+_LEAST: Final = 0.05  # distances below it are no news, however many rows show them
+
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
@@ -48,7 +55,8 @@ def measure_drift(
     values: NDArray[np.float64], history: NDArray[np.float64], *, rng: np.random.Generator
 ) -> Drift:
     """Compare `values` of shape (n,) with `history` of shape (m,): finite, a thousand each at most."""
-    n, m = len(values), len(history)
+    n = len(values)
+    m = len(history)
     statistic = p_value = None
     if min(n, m) >= 2:
         pooled = np.concatenate([values, history])
@@ -89,14 +97,6 @@ def _distances(new: NDArray[np.bool_], last: NDArray[np.intp]) -> NDArray[np.int
         ours = ours[:, last]
     distances: NDArray[np.int32] = np.abs(ours * size - ((last + 1) * n).astype(np.int32)).max(axis=1)
     return distances
-
-
-_SAMPLE: Final = 1000  # confidences compared
-_COUNTS: Final = (
-    10_000_000  # counts drawn in all, a second or two: fewer permutations of more than 1,000 labels
-)
-_P_VALUE: Final = 0.01
-_LEAST: Final = 0.05  # distances below it are no news, however many rows show them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ class HistoryWatch:
     Parameters
     ----------
     tuned : Tuned
-        Decides, and has a history of at least one row.
+        Decides.
     """
 
     def __init__(self, tuned: Tuned) -> None:
@@ -196,12 +196,15 @@ class HistoryWatch:
         values = np.append(self._confidence, given)
         keys = np.append(self._keys, self._rng.random(len(given)))
         kept = np.argsort(keys)[:_SAMPLE]
-        self._confidence, self._keys = values[kept], keys[kept]
+        self._confidence = values[kept]
+        self._keys = keys[kept]
         return self._tuned.decide_many(predictions)
 
-    def drift(self) -> HistoryDrift:
-        """Return the drift of all predictions decided on so far."""
+    def drift(self) -> HistoryDrift | None:
+        """Return the drift of all predictions decided on so far; None without a history."""
         history = self._tuned.history
+        if not history.rows:
+            return None
         names = sorted({*self._labels, *history.labels})
         earlier = [history.labels.get(name, 0) for name in names]
         later = [self._labels.get(name, 0) for name in names]

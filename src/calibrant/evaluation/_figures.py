@@ -9,7 +9,7 @@ import numpy as np
 
 from calibrant.core._labels import LabelSet
 from calibrant.core._search_verdicts import changed_prompt
-from calibrant.heads._tuned import Figure, rule_of
+from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, rule_of
 from calibrant.metrics._composite import answer_summary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import confidence_remarks
@@ -52,7 +52,7 @@ _HELD_OUT: Final = (
 )
 
 
-def figures_of(
+def measurements_of(
     predictions: SavedRows,
     labels: LabelSet,
     *,
@@ -60,8 +60,8 @@ def figures_of(
     search: _Record | None = None,
     calibration: _Record | None = None,
     thresholds: _Record | None = None,
-) -> tuple[Figure, ...]:
-    """Return the figures of a run.
+) -> Measurements:
+    """Return the figures of a run and the distribution of its predictions.
 
     Parameters
     ----------
@@ -76,18 +76,20 @@ def figures_of(
         Thresholds as in `Tuned`; without any, or in a cascade, which has its own, acceptance is not counted.
     """
     if search is not None:
-        measured = _search_figures(search)
+        scores = _search_figures(search)
     elif metrics is not None:
-        measured = _evaluation_figures(metrics)
+        scores = _evaluation_figures(metrics)
     else:
-        measured = _counted_figures(predictions)
+        scores = _counted_figures(predictions)
     entries = (
-        *measured,
+        *scores,
         *_calibration_figures(calibration),
         *_label_figures(predictions, labels),
         *_acceptance_figures(predictions, thresholds),
     )
-    return tuple(_figure(*entry) for entry in entries if entry[1] is not None)
+    figures = tuple(_figure(*entry) for entry in entries if entry[1] is not None)
+    history = PredictionHistory.of(predictions.labels, predictions.confidence, labels=labels)
+    return Measurements(figures=figures, history=history)
 
 
 def _figure(name: str, value: _Record | float, rows: Any) -> Figure:  # noqa: ANN401 (numpy's, too)
@@ -100,7 +102,8 @@ def figure_warnings(figures: Iterable[Figure]) -> list[str]:
     """Return warnings, in plain sentences, of few answered labels and of low label mass."""
     by_name = {figure.name: figure for figure in figures}
     warnings = []
-    answered, low = by_name.get(LABELS_ANSWERED), by_name.get(_LOW_LABEL_MASS)
+    answered = by_name.get(LABELS_ANSWERED)
+    low = by_name.get(_LOW_LABEL_MASS)
     if answered is not None and answered.estimate < 0.5:
         warnings.append(
             f"Collapsed: only {answered.estimate:.0%} of the labels that occur in the rows were ever answered."
@@ -169,7 +172,8 @@ def _counted_figures(predictions: SavedRows) -> Iterator[_Measured]:
 
 
 def _search_figures(search: _Record) -> Iterator[_Measured]:
-    final, comparison = search["final"], search["comparison"]
+    final = search["final"]
+    comparison = search["comparison"]
     scores = [] if final is None else [(final["score"], "this prompt and the head")]
     scores += [(search["best_prompt"], "this prompt"), (search["seed_prompt"], "first prompt")]
     for score, of in scores:
@@ -178,7 +182,8 @@ def _search_figures(search: _Record) -> Iterator[_Measured]:
             for key in ("accuracy", "macro_f1", "credit"):
                 yield f"test {key.replace('_f1', ' F1')}, {of}", score[key], answered
     if final is not None:
-        seed, text = final["against_seed"], final["against_text"]
+        seed = final["against_seed"]
+        text = final["against_text"]
         if seed is not None:
             yield "test accuracy, with the head minus first prompt", seed["interval"], seed["n"]
         if text is not None:

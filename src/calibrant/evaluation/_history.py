@@ -55,6 +55,14 @@ SCORE_TYPES: Final[Mapping[str, ScoreType]] = MappingProxyType(
 )
 """Families of evaluators: binary ones say 0 (fail) or 1 (pass), continuous ones any number."""
 
+_FILE: Final = "history.json"
+_CONFIDENCE: Final = "/confidence"
+_LOG = logging.getLogger("calibrant")
+# A database that is away for hours must not fill the memory, and only the latest 1,000 scores ever count.
+_MOST_WAITING: Final = 10_000
+_SECONDS_TO_RETRY: Final = 5.0
+_SECONDS_TO_CLOSE: Final = 10.0  # twice the time that a locked database is waited for
+
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryInterval:
@@ -469,16 +477,6 @@ def _spread_positions(count: int) -> Sequence[int]:
     return [(2 * place + 1) * count // (2 * _LATEST) for place in range(_LATEST)]
 
 
-_FILE: Final = "history.json"
-_CONFIDENCE: Final = "/confidence"
-
-_LOG = logging.getLogger("calibrant")
-# A database that is away for hours must not fill the memory, and only the latest 1,000 scores ever count.
-_MOST_WAITING: Final = 10_000
-_SECONDS_TO_RETRY: Final = 5.0
-_SECONDS_TO_CLOSE: Final = 10.0  # twice the time that a locked database is waited for
-
-
 @dataclass(frozen=True, kw_only=True)
 class HistoryEntry:
     """Run that was recorded in the history, with its interval and drift.
@@ -528,12 +526,8 @@ class RunScope:
     """
 
     def __init__(self, *, account_id: str, task: str, profile_name: str) -> None:
-        self._correct, self.confidence = (
-            dict[str, Any](
-                Scope(account_id=account_id, evaluator_id=evaluator, profile_name=profile_name).columns()
-            )
-            for evaluator in (task, task + _CONFIDENCE)
-        )
+        self._correct = _columns(account_id, task, profile_name)
+        self.confidence = _columns(account_id, task + _CONFIDENCE, profile_name)
 
     @classmethod
     def of(cls, classifier: Predictor, *, account_id: str, task: str, profile_name: str | None) -> RunScope:
@@ -566,6 +560,12 @@ class RunScope:
         )
         write_json(directory / _FILE, entry.to_record())
         return entry
+
+
+def _columns(account_id: str, evaluator_id: str, profile_name: str) -> dict[str, Any]:
+    """Return the columns of a scope; ConfigurationError for a name that cannot be stored."""
+    scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
+    return dict(scope.columns())
 
 
 class AnswerRecorder:

@@ -50,6 +50,10 @@ _DISTRIBUTION: Final = "probabilities"
 _PREFIX: Final = "calibrant_"
 _BLOCK: Final = 1024  # rows in memory
 
+_Write: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]
+MAX_ROWS: Final = 1_048_576  # of a sheet, its header included
+_MAX_TEXT: Final = 32_767  # characters of a cell
+
 
 class DecidedPrediction(Protocol):
     """Decision on a prediction; `calibrant.assembly.Decision` is one."""
@@ -214,7 +218,10 @@ class LabelFile:
         ConfigurationError
             The input has the columns, with the prefix ``calibrant_`` too.
         """
-        for name in (*ANSWER_COLUMNS, *([_DISTRIBUTION] if self._distribution else [])):
+        names = list(ANSWER_COLUMNS)
+        if self._distribution:
+            names.append(_DISTRIBUTION)
+        for name in names:
             chosen = _PREFIX + name if name in self._rows.columns else name
             if chosen in self._rows.columns:
                 raise ConfigurationError(
@@ -266,7 +273,8 @@ class LabelFile:
         return self.path.rename(former)
 
     def _write_answered(self) -> tuple[int, Counter[str]]:
-        rows, decisions = 0, Counter[str]()
+        rows = 0
+        decisions = Counter[str]()
         with self._writer() as write:
             for records, values, table in self._answered_blocks():
                 added = self._added(records)
@@ -292,7 +300,8 @@ class LabelFile:
 
     def _answered_blocks(self) -> Iterator[tuple[list[Any], list[Mapping[str, Any]], Any]]:
         """Yield blocks of answered rows: their records, their input, and its own form; see `_input_blocks`."""
-        lines, number = answered_lines(self.directory), 0
+        lines = answered_lines(self.directory)
+        number = 0
         self._has_unanswered = False
         for block, table in self._input_blocks():
             records = [json.loads(line) for line in islice(lines, len(block))]
@@ -318,21 +327,21 @@ class LabelFile:
             arrow = require_parquet()
             for batch in arrow.parquet.ParquetFile(rows.path).iter_batches(batch_size=_BLOCK):
                 cells = batch.select(rows.read_columns).to_pylist()
-                block_rows = [Row(values=values, path=rows.path, line=0) for values in cells]
-                yield (
-                    [(row.values, rows.example(row)) for row in block_rows],
-                    arrow.Table.from_batches([batch]),
-                )
+                block = []
+                for values in cells:
+                    example = rows.example(Row(values=values, path=rows.path, line=0))
+                    block.append((values, example))
+                yield block, arrow.Table.from_batches([batch])
             return
         if self._format == "xlsx" and isinstance(rows, UnlabelledFile) and rows.is_excel:
-            cells = read_excel_cells(rows.path, MAX_ROW_BYTES)
-            while found_rows := list(islice(cells, _BLOCK)):
-                examples = [
-                    rows.example(Row(values=values, path=rows.path, line=line))
-                    for line, values, _ in found_rows
-                ]
-                values = [values for _, values, _ in found_rows]
-                yield list(zip(values, examples, strict=True)), [cells for *_, cells in found_rows]
+            lines = read_excel_cells(rows.path, MAX_ROW_BYTES)
+            while sheet_rows := list(islice(lines, _BLOCK)):
+                block, cells = [], []
+                for line, values, row_cells in sheet_rows:
+                    example = rows.example(Row(values=values, path=rows.path, line=line))
+                    block.append((values, example))
+                    cells.append(row_cells)
+                yield block, cells
             return
         records = rows.records()
         while block := list(islice(records, _BLOCK)):
@@ -364,9 +373,6 @@ class LabelFile:
         return CsvSpelling(separator="\t" if self._format == "tsv" else ",")
 
 
-_Write: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]
-
-
 def label_values(records: Sequence[Mapping[str, Any]], decide: Decide | None = None) -> list[tuple[Any, ...]]:
     """Return the values of `ANSWER_COLUMNS` of rows, given their records."""
     decided: Sequence[DecidedPrediction] | None = None
@@ -374,12 +380,16 @@ def label_values(records: Sequence[Mapping[str, Any]], decide: Decide | None = N
         decided = decide([_prediction(record) for record in records])
     rows = []
     for number, record in enumerate(records):
-        confidence, decision = record["confidence"], DECISIONS[record.get("accepted")]
+        confidence = record["confidence"]
+        decision = DECISIONS[record.get("accepted")]
         if decided is not None:
-            confidence, decision = decided[number].final_confidence, decided[number].name
-        outcome, provider = record["outcome"], answering_model(record)
+            confidence = decided[number].final_confidence
+            decision = decided[number].name
+        outcome = record["outcome"]
+        provider = answering_model(record)
         if record["reason"] == NO_TEXT:
-            outcome, decision = "no text", None
+            outcome = "no text"
+            decision = None
         rows.append((record["label"], confidence, decision, outcome, provider, record["cost"]))
     return rows
 
@@ -537,10 +547,6 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
             writer.write_table(table)
 
         yield write
-
-
-MAX_ROWS: Final = 1_048_576  # of a sheet, its header included
-_MAX_TEXT: Final = 32_767  # characters of a cell
 
 
 @contextmanager

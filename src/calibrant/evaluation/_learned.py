@@ -135,7 +135,9 @@ def learn_head(
     fingerprint = _fingerprint(place, saved)
     if saved.fields & {"parts", "steps"}:
         raise _refusal_error(place, "predictions of one model with one label each, got others")
-    logprobs, answers, texts = [], [], []
+    logprobs = []
+    answers = []
+    texts = []
     for row in saved.rows():
         probabilities = row.values.get("probabilities")
         if probabilities is None or row.answer is None or row.input is None or row.outcome is Outcome.ERROR:
@@ -224,7 +226,8 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
     StateError
         A file of the directory is damaged or cannot be written.
     """
-    predictions, metrics = directory / PREDICTIONS, directory / METRICS
+    predictions = directory / PREDICTIONS
+    metrics = directory / METRICS
     record = read_run_record(
         metrics, remedy="delete it and run the same command again, which asks nothing twice"
     )
@@ -277,5 +280,6 @@ def _drawn_rows(
         characters += len(row.example.input)
         while len(kept) > most or characters > most * _CHARACTERS:
             largest, _, dropped = heapq.heappop(kept)
-            bound, characters = -largest, characters - len(dropped.example.input)
+            bound = -largest
+            characters = characters - len(dropped.example.input)
     return [row for _, _, row in sorted(kept, key=lambda entry: entry[1])]

@@ -45,6 +45,14 @@ if TYPE_CHECKING:
     from calibrant.metrics._structure import StructureMetrics
 
 
+_KINDS: Final = 20
+_EXAMPLES: Final = 3
+_EXAMPLE_LENGTH: Final = 120
+_LOG = logging.getLogger("calibrant")
+_OTHER: Final = "other"
+_KIND_LENGTH: Final = 80
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+_STATUS: Final = re.compile(r"\b[45]\d\d\b")
 _NEARLY_ALL: Final = 0.9
 # Columns of `EvaluationResult.to_pandas` with the type of their numbers and truth values.
 _COLUMN_TYPES: Final = {
@@ -538,16 +546,6 @@ def check_gates(names: Iterable[str], labels: LabelSet) -> None:
         raise ConfigurationError(f"Expected a metric of this task's labels, one of {fit}, got {unfit[0]!r}.")
 
 
-_KINDS: Final = 20
-_EXAMPLES: Final = 3
-_EXAMPLE_LENGTH: Final = 120
-_LOG = logging.getLogger("calibrant")
-_OTHER: Final = "other"
-_KIND_LENGTH: Final = 80
-_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
-_STATUS: Final = re.compile(r"\b[45]\d\d\b")
-
-
 class Tally:
     """Running counts of the rows of an evaluation.
 
@@ -612,10 +610,12 @@ class Tally:
         KeyError, TypeError, ValueError
             The record is invalid.
         """
-        outcome, answer, label, confidence = (
-            row[name] for name in ("outcome", "answer", "label", "confidence")
-        )
-        failed, right = Outcome(outcome) is Outcome.ERROR, label == answer
+        outcome = row["outcome"]
+        answer = row["answer"]
+        label = row["label"]
+        confidence = row["confidence"]
+        failed = Outcome(outcome) is Outcome.ERROR
+        right = label == answer
         is_sure = outcome == Outcome.OK.value and confidence is not None
         self.confidence.append(confidence if is_sure else math.nan)
         self.right.append(UNKNOWN if failed or answer is None else right)
@@ -632,7 +632,9 @@ class Tally:
             )
         if failed:
             kind = error_kind(row["reason"])
-            self.errors[kind if kind in self.errors or len(self.errors) < _KINDS else _OTHER] += 1
+            if kind not in self.errors and len(self.errors) >= _KINDS:
+                kind = _OTHER
+            self.errors[kind] += 1
             return
         if len(self.unreadable) < _EXAMPLES and (text := row.get("text")):
             self.unreadable[escaped_line(text, limit=_EXAMPLE_LENGTH)] = None
@@ -654,7 +656,8 @@ class Tally:
 
     def _count_answer(self, row: Mapping[str, Any]) -> None:
         """Count the predicted label of an answered row beside the true one."""
-        answer, label = row["answer"], row["label"]
+        answer = row["answer"]
+        label = row["label"]
         if self._composite is None:
             place = -1 if label is None else self._place.get(normalise_label(label), -1)
             self._counts[self._place[normalise_label(answer)], place] += 1
@@ -698,7 +701,8 @@ class Tally:
     def _scored(self) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
         """Return the confidence and the correctness of the rows that have both."""
         # Copies: an array that lends its memory cannot grow.
-        confidence, right = np.array(self.confidence), np.array(self.right)
+        confidence = np.array(self.confidence)
+        right = np.array(self.right)
         is_scored = ~np.isnan(confidence) & (right != UNKNOWN)
         return confidence[is_scored], right[is_scored]
 
@@ -799,7 +803,8 @@ class RunAccount:
         """Report progress to the listener; `calls` holds the fields on calls and rate limits."""
         if self._on_progress is None:
             return
-        tally, ahead = self.tally, _AheadCounts.of(self.ahead.values())
+        tally = self.tally
+        ahead = _AheadCounts.of(self.ahead.values())
         answered = self.answered + ahead.rows
         self._on_progress(
             EvaluationProgress(

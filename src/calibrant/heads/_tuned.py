@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Self, TypeAlias, cast
@@ -132,6 +133,28 @@ class PredictionHistory(Section):
         return cls(rows=len(answers), labels=by_label, confidence=tuple(known.tolist()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """Figures and predictions measured on labelled rows.
+
+    Attributes
+    ----------
+    figures : tuple of Figure, default ()
+        Figures of these rows.
+    history : PredictionHistory
+        Distribution of their predictions.
+
+    Examples
+    --------
+    >>> from calibrant.tuned import Figure, Measurements
+    >>> Measurements(figures=(Figure(name="accuracy, all rows", estimate=0.9, rows=100),)).history.rows
+    0
+    """
+
+    figures: tuple[Figure, ...] = ()
+    history: PredictionHistory = dataclasses.field(default_factory=PredictionHistory)
+
+
 def single_labels(answer: str, labels: LabelSet) -> Sequence[str]:
     """Return the labels that an answer holds: itself, unless answers hold several."""
     return list(labels.decisions(answer)) if isinstance(labels, CompositeLabels) else [answer]
@@ -235,6 +258,17 @@ class OpenedPredictor(Predictor, Protocol):
         """Close it."""
 
 
+class Calibration(Protocol):
+    """Protocol of calibrations in memory; `calibrant.evaluation.calibrate_predictions` returns one."""
+
+    @property
+    def calibrator(self) -> ConfidenceCalibrator:
+        """Calibrator of the confidence."""
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the calibration as in ``calibration.json``."""
+
+
 class TunedFiles(Protocol):
     """Protocol of readers, writers and openers of tuned classifiers; `calibrant.tuned` supplies one."""
 
@@ -250,7 +284,7 @@ class TunedFiles(Protocol):
         *,
         task: Task | str | Path | None,
         model: str | None,
-        calibration: str | Path | None,
+        calibration: str | Path | Calibration | None,
         texts: bool,
     ) -> Tuned:
         """See `Tuned.from_run`."""
@@ -297,10 +331,9 @@ class Tuned:
         Of the confidence in the predicted label.
     thresholds : mapping
         ``suggested``, ``certified`` and ``certification`` as in ``calibration.json``; each may be None.
-    figures : tuple of Figure, default ()
-        Figures measured on labelled rows.
-    history : PredictionHistory
-        Distribution of the predictions on these rows.
+    measurements : Measurements or callable
+        Figures and history of labelled rows; or a function that returns them, called when `figures` or `history` is
+        first read. By default none.
     path : Path or None, default None
         Folder or run that it was read from.
     calibrant : str
@@ -338,8 +371,9 @@ class Tuned:
     head: Head | None = None
     calibrator: ConfidenceCalibrator | None = None
     thresholds: Mapping[str, Any] = dataclasses.field(default_factory=lambda: thresholds_of(None))
-    figures: tuple[Figure, ...] = ()
-    history: PredictionHistory = dataclasses.field(default_factory=PredictionHistory)
+    measurements: Measurements | Callable[[], Measurements] = dataclasses.field(
+        default=Measurements(), repr=False, compare=False
+    )
     path: Path | None = None
     calibrant: str = dataclasses.field(default_factory=lambda: metadata.version("calibrant"))
     digest: str | None = None
@@ -374,6 +408,21 @@ class Tuned:
     def user_template(self) -> str | None:
         """Template of the user message; None sends the text alone."""
         return self.task.user_template
+
+    @cached_property
+    def _measured(self) -> Measurements:
+        found = self.measurements
+        return found if isinstance(found, Measurements) else found()
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """Figures measured on labelled rows."""
+        return self._measured.figures
+
+    @property
+    def history(self) -> PredictionHistory:
+        """Distribution of the predictions on these rows."""
+        return self._measured.history
 
     @property
     def place(self) -> str:
@@ -413,10 +462,12 @@ class Tuned:
         *,
         task: Task | str | Path | None = None,
         model: str | None = None,
-        calibration: str | Path | None = None,
+        calibration: str | Path | Calibration | None = None,
         texts: bool = True,
     ) -> Tuned:
-        """Read the tuned classifier of a finished run, with its measured figures; nothing is written.
+        """Read the tuned classifier of a finished run; nothing is written.
+
+        Its rows are read when figures or history are: to open it, the first row with a distribution tells enough.
 
         Parameters
         ----------
@@ -427,8 +478,9 @@ class Tuned:
             The task of the run, if the run did not record its settings.
         model : str, optional
             With `task`: the model that was asked instead of the task's own.
-        calibration : str or Path, optional
-            Directory that `calibrant calibrate` wrote; by default the run's own, if it was calibrated there.
+        calibration : str, Path or Calibration, optional
+            Directory that `calibrant calibrate` wrote, or the result of `calibrate_predictions`; by default the run's
+            own, if it was calibrated there.
         texts : bool, default True
             True to keep the demonstrations. Without them the prompts show none, and there is no head, correction,
             calibrator, threshold or figure, as these belong to prompts with demonstrations. Texts quoted in the prompt
@@ -439,7 +491,8 @@ class Tuned:
         ConfigurationError
             The task cannot be used.
         DataError
-            `run` holds no run, or `calibration` no calibration.
+            `run` holds no run, or `calibration` no calibration. Rows that cannot be read raise it when `figures` or
+            `history` is read.
         StateError
             The run is unfinished or damaged, or its parts do not belong together.
         """

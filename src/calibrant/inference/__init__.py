@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.clients._retry import RetryPolicy
+    from calibrant.clients._calls import RetryPolicy
     from calibrant.inference._abilities import ModelAbilities
     from calibrant.inference._classifier import Classifier
     from calibrant.inference._demonstrations import DemonstrationIndex
@@ -18,7 +18,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "calibrant.clients._retry": "RetryPolicy",
+            "calibrant.clients._calls": "RetryPolicy",
             "._abilities": "ModelAbilities",
             "._classifier": "Classifier",
             "._demonstrations": "DemonstrationIndex",

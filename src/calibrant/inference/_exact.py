@@ -44,7 +44,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Part, Prediction, Usage
 from calibrant.core._tokens import TokenContinuation, TokenLogprobs
 from calibrant.inference._limits import is_in_process
-from calibrant.inference._methods import DEFAULT_TOLERANCE, Method, ModelCalls, ModelSetup, Tolerance
+from calibrant.inference._methods import Method, ModelCalls, ModelSetup, Tolerance
 from calibrant.inference._reader import joint_confidence, parts_of_set, scored_part
 from calibrant.logprobs._distribution import whole_label_distribution
 from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
@@ -363,7 +363,7 @@ class ExactMethod(Method):
         See `LabelWalk`; ``"exact"`` is 0.01.
     """
 
-    tolerance: Tolerance = DEFAULT_TOLERANCE
+    tolerance: Tolerance
     _checked: bool = field(default=False, init=False, repr=False)
 
     @property

@@ -226,7 +226,7 @@ class Runner:
                     label=None, outcome=outcome, reason=str(error), attempts=error.attempts
                 )
             prediction = prediction.with_effort(latency_seconds=time.perf_counter() - start)
-            self.gate.charge(prediction.usage)
+            self.gate.finish_row(prediction.usage)
             if self.journal is not None and model.is_final(prediction):
                 self.journal.put(row.key, prediction)
             future.set_result(prediction)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from calibrant.clients._rates import RateState
+from calibrant.clients._failures import RateState
 from calibrant.core._completion import Client, ClientTraits
 from calibrant.core._errors import ProviderError
 from calibrant.core._limits import CallMeter, Limits, Pace
@@ -260,11 +260,16 @@ class Gate:
         """True if no call ever succeeded and at least three failed per call allowed in flight."""
         return not self.successes and self.failures >= _TRIES * self.concurrency
 
-    def charge(self, usage: Usage, *, rows: int = 1) -> None:
-        """Add the usage of a row to the totals; ``rows=0`` adds the usage of an extra call."""
+    def finish_row(self, usage: Usage) -> None:
+        """Count a finished row, and add the usage of its calls to the totals."""
+        self.charge(usage)
+        with self._lock:
+            self.rows += 1
+
+    def charge(self, usage: Usage) -> None:
+        """Add the usage of calls to the totals."""
         tokens = usage.prompt_tokens + usage.completion_tokens
         with self._lock:
-            self.rows += rows
             self.tokens += tokens
             self.cost += usage.cost or 0.0
             self.unpriced += usage.cost is None and tokens > 0

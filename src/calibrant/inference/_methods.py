@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
-from calibrant.clients._rates import rate_state
-from calibrant.clients._retry import RetryPolicy, with_retries
+from calibrant.clients._calls import RetryPolicy, with_retries
+from calibrant.clients._failures import rate_state
 from calibrant.core._completion import Client, ClientTraits, Completion, CompletionRequest
 from calibrant.core._errors import (
     CalibrantError,
@@ -144,7 +144,7 @@ class ModelCalls:
         """
         response, attempts = await self.respond(client, request)
         completion = read_completion(response)
-        self.gate.charge(completion.usage, rows=0)
+        self.gate.charge(completion.usage)
         return completion, attempts
 
     def note_rates(self, response: object) -> None:
@@ -362,7 +362,7 @@ class Method(ABC):
         abilities = self.reader.abilities
         respond = partial(self.calls.respond, self.client)
         usage = await abilities.probe(respond, request, needs_logprobs=self.needs_logprobs)
-        self.calls.gate.charge(usage, rows=0)
+        self.calls.gate.charge(usage)
         tell_form(self.client.name, abilities.used.form)
 
     async def predict(self, query: Query) -> Prediction:

@@ -11,11 +11,10 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from calibrant.clients._batch_api import BatchApi, RemoteBatch
-from calibrant.clients._endpoint import server_address
-from calibrant.clients._prices import price_of_model
-from calibrant.clients._redact import ADDRESSES, public_address, secret_texts
-from calibrant.clients._retry import RetryPolicy
-from calibrant.clients._service import JsonService
+from calibrant.clients._calls import RetryPolicy
+from calibrant.clients._endpoint import ADDRESSES, public_address, secret_texts, server_address
+from calibrant.clients._http import JsonService
+from calibrant.clients._litellm import LiteLLMClient, needs_litellm, price_of_model, provider_of_bare_name
 from calibrant.core._completion import STAND_INS, Client, Opener
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._label_records import labels_to_record
@@ -154,12 +153,8 @@ def _open_remote(
 ) -> Client:
     if options.get("base_url") and not options.get("api_base"):
         options["api_base"] = options.pop("base_url")
-    from calibrant.clients._prices import needs_litellm  # noqa: PLC0415 (loaded when it is used)
-
     _check_provider(model, options)
     if not served and needs_litellm(model, options):
-        from calibrant.clients._litellm import LiteLLMClient  # noqa: PLC0415 (loaded when it is used)
-
         return LiteLLMClient(model, space=space, **options)
     from calibrant.clients._openai_chat import OpenAIChatClient  # noqa: PLC0415 (loaded when it is used)
     from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
@@ -174,8 +169,6 @@ def _check_provider(model: str, options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for a name without a provider or an address, which litellm refuses after retries."""
     if "/" in model or options.get("api_base") or options.get("custom_llm_provider"):
         return
-    from calibrant.clients._prices import provider_of_bare_name  # noqa: PLC0415 (for the message alone)
-
     provider = provider_of_bare_name(model)
     if provider is not None:
         raise ConfigurationError(
@@ -351,11 +344,7 @@ def replaced_model(
     if provider_of(other) == provider_of(own.name):
         found = own.model_copy(update={"name": other})
     else:
-        # Of the way in which the task's model is scored, what every model allows.
-        kept: dict[str, Any] = (
-            {"scoring": own.scoring, "samples": own.samples} if own.scoring in _ALLOWED else {}
-        )
-        found = ModelSettings(name=other, **kept)
+        found = allowed_settings(own).model_copy(update={"name": other})
     if api_base is not None:
         options = {key: value for key, value in found.options.items() if key not in ADDRESSES}
         is_same_place = _host_of(own) == urlsplit(api_base).netloc
@@ -363,6 +352,12 @@ def replaced_model(
         found = found.model_copy(update={"api_base": api_base, "options": options})
     _tell(own.name, other, _dropped(own, found), _place_of(own), _place_of(found))
     return found
+
+
+def allowed_settings(own: ModelSettings) -> ModelSettings:
+    """Return the scoring and samples of a task's model settings, if every model allows them, and nothing else."""
+    allowed = own.scoring in _ALLOWED
+    return ModelSettings(scoring=own.scoring, samples=own.samples) if allowed else ModelSettings()
 
 
 def provider_of(name: str) -> str:

@@ -297,7 +297,8 @@ class ExemplarProposer:
             words = _telling_words(self._words[truth], self._words.get(given, Counter()))
         else:
             # A label that was missed, or else one that was added: what speaks for it, against all other texts.
-            wanted, answered = self._decisions(truth), self._decisions(given)
+            wanted = self._decisions(truth)
+            answered = self._decisions(given)
             name = self._rng.choice(sorted(wanted - answered or answered - wanted))
             head = f'"{name}"'
             words = _telling_words(self._words[name], self._all_words - self._words[name])

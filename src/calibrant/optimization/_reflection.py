@@ -229,7 +229,8 @@ def open_reflection(
     if not isinstance(model, str):
         yield None if model is None else Reflection(model, name=name_of(model), store=store)
         return
-    client, calls = open_client(model, options=options or {}), ModelCalls()
+    client = open_client(model, options=options or {})
+    calls = ModelCalls()
     # Prompts shall differ: the provider's own temperature. An engine in this process stays reproducible.
     own: dict[str, Any] = {} if is_in_process(client) else {"temperature": None}
     sent = {**own, **call_options(options or {})}
@@ -260,7 +261,8 @@ async def _unless_stopped(call: Awaitable[tuple[Completion, int]], stop: Stop) -
     LimitReachedError
         It was cancelled.
     """
-    task, loop = asyncio.ensure_future(call), asyncio.get_running_loop()
+    task = asyncio.ensure_future(call)
+    loop = asyncio.get_running_loop()
 
     def give_up() -> None:
         if stop.at_once:

@@ -348,7 +348,8 @@ def final_score(
     task: Task, head: Head, choice: Choice, predictions: Mapping[str, Sequence[Prediction]]
 ) -> FinalScore:
     """Return the test figures of the best prompt with its head, given predictions by name."""
-    final, labels = predictions["final"], task.labels
+    final = predictions["final"]
+    labels = task.labels
     answered = answered_rows(task.test, final)
     beside = compare_with_baselines(
         [example for example, _ in answered],

@@ -47,7 +47,7 @@ from calibrant.optimization._reflection import (
 )
 from calibrant.optimization._result import OptimizationResult
 from calibrant.optimization._search import Search, race_reserve
-from calibrant.optimization._stages import HeadStage, TestStage
+from calibrant.optimization._stages import FinalStage, HeadStage
 from calibrant.runs._directory import (
     MANIFEST,
     NumberedDirectory,
@@ -149,7 +149,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     GEPA proposes prompts on training rows and screens them on 16 validation rows. The best three meet the seed prompt
     in a race on the other validation rows: log-likelihoods of the true labels without the label prior, paired
     differences, the better half going on to more rows. The seed prompt stays unless it is beaten, in accuracy and
-    macro F1 as well. The winner and its runner-up are then compared with the heads that the validation rows teach under
+    macro F1 as well. The winner and the second are then compared with the heads that the validation rows teach under
     them, where answers come with distributions and budget is left.
 
     A task that names a strategy under ``[scoring]``, or whose labels have a structure, is searched as GEPA does: every
@@ -228,7 +228,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         budget = max_metric_calls if teaches else 0
         heads = HeadStage(parts=parts, embedding=embedding, max_metric_calls=budget)
         choice, head = heads.run(search.run(for_race=for_race))
-        test = TestStage(parts=parts, directory=directory, choice=choice, head=head, ended=search.ended)
+        test = FinalStage(parts=parts, directory=directory, choice=choice, head=head, ended=search.ended)
         result = test.run(_asked_task(task, model, predictor), started=started)
         return replace(result, answers=PredictionJournal(journal))
 
@@ -360,7 +360,7 @@ def _reflection(
 
     def charge(usage: Usage) -> None:
         if isinstance(predictor, BasePredictor):
-            predictor.meter.charge(usage, rows=0)
+            predictor.meter.charge(usage)
 
     return open_reflection(plan.reflection_model, answers, options=options, stop=stop, charge=charge)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -147,6 +148,17 @@ class Search(SearchStage):
         valset = [example_row(example) for example in self._screened]
         budget = self.adapter.budget(max_metric_calls, valset=valset, minibatch_size=self.plan.minibatch_size)
         repeats = self._repeat_watch()
+        # Before the budget, which must know what these ask.
+        stoppers: list[Callable[[GEPAState[object, int]], bool]] = [
+            _once(lambda _state: self.plan.races and self._nothing_wrong())
+        ]
+        if not self._fresh:
+            stoppers.append(self.tracker.should_stop)
+        stoppers.append(_once(lambda state: self._add_given_prompts(state, valset, max_metric_calls)))
+        stoppers.append(budget)
+        if guard is not None:
+            stoppers.append(guard.should_stop)
+        stoppers.append(repeats.should_stop)
         searched = gepa.optimize(
             seed_candidate=self._seed,
             trainset=[example_row(example) for example in self.task.train],
@@ -155,15 +167,7 @@ class Search(SearchStage):
             reflection_lm=self.reflection,
             reflection_minibatch_size=self.plan.minibatch_size,
             module_selector="all" if self.reflection is None else _texts_in_turn(),
-            stop_callbacks=[
-                # Before the budget, which must know what this asks.
-                _once(lambda _state: self.plan.races and self._nothing_wrong()),
-                *([] if self._fresh else [self.tracker.should_stop]),
-                _once(lambda state: self._add_given_prompts(state, valset, max_metric_calls)),
-                budget,
-                *([] if guard is None else [guard.should_stop]),
-                repeats.should_stop,
-            ],
+            stop_callbacks=stoppers,
             acceptance_criterion=NoCopies(self.task) if self.plan.races else NewAndBetter(),
             callbacks=[self.tracker, repeats],
             logger=_FileLogger(self.directory),
@@ -213,7 +217,9 @@ class Search(SearchStage):
 
     def _race(self, searched: GEPAResult[object, object]) -> Choice:
         """Run a race of the best screened candidates on unused validation rows."""
-        candidates, screened, fresh = searched.candidates, self._screened, self._fresh
+        candidates = searched.candidates
+        screened = self._screened
+        fresh = self._fresh
         first = [self._standing(candidate, screened) for candidate in candidates]
         raced = [0, *_promising(first)[:RACED]]
         asked = [list(screened) for _ in candidates]
@@ -294,10 +300,11 @@ class Search(SearchStage):
 
     def _corrected(self, queries: Sequence[Query]) -> list[Prediction]:
         """Return the predictions without their label prior."""
-        return [self.adapter.corrected(*pair) for pair in zip(queries, self._ask(queries), strict=True)]
+        return list(map(self.adapter.corrected, queries, self._ask(queries)))
 
     def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> CandidateStanding:
-        labels, predictions = self.task.labels, self._ask(queries_of(candidate, rows))
+        labels = self.task.labels
+        predictions = self._ask(queries_of(candidate, rows))
         return standing(
             np.array([_logprobs(prediction, labels) for prediction in predictions]),
             [labels.labels.index(row.answer) for row in rows],
@@ -307,11 +314,12 @@ class Search(SearchStage):
 
     def _ask(self, queries: Sequence[Query]) -> list[Prediction]:
         """Return the predictions, asking once per query; queries beyond the budget become errors."""
-        missing = [query for query in dict.fromkeys(queries) if query not in self._predictions_by_query]
-        wanted = [query for query, is_paid in zip(missing, self._affordable(missing), strict=True) if is_paid]
-        self._predictions_by_query.update(dict.fromkeys(missing, _UNASKED))
-        self._predictions_by_query.update(zip(wanted, self.adapter.ask(wanted), strict=True))
-        return [self._predictions_by_query[query] for query in queries]
+        known = self._predictions_by_query
+        missing = [query for query in dict.fromkeys(queries) if query not in known]
+        wanted = list(compress(missing, self._affordable(missing)))
+        known.update(dict.fromkeys(missing, _UNASKED))
+        known.update(zip(wanted, self.adapter.ask(wanted), strict=True))
+        return [known[query] for query in queries]
 
     def _affordable(self, queries: Sequence[Query]) -> list[bool]:
         return self.adapter.affordable(queries, self.max_metric_calls - self.adapter.metric_calls)
@@ -416,7 +424,8 @@ def _best_screened(standings: Sequence[CandidateStanding], raced: Sequence[int])
     The best of k on the rows that chose it is the luckiest, too: by so many standard errors, in the mean, at most.
     """
     position = raced[min(1, len(raced) - 1)]
-    best, seed = standings[position], standings[0]
+    best = standings[position]
+    seed = standings[0]
     is_better = best.accuracy > seed.accuracy and best.macro_f1 > seed.macro_f1
     errors = math.sqrt(2.0 * math.log(len(standings)))
     return position if is_better and beats(best, seed, errors=errors) else 0

@@ -6,6 +6,8 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
+from operator import and_
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,11 +26,11 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.evaluation._calibrate import CALIBRATION, calibrate_search
-from calibrant.evaluation._figures import figures_of
+from calibrant.evaluation._calibrate import calibrate_search
+from calibrant.evaluation._figures import measurements_of
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
-from calibrant.heads._tuned import PredictionHistory, Tuned, thresholds_of
+from calibrant.heads._tuned import Tuned, thresholds_of
 from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head, head_of
@@ -52,7 +54,7 @@ from calibrant.optimization._result import (
     final_score,
     score_prompt,
 )
-from calibrant.runs._directory import DEMONSTRATIONS, PREDICTIONS
+from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, PREDICTIONS
 from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows, record_line, row_record
 
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
@@ -85,8 +87,9 @@ class HeadStage(SearchStage):
         choice = self._compared(choice) if worth else choice
         candidate = choice.best.candidate
         rows = labelled_rows(self.task, candidate[COMPONENT])
-        asked = self.adapter.affordable(queries_of(candidate, rows), self._calls_left() if worth else 0)
-        rows = [row for row, can_be_asked in zip(rows, asked, strict=True) if can_be_asked]
+        calls = self._calls_left() if worth else 0
+        asked = self.adapter.affordable(queries_of(candidate, rows), calls)
+        rows = list(compress(rows, asked))
         predictions = self.adapter.ask(queries_of(candidate, rows))
         if not any(prediction.distribution is not None for prediction in predictions):
             return choice, None
@@ -146,12 +149,8 @@ class HeadStage(SearchStage):
             own = queries_of(pair[kept], every[kept])
             others = queries_of(pair[other], shared)
             paid = self.adapter.affordable(own + others, self._calls_left())
-            paid_own, paid_others = paid[: len(shared)], paid[len(own) :]
-            shared = [
-                row
-                for row, is_paid, is_other_paid in zip(shared, paid_own, paid_others, strict=True)
-                if is_paid and is_other_paid
-            ]
+            paid_under_both = map(and_, paid[: len(shared)], paid[len(own) :])
+            shared = list(compress(shared, paid_under_both))
         return shared if len(shared) >= _FEWEST else []
 
     def _calls_left(self) -> int:
@@ -190,7 +189,7 @@ def labelled_rows(task: Task, prompt: str) -> list[Example]:
 
 
 @dataclass(kw_only=True)
-class TestStage(SearchStage):
+class FinalStage(SearchStage):
     """Search stage that scores the test rows and builds the result.
 
     Parameters
@@ -325,6 +324,13 @@ class TestStage(SearchStage):
         thresholds = thresholds_of(calibration)
         # A cascade decides by the thresholds between its models.
         in_turn = "cascade" in asked.sections
+        measurements = measurements_of(
+            saved,
+            self.task.labels,
+            search=result.to_record(),
+            calibration=calibration,
+            thresholds=None if in_turn else thresholds,
+        )
         return Tuned(
             path=self.directory,
             tasks=(RecordedTask(task=self._tuned_task(asked, best)),),
@@ -334,14 +340,7 @@ class TestStage(SearchStage):
             prior_correction=None if self.head is not None else self._label_prior(),
             calibrator=calibrator,
             thresholds=thresholds,
-            figures=figures_of(
-                saved,
-                self.task.labels,
-                search=result.to_record(),
-                calibration=calibration,
-                thresholds=None if in_turn else thresholds,
-            ),
-            history=PredictionHistory.of(saved.labels, saved.confidence, labels=self.task.labels),
+            measurements=measurements,
         )
 
     def _tuned_task(self, asked: Task, best: Predictor) -> Task:

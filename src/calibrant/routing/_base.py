@@ -12,8 +12,14 @@ import pydantic
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._sections import Count
-from calibrant.routing._checks import check_known, check_providers, check_table
-from calibrant.routing._protocol import Observation, ProviderStanding, RoutingRequest
+from calibrant.routing._protocol import (
+    Observation,
+    ProviderStanding,
+    RoutingRequest,
+    check_known,
+    check_providers,
+    check_table,
+)
 
 
 @dataclass
@@ -132,14 +138,14 @@ class TallyRouter(ABC, Generic[_T]):
         """Return the stored tallies of these providers by name; empty for None or an empty snapshot."""
         if snapshot is None or snapshot == {}:
             return {}
-        keys = ("version", "strategy", "providers")
-        parts = [snapshot.get(key) if isinstance(snapshot, Mapping) else None for key in keys]
-        if parts[:2] != [self.version, self.strategy] or not isinstance(parts[2], Mapping):
+        head = {"version": self.version, "strategy": self.strategy}
+        is_own = isinstance(snapshot, Mapping) and head.items() <= snapshot.items()
+        records = snapshot.get("providers") if is_own else None
+        if not isinstance(records, Mapping):
             raise StateError(
                 f"Expected the state of {self.strategy!r}, version {self.version}, with a record of every provider, "
                 f"got {snapshot!r:.80}: reset it."
             )
-        records = parts[2]
         return {name: self._read(name, records[name]) for name in self._providers if name in records}
 
     def _read(self, provider: str, record: object) -> _T:

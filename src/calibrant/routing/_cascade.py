@@ -13,8 +13,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._sections import Amount, Count
 from calibrant.metrics._validation import check_count, check_number
 from calibrant.routing._base import ProviderTally, TallyRouter
-from calibrant.routing._checks import check_costs, check_known, check_providers
-from calibrant.routing._protocol import Observation, RoutingRequest
+from calibrant.routing._protocol import Observation, RoutingRequest, check_costs, check_known, check_providers
 from calibrant.routing._quality import AnswerQuality, answer_quality
 
 ClassifierMode = Literal["heuristic", "judge"]

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.metrics._validation import check_count, check_number
 from calibrant.routing._cascade import Ladder
-from calibrant.routing._checks import unit_vector
+from calibrant.routing._protocol import unit_vector
 
 _LOG = logging.getLogger("calibrant")
 # A mean of unit vectors shorter than this is rounding.

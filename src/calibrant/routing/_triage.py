@@ -12,8 +12,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._sections import Count
 from calibrant.metrics._validation import check_count
 from calibrant.routing._base import ProviderTally, TallyRouter
-from calibrant.routing._checks import check_known, check_table
-from calibrant.routing._protocol import Observation, RoutingRequest
+from calibrant.routing._protocol import Observation, RoutingRequest, check_known, check_table
 from calibrant.routing._replies import TIERS, sorted_tiers
 
 _FILL: Final = 0.8  # of a context window may be taken by the request

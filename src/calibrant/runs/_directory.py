@@ -28,6 +28,7 @@ MANIFEST: Final = "run.json"
 PREDICTIONS: Final = "predictions.jsonl"
 METRICS: Final = "metrics.json"
 RESULT: Final = "result.json"
+CALIBRATION: Final = "calibration.json"
 """Result of a search, written when it ends."""
 
 BATCH: Final = "batch.json"

@@ -352,16 +352,18 @@ class _RowFile:
         The file.
     is_run : bool
         True if the directory has the manifest of a run, whose rows have all fields.
-    is_finished : bool
-        True if the run ended. The last line of one that did not may be cut off, and is then left out.
     is_torn : bool
-        True once a reader came to such a line.
+        True once a reader came to a last line that was cut off. It is left out, unless the run ended.
     """
 
     path: Path
     is_run: bool
-    is_finished: bool
     is_torn: bool = False
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the run ended: its result or its metrics are beside the file."""
+        return any(self.path.with_name(name).exists() for name in (RESULT, METRICS))
 
     def read(self, wanted: Collection[int] | None = None) -> Iterator[Row]:
         """Yield the rows of the file, or those on the lines `wanted` alone, without decoding others.
@@ -387,6 +389,86 @@ class _RowFile:
                     line=number,
                 ) from error
             yield Row(values=values, path=self.path, line=number)
+
+
+@dataclass(kw_only=True)
+class _Evidence:
+    """Space and labels of the first rows that have them.
+
+    Attributes
+    ----------
+    space : LogprobSpace or None
+        Space of a row's log-probabilities.
+    label_set : tuple of str or None
+        Labels of a row's distribution.
+    """
+
+    space: LogprobSpace | None = None
+    label_set: tuple[str, ...] | None = None
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Note space and labels of a row, if no row before had them."""
+        if self.space is None and values.get("space") in _SPACES:
+            self.space = LogprobSpace(values["space"])
+        if self.label_set is None and isinstance(values.get("probabilities"), dict):
+            self.label_set = tuple(values["probabilities"])
+
+    def fingerprint(self, origin: tuple[Path, dict[str, Any]]) -> Fingerprint | None:
+        """Return the fingerprint that a run's manifest or result records; None while too little is known."""
+        source, record = origin
+        if self.space is None:
+            return None
+        described = record.get("described") or record  # a batch job describes itself inside its state
+        try:
+            if "best_candidate" in record:
+                prompt = _best_prompt(record["best_candidate"], source.parent)
+            else:
+                prompt = asked_text(
+                    described["prompt"], described["user_template"], described.get("demonstrations")
+                )
+            # A run of answers with a structure writes its labels down itself.
+            written = described.get("label_set")
+            labels = self.label_set if written is None else labels_from_record(written)
+            if labels is None:
+                return None
+            return Fingerprint(prompt=prompt, model=described["model"], space=self.space, labels=labels)
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged_origin(source, error) from error
+
+
+def read_fingerprint(directory: Path) -> Fingerprint | None:
+    """Read the fingerprint of a run's predictions; of a search, of those under its best prompt.
+
+    The first row with a distribution tells enough: those behind it are neither read nor checked.
+
+    Returns
+    -------
+    Fingerprint or None
+        None where no row has a distribution, or the directory does not say what was asked.
+
+    Raises
+    ------
+    DataError
+        There is no row, or one of the first ones is broken.
+    StateError
+        The manifest or result is damaged, or the rows cannot be read.
+    """
+    origin = read_origin(directory)
+    prompt = _EVALUATED
+    if origin is not None and "best_candidate" in origin[1]:
+        prompt = BEST if origin[1].get("final") is None else FINAL
+    path, evidence, row = directory / PREDICTIONS, _Evidence(), None
+    for row in _RowFile(path=path, is_run=origin is not None).read():
+        if origin is None:
+            return None
+        if row.values.get("prompt", _EVALUATED) == prompt:
+            evidence.add(row.values)
+            fingerprint = evidence.fingerprint(origin)
+            if fingerprint is not None:
+                return fingerprint
+    if row is None:
+        raise _no_rows(path)
+    return None
 
 
 def _json_object(line: bytes, *, required: Sequence[str] = ()) -> dict[str, Any]:
@@ -551,10 +633,15 @@ class SavedRows:
         origin = read_origin(file.parent)
         source: _RowFile | _OtherRows = _OtherRows(path=file)
         if file.name == PREDICTIONS:
-            is_finished = any((file.parent / name).exists() for name in (RESULT, METRICS))
-            source = _RowFile(path=file, is_run=origin is not None, is_finished=is_finished)
+            source = _RowFile(path=file, is_run=origin is not None)
         found = _read_columns(source, name=str(path), path=file)
-        return {prompt: _with_fingerprint(rows, origin) for prompt, rows in found.items()}
+        if origin is None:
+            return found
+        for prompt, rows in found.items():
+            if prompt != SEED:  # a result describes the best prompt
+                evidence = _Evidence(space=rows.space, label_set=rows.label_set)
+                found[prompt] = replace(rows, fingerprint=evidence.fingerprint(origin))
+        return found
 
     @classmethod
     def of(
@@ -639,8 +726,7 @@ class _Columns:
         self.labels: list[str | None] = []
         self.outcomes: list[Outcome] = []
         self.fields: set[str] = set()
-        self.label_set: tuple[str, ...] | None = None
-        self.space: LogprobSpace | None = None
+        self.evidence = _Evidence()
         self.low_label_mass = 0
 
     def add(self, row: SavedRow, line: int) -> None:
@@ -656,10 +742,7 @@ class _Columns:
         self.outcomes.append(row.outcome)
         self.fields.update(values)
         self.low_label_mass += row.outcome is not Outcome.ERROR and has_low_label_mass(values)
-        if self.space is None and values.get("space") in _SPACES:
-            self.space = LogprobSpace(values["space"])
-        if self.label_set is None and isinstance(values.get("probabilities"), dict):
-            self.label_set = tuple(values["probabilities"])
+        self.evidence.add(values)
 
 
 def _read_columns(source: _RowFile | _OtherRows, *, name: str, path: Path) -> dict[str, SavedRows]:
@@ -669,9 +752,7 @@ def _read_columns(source: _RowFile | _OtherRows, *, name: str, path: Path) -> di
         checked = _checked(row)
         found[checked.prompt].add(checked, row.line)
     if not found:
-        raise DataError(
-            "expected at least one row, got none: wait for the first answers, or run again.", path=path
-        )
+        raise _no_rows(path)
     rows = {}
     for prompt, columns in found.items():
         arrays: dict[str, Any] = {column: np.array(values) for column, values in columns.numbers.items()}
@@ -685,8 +766,8 @@ def _read_columns(source: _RowFile | _OtherRows, *, name: str, path: Path) -> di
             labels=tuple(columns.labels),
             outcomes=tuple(columns.outcomes),
             fields=frozenset(columns.fields),
-            label_set=columns.label_set,
-            space=columns.space,
+            label_set=columns.evidence.label_set,
+            space=columns.evidence.space,
             fingerprint=None,
             rows_with_low_label_mass=columns.low_label_mass,
             _line=np.array(columns.line),
@@ -694,6 +775,12 @@ def _read_columns(source: _RowFile | _OtherRows, *, name: str, path: Path) -> di
         )
         _check_index(rows[prompt])
     return rows
+
+
+def _no_rows(path: Path) -> DataError:
+    return DataError(
+        "expected at least one row, got none: wait for the first answers, or run again.", path=path
+    )
 
 
 def _check_index(rows: SavedRows) -> None:
@@ -712,30 +799,6 @@ def _checked(row: Row) -> SavedRow:
 
 def _invalid_row(message: str, path: Path, *, line: int) -> DataError:
     return DataError(f"{message}: correct the row, or leave it out.", path=path, line=line)
-
-
-def _with_fingerprint(rows: SavedRows, origin: tuple[Path, dict[str, Any]] | None) -> SavedRows:
-    """Return the rows of a run with the fingerprint that its manifest or result records."""
-    if origin is None or rows.space is None or rows.prompt == SEED:  # a result describes the best prompt
-        return rows
-    source, record = origin
-    described = record.get("described") or record  # a batch job describes itself inside its state
-    try:
-        if "best_candidate" in record:
-            prompt = _best_prompt(record["best_candidate"], source.parent)
-        else:
-            prompt = asked_text(
-                described["prompt"], described["user_template"], described.get("demonstrations")
-            )
-        # A run of answers with a structure writes its labels down itself.
-        written = described.get("label_set")
-        labels = rows.label_set if written is None else labels_from_record(written)
-        if labels is None:
-            return rows
-        fingerprint = Fingerprint(prompt=prompt, model=described["model"], space=rows.space, labels=labels)
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise damaged_origin(source, error) from error
-    return replace(rows, fingerprint=fingerprint)
 
 
 def _best_prompt(best: Mapping[str, str], directory: Path) -> str:

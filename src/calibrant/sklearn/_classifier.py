@@ -209,8 +209,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             task,
             calibrator=learned.calibrator,
             thresholds=learned.thresholds(),
-            figures=learned.figures(labels),
-            history=learned.history(labels),
+            measurements=learned.measurements(labels),
         )
         self.tuned_ = replace(tuned, tasks=(without_credentials(task),))
         self._opened: tuple[int, BasePredictor] = (os.getpid(), classifier)

@@ -19,9 +19,9 @@ from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import OnPrediction, Predictor
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
-from calibrant.evaluation._figures import figures_of
+from calibrant.evaluation._figures import measurements_of
 from calibrant.heads._head import Head
-from calibrant.heads._tuned import Figure, PredictionHistory, thresholds_of
+from calibrant.heads._tuned import Measurements, thresholds_of
 from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import head_of, held_out_predictions
@@ -147,17 +147,11 @@ class Learned:
             return thresholds_of({"no_thresholds": str(error)})
         return thresholds_of({"thresholds": asdict(suggestion)})
 
-    def figures(self, labels: LabelSet) -> tuple[Figure, ...]:
-        """Return figures of the held-out predictions; none without labelled rows."""
+    def measurements(self, labels: LabelSet) -> Measurements:
+        """Return figures and distribution of the held-out predictions; none without labelled rows."""
         if self.held_out is None:
-            return ()
-        return figures_of(self.held_out, labels, thresholds=self.thresholds())
-
-    def history(self, labels: LabelSet) -> PredictionHistory:
-        """Return the distribution of the held-out predictions."""
-        if self.held_out is None:
-            return PredictionHistory()
-        return PredictionHistory.of(self.held_out.labels, self.held_out.confidence, labels=labels)
+            return Measurements()
+        return measurements_of(self.held_out, labels, thresholds=self.thresholds())
 
     @classmethod
     def of(cls, classifier: Classifier, rows: Sequence[Example]) -> Learned:

@@ -16,8 +16,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._records import prediction_from_record, prediction_to_record
-from calibrant.store._database import Database
-from calibrant.store._location import Location
+from calibrant.store._database import Database, Location
 from calibrant.store._write_behind import WriteBehind
 
 _LOG = logging.getLogger("calibrant")
@@ -148,11 +147,11 @@ class PredictionCache(WriteBehind):
         """
         with self._lock:
             self._check_open()
-            found = {
-                key: prediction
-                for key in keys
-                if (prediction := self._pending.get(key) or self._writing.get(key)) is not None
-            }
+            found: dict[str, Prediction] = {}
+            for key in keys:
+                queued = self._pending.get(key) or self._writing.get(key)
+                if queued is not None:
+                    found[key] = queued
         missing = [key for key in keys if key not in found]
         if missing:
             for key, record in self._read(missing).items():

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.store._database import Database
-from calibrant.store._location import Location
+from calibrant.store._database import Database, Location
 
 _METADATA = sa.MetaData()
 _STATE = sa.Table(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from calibrant.store._database import Database
-from calibrant.store._location import Location
+from calibrant.store._database import Database, Location
 from calibrant.store._scores import Scope, ScopeSummary, Score
 
 _METADATA = sa.MetaData()
@@ -81,10 +81,7 @@ class ScoreStore(Database):
             The database cannot be written; nothing was recorded.
         """
         shared = {**scope.columns(), "run_id": run_id, "recorded": time.time_ns() // 1_000_000}
-        rows = [
-            {**shared, "score_raw": score.score_raw, "passed": score.passed, "family": score.family}
-            for score in scores
-        ]
+        rows = [shared | asdict(score) for score in scores]
         if not rows and run_id is None:
             return
         # Only replacing needs the lock: single results are appended side by side.

@@ -1,26 +1,371 @@
-"""Tuned classifiers opened: their models, prompt and corrections."""
+"""Tuned classifiers read from runs, and opened: their models, prompt and corrections."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.assembly._sections import open_classifier, routing_settings
 from calibrant.core._completion import Client
-from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
+from calibrant.core._files import read_run_record
+from calibrant.core._fingerprint import asked_text
 from calibrant.core._limits import Limits
 from calibrant.core._records import Journal
+from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.heads._tuned import Tuned
+from calibrant.heads._tuned import (
+    DESCRIBED,
+    DESCRIBED_SOMETIMES,
+    Calibration,
+    Measurements,
+    Tuned,
+    thresholds_of,
+)
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
-from calibrant.inference._models import ModelLike, may_be_withheld, open_client
-from calibrant.tuned._task_record import label_of, models_of, with_models
+from calibrant.inference._models import ModelLike, call_options, may_be_withheld, open_client
+from calibrant.inference.doctor._records import identity
+from calibrant.logprobs._schema import enum_schema
+from calibrant.runs._directory import BATCH, DEMONSTRATIONS, MANIFEST, METRICS, RESULT, unfinished
+from calibrant.runs._rows import SavedRows, read_fingerprint
+from calibrant.tuned._task_record import (
+    RunSettings,
+    fingerprint_of,
+    label_of,
+    models_of,
+    n_planned,
+    read_run_settings,
+    read_source,
+    task_from_record,
+    task_to_record,
+    with_demonstrations,
+    with_model_alone,
+    with_models,
+)
+
+if TYPE_CHECKING:
+    from calibrant.calibration._calibrators import ConfidenceCalibrator
+    from calibrant.calibration._prior import LabelPriorCorrection
+    from calibrant.heads._head import Head
+
+_LABEL_JOB: Final = "labels.json"  # labels of a job at a provider's batch interface
+_AGAIN: Final = "run the same command again, which writes it and asks nothing anew"
+
+
+def from_run(
+    run: str | Path,
+    *,
+    task: Task | str | Path | None = None,
+    model: str | None = None,
+    calibration: str | Path | Calibration | None = None,
+    texts: bool = True,
+) -> Tuned:
+    """Read the tuned classifier of a run; see `Tuned.from_run`."""
+    place = Path(run)
+    if isinstance(calibration, str | Path) and not any(Path(calibration).glob("calibrat*.json")):
+        raise DataError(
+            "expected calibration.json of `calibrant calibrate`, got none.", path=Path(calibration)
+        )
+    with _damage_named(place):
+        return _RunReader(
+            place, task, model, place if calibration is None else calibration, texts=texts
+        ).tuned()
+
+
+@contextmanager
+def _damage_named(place: Path) -> Iterator[None]:
+    """Raise StateError with the name of the run if its files are not what a run leaves."""
+    try:
+        yield
+    except CalibrantError:
+        raise
+    except OSError as error:
+        raise StateError(f"{place}: cannot be read ({error}): allow it to be read.") from error
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise StateError(
+            f"{place}: damaged: its files are not what a run leaves ({error!r}): run the same command again."
+        ) from error
+
+
+class _RunReader:
+    """Reader of the directory of a run, whose parts are checked to belong together."""
+
+    def __init__(
+        self,
+        path: Path,
+        task: Task | str | Path | None,
+        model: str | None,
+        calibration: str | Path | Calibration,
+        *,
+        texts: bool,
+    ) -> None:
+        if not path.is_dir():
+            raise DataError("no such directory: expected that of a run.", path=path)
+        manifest = _record(path / MANIFEST)
+        if (path / _LABEL_JOB).exists() or (manifest or {}).get("kind") == "labels":
+            raise StateError(
+                f"{path}: expected a task file, a bundle or the directory of a run, got labels of rows without "
+                "answers, which have no calibrator and no thresholds: name what they were labelled with."
+            )
+        self._path = path
+        self._search = _record(path / RESULT)
+        if (why := unfinished(path)) is not None:
+            raise StateError(f"{path} {why}: run the same command again to finish it first.")
+        fingerprint = read_fingerprint(path)
+        if fingerprint is None:
+            raise StateError(
+                f"{path}: expected a run that says which prompt and model its predictions are from (run.json, "
+                "result.json or batch.json, and log-probabilities in some rows), got none: run it again."
+            )
+        self._fingerprint = fingerprint
+        self._description = None if self._search is not None else _description(path, manifest)
+        self._settings = (
+            read_run_settings(path) if task is None else _settings_of(task, model, self._description)
+        )
+        self._calibrated_by = calibration
+        if isinstance(calibration, str | Path):
+            self._calibration = _record(Path(calibration) / "calibration.json")
+        else:
+            # As it is read back: tuples become lists.
+            self._calibration = json.loads(json.dumps(calibration.to_record()))
+        self._tasks = self._prompted_tasks()
+        self._check()
+        self._texts_left_out = not texts and self._tasks[0].task.demonstrations is not None
+
+    def tuned(self) -> Tuned:
+        """Return the tuned classifier of the run."""
+        if self._texts_left_out:
+            return self._without_texts()
+        head, prior_correction = self._corrections()
+        return Tuned(
+            path=self._path,
+            tasks=self._tasks,
+            plan=self._settings.plan,
+            prompt_for_all=self._settings.prompt_for_all,
+            description=self._description,
+            fingerprint=self._fingerprint,
+            head=head,
+            prior_correction=prior_correction,
+            calibrator=self._calibrator(),
+            thresholds=thresholds_of(self._calibration),
+            measurements=self._measurements,
+        )
+
+    def _measurements(self) -> Measurements:
+        """Return figures and history, for which all rows are read."""
+        from calibrant.evaluation._figures import measurements_of  # noqa: PLC0415 (opening does without)
+
+        task, plan = self._tasks[0].task, self._settings.plan
+        # A cascade decides by the thresholds between its models.
+        in_turn = "cascade" in task.sections or plan is not None
+        with _damage_named(self._path):
+            return measurements_of(
+                SavedRows.load(self._path),
+                task.labels,
+                metrics=_record(self._path / METRICS),
+                search=self._search,
+                calibration=self._calibration,
+                thresholds=None if in_turn else thresholds_of(self._calibration),
+            )
+
+    def _without_texts(self) -> Tuned:
+        """Return the value without demonstrations, and without all that was learned or measured with them."""
+        first, *others = self._tasks
+        task = replace(first.task, demonstrations=None, train=())
+        description = self._description
+        if description is not None:
+            kept = {key: value for key, value in description.items() if key not in {"demonstrations", "head"}}
+            description = {**kept, "label_prior": None}
+        asked = asked_text(task.prompt, task.user_template)
+        return Tuned(
+            path=self._path,
+            tasks=(replace(first, task=task), *others),
+            plan=self._settings.plan,
+            prompt_for_all=self._settings.prompt_for_all,
+            description=description,
+            fingerprint=replace(self._fingerprint, prompt=asked),
+        )
+
+    def _prompted_tasks(self) -> tuple[RecordedTask, ...]:
+        """Return the recorded tasks; the first has the prompt and the demonstrations of the run."""
+        place, plan, n_tasks = self._path / "task.json", self._settings.plan, len(self._settings.tasks)
+        expected = 1 if plan is None else n_planned(plan)
+        if n_tasks != expected:
+            raise StateError(f"{self._path}: damaged: expected {expected} tasks, got {n_tasks}: {_AGAIN}.")
+        first, *others = (task_from_record(record, place=place) for record in self._settings.tasks)
+        task = self._prompted(first.task)
+        if task.demonstrations is not None:
+            shown_from = self._path / DEMONSTRATIONS
+            task = with_demonstrations(task, _text(shown_from), shown_from)
+        return (replace(first, task=task), *others)
+
+    def _prompted(self, task: Task) -> Task:
+        """Return the task with the prompt, the template and the settings of demonstrations of the run."""
+        description, demonstrations = self._description, None
+        if self._search is not None:
+            best = self._search["best_candidate"]
+            text = best.get("demonstrations", "")
+            demonstrations = DemonstrationSettings.from_text(text) if text.strip() else None
+            prompt, template = best["system_prompt"], best.get("user_template")
+            return replace(task, prompt=prompt, user_template=template, demonstrations=demonstrations)
+        if description is None:
+            return replace(task, demonstrations=None)
+        shown = description.get("demonstrations")
+        if shown is not None:
+            own = {name: shown[name] for name in DemonstrationSettings.model_fields}
+            demonstrations = DemonstrationSettings.of(own)
+        task = replace(task, demonstrations=demonstrations)
+        is_cascade = "cascade" in task.sections and not self._settings.prompt_for_all
+        if is_cascade or self._settings.plan is not None:
+            return task
+        return replace(task, prompt=description["prompt"], user_template=description["user_template"])
+
+    def _check(self) -> None:
+        """Raise StateError if the settings or the calibration belong to another run.
+
+        The models' behaviour is checked when they are opened.
+        """
+        recorded, plan = self._tasks[0], self._settings.plan
+        first, differs = recorded.task, []
+        if list(first.labels.labels) != list(self._fingerprint.labels):
+            differs.append("labels")
+        one = not first.sections and plan is None
+        if one and first.model.name != self._fingerprint.model:
+            differs.append(
+                f"model ({self._fingerprint.model!r} in the run, {first.model.name!r} in the task)"
+            )
+        if self._description is not None and one:
+            differs += _differences(recorded, self._description)
+        if plan is not None and any(task.get("demonstrations") for task in self._settings.tasks):
+            differs.append("demonstrations, which the models of a plan do not show")
+        if differs:
+            raise StateError(
+                f"{self._path}: expected the settings of this run, got others, which differ in {'; '.join(differs)}: "
+                "hand in the task file that was run (--task), and --model where another model was asked."
+            )
+        calibrated = None if self._calibration is None else self._calibration.get("fingerprint")
+        if self._calibration is not None and calibrated != self._fingerprint.to_record():
+            raise StateError(
+                f"{self._path}: expected a calibration of this run's predictions, got calibration.json of others: "
+                "calibrate this run, or name the directory of its calibration."
+            )
+        # Without demonstrations, the prompt of an evaluation and its fingerprint are of one file.
+        if self._search is not None or first.demonstrations is not None:
+            self._check_prompt(first)
+
+    def _check_prompt(self, task: Task) -> None:
+        """Raise StateError if the fingerprint is that of another prompt."""
+        rows = None if task.demonstrations is None else _text(self._path / DEMONSTRATIONS)
+        known = self._fingerprint
+        found = fingerprint_of(task, self._description, rows=rows, model=known.model, space=known.space)
+        if found != known:
+            changed = found.differences(known.to_record())
+            raise StateError(
+                f"{self._path}: damaged: its predictions differ from its other files in {'; '.join(changed)}: {_AGAIN}."
+            )
+
+    def _corrections(self) -> tuple[Head | None, LabelPriorCorrection | None]:
+        """Return the head that made the run's predictions, or else the label prior they are corrected for."""
+        description = self._description or {}
+        head, prior = self._path / "head.json", self._path / "label_prior.json"
+        if head.exists():
+            from calibrant.heads._head import Head  # noqa: PLC0415 (few runs have one)
+
+            return Head.load(head, fingerprint=self._fingerprint), None
+        if "head" in description or (self._search or {}).get("final") is not None:
+            raise StateError(
+                f"{self._path}: expected head.json, which made the run's predictions, got none: {_AGAIN}."
+            )
+        if prior.exists():
+            from calibrant.calibration._prior import LabelPriorCorrection  # noqa: PLC0415 (few runs have one)
+
+            return None, LabelPriorCorrection.load(prior, fingerprint=self._fingerprint)
+        if description.get("label_prior") is not None:
+            raise StateError(
+                f"{self._path}: expected label_prior.json, as the run's predictions are corrected, got none: {_AGAIN}."
+            )
+        return None, None
+
+    def _calibrator(self) -> ConfidenceCalibrator | None:
+        """Return the calibrator beside the calibration, if there is one."""
+        if not isinstance(self._calibrated_by, str | Path):
+            return self._calibrated_by.calibrator
+        path = Path(self._calibrated_by) / "calibrator.json"
+        if not path.exists():
+            return None
+        if self._calibration is None:
+            raise StateError(
+                f"{path.parent}: expected calibration.json beside calibrator.json: calibrate again."
+            )
+        from calibrant.calibration._choice import load_calibrator  # noqa: PLC0415 (few runs have one)
+
+        return load_calibrator(path, fingerprint=self._fingerprint)
+
+
+def _differences(recorded: RecordedTask, description: Mapping[str, Any]) -> list[str]:
+    """Return in what a task of one model differs from the description of its run."""
+    task, differs = recorded.task, []
+    left_out = recorded.left_out.get(task.model.name, ())
+    options = identity("", call_options(task.model.options))[2]
+    then = description["options"]
+    if options != {name: value for name, value in then.items() if name not in left_out}:
+        differs.append("options of the model")
+    if description["response_format"] != enum_schema(task.labels, task.field):
+        differs.append("schema of the answer (labels and field)")
+    return differs
+
+
+def _record(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file; None for a missing file."""
+    return read_run_record(path, remedy="run it again") if path.exists() else None
+
+
+def _description(path: Path, manifest: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the stored `Classifier.describe` of a run, without the endpoint's address."""
+    source, found = path / MANIFEST, manifest
+    if found is None:  # a job at a provider's batch interface
+        source = path / BATCH
+        found = (_record(source) or {}).get("described", {})
+    missing = [name for name in DESCRIBED if name not in found]
+    if missing:
+        raise StateError(f"{source}: expected {missing[0]!r}, got none: run the evaluation again.")
+    return {name: found[name] for name in (*DESCRIBED, *DESCRIBED_SOMETIMES) if name in found}
+
+
+def _settings_of(
+    task: Task | str | Path, model: str | None, description: Mapping[str, Any] | None
+) -> RunSettings:
+    """Return the settings of a run of a task file."""
+    given = task if isinstance(task, Task) else Task.from_file(task, splits=())
+    record = task_to_record(with_model_alone(given, model))
+    common = _common_prompt(record)
+    replaced = description is None or description["prompt"] != common
+    return RunSettings(tasks=(record,), plan=None, prompt_for_all=replaced)
+
+
+def _common_prompt(record: Mapping[str, Any]) -> str:
+    """Return the prompt that all models share; empty if their prompts differ."""
+    common = str(record["prompt"])
+    if record["cascade"] is None:
+        return common
+    prompts = {
+        common if model["prompt"] is None else str(model["prompt"]) for model in record["cascade"]["models"]
+    }
+    return prompts.pop() if len(prompts) == 1 else ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except (OSError, ValueError) as error:
+        raise StateError(f"{path}: cannot be read ({error}): restore it, or run again.") from error
+
 
 _LOG = logging.getLogger("calibrant")
 _FROM_ENVIRONMENT: Final = frozenset({"api_key"})
@@ -35,26 +380,27 @@ def load(
     journal: Journal | None = None,
     router_state: str | None = None,
 ) -> BasePredictor:
-    """Open a bundle's classifier: `Tuned.load`, then `Tuned.open`.
+    """Open the classifier of a bundle, a run or a task file.
 
     Parameters
     ----------
     path : str, Path or Tuned
-        The folder that `calibrant export` wrote; or a tuned classifier.
+        The folder that `calibrant export` wrote, the directory of a run, or a task file; or a tuned classifier.
     model, options, limits, journal, router_state : optional
-        See `Tuned.open`.
+        See `Tuned.open`. A task file has its own options and its own router state.
 
     Returns
     -------
     Classifier or Cascade
-        A `calibrant.cascade.Cascade` if the run asked one. Closing it releases its models and files.
+        A `calibrant.cascade.Cascade` if the run or the task asks one. Closing it releases its models and files.
 
     Raises
     ------
     StateError
-        The bundle is damaged, altered or of another version, or its calls would differ from those of the run.
+        The path holds none of these; or the bundle or run is damaged, altered or of another version, or its calls
+        would differ from those that were measured.
     ConfigurationError
-        An option is missing, unknown or wrong, or a model cannot be opened.
+        The task file is wrong, an option is missing, unknown or wrong, or a model cannot be opened.
 
     Examples
     --------
@@ -74,9 +420,16 @@ def load(
     >>> found.label, round(found.confidence, 2)
     ('cat', 0.9)
     """
-    tuned = path if isinstance(path, Tuned) else Tuned.load(path)
+    found = path if isinstance(path, Tuned) else read_source(path)
+    if isinstance(found, Task):
+        if options or router_state is not None:
+            raise ConfigurationError(
+                f"Expected options and router_state for a bundle or a run alone, got {path}: write them in the task "
+                "file."
+            )
+        return open_classifier(found, model=model, limits=limits, journal=journal)
     return open_tuned(
-        tuned, model=model, options=options, limits=limits, journal=journal, router_state=router_state
+        found, model=model, options=options, limits=limits, journal=journal, router_state=router_state
     )
 
 
@@ -90,8 +443,9 @@ def open_tuned(
     router_state: str | None = None,
 ) -> BasePredictor:
     """Open the classifier; see `Tuned.open`."""
-    given = _by_model(tuned, options or {})
-    missing = _missing_options(tuned, given) if model is None else {}
+    given = _by_model(tuned, options) if options else {}
+    has_left_out = any(own.left_out for own in tuned.tasks)
+    missing = _missing_options(tuned, given) if model is None and has_left_out else {}
     tasks = [_task_to_open(own, tuned, given, router_state) for own in tuned.tasks]
     if tuned.plan is None and router_state is not None and "routing" not in tasks[0].sections:
         raise ConfigurationError("Expected router_state only for a bundle with [routing]: leave it out.")
@@ -100,8 +454,10 @@ def open_tuned(
             classifier = _open_with_other_model(tuned, tasks[0], model, limits=limits, journal=journal)
         elif tuned.plan is not None:
             classifier = _open_plan(tuned.plan, tasks, limits=limits, journal=journal)
-        else:
+        elif tasks[0].sections:
             classifier = open_classifier(tasks[0], limits=limits, journal=journal)
+        else:
+            classifier = Classifier.from_task(tasks[0], limits=limits, journal=journal)
     except ConfigurationError as error:
         if not missing:
             raise
@@ -117,7 +473,7 @@ def _by_model(tuned: Tuned, options: Mapping[str, Any]) -> dict[str, Mapping[str
     """Return the options of each model; for a bundle with one model, `options` is for that model."""
     names = {label_of(own) for task in tuned.tasks for own in models_of(task.task)}
     if len(names) == 1:
-        return {next(iter(names)): options} if options else {}
+        return {next(iter(names)): options}
     for name, value in options.items():
         if name not in names or not isinstance(value, Mapping):
             raise ConfigurationError(
@@ -150,10 +506,20 @@ def _left_out_message(tuned: Tuned, missing: Mapping[str, list[str]]) -> str:
 def _task_to_open(
     own: RecordedTask, tuned: Tuned, given: Mapping[str, Mapping[str, Any]], router_state: str | None
 ) -> Task:
-    task = with_options(own.task, given, left_out=own.left_out)
+    task = own.task
+    if given:
+        task = with_options(task, given, left_out=own.left_out)
+    if not task.sections:
+        # With the scoring that the run came to, loading asks nothing.
+        method = (tuned.description or {}).get("method", {})
+        scoring: Any = method.get("scoring")
+        if task.model.scoring not in {None, "auto"} or scoring not in {"decode", "fused"}:
+            return task
+        asked = {"scoring": scoring, "samples": method.get("samples")}
+        return replace(task, model=task.model.model_copy(update=asked))
     routing = routing_settings(task)
     if routing is None:
-        return _as_asked(task, tuned.description)
+        return task
     if own.state_left_out and router_state is None:
         _LOG.warning(
             "%s: the run kept what its strategy learnt in a place of its own, which is no part of the bundle: hand it "
@@ -196,16 +562,6 @@ def with_options(
         return own.model_copy(update={"api_base": base, "options": {**own.options, **options}})
 
     return with_models(task, with_own)
-
-
-def _as_asked(task: Task, description: Mapping[str, Any] | None) -> Task:
-    """Return a task of one model with the scoring that the run came to, so that loading asks nothing."""
-    method = (description or {}).get("method", {})
-    asked: Any = method.get("scoring")
-    if task.sections or task.model.scoring not in {None, "auto"} or asked not in {"decode", "fused"}:
-        return task
-    own = {"scoring": asked, "samples": method.get("samples")}
-    return replace(task, model=task.model.model_copy(update=own))
 
 
 def _open_with_other_model(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import pydantic
 
@@ -114,17 +115,20 @@ def record_run(
     write_record(directory / _FILE, dict(settings), kind=_KIND, version=_VERSION)
 
 
-def read_run_settings(directory: Path) -> RunSettings | None:
-    """Return the settings that `record_run` wrote; None if the directory has none.
+def read_run_settings(directory: Path) -> RunSettings:
+    """Return the settings that `record_run` wrote.
 
     Raises
     ------
     StateError
-        The file is damaged, or of another version.
+        There are none, or the file is damaged, or of another version.
     """
     path = directory / _FILE
     if not path.exists():
-        return None
+        raise StateError(
+            f"{directory}: expected task.json, in which commands write down what they asked, got none: hand in the "
+            "task file that was run, with --task."
+        )
     record = read_record(path, kind=_KIND, version=_VERSION, make=_MAKE)
     settings = {key: value for key, value in record.items() if key not in {"kind", "version"}}
     return checked_record(RunSettings, settings, path, _damage)
@@ -234,7 +238,8 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
         The values are no record of a task.
     """
     own = checked_record(_TaskRecord, record, place, _damage)
-    sections = _sections(own, place)
+    has_sections = own.cascade is not None or own.routing is not None
+    sections = _sections(own, place) if has_sections else {}
     if (own.model is None) is not bool(sections):
         raise _damage(place, "expected either model, or cascade and routing")
     try:
@@ -355,6 +360,30 @@ def n_planned(plan: Mapping[str, Any]) -> int:
     return len(CascadePlan.from_record(plan).models)
 
 
+SourceKind: TypeAlias = Literal["task file", "bundle", "run"]
+
+
+def kind_of_source(path: str | Path) -> SourceKind:
+    """Return the kind of what a command was given.
+
+    Raises
+    ------
+    StateError
+        It is none of the three.
+    """
+    # These say no to paths that cannot be looked up, such as too long ones.
+    place = Path(path)
+    if os.path.isfile(place):  # noqa: PTH113
+        return "task file"
+    if os.path.exists(place / BUNDLE):  # noqa: PTH110
+        return "bundle"
+    if any(os.path.exists(place / name) for name in (RUN, RESULT, BATCH, PREDICTIONS)):  # noqa: PTH110
+        return "run"
+    raise StateError(
+        f"{place}: expected a task file, a bundle or the directory of a run, got {_what_is_there(place)}."
+    )
+
+
 def read_source(path: str | Path) -> Task | Tuned:
     """Read a task file, a bundle or the directory of a run, without opening a model or reading rows.
 
@@ -370,26 +399,22 @@ def read_source(path: str | Path) -> Task | Tuned:
     StateError
         It is none of the three, or a bundle or run that is damaged or unfinished, or labels of rows without answers.
     """
-    place = Path(path)
-    if place.is_file():
-        return Task.from_file(place, splits=())
+    kind = kind_of_source(path)
+    if kind == "task file":
+        return Task.from_file(path, splits=())
     # Task files do without what reads bundles and runs.
-    if (place / BUNDLE).exists():
+    if kind == "bundle":
         from calibrant.tuned._folder import read  # noqa: PLC0415
 
-        return read(place)
-    if any((place / name).exists() for name in (RUN, RESULT, BATCH, PREDICTIONS)):
-        from calibrant.tuned._from_run import from_run  # noqa: PLC0415
+        return read(path)
+    from calibrant.tuned._open import from_run  # noqa: PLC0415
 
-        return from_run(place)
-    raise StateError(
-        f"{place}: expected a task file, a bundle or the directory of a run, got {_what_is_there(place)}."
-    )
+    return from_run(path)
 
 
 def _what_is_there(place: Path) -> str:
     """Return the end of a message: the kind of a path, and a remedy."""
-    if not place.is_dir():
+    if not os.path.isdir(place):  # noqa: PTH112
         return "nothing: check the path"
     inside = sorted({found.parent for found in place.glob(f"*/{RESULT}")} | set(place.glob("*.toml")))
     names = ", ".join(map(str, inside[:_MOST_NAMES]))

@@ -291,11 +291,20 @@ def test_member_budgets_count_rows_under_way() -> None:
     """The budget of a member counts the expected cost of the rows that will reach it."""
     gate = Gate(Limits(max_cost=3.0))
     budget = CascadeBudget(Limits(), [gate])
-    gate.charge(Usage(cost=1.0))
+    gate.finish_row(Usage(cost=1.0))
     for _ in range(2):
-        budget.charge(Usage())
+        budget.finish_row(Usage())
     assert budget.used_up(2) == ""
     assert "max_cost of 3" in budget.used_up(4)
+
+
+def test_charges_beside_the_rows_count_towards_the_budget() -> None:
+    """The usage of a call that belongs to no row, such as a reflection model's, counts towards a cascade's budget."""
+    budget = CascadeBudget(Limits(max_cost=3.0), [Gate(Limits())])
+    budget.charge(Usage(cost=2.0))
+    assert budget.used_up(0) == ""
+    budget.charge(Usage(cost=1.0))
+    assert "max_cost of 3" in budget.used_up(0)
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients import _gates, _llamacpp
+from calibrant.clients import _calls, _llamacpp
+from calibrant.clients._failures import rate_state
 from calibrant.clients._litellm import LiteLLMClient
 from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.clients._openai_chat import OpenAIChatClient
-from calibrant.clients._rates import rate_state
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
@@ -166,7 +166,7 @@ class TestCalls:
         self, server: Any, make: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Of concurrent calls with a systemic fault only the first is sent, and each raises its own error."""
-        monkeypatch.setattr(_gates, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
+        monkeypatch.setattr(_calls, "_HEAD_START_SECONDS", 20.0)  # on a busy machine, too
         server.default = (400, {"error": {"message": "logprobs are not allowed"}}, {})
         client = make()
 

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.clients._litellm import LiteLLMClient, _litellm
+from calibrant.clients._failures import rate_state
+from calibrant.clients._litellm import LiteLLMClient, _litellm, needs_litellm
 from calibrant.clients._openai_chat import OpenAIChatClient
-from calibrant.clients._prices import needs_litellm
-from calibrant.clients._rates import rate_state
 from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError, ProviderTimeoutError
 from calibrant.inference import Classifier, RetryPolicy, open_client
 from calibrant.testing import fake_response

@@ -32,7 +32,7 @@ from calibrant.core import (
 )
 from calibrant.core._predictor import Query
 from calibrant.evaluation import BatchLimits, Polling, batch_status, collect_batch, retry_batch, submit_batch
-from calibrant.evaluation._provider_batch_state import BatchJob, BatchReport, locked_job
+from calibrant.evaluation._provider_batch import BatchJob, BatchReport, locked_job
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
 from calibrant.inference._base import run_sync

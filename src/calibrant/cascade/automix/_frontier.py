@@ -17,6 +17,15 @@ Bools = NDArray[np.bool_]
 # Means and calibrated values may leave [0, 1] by this much; they are clipped.
 _SLACK: Final = 1e-6
 
+Action = Literal["small", "large", "verify"]
+# Means are off by some units in the last place: a budget may miss an end by as little.
+_ALMOST: Final = 1.0 - 1e-9
+# Sums that are added up step by step are off by a few units in the last place of their size.
+_ROUNDING: Final = 8 * float(np.finfo(np.float64).eps)
+_FRONTIER = (
+    "Look at `routing_frontier` instead: it says what each cost buys whichever model is better or dearer."
+)
+
 
 def check_scores(name: str, values: ArrayLike) -> Array:
     """Return `values` clipped to [0, 1], shape (n,), n >= 1; up to 1e-6 outside counts as rounding.
@@ -124,7 +133,8 @@ class PairedRows:
         call of the small model.
         """
         small_cost, large_cost, verifier_cost = costs
-        small, large = check_scores("small_score", small_score), check_scores("large_score", large_score)
+        small = check_scores("small_score", small_score)
+        large = check_scores("large_score", large_score)
         n = len(signal)
         check_same_length(**{name: signal}, small_score=small, large_score=large)
         return cls(
@@ -146,17 +156,6 @@ class PairedRows:
     def take(self, rows: Bools) -> Self:
         """Return a subset of rows, with the mean costs of all rows."""
         return replace(self, signal=self.signal[rows], small=self.small[rows], large=self.large[rows])
-
-
-Action = Literal["small", "large", "verify"]
-
-# Means are off by some units in the last place: a budget may miss an end by as little.
-_ALMOST: Final = 1.0 - 1e-9
-# Sums that are added up step by step are off by a few units in the last place of their size.
-_ROUNDING: Final = 8 * float(np.finfo(np.float64).eps)
-_FRONTIER = (
-    "Look at `routing_frontier` instead: it says what each cost buys whichever model is better or dearer."
-)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -27,6 +27,16 @@ from calibrant.metrics._validation import check_count, check_number
 _SHOWN: Final = 6  # corners of a frontier in a message
 _ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
 
+PomdpForm = Literal["functional", "discrete", "continuous", "auto"]
+_COMPARED: Final = ("discrete", "functional", "continuous")  # by "auto"; the first of equals is taken
+_FOLDS: Final = 5
+_SOLVED = 0.5
+# Exponents that the search tries; beyond the last one a power hardly changes.
+_GAMMAS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0)
+_MOST_GAMMA = 50.0
+# The search changes one exponent at a time, and settles within two or three passes.
+_PASSES = 5
+
 
 class MetaVerifier(ABC):
     """Base class of meta-verifiers, learned from the answers of both models.
@@ -63,7 +73,8 @@ class MetaVerifier(ABC):
             raise ConfigurationError(
                 f"Expected fixed_answers to be a list of answers, got the text {fixed_answers!r}: put it in a list."
             )
-        self.price, self.budget = price, budget
+        self.price = price
+        self.budget = budget
         self.fixed_answers = tuple(fixed_answers)
         self._fixed = frozenset(map(_plain_answer, fixed_answers))
 
@@ -101,10 +112,8 @@ class MetaVerifier(ABC):
             Lengths differ, NaN, numbers out of range, a large model that costs nothing; or, where the best IBC
             lift is asked for, a large model that is not better or not dearer.
         """
-        scores, costs = (
-            check_scores("verifier_score", verifier_score),
-            (small_cost, large_cost, verifier_cost),
-        )
+        scores = check_scores("verifier_score", verifier_score)
+        costs = (small_cost, large_cost, verifier_cost)
         rows = PairedRows.of(scores, small_score, large_score, costs, name="verifier_score")
         # Rows that are routed anyway would teach that their scores are not to be trusted.
         rows = rows.take(~self._routed_anyway(len(rows.signal), answers))
@@ -200,8 +209,10 @@ def _plain_answer(answer: object) -> str:
 
 def _check_lift(rows: PairedRows) -> None:
     """Refuse rows on which the large model is not both better and more expensive."""
-    small, large = rows.small.mean(), rows.large.mean()
-    small_cost, large_cost = rows.small_cost.mean(), rows.large_cost.mean()
+    small = rows.small.mean()
+    large = rows.large.mean()
+    small_cost = rows.small_cost.mean()
+    large_cost = rows.large_cost.mean()
     if large > small and large_cost > small_cost:
         return
     frontier = routing_frontier(
@@ -298,18 +309,6 @@ class SelfConsistencyMetaVerifier(MetaVerifier):
         return scores <= 0.5
 
 
-PomdpForm = Literal["functional", "discrete", "continuous", "auto"]
-
-_COMPARED: Final = ("discrete", "functional", "continuous")  # by "auto"; the first of equals is taken
-_FOLDS: Final = 5
-_SOLVED = 0.5
-# Exponents that the search tries; beyond the last one a power hardly changes.
-_GAMMAS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0)
-_MOST_GAMMA = 50.0
-# The search changes one exponent at a time, and settles within two or three passes.
-_PASSES = 5
-
-
 class State(IntEnum):
     """Difficulty of a question for the two models. A score of at least 0.5 counts as solved."""
 
@@ -375,10 +374,10 @@ def posterior_gain(prior: Array, observation: Array, gain: Array) -> Array:
     joint = prior[:, None] * observation
     seen = joint.sum(axis=0)
     by_cell = np.broadcast_to(gain[:, None] if gain.ndim == 1 else gain, joint.shape)
-    before = float((joint * by_cell).sum() / max(joint.sum(), np.finfo(np.float64).tiny))
-    means: Array = np.where(
-        seen > 0.0, (joint * by_cell).sum(axis=0) / np.where(seen > 0.0, seen, 1.0), before
-    )
+    gained = joint * by_cell
+    before = float(gained.sum() / max(joint.sum(), np.finfo(np.float64).tiny))
+    possible = seen > 0.0
+    means: Array = np.where(possible, gained.sum(axis=0) / np.where(possible, seen, 1.0), before)
     return means
 
 
@@ -388,7 +387,8 @@ def discrete_belief(rows: BinnedRows, *, smoothing: float) -> tuple[Array, Array
     To every bin are added `smoothing` rows that look like all rows together: to its counts and to its sums of
     gains separately. By Bayes' rule the posterior mean is then the bin's mean gain, shrunk towards the mean of all.
     """
-    counts, gains = rows.sums(), rows.sums(rows.large - rows.small)
+    counts = rows.sums()
+    gains = rows.sums(rows.large - rows.small)
     n = counts.sum()
     joint = counts + smoothing * counts.sum(axis=1, keepdims=True) / n
     gained = gains + smoothing * gains.sum(axis=1, keepdims=True) / n
@@ -451,11 +451,11 @@ def _likeliest_gamma(counts: Array, steps: Array) -> float:
     low, high = 0.0, _MOST_GAMMA
     for _ in range(60):  # the expectation rises with gamma: halve the interval
         middle = (low + high) / 2.0
-        low, high = (
-            (middle, high)
-            if float(_powers(np.array([middle]), steps)[0] @ steps) < observed
-            else (low, middle)
-        )
+        (weights,) = _powers(np.array([middle]), steps)
+        if float(weights @ steps) < observed:
+            low = middle
+        else:
+            high = middle
     return low if high < _MOST_GAMMA else _MOST_GAMMA
 
 
@@ -598,19 +598,18 @@ class POMDPMetaVerifier(MetaVerifier):
             return
         counts = np.bincount(binned.state, minlength=3)
         self.prior_ = counts / counts.sum()
-        self.state_gain_ = gain = np.bincount(binned.state, weights=rows.gain, minlength=3) / np.maximum(
-            counts, 1
-        )
+        gained_in_state = np.bincount(binned.state, weights=rows.gain, minlength=3)
+        self.state_gain_ = gain = gained_in_state / np.maximum(counts, 1)
         if self.form_ == "discrete":
             self.observation_, gain = discrete_belief(binned, smoothing=self.smoothing)
         else:
-            seen, gained = binned.sums().sum(axis=0), binned.sums(rows.gain).sum(axis=0)
-            self.observation_, self.gamma_ = functional_belief(
-                binned,
-                value=lambda table: held_out_value(
-                    posterior_gain(self.prior_, table, self.state_gain_), gained, seen
-                ),
-            )
+            seen = binned.sums().sum(axis=0)
+            gained = binned.sums(rows.gain).sum(axis=0)
+
+            def value(table: Array) -> float:
+                return held_out_value(posterior_gain(self.prior_, table, self.state_gain_), gained, seen)
+
+            self.observation_, self.gamma_ = functional_belief(binned, value=value)
         self.gain_ = posterior_gain(self.prior_, self.observation_, gain)
 
     def _choose_form(self, rows: PairedRows) -> str:
@@ -628,8 +627,9 @@ class POMDPMetaVerifier(MetaVerifier):
             for held in range(int(fold.max()) + 1):
                 trial._describe(rows.take(fold != held))  # noqa: SLF001  (of its own kind)
                 seen = rows.take(fold == held)
-                value = held_out_value(trial._gain_at(seen.signal), seen.gain, np.ones(len(seen.gain)))  # noqa: SLF001
-                self.form_values_[form] += value * len(seen.gain) / n
+                count = len(seen.gain)
+                value = held_out_value(trial._gain_at(seen.signal), seen.gain, np.ones(count))  # noqa: SLF001
+                self.form_values_[form] += value * count / n
         return max(_COMPARED, key=self.form_values_.__getitem__)
 
     def _gain_at(self, scores: Array) -> Array:

@@ -373,7 +373,8 @@ class _PlanTree:
             x, y = _sum_of_hulls([self.hull(child) for child in node.verified(model)])
             costs.append(x + cost)
             values.append(y)
-        x, y = np.concatenate(costs), np.concatenate(values)
+        x = np.concatenate(costs)
+        y = np.concatenate(values)
         corners = rising_hull(x, y)
         return x[corners], y[corners]
 

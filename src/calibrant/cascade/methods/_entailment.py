@@ -207,9 +207,12 @@ def _contradiction(reply: Mapping[str, Any]) -> str:
 
 def _remark(reply: Mapping[str, Any]) -> str:
     """Return the counts in a reply as text; log a warning if its advice contradicts its confidence."""
-    verified, total, confidence = reply.get("verified_count"), reply.get("total_samples"), reply["confidence"]
+    verified = reply.get("verified_count")
+    total = reply.get("total_samples")
+    confidence = reply["confidence"]
     remark = "the verifier gave no counts" if verified is None else _in_words(verified, total)
-    advice, threshold = reply.get("should_escalate"), reply.get("threshold")
+    advice = reply.get("should_escalate")
+    threshold = reply.get("threshold")
     if isinstance(advice, bool) and is_share(threshold) and advice is not (confidence < threshold):
         _LOG.warning("The verifier's should_escalate contradicts its own confidence and is ignored.")
         verb = "escalate" if advice else "accept"

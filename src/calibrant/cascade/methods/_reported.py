@@ -81,6 +81,13 @@ _UNIT: Final = re.compile(rb"\\u[0-9a-fA-F]{4}|\\.|[^\\]+", re.DOTALL)
 
 Span: TypeAlias = tuple[int, int]
 
+_SCALE: Final = 3.0  # nats
+# Alternatives below exp(-27.6) = 1e-12 are all the same to us, as they are in a label distribution:
+# OpenAI's -9999 for what it rules out would otherwise decide the mean of a whole answer.
+_LEAST: Final = math.log(1e-12)
+_TOLERANCE: Final = 1e-9
+_LEAST_CONFIDENCE: Final = 1e-300  # as in `Prediction.log_confidence`
+
 
 def kept_tokens(tokens: Sequence[Token], which: TokenFilter, *, text: str, field: str) -> tuple[Token, ...]:
     """Return the tokens that a filter selects, in order; raise if it selects none.
@@ -197,7 +204,9 @@ def argument_spans(data: bytes) -> list[Span]:
         The answer.
     """
     spans: list[Span] = []
-    text, end, failures = _plain_text(data), 0, 0
+    text = _plain_text(data)
+    end = 0
+    failures = 0
     for key in _ARGUMENTS.finditer(data):
         begin = key.end()
         if begin < end:  # among the arguments of another call
@@ -258,7 +267,8 @@ def _encoded_spans(raw: bytes, start: int) -> list[Span] | None:
     decoded = bytearray()
     origin: list[Span] = []  # of every decoded byte
     for match in _UNIT.finditer(raw):
-        begin, end = match.start() + start, match.end() + start
+        begin = match.start() + start
+        end = match.end() + start
         if not match[0].startswith(b"\\"):
             decoded += match[0]
             origin += [(at, at + 1) for at in range(begin, end)]
@@ -282,14 +292,6 @@ def _encoded_spans(raw: bytes, start: int) -> list[Span] | None:
         (origin[begin][0], origin[end - 1][1])
         for begin, end in _content_spans(document, first, len(document))
     ]
-
-
-_SCALE: Final = 3.0  # nats
-# Alternatives below exp(-27.6) = 1e-12 are all the same to us, as they are in a label distribution:
-# OpenAI's -9999 for what it rules out would otherwise decide the mean of a whole answer.
-_LEAST: Final = math.log(1e-12)
-_TOLERANCE: Final = 1e-9
-_LEAST_CONFIDENCE: Final = 1e-300  # as in `Prediction.log_confidence`
 
 
 def _gap(token: Token) -> float:
@@ -339,7 +341,8 @@ class _TokenMethod(BaseMethod):
 
 def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...]:
     """Return the selected tokens; LogprobsUnavailableError if they are unusable."""
-    prediction, classifier = answered.prediction, answered.classifier
+    prediction = answered.prediction
+    classifier = answered.classifier
     if not prediction.tokens:
         raise LogprobsUnavailableError(
             "Expected the answer's tokens with their log-probabilities, got none: decode the answer "
@@ -361,7 +364,8 @@ def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...
 
 def _refuse_corrected(answered: Answered) -> None:
     """Refuse an answer whose label was replaced by a correction or head: its tokens do not match."""
-    prediction, classifier = answered.prediction, answered.classifier
+    prediction = answered.prediction
+    classifier = answered.classifier
     if classifier.prior_correction is None and classifier.head is None:
         return
     try:
@@ -573,7 +577,8 @@ class LabelProbability(BaseMethod):
 
     async def assess(self, answered: Answered) -> Assessment | NoEvidence:
         """Return the probability of the label; `NoEvidence` if the prediction has none."""
-        reported, label = answered.prediction.confidence, answered.prediction.label
+        reported = answered.prediction.confidence
+        label = answered.prediction.label
         if reported is None or label is None:
             return NoEvidence(
                 reason="Expected a prediction with a confidence, got one without: use a model that reports "

@@ -157,7 +157,8 @@ def _grade(completion: Completion) -> tuple[float | None, str]:
 
 
 def _in_object(text: str) -> tuple[object, str]:
-    begin, end = text.index("{"), text.rfind("}") + 1
+    begin = text.index("{")
+    end = text.rfind("}") + 1
     if end <= begin:
         match = _CUT_OFF.match(text, begin)
         return (None if match is None else float(match[1])), ""

@@ -30,6 +30,16 @@ _FOLDER: Final = Path(__file__).parent
 SELF_VERIFY_PROMPT: Final = (_FOLDER / "self_verify_prompt.txt").read_text(encoding="utf-8").rstrip("\n")
 VERIFIER_PROMPT: Final = (_FOLDER / "verifier_prompt.txt").read_text(encoding="utf-8")
 
+_FIELD: Final = "verdict"
+_PAPERS_NAME: Final = "generated_answer"  # of the answer's slot, in prompts written for AutoMix
+_CORRECT: Final = "correct"
+_INCORRECT: Final = "incorrect"
+_UNREADABLE: Final = "unreadable"
+_VERDICTS: Final = LabelSet([_CORRECT, _INCORRECT])
+# A context that nearly every model has room for, in characters: all samples are asked at once.
+_FITS: Final = 4_000
+_WORD: Final = re.compile(r"(\bnot\s+|n['\u2019]t\s+)?\b(in)?correct\b", re.IGNORECASE)
+
 
 def check_slots(template: object, needed: Sequence[str], *, whose: str) -> None:
     """Refuse a template without a required placeholder, such as ``{question}``.
@@ -57,17 +67,6 @@ def fill_slots(template: str, texts: Mapping[str, str]) -> str:
 def quoted(value: object) -> str:
     """Quote a value as JSON, with chat-template marks escaped."""
     return _MARK.sub(lambda mark: f"\\u{ord(mark[0]):04x}", json.dumps(value, ensure_ascii=False))
-
-
-_FIELD: Final = "verdict"
-_PAPERS_NAME: Final = "generated_answer"  # of the answer's slot, in prompts written for AutoMix
-_CORRECT: Final = "correct"
-_INCORRECT: Final = "incorrect"
-_UNREADABLE: Final = "unreadable"
-_VERDICTS: Final = LabelSet([_CORRECT, _INCORRECT])
-# A context that nearly every model has room for, in characters: all samples are asked at once.
-_FITS: Final = 4_000
-_WORD: Final = re.compile(r"(\bnot\s+|n['\u2019]t\s+)?\b(in)?correct\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +251,8 @@ class Verifier:
         together = self.k if len(context) <= _FITS else 1
         new = answers = await self._ask(question, answer, context, range(together))
         while context and _too_long(new):
-            context, together = _beginning(context), 1
+            context = _beginning(context)
+            together = 1
             new = await self._ask(question, answer, context, range(together))
             answers = _joined_answers(answers, new)
         if _too_long(new):
@@ -288,7 +288,9 @@ class Verifier:
 
     def _counted_verdicts(self, answers: RowAnswers, *, context_cut: int) -> Verification:
         samples = tuple(map(self._vote, answers.given))
-        verified, unreadable, total = samples.count(_CORRECT), samples.count(_UNREADABLE), len(samples)
+        verified = samples.count(_CORRECT)
+        unreadable = samples.count(_UNREADABLE)
+        total = len(samples)
         # A share of few samples would look as sure as one of all.
         is_verdict = 2 * total >= self.k and unreadable < total
         return Verification(

@@ -113,7 +113,8 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     >>> found.threshold is None, found.rule.tied_confidence, 0.3 < found.share_small < 0.6
     (True, 1.0, True)
     """
-    eps, level = check_number("epsilon", epsilon, "(0, 1)"), check_number("delta", delta, "(0, 1)")
+    eps = check_number("epsilon", epsilon, "(0, 1)")
+    level = check_number("delta", delta, "(0, 1)")
     p = np.asarray(confidence, dtype=np.float64)
     small = np.asarray(small_correct, dtype=np.float64)
     large = np.asarray(large_correct, dtype=np.float64)
@@ -131,7 +132,8 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     thresholds = _round_thresholds(order.confidence, ends)
     rule, last, whole = None, -1, 0
     if thresholds:
-        rule, last = KeepRule.from_threshold(thresholds[-1]), int(ends[-1])
+        rule = KeepRule.from_threshold(thresholds[-1])
+        last = int(ends[-1])
         whole = int(order.kept[last])
     if len(steps) and order.kept[steps[-1]] - whole >= _WORTH_A_SPLIT * n:
         last = int(steps[-1])
@@ -208,24 +210,29 @@ def _in_order(confidence: _Floats, ranks: _Floats, difference: _Floats) -> _Orde
     """Return the nested acceptance rules for n rows; answers without a confidence are never accepted."""
     sure = np.flatnonzero(~np.isnan(confidence))
     own = sure[np.lexsort((ranks[sure], -confidence[sure]))]
-    p, u = confidence[own], ranks[own]
-    other = p[1:] != p[:-1]
-    steps = np.flatnonzero(np.append(other | (u[1:] != u[:-1]), len(p) > 0))
+    p = confidence[own]
+    u = ranks[own]
+    gain = difference[own]
+    ends_block = np.append(p[1:] != p[:-1], len(p) > 0)
+    ends_text = np.append(u[1:] != u[:-1], len(p) > 0)
+    steps = np.flatnonzero(ends_block | ends_text)
     return _Order(
         confidence=p[steps],
         ranks=u[steps],
         kept=steps + 1,
-        worse=(difference[own] == 1.0).cumsum()[steps],
-        better=(difference[own] == -1.0).cumsum()[steps],
-        whole=np.append(other, len(p) > 0)[steps],
+        worse=(gain == 1.0).cumsum()[steps],
+        better=(gain == -1.0).cumsum()[steps],
+        whole=ends_block[steps],
     )
 
 
 def _round_thresholds(confidence: _Floats, ends: _Counts) -> tuple[float, ...]:
     """Return a threshold for each rule, rounded if that does not change the accepted answers."""
-    grid, below = candidate_thresholds(), np.append(confidence, -1.0)[ends + 1]
-    rounded = grid[np.searchsorted(-grid, -confidence[ends])]
-    return tuple(np.where(rounded > below, rounded, confidence[ends]).tolist())
+    grid = candidate_thresholds()
+    kept = confidence[ends]
+    below = np.append(confidence, -1.0)[ends + 1]
+    rounded = grid[np.searchsorted(-grid, -kept)]
+    return tuple(np.where(rounded > below, rounded, kept).tolist())
 
 
 def _passing_steps(order: _Order, n: int, epsilon: float, delta: float) -> _Counts:
@@ -308,17 +315,21 @@ def _size(score: float, n: int, epsilon: float, *, every: int = 1) -> float:
     rejects = worse >= 0
     worst = 0.0
     for q in _nuisances(n, epsilon)[::every]:
-        mean, spread = n * q, np.sqrt(n * q * (1.0 - q))
+        mean = n * q
+        spread = np.sqrt(n * q * (1.0 - q))
         first, last = np.searchsorted(better, (mean - _TAIL * spread - 5.0, mean + _TAIL * spread + 25.0))
-        own = slice(max(first - 1, 0), min(last + 1, len(better)))
-        up_to = bdtr(better[own], n, q)
-        left = (n - better[own]).astype(np.int64)
-        given = bdtr(np.maximum(worse[own], 0.0), left, min((q + epsilon) / (1.0 - q), 1.0))
-        given[~rejects[own]] = 0.0
+        near = slice(max(first - 1, 0), min(last + 1, len(better)))
+        counts = better[near]
+        up_to = bdtr(counts, n, q)
+        left = (n - counts).astype(np.int64)
+        chance = min((q + epsilon) / (1.0 - q), 1.0)  # of `worse`, given that a row is not `better`
+        given = bdtr(np.maximum(worse[near], 0.0), left, chance)
+        given[~rejects[near]] = 0.0
         # A single count has its own probability of rejecting; a block the mean of its ends.
-        wide = np.diff(better[own], prepend=better[own][0]) > 1.0
+        wide = np.diff(counts, prepend=counts[0]) > 1.0
         given = np.where(wide, (given + np.roll(given, 1)) / 2.0, given)
-        worst = max(worst, float(np.diff(up_to, prepend=0.0) @ given) + 1.0 - float(up_to[-1]))
+        rejected = float(np.diff(up_to, prepend=0.0) @ given)
+        worst = max(worst, rejected + 1.0 - float(up_to[-1]))
     return worst
 
 
@@ -343,9 +354,11 @@ def _nuisances(n: int, epsilon: float) -> _Floats:
 
 def _largest_worse(score: float, better: _Floats, n: int, epsilon: float) -> _Floats:
     """Return, for each count of `better`, the largest count of `worse` that is rejected; -1 where none is."""
-    low, high = np.full(len(better), -1.0), n - better + 1.0
+    low = np.full(len(better), -1.0)
+    high = n - better + 1.0
     while (open_ := high - low > 1.0).any():
         middle = np.floor((low + high) / 2.0)
         fits = loss_score(middle, better, n, epsilon) <= score
-        low, high = np.where(open_ & fits, middle, low), np.where(open_ & ~fits, middle, high)
+        low = np.where(open_ & fits, middle, low)
+        high = np.where(open_ & ~fits, middle, high)
     return low

@@ -45,6 +45,18 @@ _SHARES: Final = tuple(step / 20 for step in range(1, 20))  # of a tied block th
 _Floats = NDArray[np.float64]
 _Places = NDArray[np.intp]
 
+_KIND: Final = "cascade plan"
+_VERSION: Final = 1
+_MAKE: Final = "plan"
+_FILE: Final = "plan.json"
+_ROUNDING: Final = 1e-9  # of a sum of costs
+Goal = Literal["certified", "target_accuracy", "budget"]
+_StoredCalibrator = Annotated[
+    ConfidenceCalibrator,
+    PlainValidator(calibrator_from_record),
+    PlainSerializer(lambda calibrator: calibrator.to_record()),
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Signals:
@@ -151,7 +163,8 @@ class Prices:
 
     def under(self, policy: KeepPolicy) -> _Floats:
         """Return the cost of calling each model under a policy, shape (m,), with verification if used."""
-        price, verified = np.array(self.models), list(policy.members[:-1])
+        price = np.array(self.models)
+        verified = list(policy.members[:-1])
         price[verified] += np.array(self.verifier)[verified]
         return price
 
@@ -406,20 +419,6 @@ def _backwards(rows: Signals, prices: Prices, members: Sequence[int], price: flo
     return rules
 
 
-_KIND: Final = "cascade plan"
-_VERSION: Final = 1
-_MAKE: Final = "plan"
-_FILE: Final = "plan.json"
-_ROUNDING: Final = 1e-9  # of a sum of costs
-
-Goal = Literal["certified", "target_accuracy", "budget"]
-_StoredCalibrator = Annotated[
-    ConfidenceCalibrator,
-    PlainValidator(calibrator_from_record),
-    PlainSerializer(lambda calibrator: calibrator.to_record()),
-]
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlannedModel:
     """One of the models of a plan.
@@ -628,7 +627,9 @@ class CascadePlan:
 
     def describe(self) -> list[str]:
         """Describe the plan in sentences: policy, certificate and rows."""
-        rows, names, policy = self.rows, self.names, self.policy
+        rows = self.rows
+        names = self.names
+        policy = self.policy
         causes = ((rows.failed, "failed with a transport error in a run"), (rows.unlabelled, "unlabelled"))
         left_out = ", ".join(f"{count:,} {cause}" for count, cause in causes if count)
         seen = "the policy was not chosen on"
@@ -674,7 +675,8 @@ class CascadePlan:
 
     def describe_certificate(self) -> str:
         """Describe the certificate in a sentence, or say that there is none."""
-        certificate, last = self.certificate, self.names[-1]
+        certificate = self.certificate
+        last = self.names[-1]
         chance = f"{1 - certificate.delta:g}"
         promise = f"its accuracy is within {certificate.epsilon:g} of always using {last}, with probability {chance}"
         evidence = f"observed loss {certificate.loss:+.4f}{{}}, exact p = {certificate.p_value:.3g}"

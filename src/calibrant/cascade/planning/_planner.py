@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -167,7 +166,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
         policy, certificate, held_out = planner.certified(*risk, certify_on=certify_on)
         return planner.plan("certified", None, policy, certificate, held_out=held_out, method=method)
     if budget is None:
-        policy, tests = planner.for_target(float(value)), 1
+        policy = planner.for_target(float(value))
+        tests = 1
     else:
         policy, tests = planner.within_budget(float(value))
     goal: Goal = "target_accuracy" if budget is None else "budget"
@@ -217,7 +217,8 @@ def replay(
     if isinstance(policy, CascadePlan):
         policy.check(runs.fingerprints)
         confidence = policy.confidence(confidence, runs.labels)
-        own_costs, own_checks = policy.prices.models, policy.prices.verifier
+        own_costs = policy.prices.models
+        own_checks = policy.prices.verifier
         policy = policy.policy
     elif not isinstance(policy, KeepPolicy):
         policy = threshold_policy(policy, len(sources))
@@ -265,7 +266,9 @@ class _Planner:
     """
 
     def __init__(self, runs: PairedRuns, prices: Prices, generator: np.random.Generator, *, key: str) -> None:
-        self.runs, self.prices, self.generator = runs, prices, generator
+        self.runs = runs
+        self.prices = prices
+        self.generator = generator
         self.last = len(runs.names) - 1
         keys = tie_keys(key, self.last)
         self.halves = _halves(runs.texts, generator)
@@ -368,7 +371,8 @@ class _Planner:
         method: str,
     ) -> CascadePlan:
         """Return the plan, with the chosen policy and each single model priced on the reporting half."""
-        runs, prices = self.runs, self.prices
+        runs = self.runs
+        prices = self.prices
 
         def price(priced: KeepPolicy, *, held_out: bool = True) -> PricedPolicy:
             return price_policy(priced, self.reporting, prices, held_out=held_out, rng=self.generator)
@@ -419,26 +423,30 @@ class _Planner:
         self, epsilon: float, delta: float, *, certify_on: CertifyOn
     ) -> tuple[KeepPolicy, PlanCertificate, bool]:
         """Return the cheapest certified policy, its certificate, and whether its report is held out."""
-        rows, texts = self.rows, self.runs.texts
+        rows = self.rows
+        texts = self.runs.texts
         if certify_on == "half":
-            rows, texts = self.drafting, tuple(texts[row] for row in self.halves[0].tolist())
-        tested_policies = [(KeepPolicy.alone(self.last), rows)]
+            rows = self.drafting
+            texts = tuple(texts[row] for row in self.halves[0].tolist())
         sequences = 1 if self.last == 1 else 2  # each tested at its part of the allowed error
         part = delta / sequences
+        candidates = [KeepPolicy.alone(self.last)]
+        passed: list[KeepPolicy] = []  # on the other half
         if sequences == 1:
-            tested_policies += [(policy, rows) for policy in _certified_rules(rows, texts, epsilon, part)]
+            candidates += _certified_rules(rows, texts, epsilon, part)
         else:
             # One by one: the sequence is long, and most of it comes after the first failure.
-            common = takewhile(
-                lambda candidate: _passing(rows, [candidate], epsilon, part), _common_policies(rows)
-            )
-            tested_policies += [(policy, rows) for policy in list(common)[-1:]]
+            for common in _common_policies(rows):
+                if not _passing(rows, [common], epsilon, part):
+                    break
+                candidates[1:] = [common]
             ceiling = self.prices.models[-1]
             corners = [point.policy for point in self.frontier() if point.planned_cost < ceiling]
             passed = _passing(self.reporting, corners[::-1], epsilon, part)
-            tested_policies += [(policy, self.reporting) for policy in passed]
-        costs = [self.drafting.figures(policy, self.prices)[0] for policy, _ in tested_policies]
-        policy, tested = tested_policies[int(np.argmin(costs))]
+        costs = [self.drafting.figures(policy, self.prices)[0] for policy in candidates + passed]
+        cheapest = int(np.argmin(costs))
+        policy = (candidates + passed)[cheapest]
+        tested = rows if cheapest < len(candidates) else self.reporting
         certificate = _certificate(policy, tested, epsilon, delta, method="sequence", tests=sequences)
         return policy, certificate, tested is self.drafting or policy.members == (self.last,)
 
@@ -505,7 +513,8 @@ def _certified_rules(
     rows: Signals, texts: Sequence[str | int], epsilon: float, delta: float
 ) -> list[KeepPolicy]:
     """Return the certified policies: two models at the highest coverage, the small model if certified."""
-    small, key = rows.raw[0], rows.keys[0]
+    small = rows.raw[0]
+    key = rows.keys[0]
     certified = certify_cascade(small, *rows.correct, epsilon=epsilon, delta=delta, inputs=texts, key=key)
     if certified.rule is None:
         return []

@@ -223,7 +223,8 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
         rows = [np.asarray(getattr(run, of))[order] for run, order in zip(runs, orders, strict=True)]
         return np.array(rows)
 
-    correct, failed = column("correct"), column("failed").any(axis=0)
+    correct = column("correct")
+    failed = column("failed").any(axis=0)
     known = (correct != UNKNOWN).all(axis=0)
     kept = np.flatnonzero(known)
     if not len(kept):

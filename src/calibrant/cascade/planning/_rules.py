@@ -145,9 +145,13 @@ class KeepRule:
     @classmethod
     def from_bins(cls, lower: Sequence[float], keeps: Sequence[bool]) -> Self:
         """Return the rule that keeps some bins of confidence; `lower` holds the lower ends of all bins."""
-        changes = [place for place in range(1, len(keeps)) if keeps[place] != keeps[place - 1]]
-        edges = tuple(float(lower[place]) for place in changes)
-        return cls(edges=edges, keeps=tuple(bool(keeps[place]) for place in (0, *changes)))
+        edges = []
+        kept = [bool(keeps[0])]
+        for edge, keep in zip(lower[1:], keeps[1:], strict=True):
+            if keep != kept[-1]:
+                edges.append(float(edge))
+                kept.append(bool(keep))
+        return cls(edges=tuple(edges), keeps=tuple(kept))
 
     @property
     def splits(self) -> bool:

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from calibrant.clients._constraint import Constraint, constraint_for
+from calibrant.clients._failures import NOT_ABOUT_THE_REQUEST
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
-from calibrant.clients._translate import NOT_ABOUT_THE_REQUEST
 from calibrant.core._completion import (
     Client,
     Completion,

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 import pydantic
 
-from calibrant.clients._redact import (
+from calibrant.clients._endpoint import (
     digest_of,
     identifying_address,
     is_digest,
@@ -330,14 +330,10 @@ def load_examination(
     return None
 
 
-def known_scoring(
-    scoring: Scoring | None, model: object, *, options: Mapping[str, Any] | None
-) -> Scoring | None:
-    """Return the scoring to open a model with: ``auto`` is ``exact`` if an examination found exact scores."""
-    if scoring == "auto" and isinstance(model, str):
-        found = load_examination(model, options=options)
-        return "exact" if found is not None and found.scoring == "exact" else scoring
-    return scoring
+def known_scoring(model: object, *, options: Mapping[str, Any] | None) -> Scoring:
+    """Return the scoring that ``auto`` stands for: ``exact`` if an examination found exact scores."""
+    found = load_examination(model, options=options) if isinstance(model, str) else None
+    return "exact" if found is not None and found.scoring == "exact" else "auto"
 
 
 def known_abilities(model: str, options: Mapping[str, Any] | None = None) -> ModelAbilities | None:

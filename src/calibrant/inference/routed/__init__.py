@@ -1,10 +1,3 @@
 """Routed client: several providers in the order of a learning strategy."""
 
-from typing import TYPE_CHECKING
-
-from calibrant.core._lazy import lazy_names
-
-if not TYPE_CHECKING:
-    __getattr__, __dir__ = lazy_names(__name__, {})
-
 __all__: list[str] = []

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from calibrant.core._completion import Client, ClientTraits, Completion, CompletionRequest
@@ -29,22 +28,20 @@ from calibrant.inference.routed._assess import (
     text_of,
     tokens_of,
 )
-from calibrant.inference.routed._members import (
-    FallbackOrder,
-    ProviderAnswer,
-    ProviderFailure,
-    RoutedProvider,
-    final_error,
-)
 from calibrant.inference.routed._provider import (
     COOLDOWN_SECONDS,
     Breaker,
+    FallbackOrder,
     Provider,
+    ProviderAnswer,
+    ProviderFailure,
     ProviderStats,
+    RoutedProvider,
     check_helper,
     check_parts,
     checked_providers,
     common_space,
+    final_error,
     identity_of,
     is_rate_limit,
 )
@@ -223,13 +220,15 @@ class RoutedClient:
         self._owned = owned
         self._lock = threading.Lock()  # around the router, which one thread may use at a time
         self._untried = deque(unexplored(router))
-        breaker = partial(
-            Breaker, allowed_failures=allowed_failures, cooldown_seconds=cooldown_seconds, clock=clock
-        )
-        live = partial(
-            RoutedProvider, clock=clock, call_seconds=call_seconds, mixed=self.space is LogprobSpace.MIXED
-        )
-        self._members = {one.name: live(one, breaker=breaker()) for one in self.providers}
+        is_mixed = self.space is LogprobSpace.MIXED
+        self._members: dict[str, RoutedProvider] = {}
+        for provider in self.providers:
+            breaker = Breaker(
+                allowed_failures=allowed_failures, cooldown_seconds=cooldown_seconds, clock=clock
+            )
+            self._members[provider.name] = RoutedProvider(
+                provider, breaker=breaker, clock=clock, call_seconds=call_seconds, mixed=is_mixed
+            )
 
     def _open_helpers(
         self, judge: Client | None, triage: Client | None, *, seconds: float, clock: Callable[[], float]
