@@ -922,8 +922,13 @@ def choose_method(setup: ModelSetup, choice: ScoringChoice) -> Method:
     tolerance = _tolerance(client, choice.tolerance)
     if scoring in {"sampled", "fused", "verbalised"}:
         return _asking_several(setup, choice)
-    if scoring != "auto":
-        _refuse_sampling(choice)
+    several = {"samples": choice.samples, "temperature": choice.temperature}
+    for name, value in several.items():
+        if value is not None and scoring != "auto":
+            raise ConfigurationError(
+                f"Expected {name} only with scoring='sampled', 'fused' or 'auto', got {name}={value!r} and "
+                f"scoring={scoring!r}: add scoring='sampled', or leave out {_LEAVE_OUT[name]}."
+            )
     decoding = _decoding(setup, choice)
     if scoring == "decode" or (scoring != "exact" and not isinstance(client, ContinuingClient)):
         return decoding
@@ -968,17 +973,6 @@ def _asking_several(setup: ModelSetup, choice: ScoringChoice) -> Method:
     elif samples == 1:
         raise ConfigurationError("Expected at least 2 samples with scoring='fused', got 1: add 'verbalised'.")
     return Fused.of(setup, samples=samples, temperature=choice.temperature)
-
-
-def _refuse_sampling(choice: ScoringChoice) -> None:
-    """Refuse settings of methods that ask several times."""
-    given = {"samples": choice.samples, "temperature": choice.temperature}
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigurationError(
-                f"Expected {name} only with scoring='sampled', 'fused' or 'auto', got {name}={value!r} and "
-                f"scoring={choice.scoring!r}: add scoring='sampled', or leave out {_LEAVE_OUT[name]}."
-            )
 
 
 def _tolerance(client: Client, tolerance: Tolerance | None) -> Tolerance:
