@@ -197,6 +197,8 @@ BatchEvaluator(cascade)
 ConfidenceAdapter.from_classifier(cascade)
 
 # What must not pass.
+ConfidenceAdapter.from_classifier(classifier, failure_score=0.5, thresholds="auto")
+ConfidenceAdapter.from_classifier(classifier, failure_scores=0.5)  # type: ignore[call-arg]
 Cascade([classifier])  # type: ignore[call-arg]
 Cascade([classifier], "margin")  # type: ignore[call-arg]
 Cascade([classifier], method="margin", escalation_order="largest")  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self, Unpack, runtime_checkable
 
 from gepa.core.adapter import ProposalFn
 
@@ -24,6 +24,7 @@ from calibrant.adapters._rows import (
     ConfidenceGrader,
     EvaluatedBatch,
     EvaluationObserver,
+    GradingOptions,
     Objective,
     checked_row,
     over_all_labels,
@@ -33,6 +34,7 @@ from calibrant.adapters._rows import (
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._thresholds import ThresholdSuggestion
 from calibrant.core._completion import Client
+from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
@@ -47,6 +49,27 @@ from calibrant.logprobs._schema import as_response_format
 from calibrant.scoring._strategies import LinearBlendScoring, ScoringStrategy
 
 _ALTERNATIVES: Final = 5  # of a cascade, whose models have settings of their own
+
+
+@runtime_checkable
+class PreparedProposer(Protocol):
+    """Protocol of proposers that are told of the task before the first proposal."""
+
+    def prepare(self, *, labels: Sequence[str] | CompositeLabels, field: str) -> None:
+        """Take the labels, or the `CompositeLabels` where an answer holds several, and the path of the label."""
+        ...
+
+
+class AdapterOptions(GradingOptions, total=False):
+    """Options of an adapter around a predictor; see `ConfidenceAdapter`."""
+
+    proposer: ProposalFn | None
+    on_prediction: Callable[[Prediction], None] | None
+    observer: EvaluationObserver | None
+    prior_correction: PriorCorrection | None
+    thresholds: Thresholds | None
+    threshold_rows: Iterable[ConfidenceDataInst]
+    demonstrations: DemonstrationIndex | None
 
 
 class ConfidenceAdapter(ConfidenceGrader):
@@ -213,7 +236,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         self._owned = classifier
 
     @classmethod
-    def from_classifier(cls, classifier: Predictor, **options: Any) -> Self:  # noqa: ANN401
+    def from_classifier(cls, classifier: Predictor, **options: Unpack[AdapterOptions]) -> Self:
         """Return an adapter around an existing classifier or other predictor, which `close` leaves open.
 
         Parameters
@@ -242,7 +265,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         thresholds: Thresholds | None = None,
         threshold_rows: Iterable[ConfidenceDataInst] = (),
         demonstrations: DemonstrationIndex | None = None,
-        **grading: Any,  # noqa: ANN401
+        **grading: Unpack[GradingOptions],
     ) -> None:
         super().__init__(predictor.labels, **grading)
         if demonstrations is not None:  # candidates say which of them are shown
@@ -261,10 +284,9 @@ class ConfidenceAdapter(ConfidenceGrader):
         self._failures = FailureMonitor()
         self.stop: Stop | None = None
         self._observers = [part for part in (proposer, observer) if isinstance(part, EvaluationObserver)]
-        prepare = getattr(proposer, "prepare", None)
-        if prepare is not None:
+        if isinstance(proposer, PreparedProposer):
             known = self.labels if self.labels.holds_several else self.labels.labels
-            prepare(labels=known, field=predictor.field)
+            proposer.prepare(labels=known, field=predictor.field)
 
     def close(self) -> None:
         """Close the connections that the adapter opened; a client or classifier that was given stays open."""

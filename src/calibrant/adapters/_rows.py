@@ -397,6 +397,16 @@ def _named_objectives(names: tuple[str, ...], labels: LabelSet) -> dict[str, Obj
     return {name: OBJECTIVES[name] for name in names}
 
 
+class GradingOptions(TypedDict, total=False):
+    """Options of a `ConfidenceGrader`."""
+
+    scoring_strategy: ScoringStrategy | None
+    high_confidence_threshold: float
+    low_confidence_threshold: float
+    failure_score: float
+    objectives: Iterable[str] | Mapping[str, Objective] | None
+
+
 class ConfidenceGrader:
     """Grader of predictions, shared by the GEPA and DSPy adapters: scores and feedback.
 

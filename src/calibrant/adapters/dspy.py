@@ -14,14 +14,14 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NoReturn, cast
+from typing import Any, Final, Literal, NoReturn, Unpack, cast
 
 from calibrant.adapters._calls import Watch
 from calibrant.adapters._learned import refuse_several
 from calibrant.adapters._rows import (
     ConfidenceDataInst,
     ConfidenceGrader,
-    Objective,
+    GradingOptions,
     checked_context,
     checked_row,
 )
@@ -33,7 +33,6 @@ from calibrant.core._rows import Example
 from calibrant.inference._base import BasePredictor
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.metrics._validation import is_number
-from calibrant.scoring._strategies import ScoringStrategy
 
 _CLOSING: Final = b'"}'
 _BLANK: Final = b" \t\r\n"
@@ -277,25 +276,14 @@ class ConfidenceMetric(ConfidenceGrader):
     1.0
     """
 
-    def __init__(  # noqa: PLR0913  (keyword-only options)
+    def __init__(
         self,
         labels: LabelSet | Sequence[str],
         *,
         label_field: str = "label",
-        scoring_strategy: ScoringStrategy | None = None,
-        high_confidence_threshold: float = 0.99,
-        low_confidence_threshold: float = 0.90,
-        failure_score: float = 0.0,
-        objectives: Iterable[str] | Mapping[str, Objective] | None = None,
+        **grading: Unpack[GradingOptions],
     ) -> None:
-        super().__init__(
-            LabelSet.of(labels),
-            scoring_strategy=scoring_strategy,
-            high_confidence_threshold=high_confidence_threshold,
-            low_confidence_threshold=low_confidence_threshold,
-            failure_score=failure_score,
-            objectives=objectives,
-        )
+        super().__init__(LabelSet.of(labels), **grading)
         refuse_several(self.labels, _INSTEAD_OF_DSPY)
         self.label_field = label_field
         self.watch = Watch()
@@ -597,7 +585,7 @@ class ConfidenceClassifier(dspy.Module):  # type: ignore[misc]
         """
         return [self._example(row) for row in rows]
 
-    def metric(self, **options: Any) -> ConfidenceMetric:  # noqa: ANN401
+    def metric(self, **options: Unpack[GradingOptions]) -> ConfidenceMetric:
         """Return a metric for this module, whose `stop` also sees failed calls of the module.
 
         Parameters

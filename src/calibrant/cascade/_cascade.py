@@ -128,6 +128,8 @@ class Cascade(BasePredictor):
     ['small-1b', 'large-8b']
     """
 
+    _owned: tuple[ConfidenceMethod | Classifier, ...]  # what `close` closes
+
     def __init__(  # noqa: PLR0913  (keyword-only options)
         self,
         classifiers: Sequence[Classifier | CascadeModel],
@@ -154,11 +156,11 @@ class Cascade(BasePredictor):
         # Calibrators come as declared, everything else in the order in which models are asked.
         places, order = escalation_places(models, escalation_order, tradeoff=cost_quality_tradeoff)
         asked = [models[place] for place in places]
-        own = [model.classifier for model in asked]
+        members = [model.classifier for model in asked]
         self.method = method_named(method) if isinstance(method, str) else method
         check_models(asked, self.method)
         policy = open_policy(
-            own,
+            members,
             self.method,
             threshold=threshold,
             native_threshold=native_threshold,
@@ -168,31 +170,31 @@ class Cascade(BasePredictor):
         )
         # Without a rule of its own, the last model's answer is taken without evidence.
         check_evidence(asked if len(policy.rules) == len(asked) else asked[:-1], self.method)
-        self.labels = own[0].labels
-        self.field = own[0].field
+        self.labels = members[0].labels
+        self.field = members[0].field
         # An optimiser starts from the prompt and the template that all models share.
-        self.prompt = _common_value([classifier.prompt for classifier in own], "")
-        self.user_template = _common_value([classifier.user_template for classifier in own], None)
-        self._owned: list[ConfidenceMethod | Classifier] = [*own] if owns_models else []
-        if owns_models or isinstance(method, str):
-            self._owned.append(self.method)
+        self.prompt = _common_value([member.prompt for member in members], "")
+        self.user_template = _common_value([member.user_template for member in members], None)
+        opened_method = [self.method] if owns_models or isinstance(method, str) else []
+        self._owned = (*(members if owns_models else ()), *opened_method)
+        row_limits = RowLimits(
+            max_escalations=max_escalations,
+            max_tokens=max_tokens,
+            max_cost=max_cost,
+            deadline_seconds=deadline_seconds,
+        )
         walk = Walk(
             name=f"cascade({' -> '.join(model.label for model in asked)})",
             members=tuple(_member(model, self.method, limits) for model in asked),
             judge=Judge(method=self.method, context_of=context_of),
             policy=policy,
-            limits=RowLimits(
-                max_escalations=max_escalations,
-                max_tokens=max_tokens,
-                max_cost=max_cost,
-                deadline_seconds=deadline_seconds,
-            ),
+            limits=row_limits,
             on_error=on_error,
             prompt=self.prompt,
             user_template=self.user_template,
             order=order,
         )
-        self._open(walk, limits or _combined_limits(own), journal)
+        self._open(walk, limits or _combined_limits(members), journal)
 
     def _open(self, walk: Walk, limits: Limits, journal: Journal | None) -> None:
         # The budget counts rows and costs; the gates of the members let their calls through.
@@ -286,7 +288,7 @@ class Cascade(BasePredictor):
             whose `CascadeModel.concurrency` stays.
         """
         other = copy(self)
-        other._owned = []  # noqa: SLF001  (of its own kind)
+        other._owned = ()  # noqa: SLF001  (of its own kind)
         members = []
         for member in self._walk.members:
             own = member.classifier
@@ -374,13 +376,19 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
     """Return a copy of a model for the cascade, with the cascade's limits."""
     original = model.classifier
     # A copy, as the cascade sets limits, journal and tokens of its own.
-    own = original.unless_told().with_limits(
-        _member_limits(original.limits, limits or original.limits, model.concurrency)
-    )
+    own_limits = _member_limits(original.limits, limits or original.limits, model.concurrency)
+    classifier = original.unless_told().with_limits(own_limits)
     if method.needs_tokens:
-        own = own.with_tokens(top_logprobs=method.top_logprobs)
-    keeps_journal = original.journal is not None
-    return CascadeMember(**{**vars(model), "classifier": own}, keeps_journal=keeps_journal)
+        classifier = classifier.with_tokens(top_logprobs=method.top_logprobs)
+    return CascadeMember(
+        classifier=classifier,
+        cost=model.cost,
+        size=model.size,
+        quality=model.quality,
+        name=model.name,
+        concurrency=model.concurrency,
+        keeps_journal=original.journal is not None,
+    )
 
 
 def _member_limits(own: Limits, whole: Limits, concurrency: int | None) -> Limits:

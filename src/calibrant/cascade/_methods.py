@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from calibrant.cascade._protocol import ROUTED, BaseMethod, CascadeModel, ConfidenceMethod
+from calibrant.cascade._protocol import ROUTED, BaseMethod, CascadeModel, ConfidenceMethod, TokenMethod
 from calibrant.cascade.methods._entailment import AutoMixEntailment
 from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
 from calibrant.cascade.methods._self_verify import SelfVerify
@@ -120,7 +120,7 @@ def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
             f"{model.label!r} scores its labels without writing one: give it scoring='decode' (without label "
             "codes), or take the method label_probability."
         )
-    if classifier.labels.holds_several and getattr(method, "token_filter", "") == "label":
+    if classifier.labels.holds_several and _read_tokens(method) == "label":
         raise ConfigurationError(
             f"Expected {method.name} with token_filter='all' where answers hold several labels, got 'label', which "
             "reads the tokens of one: set it, or take the method label_probability."
@@ -131,6 +131,11 @@ def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
             f"Expected no {changed} of {model.label!r} with {method.name}, which reads the tokens of the "
             "uncorrected answer: leave it out, or take the method label_probability."
         )
+
+
+def _read_tokens(method: ConfidenceMethod) -> str:
+    """Return the name of the tokens that a method reads; empty for one that chooses none."""
+    return method.token_filter if isinstance(method, TokenMethod) else ""
 
 
 def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> None:
@@ -152,7 +157,7 @@ def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> 
                 f"Expected models that report log-probabilities, which {method.name} reads, but {model.label!r} "
                 "reports none: give it scoring='sampled' with the method label_probability, or take self_verify."
             )
-        asks_for_arguments = getattr(method, "token_filter", "") == "tool_call_args"
+        asks_for_arguments = _read_tokens(method) == "tool_call_args"
         if asks_for_arguments and not _has_key(classifier.response_format, "arguments"):
             raise ConfigurationError(
                 f"Expected {method.name} with another token_filter than 'tool_call_args', as the answers of "

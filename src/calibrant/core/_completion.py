@@ -91,6 +91,51 @@ class Client(Protocol):
         """Close connections and free memory. Do not use the client afterwards."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClientTraits:
+    """Traits of a client beyond its protocol: attributes that it may have, and what counts where it has none.
+
+    Attributes
+    ----------
+    endpoint : str or None
+        Address of its server, or file of its model, without credentials.
+    in_process : bool
+        True if its calls run in this process, at no cost.
+    n_parallel : int or None
+        Rows that a model in this process computes at the same time.
+    tokenisation : str or None
+        How chats become tokens, where that can change.
+    default_tolerance : float or None
+        Tolerance of exact scoring by default, as a total variation.
+    settings : mapping
+        Settings that can change its answers, besides model and request.
+    hidden : callable or None
+        Returns a text without the client's secrets.
+    """
+
+    endpoint: str | None
+    in_process: bool
+    n_parallel: int | None
+    tokenisation: str | None
+    default_tolerance: float | None
+    settings: Mapping[str, Any]
+    hidden: Callable[[str], str] | None
+
+    @classmethod
+    def of(cls, client: Client) -> ClientTraits:
+        """Return the traits of a client; the only place that looks for its optional attributes."""
+        settings = getattr(client, "settings", None)
+        return cls(
+            endpoint=getattr(client, "endpoint", None),
+            in_process=getattr(client, "in_process", False) is True,
+            n_parallel=getattr(client, "n_parallel", None),
+            tokenisation=getattr(client, "tokenisation", None),
+            default_tolerance=getattr(client, "default_tolerance", None),
+            settings=settings if isinstance(settings, Mapping) else {},
+            hidden=getattr(client, "hidden", None),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """Token of an answer, with its log-probability and those of its alternatives.

@@ -288,16 +288,15 @@ class BatchJob:
         del record["path"]
         write_json(self.path / BATCH, {"schema_version": SCHEMA_VERSION, **record})
 
-    def save_part(self, part: BatchPart, **changes: Any) -> BatchPart:  # noqa: ANN401
-        """Change a part, save the job, and return the changed part."""
-        changed = replace(part, **changes)
-        self.parts = tuple(changed if other.number == part.number else other for other in self.parts)
+    def save_part(self, changed: BatchPart) -> BatchPart:
+        """Put a changed part in its place, save the job, and return the part."""
+        self.parts = tuple(changed if part.number == changed.number else part for part in self.parts)
         self.save()
         return changed
 
-    def report(self, **figures: Any) -> BatchReport:  # noqa: ANN401
-        """Return the state of the job; `figures` are further fields of the report."""
-        return BatchReport(path=self.path, rows=self.rows, parts=self.parts, **figures)
+    def report(self, *, submitted: int = 0) -> BatchReport:
+        """Return the state of the job, of which this call has submitted so many batches."""
+        return BatchReport(path=self.path, rows=self.rows, parts=self.parts, submitted=submitted)
 
     def file(self, kind: str, part: BatchPart) -> Path:
         """Return the file of a part's ``requests``, ``answers`` or ``errors``."""
@@ -662,7 +661,6 @@ def _error(reason: str) -> Prediction:
 
 _LOG = logging.getLogger("calibrant")
 _NOT_SENT: Final = ("api_key", "api_base", "timeout")
-_REPORTED: Final = ("status", "completed", "failed", "output_file", "error_file", "errors")
 
 
 def submit_batch(
@@ -968,28 +966,40 @@ async def _send(api: BatchApi, job: BatchJob) -> BatchReport:
     for prepared in unsent:
         part = prepared
         if part.file_id is None:
-            part = job.save_part(part, file_id=await api.upload(job.file("requests", part)))
+            file_id = await api.upload(job.file("requests", part))
+            part = job.save_part(replace(part, file_id=file_id))
         # A call that was begun before a crash may have made the batch.
         look_first = part.asked
-        part = job.save_part(part, asked=True)
+        part = job.save_part(replace(part, asked=True))
         batch = await api.create(
             str(part.file_id),
             metadata={"calibrant_run": job.run, "calibrant_part": str(part.number)},
             since=job.created,
             look_first=look_first,
         )
-        job.save_part(part, **_reported(batch))
+        job.save_part(_as_reported(part, batch))
     return job.report(submitted=len(unsent))
 
 
-def _reported(batch: RemoteBatch) -> dict[str, Any]:
-    return {"batch_id": batch.id} | {name: getattr(batch, name) for name in _REPORTED}
+def _as_reported(part: BatchPart, batch: RemoteBatch) -> BatchPart:
+    """Return a part in the state that the provider reports."""
+    return replace(
+        part,
+        batch_id=batch.id,
+        status=batch.status,
+        completed=batch.completed,
+        failed=batch.failed,
+        output_file=batch.output_file,
+        error_file=batch.error_file,
+        errors=batch.errors,
+    )
 
 
 async def _look(api: BatchApi, job: BatchJob) -> None:
     for part in job.parts:
         if part.batch_id is not None and not part.ended:
-            job.save_part(part, **_reported(await api.look(part.batch_id)))
+            batch = await api.look(part.batch_id)
+            job.save_part(_as_reported(part, batch))
 
 
 async def _fetch(api: BatchApi, job: BatchJob) -> None:
@@ -998,7 +1008,7 @@ async def _fetch(api: BatchApi, job: BatchJob) -> None:
             for kind, remote in (("answers", part.output_file), ("errors", part.error_file)):
                 if remote is not None:
                     await api.download(remote, job.file(kind, part))
-            job.save_part(part, fetched=True)
+            job.save_part(replace(part, fetched=True))
 
 
 async def _watch(
@@ -1045,7 +1055,15 @@ def _join(job: BatchJob, api: BatchApi) -> BatchReport:
             outcomes[prediction.outcome.value] += 1
             tokens["prompt_tokens"] += prediction.usage.prompt_tokens
             tokens["completion_tokens"] += prediction.usage.completion_tokens
-    return job.report(outcomes=dict(outcomes), **tokens, **answers.discarded)
+    return replace(
+        job.report(),
+        outcomes=dict(outcomes),
+        prompt_tokens=tokens["prompt_tokens"],
+        completion_tokens=tokens["completion_tokens"],
+        broken=answers.discarded["broken"],
+        unknown=answers.discarded["unknown"],
+        duplicates=answers.discarded["duplicates"],
+    )
 
 
 def _failed_requests(job: BatchJob, api: BatchApi) -> Iterator[str]:

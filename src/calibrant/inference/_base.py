@@ -206,13 +206,15 @@ def ask(
     stop: Stop | None = None,
 ) -> list[Prediction]:
     """Answer queries and return their predictions, in order; `stop` ends it early. See `ask_async`."""
-    found: list[Prediction] = []
-    feed = predictor.feed(queries, lambda _, row: found.append(row), on_prediction=on_prediction, stop=stop)
-    return _complete(found, run_sync(feed))
+    return run_sync(ask_async(predictor, queries, on_prediction=on_prediction, stop=stop))
 
 
 async def ask_async(
-    predictor: Predictor, queries: Sequence[Query], *, on_prediction: OnPrediction | None = None
+    predictor: Predictor,
+    queries: Sequence[Query],
+    *,
+    on_prediction: OnPrediction | None = None,
+    stop: Stop | None = None,
 ) -> list[Prediction]:
     """Answer queries and return their predictions, in order.
 
@@ -224,6 +226,8 @@ async def ask_async(
         Queries to answer.
     on_prediction : callable, optional
         Called with the index and the prediction of each query as it is answered.
+    stop : Stop, optional
+        Ends it early.
 
     Returns
     -------
@@ -239,12 +243,8 @@ async def ask_async(
         A budget or the deadline of the run was reached first.
     """
     found: list[Prediction] = []
-    feed = predictor.feed(queries, lambda _, row: found.append(row), on_prediction=on_prediction)
-    return _complete(found, await feed)
-
-
-def _complete(found: list[Prediction], reason: str) -> list[Prediction]:
-    """Return the predictions of a complete run; raise the error of an incomplete one."""
+    feed = predictor.feed(queries, lambda _, row: found.append(row), on_prediction=on_prediction, stop=stop)
+    reason = await feed
     if reason:
         raise LimitReachedError(f"{reason} ({len(found):,} rows are answered).")
     return found

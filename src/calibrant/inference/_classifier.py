@@ -1,4 +1,4 @@
-"""Text classifier: one model with a prompt and a label set."""
+"""Text classifier: one model with a prompt and a label set, and the choice of the method by which it is asked."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
 from calibrant.clients._calls import RetryPolicy
-from calibrant.core._completion import STAND_INS, Client, Completion, CompletionRequest
+from calibrant.core._completion import (
+    STAND_INS,
+    Client,
+    ClientTraits,
+    Completion,
+    CompletionRequest,
+    ContinuingClient,
+)
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
@@ -22,16 +30,24 @@ from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.inference._abilities import KnownAbilities, ModelAbilities, abilities_of_client
+from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities, abilities_of_client
 from calibrant.inference._base import BasePredictor
-from calibrant.inference._choice import ScoringChoice, choose_method
 from calibrant.inference._feed import Feed, Runner
 from calibrant.inference._limits import Gate, default_concurrency, is_in_process
-from calibrant.inference._methods import Decoding, Method, ModelCalls, ModelSetup, Scoring, Tolerance
-from calibrant.inference._models import ModelLike, call_options, open_client, replaced_model
+from calibrant.inference._methods import (
+    DEFAULT_TOLERANCE,
+    Decoding,
+    Method,
+    ModelCalls,
+    ModelSetup,
+    Scoring,
+    Tolerance,
+)
+from calibrant.inference._models import ModelLike, allowed_settings, call_options, open_client, replaced_model
 from calibrant.inference._reader import AnswerReader
 from calibrant.inference.doctor._records import identity, known_scoring, refuse_misleading, shared_abilities
 from calibrant.logprobs._schema import enum_schema
+from calibrant.metrics._validation import is_number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +62,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("calibrant")
 _SAMPLED: Final = frozenset({"sampled", "fused"})
 _SEVERAL_MODELS: Final = {"cascade": "cascade", "routing": "[routing]"}  # by section of a task file
+_LEAVE_OUT: Final = {"samples": "it", "temperature": "it, or name it among options"}
 
 
 class Classifier(BasePredictor):
@@ -692,8 +709,9 @@ class Classifier(BasePredictor):
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint that binds a correction or calibration to this classifier."""
+        shown = None if self.demonstrations is None else self.demonstrations.description
         return Fingerprint(
-            prompt=asked_text(self.prompt, self.user_template, self._shown()),
+            prompt=asked_text(self.prompt, self.user_template, shown),
             model=self.client.name,
             space=self.space,
             labels=self.labels,
@@ -703,7 +721,7 @@ class Classifier(BasePredictor):
         """Return the settings that can change a prediction as JSON values, free of credentials."""
         method = self._method
         setup = method.setup
-        address = getattr(setup.client, "endpoint", None)
+        address = ClientTraits.of(setup.client).endpoint
         name, endpoint, options = identity(setup.client.name, setup.options, api_base=address)
         correction, head, retrieval = self._prior_correction, self._head, method.retrieval
         prior = None
@@ -723,9 +741,6 @@ class Classifier(BasePredictor):
             **({} if retrieval is None else {"demonstrations": retrieval.description}),
         }
 
-    def _shown(self) -> dict[str, Any] | None:
-        return None if self.demonstrations is None else self.demonstrations.description
-
     def close(self) -> None:
         """Close the client if this classifier opened it."""
         if self._owns_client:
@@ -744,9 +759,7 @@ def _settings_of(task: Task, *, model: ModelLike | None, client: Client | None) 
                 "not used.",
                 own.name,
             )
-        # Which every model allows; nothing else of the task's model applies.
-        allowed = own.scoring in {"auto", "fused", "verbalised", "sampled"}
-        own = ModelSettings(scoring=own.scoring, samples=own.samples) if allowed else ModelSettings()
+        own = allowed_settings(own)
     several = next((title for name, title in _SEVERAL_MODELS.items() if name in task.sections), None)
     if model is None and client is None and several is not None:
         raise ConfigurationError(
@@ -855,7 +868,7 @@ def task_of(classifier: Classifier) -> Task:
     scoring = method["scoring"]
     model = ModelSettings(
         name=classifier.name,
-        api_base=getattr(classifier.client, "endpoint", None),
+        api_base=ClientTraits.of(classifier.client).endpoint,
         scoring=scoring,
         tolerance=method.get("tolerance"),
         samples=method.get("samples") if scoring in _SAMPLED else None,
@@ -871,3 +884,130 @@ def task_of(classifier: Classifier) -> Task:
         demonstrations=settings,
         train=() if shown is None or settings is None else shown.index.examples(),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoringChoice:
+    """Wish for a method.
+
+    Attributes
+    ----------
+    scoring, tolerance, samples, temperature
+        See `calibrant.inference.Classifier`.
+    is_named : bool
+        True for a model by name, of which it is found out whether it gives log-probabilities; of others only with
+        ``auto``. Answers that lack them are else predictions without a confidence.
+    """
+
+    scoring: Scoring | None
+    tolerance: Tolerance | None
+    samples: int | None
+    temperature: float | None
+    is_named: bool
+
+
+def choose_method(setup: ModelSetup, choice: ScoringChoice) -> Method:
+    """Return the wished method, or the best that model and schema support.
+
+    Raises
+    ------
+    ConfigurationError
+        A value is unknown or out of range, or the model or the schema does not allow it.
+    """
+    scoring, client = choice.scoring, setup.client
+    if scoring not in {None, *get_args(Scoring)}:
+        *names, last = map(repr, get_args(Scoring))
+        raise ConfigurationError(f"Expected scoring {', '.join(names)} or {last}, got {scoring!r}.")
+    tolerance = _tolerance(client, choice.tolerance)
+    if scoring in {"sampled", "fused", "verbalised"}:
+        return _asking_several(setup, choice)
+    several = {"samples": choice.samples, "temperature": choice.temperature}
+    for name, value in several.items():
+        if value is not None and scoring != "auto":
+            raise ConfigurationError(
+                f"Expected {name} only with scoring='sampled', 'fused' or 'auto', got {name}={value!r} and "
+                f"scoring={scoring!r}: add scoring='sampled', or leave out {_LEAVE_OUT[name]}."
+            )
+    decoding = _decoding(setup, choice)
+    if scoring == "decode" or (scoring != "exact" and not isinstance(client, ContinuingClient)):
+        return decoding
+    exact = _exact_method(setup, tolerance)
+    if not isinstance(exact, str):
+        return exact
+    if scoring == "exact":
+        raise ConfigurationError(f"scoring='exact' is not possible: {exact}. Use scoring='decode'.")
+    _warn_once(client.name, exact)
+    return decoding
+
+
+def _decoding(setup: ModelSetup, choice: ScoringChoice) -> Decoding:
+    """Return a method that decodes, and that may state confidence where a model may hide log-probabilities."""
+    may_hide = choice.scoring == "auto" or (choice.scoring is None and choice.is_named)
+    if not may_hide or is_in_process(setup.client) or setup.reader.labels.is_open:
+        return Decoding(setup=setup)
+    from calibrant.inference._sampling import AutoDecoding  # noqa: PLC0415 (only for models that may hide them)
+
+    return AutoDecoding.of(
+        setup,
+        samples=choice.samples,
+        temperature=choice.temperature,
+        is_chosen=choice.scoring == "auto",
+    )
+
+
+def _asking_several(setup: ModelSetup, choice: ScoringChoice) -> Method:
+    """Return a method that asks about a row several times, or once for a stated confidence."""
+    from calibrant.inference._sampling import Fused, Sampling  # noqa: PLC0415 (only when it is asked for)
+
+    samples = choice.samples
+    if choice.scoring == "sampled":
+        return Sampling.of(setup, samples=samples, temperature=choice.temperature)
+    if choice.scoring == "verbalised":
+        if samples not in {None, 1}:
+            raise ConfigurationError(
+                f"Expected one call a row with scoring='verbalised', got samples={samples!r}: leave it out, or add "
+                "scoring='fused'."
+            )
+        samples = 1
+    elif samples == 1:
+        raise ConfigurationError("Expected at least 2 samples with scoring='fused', got 1: add 'verbalised'.")
+    return Fused.of(setup, samples=samples, temperature=choice.temperature)
+
+
+def _tolerance(client: Client, tolerance: Tolerance | None) -> Tolerance:
+    """Return the tolerance of exact scoring, by default the client's own."""
+    if tolerance is None:
+        own = ClientTraits.of(client).default_tolerance
+        tolerance = DEFAULT_TOLERANCE if own is None else own
+    if tolerance != "exact" and not (is_number(tolerance) and 0.0 <= tolerance <= 1.0):
+        raise ConfigurationError(f'Expected a tolerance in [0, 1] or "exact", got {tolerance!r}.')
+    return tolerance
+
+
+@cache
+def _warn_once(model: str, reason: str) -> None:
+    """Log one warning that a model decodes answers although it could score all labels exactly."""
+    _LOG.warning(
+        "%s could score every label, but decodes its answers: %s. Pass scoring='decode' if that is what you want.",
+        model,
+        reason,
+    )
+
+
+def _exact_method(setup: ModelSetup, tolerance: Tolerance) -> Method | str:
+    """Return the exact method for a model, labels and schema, or the reason why there is none."""
+    client, reader = setup.client, setup.reader
+    if not isinstance(client, ContinuingClient):
+        from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
+
+        served = ", ".join(f"{prefix}NAME" for prefix in OpenAICompatibleClient.PREFIXES)
+        return (
+            f"{client.name} reports no next-token probabilities after a beginning of an answer; local/NAME and "
+            f"llamacpp:PATH do, and with the option api_base a server of llama.cpp, vLLM or SGLang ({served})"
+        )
+    if reader.answer_field != reader.field:
+        return f"the label is read from {reader.answer_field!r}, not from {reader.field!r}, which is scored"
+    from calibrant.inference._exact import exact_method  # noqa: PLC0415 (only where it may be possible)
+
+    reader = replace(reader.in_form(AnswerForm.SCHEMA), space=LogprobSpace.EXACT)
+    return exact_method(replace(setup, reader=reader), tolerance)

@@ -25,6 +25,7 @@ from calibrant.clients._constraint import (
     constraint_for,
 )
 from calibrant.core._completion import (
+    ClientTraits,
     CompletionRequest,
     Continuation,
     ContinuingClient,
@@ -43,7 +44,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Part, Prediction, Usage
 from calibrant.core._tokens import TokenContinuation, TokenLogprobs
 from calibrant.inference._limits import is_in_process
-from calibrant.inference._methods import DEFAULT_TOLERANCE, Method, ModelCalls, ModelSetup, Tolerance
+from calibrant.inference._methods import Method, ModelCalls, ModelSetup, Tolerance
 from calibrant.inference._reader import joint_confidence, parts_of_set, scored_part
 from calibrant.logprobs._distribution import whole_label_distribution
 from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
@@ -196,6 +197,7 @@ class LabelScorer:
     ) -> None:
         self.labels = labels
         self._client = client
+        self._is_in_process = is_in_process(client)
         self._calls = calls
         self._is_exact = tolerance == "exact"
         self._tolerance = _EXACT if tolerance == "exact" else tolerance
@@ -215,7 +217,7 @@ class LabelScorer:
         """
         messages = request.without_text
         # Elsewhere a call may cost money.
-        if messages is None or not getattr(self._client, "in_process", False):
+        if messages is None or not self._is_in_process:
             return Expected()
         key = json.dumps(messages)
         # Every row goes through the lock, which keeps their order: none is to overtake those that wait.
@@ -361,7 +363,7 @@ class ExactMethod(Method):
         See `LabelWalk`; ``"exact"`` is 0.01.
     """
 
-    tolerance: Tolerance = DEFAULT_TOLERANCE
+    tolerance: Tolerance
     _checked: bool = field(default=False, init=False, repr=False)
 
     @property
@@ -390,8 +392,8 @@ class ExactMethod(Method):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the tolerance and the client's settings, for cache keys."""
-        settings = getattr(self.client, "settings", None)
-        own = {"settings": dict(settings)} if settings and isinstance(settings, Mapping) else {}
+        settings = ClientTraits.of(self.client).settings
+        own = {"settings": dict(settings)} if settings else {}
         return {"scoring": "exact", "tolerance": self.tolerance, **own}
 
 
@@ -414,7 +416,7 @@ class ExactScoring(ExactMethod):
     @property
     def might_keep_features(self) -> bool:
         """True if the engine can report text features, but predictions do not include them."""
-        return not self.keep_features and bool(getattr(self.client, "in_process", False))
+        return not self.keep_features and self.traits.in_process
 
     async def answer(self, request: CompletionRequest) -> Prediction:
         """Return the most probable label and the distribution over all labels."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from calibrant.clients._failures import RateState
-from calibrant.core._completion import Client
+from calibrant.core._completion import Client, ClientTraits
 from calibrant.core._errors import ProviderError
 from calibrant.core._limits import CallMeter, Limits, Pace
 from calibrant.core._prediction import Usage
@@ -302,14 +302,15 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 
 def is_in_process(client: Client) -> bool:
     """Return True if a client's calls run in this process, at no cost."""
-    return getattr(client, "in_process", False) is True
+    return ClientTraits.of(client).in_process
 
 
 def default_concurrency(client: Client) -> int:
     """Return the default number of calls in flight to a client."""
-    if not is_in_process(client):
+    traits = ClientTraits.of(client)
+    if not traits.in_process:
         return DEFAULT_CONCURRENCY
-    return max(_IN_PROCESS_CONCURRENCY, getattr(client, "n_parallel", 1))
+    return max(_IN_PROCESS_CONCURRENCY, traits.n_parallel or 1)
 
 
 def rate_limit_waits(gates: Iterable[CallMeter]) -> dict[str, float]:

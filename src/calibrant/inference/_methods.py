@@ -9,12 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
 from calibrant.clients._calls import RetryPolicy, with_retries
 from calibrant.clients._failures import rate_state
-from calibrant.core._completion import Client, Completion, CompletionRequest
+from calibrant.core._completion import Client, ClientTraits, Completion, CompletionRequest
 from calibrant.core._errors import (
     CalibrantError,
     ConfigurationError,
@@ -243,6 +243,11 @@ class Method(ABC):
         """Calls with gate, deadline and retries."""
         return self.setup.calls
 
+    @cached_property
+    def traits(self) -> ClientTraits:
+        """Traits of the client, looked up once: every row needs some."""
+        return ClientTraits.of(self.client)
+
     @property
     def name(self) -> str:
         """The client's name."""
@@ -368,7 +373,7 @@ class Method(ABC):
         ProviderError
             The model could not be asked.
         """
-        return _without_echoes(await self.answer(self.request(query)), self.client)
+        return _without_echoes(await self.answer(self.request(query)), self.traits.hidden)
 
     @abstractmethod
     async def answer(self, request: CompletionRequest) -> Prediction:
@@ -392,17 +397,17 @@ class Method(ABC):
 
     def _key_settings(self, query: Query) -> list[object]:
         setup = self.setup
-        tokenisation = getattr(setup.client, "tokenisation", None)
+        traits = ClientTraits.of(setup.client)
         return [
             setup.client.name,
-            getattr(setup.client, "endpoint", None),
+            traits.endpoint,
             dict(self.describe()),
             query.prompt + query.shown,
             query.user_template,
             setup.response_format,
             setup.top_logprobs,
             {name: value for name, value in setup.options.items() if name not in _NOT_IN_KEY},
-            tokenisation,
+            traits.tokenisation,
         ]
 
     def is_final(self, prediction: Prediction) -> bool:
@@ -418,15 +423,16 @@ class Method(ABC):
         """Return the settings that can change a prediction, as JSON values for cache keys."""
 
 
-def _without_echoes(prediction: Prediction, client: Client) -> Prediction:
+def _without_echoes(prediction: Prediction, hidden: Callable[[str], str] | None) -> Prediction:
     """Return a prediction without echoed client secrets; label and evidence stay."""
-    hidden = getattr(client, "hidden", None)
     if hidden is None:
         return prediction
-    texts = {"reason": prediction.reason, "text": prediction.text, "model": prediction.model}
-    clean = {name: hidden(text) for name, text in texts.items() if text}
-    changed = {name: text for name, text in clean.items() if text != texts[name]}
-    return replace(prediction, **changed) if changed else prediction
+    reason = prediction.reason and hidden(prediction.reason)
+    text = prediction.text and hidden(prediction.text)
+    model = prediction.model and hidden(prediction.model)
+    if (reason, text, model) == (prediction.reason, prediction.text, prediction.model):
+        return prediction
+    return replace(prediction, reason=reason, text=text, model=model)
 
 
 @dataclass(kw_only=True)

@@ -342,11 +342,7 @@ def replaced_model(
     if provider_of(other) == provider_of(own.name):
         found = own.model_copy(update={"name": other})
     else:
-        # Of the way in which the task's model is scored, what every model allows.
-        kept: dict[str, Any] = (
-            {"scoring": own.scoring, "samples": own.samples} if own.scoring in _ALLOWED else {}
-        )
-        found = ModelSettings(name=other, **kept)
+        found = allowed_settings(own).model_copy(update={"name": other})
     if api_base is not None:
         options = {key: value for key, value in found.options.items() if key not in ADDRESSES}
         is_same_place = _host_of(own) == urlsplit(api_base).netloc
@@ -354,6 +350,12 @@ def replaced_model(
         found = found.model_copy(update={"api_base": api_base, "options": options})
     _tell(own.name, other, _dropped(own, found), _place_of(own), _place_of(found))
     return found
+
+
+def allowed_settings(own: ModelSettings) -> ModelSettings:
+    """Return the scoring and samples of a task's model settings, if every model allows them, and nothing else."""
+    allowed = own.scoring in _ALLOWED
+    return ModelSettings(scoring=own.scoring, samples=own.samples) if allowed else ModelSettings()
 
 
 def provider_of(name: str) -> str:

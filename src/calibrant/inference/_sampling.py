@@ -241,8 +241,22 @@ class Sampling(Method):
 
     def agreement(self, answers: Sequence[Prediction], *, n_answers: int) -> dict[str, Any]:
         """Return label, confidence, and distribution or parts, from the legal ones of `n_answers` answers."""
+        labels = self.reader.labels
         found = Counter(answer.label for answer in answers if answer.label is not None)
-        return _agreement(self.reader.labels, found, n_answers=n_answers)
+        if not labels.holds_several:
+            label = max(labels.labels, key=found.__getitem__)
+            part = _smoothed_part("", label, labels, found, n_answers=n_answers)
+            return {"label": label, "confidence": part.confidence, "distribution": part.distribution}
+        label = max(found, key=found.__getitem__)
+        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for answer, times in found.items():
+            for name, value in labels.values(answer).items():
+                counts[name][value] += times
+        parts = tuple(
+            _smoothed_part(name, value, labels.labels_of(name), counts[name], n_answers=n_answers)
+            for name, value in labels.values(label).items()
+        )
+        return {"label": label, "confidence": (found[label] + 1) / (found.total() + 2), "parts": parts}
 
     def sample(self, request: CompletionRequest, number: int) -> CompletionRequest:
         """Return the request for the sample with this number, from 0."""
@@ -262,24 +276,6 @@ class Sampling(Method):
             "temperature": self.temperature,
             **{name: value for name, value in read.items() if name not in {"space", "field"}},
         }
-
-
-def _agreement(labels: LabelSet, found: Counter[str], *, n_answers: int) -> dict[str, Any]:
-    """Return the most frequent answer, its confidence, and its distribution or parts."""
-    if not labels.holds_several:
-        label = max(labels.labels, key=found.__getitem__)
-        part = _smoothed_part("", label, labels, found, n_answers=n_answers)
-        return {"label": label, "confidence": part.confidence, "distribution": part.distribution}
-    label = max(found, key=found.__getitem__)
-    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for answer, times in found.items():
-        for name, value in labels.values(answer).items():
-            counts[name][value] += times
-    parts = tuple(
-        _smoothed_part(name, value, labels.labels_of(name), counts[name], n_answers=n_answers)
-        for name, value in labels.values(label).items()
-    )
-    return {"label": label, "confidence": (found[label] + 1) / (found.total() + 2), "parts": parts}
 
 
 def _smoothed_part(name: str, label: str, labels: LabelSet, found: Counter[str], *, n_answers: int) -> Part:

@@ -81,10 +81,10 @@ class SearchPlan:
 
 
 @dataclass(kw_only=True)
-class SearchStage:
-    """Base class of the stages of a search, with the objects that all stages share.
+class SearchParts:
+    """Objects that all stages of a search share.
 
-    Parameters
+    Attributes
     ----------
     task : Task
         Labels and rows.
@@ -103,6 +103,44 @@ class SearchStage:
     adapter: ConfidenceAdapter
     reflection: Reflection | None
     tracker: ProgressTracker
+
+
+@dataclass(kw_only=True)
+class SearchStage:
+    """Base class of the stages of a search.
+
+    Attributes
+    ----------
+    parts : SearchParts
+        What it shares with the other stages.
+    """
+
+    parts: SearchParts
+
+    @property
+    def task(self) -> Task:
+        """Labels and rows."""
+        return self.parts.task
+
+    @property
+    def plan(self) -> SearchPlan:
+        """Settings of the search."""
+        return self.parts.plan
+
+    @property
+    def adapter(self) -> ConfidenceAdapter:
+        """Adapter that asks the model, scores and counts."""
+        return self.parts.adapter
+
+    @property
+    def reflection(self) -> Reflection | None:
+        """Writer of prompts, if no proposer is."""
+        return self.parts.reflection
+
+    @property
+    def tracker(self) -> ProgressTracker:
+        """Listener of every row and proposal."""
+        return self.parts.tracker
 
 
 def queries_of(candidate: Mapping[str, str], rows: Iterable[Example]) -> list[Query]:

@@ -29,8 +29,8 @@ from calibrant.inference._models import expected_cost, replaced_model
 from calibrant.optimization._choice import FIRST, ValidationLog
 from calibrant.optimization._plan import (
     Proposer,
+    SearchParts,
     SearchPlan,
-    SearchStage,
     make_plan,
     search_fingerprint,
     search_size,
@@ -220,14 +220,14 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         seen = ValidationLog(task.validation)
         adapter = _adapter(predictor, scoring, task, plan, tracker, seen)
         adapter.stop = stop
-        stage = SearchStage(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
+        parts = SearchParts(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
         for_race, for_head = _reserved_calls(task, plan, max_metric_calls, teaches=teaches)
         most = max_metric_calls - for_head
-        search = Search(**vars(stage), directory=directory, max_metric_calls=most, seen=seen)
+        search = Search(parts=parts, directory=directory, max_metric_calls=most, seen=seen)
         budget = max_metric_calls if teaches else 0
-        heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
+        heads = HeadStage(parts=parts, embedding=embedding, max_metric_calls=budget)
         choice, head = heads.run(search.run(for_race=for_race))
-        test = FinalStage(**vars(stage), directory=directory, choice=choice, head=head, ended=search.ended)
+        test = FinalStage(parts=parts, directory=directory, choice=choice, head=head, ended=search.ended)
         result = test.run(_asked_task(task, model, predictor), started=started)
         return replace(result, answers=PredictionJournal(journal))
 

@@ -288,10 +288,14 @@ class Search(SearchStage):
         predictions: Sequence[Prediction],
     ) -> ValidatedCandidate:
         """Return the figures of a candidate on its validation rows."""
+        scores = row_scores(answered_rows(rows, predictions), labels=self.task.labels)
         return ValidatedCandidate(
             candidate=dict(candidate),
             score=score,
-            **vars(row_scores(answered_rows(rows, predictions), labels=self.task.labels)),
+            accuracy=scores.accuracy,
+            macro_f1=scores.macro_f1,
+            credit=scores.credit,
+            answered_labels=scores.answered_labels,
         )
 
     def _corrected(self, queries: Sequence[Query]) -> list[Prediction]:

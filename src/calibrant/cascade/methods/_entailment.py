@@ -122,8 +122,10 @@ class AutoMixEntailment(BaseMethod):
         answer = answered.prediction.label or answered.prediction.text
         try:
             verdict = await self.verifier.averify(self._question(answered), answer, answered.context)
-        except (DataError, ProviderError) as error:
-            return NoEvidence(reason=str(error), attempts=getattr(error, "attempts", 0))
+        except DataError as error:
+            return NoEvidence(reason=str(error), attempts=0)
+        except ProviderError as error:
+            return NoEvidence(reason=str(error), attempts=error.attempts)
         if verdict.confidence is None:
             return NoEvidence(reason=verdict.reason, usage=verdict.usage, attempts=verdict.attempts)
         counts = _in_words(verdict.verified_count, verdict.total_samples)

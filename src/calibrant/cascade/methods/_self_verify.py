@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 from calibrant.cascade._protocol import Answered, Assessment, BaseMethod, NoEvidence, is_share
 from calibrant.cascade.methods._verification import SELF_VERIFY_PROMPT, check_slots, fill_slots, quoted
 from calibrant.core._completion import Completion, CompletionRequest
-from calibrant.core._errors import CalibrantError
+from calibrant.core._errors import CalibrantError, ProviderError
 from calibrant.metrics._validation import check_count, check_number
 
 _SCHEMA: Final = {
@@ -105,9 +105,8 @@ class SelfVerify(BaseMethod):
         try:
             completion, attempts = await answered.classifier.acomplete(request)
         except CalibrantError as error:
-            return NoEvidence(
-                reason=f"The answer could not be graded: {error}", attempts=getattr(error, "attempts", 1)
-            )
+            attempts = error.attempts if isinstance(error, ProviderError) else 1
+            return NoEvidence(reason=f"The answer could not be graded: {error}", attempts=attempts)
         grade, reason = _grade(completion)
         if grade is None:
             return NoEvidence(reason=reason, usage=completion.usage, attempts=attempts)

@@ -589,7 +589,7 @@ class CascadePlan:
         None where the first model is not asked, its answers are not looked at, or what is kept is no threshold; that
         includes a share of the answers at one, which `tied_share` tells.
         """
-        return getattr(self._first_rule, "threshold", None)
+        return None if self._first_rule is None else self._first_rule.threshold
 
     @property
     def tied_confidence(self) -> float | None:
@@ -597,7 +597,7 @@ class CascadePlan:
 
         None where no tied block is split.
         """
-        return getattr(self._first_rule, "tied_confidence", None)
+        return None if self._first_rule is None else self._first_rule.tied_confidence
 
     @property
     def tied_share(self) -> float | None:

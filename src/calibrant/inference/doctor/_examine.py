@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from functools import cached_property
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from calibrant.core._completion import Client
-from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import LOW_LABEL_MASS, LogprobSpace, Outcome
-from calibrant.inference._abilities import AnswerForm
+from calibrant.clients._constraint import Constraint, constraint_for
+from calibrant.clients._failures import NOT_ABOUT_THE_REQUEST
+from calibrant.clients._openai_compatible import OpenAICompatibleClient
+from calibrant.core._completion import (
+    Client,
+    Completion,
+    CompletionRequest,
+    ContinuingClient,
+    LabelContinuation,
+    Message,
+    Token,
+)
+from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError, ProviderError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import LOW_LABEL_MASS, LabelDistribution, LogprobSpace, Outcome, Prediction
+from calibrant.inference._abilities import AnswerForm, is_begun_json, readable, shaped
 from calibrant.inference._base import run_sync
 from calibrant.inference._models import ModelLike, call_options, open_client
-from calibrant.inference.doctor._evidence import (
-    TEXTS,
-    Evidence,
-    ExaminationCalls,
-    FailedCall,
-    TopicReading,
-    gather,
-)
+from calibrant.inference._reader import AnswerReader
 from calibrant.inference.doctor._records import (
     Examination,
     Finding,
@@ -30,17 +37,609 @@ from calibrant.inference.doctor._records import (
     Thresholds,
     identity,
 )
-from calibrant.logprobs._completion import IMPOSSIBLE
+from calibrant.logprobs._completion import IMPOSSIBLE, read_completion, reported_tokens
+from calibrant.logprobs._distribution import OpeningMasses, opening_masses, whole_label_distribution
+from calibrant.logprobs._fields import align
+from calibrant.logprobs._schema import enum_schema
+from calibrant.logprobs._walk import LabelWalk
 
+# Their first letters differ, so that one token tells them apart.
+LABELS: Final = LabelSet(("Animals", "Food", "Music", "Weather"))
+_FIELD: Final = "topic"
+_PROMPT: Final = (
+    "Decide what the text is about: Animals, Food, Music or Weather. "
+    'Answer with JSON that names one of these topics, such as {"topic": "..."}.'
+)
+
+TEXTS: Final = (
+    ("Boil the pasta for nine minutes and drain it.\nServe it hot with tomato sauce and cheese.", "Food"),
+    ("Heavy rain and strong wind are expected tonight.\nThe storm moves on by noon, then sun.", "Weather"),
+    ("The dog chased two cats around the barn.\nA horse and a goat watched from the meadow.", "Animals"),
+    ("She tuned her guitar and sang a slow ballad.\nThe drummer joined in at the chorus.", "Music"),
+)
+"""Texts with an answer nobody would dispute, and that answer."""
+
+# No label answers the last one: a model that is free to answer puts nearly nothing on labels.
+QUESTIONS: Final[tuple[tuple[Message, ...], ...]] = (
+    *(({"role": "system", "content": _PROMPT}, {"role": "user", "content": text}) for text, _ in TEXTS),
+    (
+        {"role": "system", "content": 'Name the capital of the country, as JSON: {"topic": "CAPITAL"}.'},
+        {"role": "user", "content": "Japan"},
+    ),
+)
+"""The texts as questions, and one off the topic."""
+
+SCHEMA: Final = enum_schema(LABELS, _FIELD)
+
+# A log-probability may exceed 0 by this much: rounding.
+_ROUNDING: Final = 1e-6
+# The probabilities listed for one token may sum to this much more than 1: half precision.
+_EXCESS: Final = 0.01
+# Listed probabilities that sum to less are not taken for a nearly complete list.
+_LEAST_SUM: Final = 0.5
+
+# How the distribution is read does not depend on the space; what is made of it does.
+_READER: Final = AnswerReader(labels=LABELS, field=_FIELD, answer_field=_FIELD, space=LogprobSpace.RAW)
+_T = TypeVar("_T")
+_FIRST_TOP: Final = 5
+_MORE_TOP: Final = (20, 100, 1000)
+# As many alternatives as the rest of the examination asks for at most.
+_ENOUGH_TOP: Final = 100
+# More probability than this on texts that are no label, and the log-probabilities are not masked.
+_ILLEGAL_MASS: Final = 0.01
 _FAMILIES: Final = (
     Thresholds(high=0.99, low=0.90),
     Thresholds(high=0.95, low=0.80),
     Thresholds(high=0.85, low=0.60),
 )
 _FUSED: Final = 'scoring = "fused" under [model], which needs none'
-
 _Judgement: TypeAlias = tuple[FindingVerdict, str, str]
 """Verdict, detail and remedy of a probe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicReading:
+    """One answer to a question of the built-in task.
+
+    Attributes
+    ----------
+    prediction : Prediction
+        The answer as a classifier reads it, in raw space.
+    tokens : tuple of Token
+        The reported tokens, unchecked.
+    opening : OpeningMasses or None
+        Probabilities listed where the label begins; None where that cannot be seen.
+    disagreement : str or None
+        How llm-structured-confidence reads the same answer, and why it differs; empty where value, tokens and
+        joint log-probability are the same, None where neither finds any.
+    is_unreadable : bool
+        True if the answer does not have the form that was asked for.
+    """
+
+    prediction: Prediction
+    tokens: tuple[Token, ...]
+    opening: OpeningMasses | None
+    disagreement: str | None
+    is_unreadable: bool = False
+
+
+def read_topic(response: object, *, form: AnswerForm = AnswerForm.SCHEMA) -> TopicReading:
+    """Return the reading of an answer that was asked for in a form, including any fault."""
+    reader = _READER.in_form(form)
+    prediction = reader.read(response)
+    if form is not AnswerForm.SCHEMA and prediction.outcome is Outcome.OK:
+        response = readable(read_completion(response), form, LABELS, _FIELD)
+    tokens: tuple[Token, ...] = ()
+    opening = None
+    try:
+        tokens = reported_tokens(response)
+        opening = opening_masses(response, LABELS, _FIELD)
+    except CalibrantError:
+        pass  # the prediction names the problem, or there is no evidence to read
+    return TopicReading(
+        prediction=prediction,
+        tokens=tokens,
+        opening=opening,
+        # Plain text is no JSON, which the other reader takes alone.
+        disagreement=None if form is AnswerForm.TEXT else _disagreement(response),
+        is_unreadable=prediction.outcome is Outcome.UNPARSED and not is_begun_json(response),
+    )
+
+
+# --- units --------------------------------------------------------------------------------------
+
+
+def unit_fault(tokens: Sequence[Token]) -> str:
+    """Name the fault in the numbers reported for `tokens`, or return an empty text.
+
+    Natural logarithms of probabilities are expected; providers have been seen to report other units.
+
+    Parameters
+    ----------
+    tokens : sequence of Token
+        As reported, unchecked; for a list of alternatives alone, one token that has them.
+    """
+    values = [value for token in tokens for value in (token.logprob, *(listed for _, listed in token.top))]
+    if any(math.isnan(value) for value in values):
+        return "NaN, or no number, where a log-probability belongs"
+    # Some servers list the emitted token twice.
+    lists = [list(dict(token.top).values()) for token in tokens if token.top]
+    highest = max(values, default=0.0)
+    if highest > _ROUNDING:
+        return _positive_fault(highest, min(values), lists)
+    largest = max((math.fsum(map(math.exp, listed)) for listed in lists), default=0.0)
+    if largest <= 1.0 + _EXCESS:
+        return ""
+    if all(math.fsum(10.0**value for value in listed) <= 1.0 + _EXCESS for listed in lists):
+        return f"logarithms to base 10 (read as natural ones, a token's alternatives sum to {largest:.2f})"
+    return f"the probabilities listed for one token sum to {largest:.2f}, which is more than 1"
+
+
+def _positive_fault(highest: float, lowest: float, lists: Sequence[Sequence[float]]) -> str:
+    for unit, name in ((1.0, "probabilities"), (100.0, "percentages")):
+        sums = [math.fsum(listed) / unit for listed in lists]
+        whole = all(total <= 1.0 + _EXCESS for total in sums) and max(sums, default=0.0) >= _LEAST_SUM
+        if lowest >= 0.0 and highest <= unit and whole:
+            return f"{name} instead of their logarithms (up to {highest:.3g})"
+    return f"values above 0 (up to {highest:.3g}), which no logarithm of a probability is"
+
+
+# --- a second reader: llm-structured-confidence, which gepa's adapter is built on ----------------
+
+
+class _LabelTokens(NamedTuple):
+    """The label in an answer, as one reader sees it.
+
+    Both readers take the clipped log-probabilities from one answer, so equal ones stand for the same tokens,
+    however each reader decodes them.
+    """
+
+    value: object
+    tokens: tuple[str, ...]
+    logprobs: tuple[float, ...]
+    joint: float
+
+    def __str__(self) -> str:
+        return f"{self.joint:.4g} for {self.value!r:.60} over {list(self.tokens)!r:.120}"
+
+
+def _disagreement(response: object) -> str | None:
+    try:
+        completion = read_completion(response)
+    except CalibrantError:
+        return None
+    if not completion.tokens:
+        return None
+    ours = _our_label(completion)
+    theirs = _their_label(_as_body(completion) if isinstance(response, Completion) else response)
+    if isinstance(ours, str) and isinstance(theirs, str):
+        return None
+    reason = _difference(ours, theirs, completion)
+    first, second = (f"nothing ({one})" if isinstance(one, str) else one for one in (ours, theirs))
+    return f"calibrant: {first}; llm-structured-confidence: {second}. Why: {reason}" if reason else ""
+
+
+def _our_label(completion: Completion) -> _LabelTokens | str:
+    """Return the label as calibrant reads it, or the reason why it finds none."""
+    try:
+        aligned = align(completion, _FIELD)
+        joint = aligned.joint_logprob()
+    except LogprobsUnavailableError as error:
+        return str(error).rstrip(".")
+    tokens = aligned.content()
+    texts = tuple(token.data.decode(errors="replace") for token in tokens)
+    return _LabelTokens(aligned.value, texts, tuple(token.logprob for token in tokens), joint)
+
+
+def _their_label(response: object) -> _LabelTokens | str:
+    """Return the label as the library reads it, or the reason why it finds none."""
+    import llm_structured_confidence as library  # noqa: PLC0415 (brings a parser generator, for the doctor alone)
+
+    try:
+        entries = library.extract_logprobs(response, field_path=_FIELD)
+    except Exception as error:  # noqa: BLE001 (its parser's errors, and KeyErrors of shapes it does not know)
+        return " ".join(f"{type(error).__name__}: {error}".split())[:120].rstrip(".")
+    if not entries:
+        return "the field is missing"
+    label = entries[0].field_logprob
+    logprobs = tuple(min(max(token.logprob, IMPOSSIBLE), 0.0) for token in label.tokens)
+    return _LabelTokens(
+        label.value, tuple(token.token for token in label.tokens), logprobs, label.joint_logprob
+    )
+
+
+def _difference(ours: _LabelTokens | str, theirs: _LabelTokens | str, completion: Completion) -> str:
+    """Return the reason why two readings differ; empty where they do not."""
+    if isinstance(ours, str):
+        return "the library does not check that the tokens spell the answer."
+    if isinstance(theirs, str):
+        bare = completion.text.strip().startswith(("{", "["))
+        return f"{'its parser takes fewer spellings of JSON' if bare else 'it takes bare JSON only'}."
+    if ours.logprobs != theirs.logprobs:
+        return _token_difference(ours, theirs, completion)
+    if ours.value != theirs.value:
+        return "it leaves JSON escapes in the value."
+    same = math.isclose(ours.joint, theirs.joint, abs_tol=1e-9)
+    return "" if same else "calibrant clips log-probabilities to [-9999, 0]."
+
+
+def _token_difference(ours: _LabelTokens, theirs: _LabelTokens, completion: Completion) -> str:
+    data = [token.data for token in completion.tokens or ()]
+    before = b"".join(data).find(completion.text.encode("utf-8", "surrogatepass"))
+    if not theirs.tokens:
+        return (
+            "an empty value has no tokens, which it takes for certainty; calibrant takes the closing quote."
+        )
+    if before != 0:
+        where = f"{before} bytes before the answer" if before > 0 else "otherwise than the answer"
+        return f"the tokens begin {where}, and it counts from their beginning."
+    if any("\ufffd" in one.decode(errors="replace") for one in data):
+        return "tokens hold parts of characters, and it counts characters, calibrant bytes."
+    if "" in ours.tokens:
+        return "a token without text stands before the value, and calibrant counts it."
+    return "unknown; please report it with the answer."
+
+
+def _as_body(completion: Completion) -> dict[str, Any]:
+    """Return a completion as a chat response body, for the library."""
+    content = [
+        {"token": token.data.decode(errors="replace"), "logprob": token.logprob}
+        for token in completion.tokens or ()
+    ]
+    return {"choices": [{"message": {"content": completion.text}, "logprobs": {"content": content}}]}
+
+
+@dataclass(frozen=True)
+class FailedCall:
+    """Failure of one call of an examination, with its message.
+
+    Attributes
+    ----------
+    reason : str
+        The provider's message.
+    optional : bool
+        True if the server is not asked this way by default.
+    remedy : str
+        What to do about it; empty where the kind of call says so.
+    """
+
+    reason: str
+    optional: bool = False
+    remedy: str = ""
+
+
+class Alternatives(NamedTuple):
+    """Numbers of alternatives per token: requested and received.
+
+    Attributes
+    ----------
+    asked : int
+        The largest number that was asked for and answered with log-probabilities; 0 where none was.
+    came : int
+        Most that came back.
+    """
+
+    asked: int = 0
+    came: int = 0
+
+
+class ScoredText(NamedTuple):
+    """Label distribution of one text by exact scoring.
+
+    Attributes
+    ----------
+    distribution : LabelDistribution
+        Over the labels, as far as one token tells them apart, or as a whole.
+    is_whole : bool
+        True if whole labels were scored, False for next tokens.
+    """
+
+    distribution: LabelDistribution
+    is_whole: bool
+
+
+@dataclass(kw_only=True)
+class Evidence:
+    """Answers of a model, collected by `gather`.
+
+    Attributes
+    ----------
+    claimed : LogprobSpace
+        Space in which the setup reads its log-probabilities.
+    answers : sequence of TopicReading or FailedCall
+        To the texts of the built-in task, in order; empty where the schema is refused.
+    off_topic : TopicReading or FailedCall
+        To a question that no label answers.
+    answer_form : AnswerForm or None
+        Form of the answers; None if the server follows none.
+    refused_schema, refused_logprobs : str
+        Why a schema, or log-probabilities together with it, were refused; empty where they were not. Of a schema
+        that is ignored, what came instead.
+    alternatives : Alternatives
+        Number that comes with a token.
+    scored : sequence of ScoredText, FailedCall or None
+        The texts scored exactly, or the sentence on why they are not; None where the client cannot be asked that way.
+    """
+
+    claimed: LogprobSpace
+    answers: Sequence[TopicReading | FailedCall] = ()
+    off_topic: TopicReading | FailedCall = FailedCall("")
+    answer_form: AnswerForm | None = AnswerForm.SCHEMA
+    refused_schema: str = ""
+    refused_logprobs: str = ""
+    alternatives: Alternatives = Alternatives()
+    scored: Sequence[ScoredText] | FailedCall | None = None
+
+    @cached_property
+    def readings(self) -> tuple[TopicReading, ...]:
+        """Readings of the answers received under the schema."""
+        answers = (*self.answers, self.off_topic)
+        return tuple(answer for answer in answers if isinstance(answer, TopicReading))
+
+    @cached_property
+    def answered(self) -> tuple[TopicReading, ...]:
+        """Readings of the answers received to the texts of the built-in task."""
+        return tuple(answer for answer in self.answers if isinstance(answer, TopicReading))
+
+    @cached_property
+    def openings(self) -> tuple[OpeningMasses, ...]:
+        """Legal and illegal probability at the first token of the label, for each answer that reports it."""
+        return tuple(reading.opening for reading in self.readings if reading.opening is not None)
+
+    @cached_property
+    def fault(self) -> str:
+        """Fault in the units of the reported numbers; empty without one."""
+        return next(filter(None, (unit_fault(reading.tokens) for reading in self.readings)), "")
+
+    @cached_property
+    def distributions(self) -> list[tuple[str | None, LabelDistribution]]:
+        """Label and distribution of the answers to the texts whose log-probabilities can be read."""
+        if self.fault:
+            return []
+        predictions = [reading.prediction for reading in self.answered]
+        return [(one.label, one.distribution) for one in predictions if one.distribution is not None]
+
+    @cached_property
+    def shown_space(self) -> LogprobSpace | None:
+        """Log-probability space implied by the reported alternatives; None if unclear."""
+        listed = any(opening.listed > 1 for opening in self.openings)
+        if self.claimed is LogprobSpace.NONE or self.fault or not listed:
+            return None
+        if max(opening.illegal for opening in self.openings) > _ILLEGAL_MASS:
+            return LogprobSpace.RAW
+        # On texts with plain answers a sure model without a mask looks the same.
+        off_topic = isinstance(self.off_topic, TopicReading) and self.off_topic.opening is not None
+        return LogprobSpace.MASKED if off_topic else None
+
+    @property
+    def exact_scores(self) -> Sequence[ScoredText]:
+        """Texts with exact scores; empty if exact scoring fails."""
+        return () if self.scored is None or isinstance(self.scored, FailedCall) else self.scored
+
+    @cached_property
+    def label_mass(self) -> float | None:
+        """Mean probability on the labels, in [0, 1]; None if unknown."""
+        if self.exact_scores:
+            return statistics.fmean(one.distribution.label_mass for one in self.exact_scores)
+        if self.shown_space is not LogprobSpace.RAW:
+            return None
+        masses = [reading.opening.legal for reading in self.answered if reading.opening is not None]
+        return statistics.fmean(masses) if masses else None
+
+
+class ExaminationCalls:
+    """Sequential calls of an examination, counted, without retries.
+
+    Parameters
+    ----------
+    client : Client
+        The model under examination.
+    options : mapping
+        Sent with every call.
+    on_call : callable, optional
+        Called with the number of every call, from 1, before it is made.
+
+    Attributes
+    ----------
+    made : int
+        Calls made so far.
+    form : AnswerForm
+        Form in which questions of the built-in task are asked.
+    answered : int
+        Calls that were answered.
+    first_error : ProviderError or None
+        The first failure.
+    """
+
+    def __init__(
+        self, client: Client, options: Mapping[str, Any], *, on_call: Callable[[int], None] | None = None
+    ) -> None:
+        self.client = client
+        self.made = 0
+        self.form = AnswerForm.SCHEMA
+        self.answered = 0
+        self.first_error: ProviderError | None = None
+        # Greedy, whatever the user's own temperature; None says that the model takes none.
+        temperature = {} if options.get("temperature", 0) is None else {"temperature": 0}
+        self._options = {**options, **temperature}
+        self._on_call = on_call
+
+    async def classify(self, number: int, *, top: int) -> TopicReading | FailedCall:
+        """Return the reading of an answer to a question of the built-in task, or the failed call."""
+        request = CompletionRequest(
+            messages=QUESTIONS[number],
+            response_format=SCHEMA,
+            top_logprobs=top,
+            options=self._options,
+        )
+        asked = shaped(request, self.form, LABELS)
+        answer = await self.make(lambda: self.client.complete(asked))
+        return answer if isinstance(answer, FailedCall) else read_topic(answer, form=self.form)
+
+    async def make(self, call: Callable[[], Awaitable[_T]]) -> _T | FailedCall:
+        """Return the answer of one call, or the failed call, and count it.
+
+        Raises
+        ------
+        ProviderError
+            Nothing was answered so far, and the failure is not about what this request asks for: other
+            requests would meet it too.
+        """
+        self.made += 1
+        if self._on_call is not None:
+            self._on_call(self.made)
+        try:
+            answer = await call()
+        except (SystemExit, KeyboardInterrupt) as error:
+            # Either would end the event loop, and every later call would wait for ever.
+            raise CalibrantError(f"{self.client.name}: the model raised {error!r}.") from error
+        except ProviderError as error:
+            status = error.status or 0
+            about_request = 400 <= status < 500 and status not in NOT_ABOUT_THE_REQUEST
+            if not self.answered and not about_request:
+                raise
+            self.first_error = self.first_error or error
+            return FailedCall(str(error).removeprefix(f"{error.provider}: "))
+        self.answered += 1
+        return answer
+
+
+async def gather(calls: ExaminationCalls, claimed: LogprobSpace) -> Evidence:
+    """Collect the evidence with at most 17 calls.
+
+    Raises
+    ------
+    ProviderError
+        No call was answered.
+    """
+    evidence = Evidence(claimed=claimed)
+    evidence.answer_form = await _answer_form(calls, evidence)
+    if evidence.answer_form in {AnswerForm.JSON, AnswerForm.TEXT} and claimed is LogprobSpace.MASKED:
+        evidence.claimed = LogprobSpace.RAW  # without a schema nothing is masked
+    evidence.scored = await _score(calls)
+    if not calls.answered and calls.first_error is not None:
+        raise calls.first_error
+    return evidence
+
+
+async def _answer_form(calls: ExaminationCalls, evidence: Evidence) -> AnswerForm | None:
+    """Collect the answers in the first form that the server follows; return that form, or None if there is none."""
+    ignores_schema = False
+    for form in AnswerForm:
+        calls.form = form
+        first, top = await _first_answer(calls, evidence)
+        if first is not None and not first.is_unreadable:
+            await _classify_all(calls, evidence, first, top=top)
+            return form
+        ignores_schema = ignores_schema or (form is AnswerForm.SCHEMA and first is not None)
+    calls.form = AnswerForm.SCHEMA
+    if ignores_schema:  # what is reported is examined all the same
+        first, top = await _first_answer(calls, evidence)
+        if first is not None:
+            await _classify_all(calls, evidence, first, top=top)
+    return None
+
+
+async def _first_answer(calls: ExaminationCalls, evidence: Evidence) -> tuple[TopicReading | None, int]:
+    """Return the answer to the first question, and the alternatives asked for; None if it is refused."""
+    top, refused_logprobs = _FIRST_TOP, ""
+    first = await calls.classify(0, top=top)
+    if isinstance(first, FailedCall):
+        top, refused_logprobs = 0, first.reason
+        first = await calls.classify(0, top=top)
+    if isinstance(first, FailedCall):
+        evidence.refused_schema = evidence.refused_schema or f"refused: {first.reason.rstrip('. ')}"
+        return None, 0
+    if first.is_unreadable:
+        evidence.refused_schema = (
+            evidence.refused_schema or f"ignored: {first.prediction.reason.rstrip('. ')}"
+        )
+    evidence.refused_logprobs = refused_logprobs
+    return first, top
+
+
+async def _classify_all(
+    calls: ExaminationCalls, evidence: Evidence, first: TopicReading, *, top: int
+) -> None:
+    """Ask the questions of the built-in task in the form of its first answer."""
+    if top:
+        evidence.alternatives = await _alternatives(calls, first)
+        top = min(max(top, evidence.alternatives.asked), _ENOUGH_TOP)
+    others = [await calls.classify(number, top=top) for number in range(1, len(QUESTIONS))]
+    evidence.answers, evidence.off_topic = [first, *others[:-1]], others[-1]
+
+
+async def _alternatives(calls: ExaminationCalls, first: TopicReading) -> Alternatives:
+    best = Alternatives(asked=_FIRST_TOP, came=_listed(first))
+    if not best.came:
+        return Alternatives()
+    for wanted in _MORE_TOP:
+        if wanted <= best.came:
+            continue
+        more = await calls.classify(0, top=wanted)
+        if isinstance(more, FailedCall):
+            return best
+        came = _listed(more)
+        if came:
+            best = Alternatives(asked=wanted, came=max(came, best.came))
+        if came < wanted:
+            break
+    return best
+
+
+def _listed(reading: TopicReading) -> int:
+    return max((len(token.top) for token in reading.tokens), default=0)
+
+
+async def _score(calls: ExaminationCalls) -> list[ScoredText] | FailedCall | None:
+    client, constraint = calls.client, constraint_for(SCHEMA)
+    if not isinstance(client, ContinuingClient) or constraint is None:
+        return None
+    # Names of servers are decoded by default.
+    optional = isinstance(client, OpenAICompatibleClient)
+    scored: list[ScoredText] = []
+    try:
+        await client.check_labels(constraint.values)
+        for messages in QUESTIONS[: len(TEXTS)]:
+            one = await _score_text(calls, client, constraint, messages)
+            if isinstance(one, FailedCall):
+                return _unscored(one.reason, optional=optional)
+            scored.append(one)
+    except (ProviderError, ConfigurationError) as error:
+        return _unscored(str(error), optional=optional)
+    if not all(one.distribution.emitted for one in scored):
+        return FailedCall(
+            "No label is among the tokens the model would write next.",
+            remedy='Use scoring = "decode": the model does not take the text before a label for a beginning.',
+        )
+    return scored
+
+
+def _unscored(reason: str, *, optional: bool) -> FailedCall:
+    return FailedCall(f"{'Not possible' if optional else 'It fails'}: {reason}", optional)
+
+
+async def _score_text(
+    calls: ExaminationCalls, client: ContinuingClient, constraint: Constraint, messages: tuple[Message, ...]
+) -> ScoredText | FailedCall:
+    async with client.continuing(CompletionRequest(messages=messages, top_logprobs=0)) as row:
+        if isinstance(row, LabelContinuation):
+            whole = await calls.make(lambda: row.label_logprobs(constraint.prefix, constraint.values))
+            if isinstance(whole, FailedCall):
+                return whole
+            return ScoredText(whole_label_distribution(LABELS, whole.logprobs), is_whole=True)
+        reported = await calls.make(lambda: row.next_tokens(constraint.prefix))
+    if isinstance(reported, FailedCall):
+        return reported
+    fault = unit_fault((Token(b"", 0.0, reported.top),))
+    walk = LabelWalk(LABELS, tolerance=1.0)  # one token tells the labels apart
+    try:
+        walk.visit("", reported.top)
+    except LogprobsUnavailableError as error:
+        return FailedCall(f"{error} ({fault})" if fault else str(error))
+    if fault:
+        return FailedCall(f"Not natural log-probabilities: {fault}.")
+    return ScoredText(walk.distribution(), is_whole=False)
 
 
 def examine(

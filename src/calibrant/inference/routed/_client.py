@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from calibrant.core._completion import Client, Completion, CompletionRequest
+from calibrant.core._completion import Client, ClientTraits, Completion, CompletionRequest
 from calibrant.core._errors import ConfigurationError, ContextLengthError
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._embeddings import CachedEmbedder, Embedder
@@ -284,7 +284,7 @@ class RoutedClient:
     def hidden(self, text: str) -> str:
         """Return `text` with the secrets of all providers removed."""
         for provider in self.providers:
-            hide = getattr(provider.client, "hidden", None)
+            hide = ClientTraits.of(provider.client).hidden
             text = text if hide is None else hide(text)
         return text
 

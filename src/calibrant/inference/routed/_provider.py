@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from calibrant.clients._failures import rate_state
-from calibrant.core._completion import Client, Completion, CompletionRequest
+from calibrant.core._completion import Client, ClientTraits, Completion, CompletionRequest
 from calibrant.core._errors import (
     CalibrantError,
     ConfigurationError,
@@ -128,8 +128,7 @@ class Provider:
         if self.concurrency is not None:
             return self.concurrency
         # Further calls would wait inside the client, and what they wait would pass for its latency.
-        own: int | None = getattr(self.client, "n_parallel", None)
-        return own
+        return ClientTraits.of(self.client).n_parallel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +256,7 @@ def identity_of(providers: Sequence[Provider]) -> str:
     identities = []
     for provider in providers:
         client = provider.client
-        who = identity(client.name, provider.options, api_base=getattr(client, "endpoint", None))
+        who = identity(client.name, provider.options, api_base=ClientTraits.of(client).endpoint)
         identities.append([provider.name, *who, *([provider.logprob_space] if mixed else [])])
     return json.dumps(identities, sort_keys=True)
 
