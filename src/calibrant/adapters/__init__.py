@@ -6,7 +6,7 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.adapters._calls import CallBudget, CallCounter, SearchSize
-    from calibrant.adapters._gepa import ConfidenceAdapter
+    from calibrant.adapters._gepa import AdapterOptions, ConfidenceAdapter
     from calibrant.adapters._learned import Thresholds
     from calibrant.adapters._rows import (
         OBJECTIVES,
@@ -20,6 +20,7 @@ else:
 
 __all__ = [
     "OBJECTIVES",
+    "AdapterOptions",
     "CallBudget",
     "CallCounter",
     "ConfidenceAdapter",

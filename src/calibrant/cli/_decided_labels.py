@@ -150,7 +150,7 @@ class DecidedLabels:
         if rule == "suggested":
             why = f"from the suggested threshold {least:.4g} on, as --accept-suggested says: nothing is promised"
         elif least is not None:
-            why = f"by the certified threshold {least:.4g} of the model's confidence{self._promise()}"
+            why = f"by the certified threshold {least:.4g} of {self._measured()}{self._promise()}"
         elif rule is not None:
             why = "as nothing is certified"
         yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"
@@ -163,6 +163,11 @@ class DecidedLabels:
         """Directory to calibrate: the source, unless it is a bundle, which holds no rows, or a task file."""
         is_run = self.tuned is not None and not (self.source / BUNDLE).exists()
         return str(self.source) if is_run else "RUN"
+
+    def _measured(self) -> str:
+        """Return what the threshold is compared with, as the file holds another value where there is a calibrator."""
+        is_calibrated = self.tuned is not None and self.tuned.calibrator is not None
+        return "the confidence before calibration" if is_calibrated else "the model's confidence"
 
     def _promise(self) -> str:
         """Return the promise of the certified threshold, in a few words."""

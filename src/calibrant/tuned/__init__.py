@@ -7,6 +7,7 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.core._task import RecordedTask
     from calibrant.heads._tuned import (
+        Calibration,
         Decision,
         Figure,
         Measurements,
@@ -19,6 +20,7 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
+    "Calibration",
     "Decision",
     "Figure",
     "Measurements",
