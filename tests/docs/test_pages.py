@@ -20,14 +20,13 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from public_types import types_in_signatures
-
 import calibrant
 from calibrant.cascade import CascadeSettings
 from calibrant.cli import app
 from calibrant.clients._weights import local_models
 from calibrant.core._task_file import TaskFile
 from calibrant.routing import RoutingSettings
+from public_types import types_in_signatures
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _pages import PAGES, ROOT, Block, blocks, name_of

@@ -61,7 +61,13 @@ class PreparedProposer(Protocol):
 
 
 class AdapterOptions(GradingOptions, total=False):
-    """Options of an adapter around a predictor; see `ConfidenceAdapter`."""
+    """Options of an adapter around a predictor; see `ConfidenceAdapter`.
+
+    Examples
+    --------
+    >>> from calibrant.adapters import AdapterOptions
+    >>> options: AdapterOptions = {"failure_score": 0.0}
+    """
 
     proposer: ProposalFn | None
     on_prediction: Callable[[Prediction], None] | None

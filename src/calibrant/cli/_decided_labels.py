@@ -165,7 +165,7 @@ class DecidedLabels:
         return str(self.source) if is_run else "RUN"
 
     def _measured(self) -> str:
-        """Return what the threshold is compared with, as the file holds another value where there is a calibrator."""
+        """Return the name of what the threshold is compared with: the file holds calibrated values."""
         is_calibrated = self.tuned is not None and self.tuned.calibrator is not None
         return "the confidence before calibration" if is_calibrated else "the model's confidence"
 

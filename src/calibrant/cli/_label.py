@@ -25,6 +25,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome
 from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._data import UnlabelledTexts, inspect
+from calibrant.evaluation._evaluator import BatchEvaluator
 from calibrant.evaluation._label import LabelFile, unlabelled
 from calibrant.inference._classifier import Classifier, as_classifier
 
@@ -102,9 +103,7 @@ def _run(  # noqa: PLR0913 (what a run is made of)
         with file.kept():
             return on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
     with opened_cache(source, options) as cache:
-        evaluator = evaluation.BatchEvaluator(
-            classifier, limits=run_limits(source.task, options), cache=cache
-        )
+        evaluator = BatchEvaluator(classifier, limits=run_limits(source.task, options), cache=cache)
         return evaluator.label(
             rows, out=file, about={"task": source.task.name}, on_progress=on_progress, stop=stop
         )

@@ -253,7 +253,15 @@ class OpenedPredictor(Predictor, Protocol):
 
 
 class Calibration(Protocol):
-    """Protocol of calibrations in memory; `calibrant.evaluation.calibrate_predictions` returns one."""
+    """Protocol of calibrations in memory; `calibrant.evaluation.calibrate_predictions` returns one.
+
+    Examples
+    --------
+    >>> from calibrant import Task
+    >>> from calibrant.tuned import Calibration, Tuned
+    >>> def tuned(run: str, task: Task, calibration: Calibration) -> Tuned:
+    ...     return Tuned.from_run(run, task=task, calibration=calibration)
+    """
 
     @property
     def calibrator(self) -> ConfidenceCalibrator:
