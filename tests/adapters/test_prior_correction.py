@@ -9,7 +9,6 @@ import pytest
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.adapters._learned import PRIOR_ROWS
 from calibrant.core import ConfigurationError, LabelSet
-from calibrant.logprobs._schema import enum_schema
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")
@@ -25,7 +24,7 @@ def biased(text: str, prompt: str) -> dict[str, float]:
 
 def adapter(client: FakeClient, **options: Any) -> ConfidenceAdapter:
     """Return an adapter around a model with a preference."""
-    return ConfidenceAdapter(client, "category", enum_schema(LabelSet(LABELS), "category"), **options)
+    return ConfidenceAdapter(client, "category", LabelSet(LABELS).schema("category"), **options)
 
 
 @pytest.fixture

@@ -22,8 +22,6 @@ from calibrant.core import (
     Task,
 )
 from calibrant.inference import Classifier, RetryPolicy
-from calibrant.inference._exact import ExactScoring
-from calibrant.inference._methods import Decoding
 from calibrant.inference._sampling import Sampling
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
 from distributions import distribution_of
@@ -313,10 +311,10 @@ def test_wrong_settings_are_refused(changes: dict[str, Any], message: str) -> No
 def test_sampling_is_never_the_default() -> None:
     """Sampling is used only where scoring="sampled" is given."""
     silent = make(FakeClient(LABELS, {}, default="cat"), scoring=None, top_logprobs=0)
-    assert isinstance(silent.method, Decoding)
+    assert silent.space is LogprobSpace.MASKED
     assert silent.classify("text").confidence is None
     exact = make(FakeContinuingClient(LABELS, {}, default="cat"), scoring=None)
-    assert isinstance(exact.method, ExactScoring)
+    assert exact.space is LogprobSpace.EXACT
 
 
 # --- journal, task file, search -----------------------------------------------------------------

@@ -24,8 +24,6 @@ from calibrant.core import (
 )
 from calibrant.core._tokens import Vocabulary
 from calibrant.inference import Classifier
-from calibrant.inference._exact import ExactScoring
-from calibrant.inference._methods import Decoding
 from embedded import EMBEDDED
 
 pytestmark = EMBEDDED
@@ -64,8 +62,8 @@ def distribution(prediction: Prediction) -> LabelDistribution:
 def test_the_embedded_engine_scores_exactly_by_default(client: LlamaCppClient) -> None:
     """The embedded model is scored exactly by default: space, label mass and error bound are there."""
     asked = classifier(client)
-    assert isinstance(asked.method, ExactScoring)
-    assert isinstance(classifier(client, scoring="decode").method, Decoding)
+    assert asked.space is LogprobSpace.EXACT
+    assert classifier(client, scoring="decode").space is LogprobSpace.RAW
     for prediction in asked.classify_many(TEXTS):
         found = distribution(prediction)
         assert found.space is LogprobSpace.EXACT

@@ -14,9 +14,8 @@ import pytest
 
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.core import CompletionRequest, RateLimitError
-from calibrant.inference import CachedEmbedder, Classifier, Provider, RetryPolicy, RoutedClient
+from calibrant.inference import CachedEmbedder, Classifier, Provider, RetryPolicy, RoutedClient, open_embedder
 from calibrant.inference._base import run_sync
-from calibrant.inference._embeddings import HashingEmbedder
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import BanditRouter, CascadeRouter, EMARouter, FixedRouter, Router, ThompsonRouter
@@ -188,7 +187,7 @@ class TestEveryStrategyFindsTheRightOne:
             )
         ]
         with serving(*profiles) as servers:
-            embedder = CachedEmbedder(HashingEmbedder(dim=32), timeout_seconds=10.0)
+            embedder = CachedEmbedder(open_embedder(dim=32), timeout_seconds=10.0)
             client = servers.routed(
                 BanditRouter(NAMES, dim=32, alpha=0.3), embedder=embedder, cooldown_seconds=0.01
             )
