@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.adapters._learned import THRESHOLD_ROWS
 from calibrant.core import ConfigurationError, DataError, LabelSet
 from calibrant.scoring import BrierScoring, LinearBlendScoring
 from calibrant.testing import FakeClient
@@ -20,6 +19,7 @@ TRAIN: list[Any] = [
     for number in range(60)
     for sound, animal in (("meow", "cat"), ("woof", "dog"))
 ]
+THRESHOLD_ROWS = 80  # training rows that thresholds are learned from
 
 
 def heard(text: str, prompt: str) -> dict[str, float]:

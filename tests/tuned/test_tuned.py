@@ -15,7 +15,6 @@ from bundle_runs import fresh, lasting, run
 from calibrant.calibration import IsotonicCalibrator, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import Cascade
 from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError
-from calibrant.core._records import prediction_to_record
 from calibrant.inference import Classifier
 from calibrant.runs._rows import row_record
 from calibrant.testing import FakeClient
@@ -23,6 +22,7 @@ from calibrant.tuned import Tuned
 from command_line import prediction_rows
 from embedded import IS_MISSING
 from fault_server import FaultServer
+from saved_prediction import to_record
 
 WriteTask = Callable[..., Path]
 Opened = dict[str, list[FakeClient]]
@@ -149,7 +149,7 @@ def without_head(search: Path) -> None:
 
 def record_of(found: Prediction) -> dict[str, Any]:
     """Return a prediction as a search writes it to a file."""
-    record: dict[str, Any] = json.loads(json.dumps(prediction_to_record(found)))
+    record: dict[str, Any] = json.loads(json.dumps(to_record(found)))
     return record
 
 

@@ -15,7 +15,6 @@ from calibrant.cascade import CascadePlan, RecordedRun, certify_cascade, plan_ca
 from calibrant.cascade.planning._guarantee import loss_p_value
 from calibrant.cascade.planning._plan import Prices, Signals, candidate_policies
 from calibrant.cascade.planning._planner import replay
-from calibrant.cascade.planning._rules import tie_ranks
 from calibrant.core import (
     CalibrantError,
     ConfigurationError,
@@ -24,6 +23,7 @@ from calibrant.core import (
     LogprobSpace,
     StateError,
 )
+from tied import tie_ranks
 
 COSTS = {"small_cost": 1.0, "large_cost": 50.0}
 LABELS = ("cat", "dog")

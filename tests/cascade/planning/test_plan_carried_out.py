@@ -11,11 +11,11 @@ import pytest
 
 from calibrant.cascade import Cascade, CascadePlan, KeepPolicy, KeepRule, plan_cascade
 from calibrant.cascade.planning._planner import replay
-from calibrant.cascade.planning._rules import tie_ranks
 from calibrant.core import ConfigurationError, Example, StateError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
+from tied import tie_ranks
 
 LABELS = ["cat", "dog"]
 N = 200

@@ -23,7 +23,6 @@ from calibrant.core import (
 )
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
 from calibrant.inference._shared_router import SharedRouter
-from calibrant.logprobs._completion import read_completion
 from calibrant.routing import FixedRouter, Router, ThompsonRouter
 from calibrant.store._router_state import RouterState
 from calibrant.testing import FakeClient, MemoryJournal
@@ -135,8 +134,10 @@ class TestWhereverAClientIs:
         request = CompletionRequest(messages=({"role": "user", "content": "a purr"},))
         texts = []
         for _ in range(2):
-            texts.append(read_completion(asyncio.run(client.complete(request))).text)
-            texts.append(read_completion(asyncio.run(client.complete(request))).text)
+            answer: Any = asyncio.run(client.complete(request))
+            texts.append(answer["choices"][0]["message"]["content"])
+            answer: Any = asyncio.run(client.complete(request))
+            texts.append(answer["choices"][0]["message"]["content"])
         assert [json.loads(text) for text in texts] == [{"category": "cat"}] * 4
         stats = client.stats()
         assert stats["b"].calls == 4
