@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from calibrant.clients._litellm import embedding_matrix
 from calibrant.core import ConfigurationError, ProviderError, RateLimitError
 from calibrant.inference import open_embedder
 
@@ -76,10 +77,6 @@ class TestAnswers:
             (body([["a", "b"]])),
             ({"object": "list", "model": "vectors"}),
             ({"data": [{"index": 0}]}),
-            (body("text")),
-            (body([[1.0], [2.0]])),
-            (body(1.0)),
-            (body({})),
         ],
     )
     def test_anything_else_is_a_provider_error(self, server: Any, wrong: dict[str, Any]) -> None:
@@ -109,3 +106,10 @@ class TestSettings:
         """A timeout that is not positive raises ConfigurationError."""
         with pytest.raises(ConfigurationError, match="timeout"):
             open_embedder("text-embedding-3-small", options={"timeout": timeout})
+
+
+@pytest.mark.parametrize("rows", [None, [1.0, 2.0], [["a"]], [[1.0], [1.0, 2.0]], [[1.0], [2.0]], "text", {}])
+def test_malformed_embeddings_raise_an_error(rows: Any) -> None:
+    """Rows that are no matrix of vectors raise ProviderError with the provider's name."""
+    with pytest.raises(ProviderError, match=r"who: .*vector"):
+        embedding_matrix(rows, count=1, provider="who")

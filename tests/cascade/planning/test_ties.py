@@ -62,7 +62,7 @@ def test_ranks_are_spread_evenly() -> None:
 def test_keys_that_key_no_hash_are_refused(key: Any) -> None:
     """A key outside 1 to 64 bytes raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match="Expected key as a text of 1 to 64 bytes"):
-        tie_ranks(["a"], key=key)
+        KeepRule.from_threshold(1.0, tied_share=0.5, key=key)
 
 
 def test_a_plan_refuses_a_bad_key() -> None:
