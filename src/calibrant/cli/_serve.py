@@ -21,7 +21,7 @@ from calibrant.evaluation._history import AnswerRecorder, RunScope
 from calibrant.heads._tuned import Tuned
 from calibrant.serving._logs import json_logs
 from calibrant.tuned._open import open_tuned
-from calibrant.tuned._task_record import read_source
+from calibrant.tuned._sources import read_source
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Serve

@@ -15,7 +15,7 @@ from calibrant.clients._calls import RetryPolicy
 from calibrant.clients._endpoint import ADDRESSES, is_secret, public_address, secret_texts, server_address
 from calibrant.clients._http import JsonService
 from calibrant.clients._litellm import LiteLLMClient, needs_litellm, price_of_model, provider_of_bare_name
-from calibrant.core._completion import STAND_INS, Client, Opener
+from calibrant.core._completion import STAND_INS, Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._settings import ModelSettings
@@ -100,8 +100,9 @@ def open_client(
     >>> round(classifier.classify("It purrs.").confidence, 6)
     0.9
     """
-    if isinstance(model, str) and (model in STAND_INS or model.startswith(_FAKE)):
-        return _stand_in(model)(model, space=space, concurrency=concurrency, options=options, scoring=scoring)
+    if isinstance(model, str) and model in STAND_INS:
+        opener = STAND_INS[model]
+        return opener(model, space=space, concurrency=concurrency, options=options, scoring=scoring)
     options = dict(options or {})
     _check_options(options)
     if concurrency is not None and concurrency < 1:
@@ -137,15 +138,6 @@ def open_client(
     return _open_remote(model, space or LogprobSpace.MASKED, concurrency, options, served=served)
 
 
-def _stand_in(name: str) -> Opener:
-    if name not in STAND_INS:
-        raise ConfigurationError(
-            f"Expected a fake model that a block of calibrant.testing.fake_model names, got {name!r}; "
-            f"there are: {', '.join(sorted(STAND_INS)) or 'none'}."
-        )
-    return STAND_INS[name]
-
-
 def _open_remote(
     model: str, space: LogprobSpace | str, concurrency: int | None, options: dict[str, Any], *, served: bool
 ) -> Client:
@@ -165,6 +157,11 @@ def _open_remote(
 
 def _check_provider(model: str, options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for a name without a provider or an address, which litellm refuses after retries."""
+    if model.startswith(_FAKE):
+        raise ConfigurationError(
+            f"Expected a fake model that a block of calibrant.testing.fake_model names, got {model!r}; "
+            f"there are: {', '.join(sorted(STAND_INS)) or 'none'}."
+        )
     if "/" in model or options.get("api_base") or options.get("custom_llm_provider"):
         return
     provider = provider_of_bare_name(model)
