@@ -14,8 +14,7 @@ from calibrant.core._records import Journal
 from calibrant.core._task import Task
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._models import ModelLike
-from calibrant.runs._directory import BATCH, PREDICTIONS, RESULT
-from calibrant.runs._directory import MANIFEST as RUN
+from calibrant.runs._directory import BATCH, MANIFEST, PREDICTIONS, RESULT
 from calibrant.tuned._task_record import BUNDLE
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def kind_of_source(path: str | Path) -> SourceKind:
         return "task file"
     if os.path.exists(place / BUNDLE):  # noqa: PTH110
         return "bundle"
-    if any(os.path.exists(place / name) for name in (RUN, RESULT, BATCH, PREDICTIONS)):  # noqa: PTH110
+    if any(os.path.exists(place / name) for name in (MANIFEST, RESULT, BATCH, PREDICTIONS)):  # noqa: PTH110
         return "run"
     raise StateError(
         f"{place}: expected a task file, a bundle or the directory of a run, got {_what_is_there(place)}."

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from calibrant.cascade import Cascade, CascadePlan, KeepPolicy, KeepRule, plan_cascade
+from calibrant.cascade._rules import tie_ranks
 from calibrant.cascade.planning._planner import replay
-from calibrant.cascade.planning._rules import tie_ranks
 from calibrant.core import ConfigurationError, Example, StateError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from calibrant.cascade import CascadePlan, KeepPolicy, KeepRule, RecordedRun, certify_cascade, plan_cascade
+from calibrant.cascade._rules import tie_ranks
 from calibrant.cascade.planning._guarantee import loss_p_value
 from calibrant.cascade.planning._planner import replay
-from calibrant.cascade.planning._rules import tie_ranks
 from calibrant.core import ConfigurationError, StateError
 
 N = 1000

@@ -20,11 +20,17 @@ from calibrant.core._completion import (
     ContinuingClient,
     LabelContinuation,
     Message,
-    Token,
 )
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError, ProviderError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LOW_LABEL_MASS, LabelDistribution, LogprobSpace, Outcome, Prediction
+from calibrant.core._prediction import (
+    LOW_LABEL_MASS,
+    LabelDistribution,
+    LogprobSpace,
+    Outcome,
+    Prediction,
+    Token,
+)
 from calibrant.inference._abilities import AnswerForm, is_begun_json, readable, shaped
 from calibrant.inference._base import run_sync
 from calibrant.inference._models import ModelLike, call_options, open_client
