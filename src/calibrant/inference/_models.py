@@ -12,7 +12,14 @@ from urllib.parse import urlsplit
 
 from calibrant.clients._batch_api import BatchApi, RemoteBatch
 from calibrant.clients._calls import RetryPolicy
-from calibrant.clients._endpoint import ADDRESSES, is_secret, public_address, secret_texts, server_address
+from calibrant.clients._endpoint import (
+    ADDRESSES,
+    KNOWN_PREFIXES,
+    is_secret,
+    public_address,
+    secret_texts,
+    server_address,
+)
 from calibrant.clients._http import JsonService
 from calibrant.clients._litellm import LiteLLMClient, needs_litellm, price_of_model, provider_of_bare_name
 from calibrant.core._completion import STAND_INS, Client
@@ -107,13 +114,10 @@ def open_client(
     _check_options(options)
     if concurrency is not None and concurrency < 1:
         raise ConfigurationError(f"Expected concurrency of at least 1, got {concurrency}.")
-    from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (no stand-in needs it)
-
-    prefixes = OpenAICompatibleClient.PREFIXES
-    is_named = isinstance(model, str) and model.startswith(prefixes)
+    is_named = isinstance(model, str) and model.startswith(KNOWN_PREFIXES)
     served = is_named and scoring == "exact" and bool(options.get("api_base"))
     if not served:
-        names = " or ".join(f"{prefix}NAME" for prefix in prefixes)
+        names = " or ".join(f"{prefix}NAME" for prefix in KNOWN_PREFIXES)
         use = f"shapes how a server is asked how probable labels are ({names} with api_base and scoring='exact')"
         _refuse_settings(options, SERVER_SETTINGS, model if isinstance(model, str) else "this model", use)
     if isinstance(model, Client):
@@ -146,13 +150,16 @@ def _open_remote(
     _check_provider(model, options)
     if not served and needs_litellm(model, options):
         return LiteLLMClient(model, space=space, **options)
-    from calibrant.clients._openai_chat import OpenAIChatClient  # noqa: PLC0415 (loaded when it is used)
-    from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
-
-    kind = OpenAICompatibleClient if served else OpenAIChatClient
     # The client's own limit keeps a process within its sockets; who wants more calls gets them.
     most = concurrency if concurrency is not None and concurrency > _CLIENT_LIMIT else None
-    return kind(model, space=space, max_concurrency=most, **options)
+    options |= {"space": space, "max_concurrency": most}
+    if served:
+        from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when used)
+
+        return OpenAICompatibleClient(model, **options)
+    from calibrant.clients._openai_chat import OpenAIChatClient  # noqa: PLC0415 (loaded when it is used)
+
+    return OpenAIChatClient(model, **options)
 
 
 def _check_provider(model: str, options: Mapping[str, Any]) -> None:
