@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.adapters._learned import PRIOR_ROWS
 from calibrant.core import ConfigurationError, LabelSet
-from calibrant.logprobs._schema import enum_schema
 from calibrant.testing import FakeClient
 
 LABELS = ("cat", "dog")
 ROWS: list[Any] = [{"input": "meow", "answer": "cat"}, {"input": "woof", "answer": "dog"}]
 TEXTS = [f"{sound} {number}" for number in range(50) for sound in ("meow", "woof")]
+PRIOR_ROWS = 64  # answered rows that a prior is learned from
 
 
 def biased(text: str, prompt: str) -> dict[str, float]:
@@ -25,7 +24,7 @@ def biased(text: str, prompt: str) -> dict[str, float]:
 
 def adapter(client: FakeClient, **options: Any) -> ConfidenceAdapter:
     """Return an adapter around a model with a preference."""
-    return ConfidenceAdapter(client, "category", enum_schema(LabelSet(LABELS), "category"), **options)
+    return ConfidenceAdapter(client, "category", LabelSet(LABELS).schema("category"), **options)
 
 
 @pytest.fixture

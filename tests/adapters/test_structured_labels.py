@@ -16,7 +16,6 @@ from calibrant.core import (
     Prediction,
 )
 from calibrant.inference import Classifier
-from calibrant.logprobs._schema import enum_schema
 from calibrant.scoring import BrierScoring
 from calibrant.testing import FakeClient
 
@@ -62,7 +61,7 @@ def records(adapter: ConfidenceAdapter, found: Any) -> list[dict[str, str]]:
 
 def test_a_scale_is_given_beside_the_schema() -> None:
     """Labels given as a scale keep their order, also if the schema lists them otherwise."""
-    schema = enum_schema(LabelSet(["high", "low", "medium"]), "category")
+    schema = LabelSet(["high", "low", "medium"]).schema("category")
     client = FakeClient(["high", "low", "medium"], {"x": ("medium", 0.98)})
     adapter = ConfidenceAdapter(client, "category", schema, scoring_strategy=BrierScoring(), labels=SCALE)
     assert adapter.labels == SCALE
@@ -85,7 +84,7 @@ def test_a_scale_is_given_beside_the_schema() -> None:
 def test_labels_must_be_the_schema_s(labels: Any, message: str) -> None:
     """Labels that are not those of the schema raise ConfigurationError."""
     with pytest.raises(ConfigurationError, match=message):
-        ConfidenceAdapter(FakeClient(SCALE, {}), "category", enum_schema(SCALE, "category"), labels=labels)
+        ConfidenceAdapter(FakeClient(SCALE, {}), "category", SCALE.schema("category"), labels=labels)
 
 
 def test_a_tree_gives_partial_credit() -> None:

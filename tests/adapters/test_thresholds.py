@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from calibrant.adapters import ConfidenceAdapter
-from calibrant.adapters._learned import THRESHOLD_ROWS
 from calibrant.core import ConfigurationError, DataError, LabelSet
-from calibrant.logprobs._schema import enum_schema
 from calibrant.scoring import BrierScoring, LinearBlendScoring
 from calibrant.testing import FakeClient
 
@@ -21,6 +19,7 @@ TRAIN: list[Any] = [
     for number in range(60)
     for sound, animal in (("meow", "cat"), ("woof", "dog"))
 ]
+THRESHOLD_ROWS = 80  # training rows that thresholds are learned from
 
 
 def heard(text: str, prompt: str) -> dict[str, float]:
@@ -38,7 +37,7 @@ def client() -> FakeClient:
 def adapter(client: FakeClient, **options: Any) -> ConfidenceAdapter:
     """Return an adapter that finds its thresholds."""
     options = {"thresholds": "auto", "threshold_rows": TRAIN, **options}
-    return ConfidenceAdapter(client, "category", enum_schema(LabelSet(LABELS), "category"), **options)
+    return ConfidenceAdapter(client, "category", LabelSet(LABELS).schema("category"), **options)
 
 
 def evaluate(found: ConfidenceAdapter, prompt: str) -> Any:

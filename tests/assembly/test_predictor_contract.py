@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from asked import ask
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.assembly import open_classifier
 from calibrant.cascade import Cascade
 from calibrant.core import Example, LimitReachedError, Limits, Prediction, Predictor, Query, Stop, Task
 from calibrant.evaluation import BatchEvaluator
-from calibrant.inference import Classifier
-from calibrant.inference._base import BasePredictor, ask
+from calibrant.inference import BasePredictor, Classifier
 from calibrant.testing import FakeClient, MemoryJournal
 from calibrant.tuned import Tuned, load
 

@@ -14,10 +14,15 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from calibrant.clients._openai_compatible import OpenAICompatibleClient
-from calibrant.core import CompletionRequest
-from calibrant.inference import Classifier, RetryPolicy
-from calibrant.logprobs._schema import enum_schema
+from calibrant.core import (
+    CompletionRequest,
+    LabelSet,
+)
+from calibrant.inference import (
+    Classifier,
+    RetryPolicy,
+    open_client,
+)
 from calibrant.testing import fake_response
 from echo_model import Echoing
 from loopback import LoopbackServer
@@ -96,7 +101,14 @@ def request_for_label() -> CompletionRequest:
     """Return a request for one of two labels."""
     return CompletionRequest(
         messages=({"role": "system", "content": "Classify."}, {"role": "user", "content": "lunch"}),
-        response_format=enum_schema(["Food", "Rent"], "category"),
+        response_format={
+            "type": "json_schema",
+            "json_schema": {
+                "name": "answer",
+                "strict": True,
+                "schema": LabelSet(["Food", "Rent"]).schema("category"),
+            },
+        },
     )
 
 
@@ -302,13 +314,14 @@ def classify() -> Iterator[Callable[..., Classifier]]:
 
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., OpenAICompatibleClient]]:
+def make() -> Iterator[Callable[..., Any]]:
     """Return a function that makes a client of a server, closed at the end."""
-    made: list[OpenAICompatibleClient] = []
+    made: list[Any] = []
 
-    def build(server: Any, model: str = "hosted_vllm/toy", **settings: Any) -> OpenAICompatibleClient:
-        address = settings.pop("api_base", None) or server.root
-        made.append(OpenAICompatibleClient(model, api_base=address, **settings))
+    def build(server: Any, model: str = "hosted_vllm/toy", **settings: Any) -> Any:
+        space, address = settings.pop("space", None), settings.pop("api_base", None) or server.root
+        options = {"api_base": address, **settings}
+        made.append(open_client(model, space=space, options=options, scoring="exact"))
         return made[-1]
 
     yield build

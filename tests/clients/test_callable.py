@@ -1,4 +1,4 @@
-"""Tests of CallableClient: the user's own function as a client."""
+"""Tests of open_client with the user's own function as a client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import openai
 import pytest
 
 import requests
-from calibrant.clients._callable import CallableClient
 from calibrant.core import (
     Client,
     CompletionRequest,
@@ -25,13 +24,14 @@ from calibrant.core import (
     ProviderTimeoutError,
     RateLimitError,
 )
+from calibrant.inference import open_client
 
 REQUEST = CompletionRequest(messages=({"role": "user", "content": "lunch"},))
 
 
 def ask(function: Any, **options: Any) -> Any:
     """Return the answer of a client around `function`."""
-    client = CallableClient(function, **options)
+    client = open_client(function, **options)
     try:
         return asyncio.run(client.complete(REQUEST))
     finally:
@@ -52,16 +52,16 @@ class ConnectTimeoutError(Exception):
 
 
 def test_satisfies_the_client_protocol() -> None:
-    """CallableClient satisfies the Client protocol and takes the function's name."""
+    """A function becomes a client that takes the function's name."""
 
     def my_model(_messages: Any) -> Any:
         return {}
 
-    client = CallableClient(my_model)
+    client = open_client(my_model)
     assert isinstance(client, Client)
     assert (client.name, client.space) == ("my_model", LogprobSpace.MASKED)
-    assert CallableClient(functools.partial(my_model)).name == "partial"
-    assert CallableClient(my_model, name="mine", space="raw").space is LogprobSpace.RAW
+    assert open_client(functools.partial(my_model)).name == "partial"
+    assert open_client(my_model, space="raw").space is LogprobSpace.RAW
 
 
 def test_returns_the_response_unread() -> None:
@@ -116,7 +116,7 @@ def test_ordinary_functions_run_side_by_side() -> None:
     async def four(client: Any) -> Any:
         return await asyncio.gather(*(client.complete(REQUEST) for _ in range(4)))
 
-    assert sorted(asyncio.run(four(CallableClient(meet)))) == [0, 1, 2, 3]
+    assert sorted(asyncio.run(four(open_client(meet)))) == [0, 1, 2, 3]
 
 
 def test_max_workers_bounds_the_calls() -> None:
@@ -135,7 +135,7 @@ def test_max_workers_bounds_the_calls() -> None:
     async def eight(client: Any) -> None:
         await asyncio.gather(*(client.complete(REQUEST) for _ in range(8)))
 
-    asyncio.run(eight(CallableClient(count, max_workers=3)))
+    asyncio.run(eight(open_client(count, concurrency=3)))
     assert peak == 3
 
 
@@ -145,7 +145,7 @@ def test_context_variables_reach_the_thread() -> None:
 
     async def run() -> Any:
         variable.set("kept")
-        return await CallableClient(lambda _messages: variable.get()).complete(REQUEST)
+        return await open_client(lambda _messages: variable.get()).complete(REQUEST)
 
     assert asyncio.run(run()) == "kept"
 
@@ -176,14 +176,16 @@ def test_exceptions_become_provider_errors(
     if kind_of_function == "async" and isinstance(error, StopIteration):
         pytest.skip("a coroutine cannot raise StopIteration")
 
-    def sync_function(_messages: Any) -> None:
+    def mine(_messages: Any) -> None:
         raise error
 
-    async def coroutine_function(_messages: Any) -> None:
+    async def later(_messages: Any) -> None:
         raise error
+
+    later.__name__ = "mine"
 
     with pytest.raises(ProviderError) as caught:
-        ask(sync_function if kind_of_function == "sync" else coroutine_function, name="mine")
+        ask(mine if kind_of_function == "sync" else later)
     found = caught.value
     assert type(found) is kind
     assert (found.status, found.retryable, found.provider) == (status, retryable, "mine")
@@ -216,9 +218,9 @@ def test_keyboard_interrupt_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "options"), [("text", {}), (len, {"max_workers": 0}), (len, {"space": "logits"})]
+    ("function", "options"), [(3, {}), (len, {"concurrency": 0}), (len, {"space": "logits"})]
 )
 def test_parameters_out_of_range_raise_an_error(function: Any, options: Any) -> None:
     """A parameter out of its range raises ConfigurationError before any call."""
     with pytest.raises(ConfigurationError):
-        CallableClient(function, **options)
+        open_client(function, **options)

@@ -1,4 +1,4 @@
-"""Tests of OpenAICompatibleClient with servers that echo prompts with token log-probabilities."""
+"""Tests of exact scoring with servers that echo prompts with token log-probabilities."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from calibrant.clients._openai_compatible import (
     Echoed,
     EchoError,
     NoEchoError,
-    OpenAICompatibleClient,
     label_logprobs,
     read_echoes,
 )
 from calibrant.core import ConfigurationError, Field, FieldLabels, LogprobSpace, Outcome, ProviderError
-from calibrant.core._completion import LabelContinuation
 from calibrant.inference import Classifier, RetryPolicy, examine
 from echo_model import PREFIX
 from next_tokens import KEY, PROMPT, REQUEST, TEMPLATE, ask, failure
@@ -40,7 +38,7 @@ LABEL_SETS = {
 }
 
 Start = Callable[..., Any]
-Make = Callable[..., OpenAICompatibleClient]
+Make = Callable[..., Any]
 Classify = Callable[..., Classifier]
 
 
@@ -301,7 +299,6 @@ class TestFaults:
 
         async def many() -> None:
             async with client.continuing(REQUEST) as row:
-                assert isinstance(row, LabelContinuation)
                 await row.label_logprobs(PREFIX, [f"label {number}" for number in range(200)])
 
         asyncio.run(ask(client))

@@ -16,7 +16,6 @@ import pytest
 from calibrant.clients import _engine, _llama
 from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.core import Client, CompletionRequest, ConfigurationError, LogprobSpace
-from calibrant.core._completion import ContinuingClient
 
 
 @pytest.fixture
@@ -38,10 +37,10 @@ def _no_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_no_library")
 def test_satisfies_the_client_protocols(path: Path) -> None:
-    """LlamaCppClient satisfies Client and ContinuingClient, with raw log-probabilities."""
+    """The embedded client satisfies Client and continues answers, with raw log-probabilities."""
     client = LlamaCppClient(path, name="mine")
     assert isinstance(client, Client)
-    assert isinstance(client, ContinuingClient)
+    assert hasattr(client, "continuing")
     assert (client.name, client.space) == ("mine", LogprobSpace.RAW)
     assert LlamaCppClient(path).name == f"llamacpp:{path}"
     assert (client.n_parallel, LlamaCppClient(path, n_parallel=3).n_parallel) == (1, 3)

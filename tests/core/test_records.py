@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.core import LabelDistribution, LogprobSpace, Outcome, Prediction, StateError, Usage
-from calibrant.core._records import prediction_from_record, prediction_to_record
+from saved_prediction import from_record, to_record
 
 unit = st.floats(0, 1)
 logprob = st.floats(-1e6, 0)
@@ -61,8 +61,8 @@ predictions = st.builds(
 @given(predictions)
 def test_predictions_survive_json(prediction: Prediction) -> None:
     """A prediction read from JSON equals the written one, with every bit of its floats."""
-    line = json.dumps(prediction_to_record(prediction), ensure_ascii=False, allow_nan=False)
-    assert prediction_from_record(json.loads(line)) == prediction
+    line = json.dumps(to_record(prediction), ensure_ascii=False, allow_nan=False)
+    assert from_record(json.loads(line)) == prediction
 
 
 def distribution(*labels: str, shares: tuple[float, float], mass: float, **changes: Any) -> LabelDistribution:
@@ -81,7 +81,7 @@ def distribution(*labels: str, shares: tuple[float, float], mass: float, **chang
 def record() -> dict[str, Any]:
     """Return the record of a plain prediction."""
     plain = distribution("cat", "dog", shares=(0.75, 0.25), mass=1.0, joint_logprob=math.log(0.75))
-    return prediction_to_record(Prediction(label="cat", confidence=0.75, distribution=plain))
+    return to_record(Prediction(label="cat", confidence=0.75, distribution=plain))
 
 
 def test_records_have_fixed_keys() -> None:
@@ -109,7 +109,7 @@ def test_stored_texts_and_counts_are_cleaned() -> None:
         "reason": "r\x07" * 5000,
         "usage": {"prompt_tokens": 10**400, "completion_tokens": 3, "cost": None},
     }
-    found = prediction_from_record(poisoned)
+    found = from_record(poisoned)
     assert found.model == "m\ufffd"
     assert found.reason == "r" * 2000 + "..."
     assert found.usage == Usage(prompt_tokens=2**53, completion_tokens=3)
@@ -121,7 +121,7 @@ def test_records_need_every_key(key: str) -> None:
     broken = record()
     del broken[key]
     with pytest.raises(StateError, match=rf"Expected a prediction record, .*KeyError\('{key}'\)"):
-        prediction_from_record(broken)
+        from_record(broken)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,6 @@ def test_records_need_every_key(key: str) -> None:
 def test_records_with_wrong_values_are_errors(changes: dict[str, Any]) -> None:
     """A record with a wrong value, and a value that is no record, raise StateError."""
     with pytest.raises(StateError, match="Expected a prediction record"):
-        prediction_from_record({**record(), **changes})
+        from_record({**record(), **changes})
     with pytest.raises(StateError, match="Expected a prediction record"):
-        prediction_from_record(list(changes))  # type: ignore[arg-type]
+        from_record(list(changes))

@@ -23,9 +23,9 @@ from typer.testing import CliRunner
 import calibrant
 from calibrant.cascade import CascadeSettings
 from calibrant.cli import app
-from calibrant.clients._weights import local_models
 from calibrant.core._task_file import TaskFile
 from calibrant.routing import RoutingSettings
+from embedded import WHY_MISSING
 from public_types import types_in_signatures
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -35,7 +35,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["p
     "optional-dependencies"
 ]
 TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-MODEL_IS_MISSING = not local_models()[0].installed
+MODEL_IS_MISSING = bool(WHY_MISSING)
 
 
 def asks_a_model(block: Block) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from calibrant.core import Example, Field, FieldLabels, LabelSet, MultiLabels
-from calibrant.core._label_records import labels_from_record
 from calibrant.evaluation import BatchEvaluator, calibrate_predictions, compare_predictions
 from calibrant.inference import Classifier
 from calibrant.runs import SavedRows
@@ -84,7 +83,7 @@ def test_numbers_are_about_whole_answers_and_about_parts(tmp_path: Path) -> None
     assert record["per_label"]["Bills"]["added"] == 1
     assert "per_label" not in record["composite"]
     about = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert labels_from_record(about["label_set"]) == TOPICS
+    assert about["label_set"] == TOPICS.record()
 
 
 def test_the_run_file_of_plain_labels_is_unchanged(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from calibrant.assembly import open_classifier, routing_settings
-from calibrant.clients._weights import local_models
 from calibrant.core import Outcome, Task
 from calibrant.inference import RoutedClient
 from claude_server import KEY, AnthropicServer
+from embedded import IS_MISSING
 from fault_server import FaultServer
 
 FILE = Path(__file__).parents[2] / "examples" / "routing" / "task.toml"
@@ -33,10 +33,7 @@ def test_the_example_names_two_providers_and_the_other_example_s_rows() -> None:
 
 
 @pytest.mark.real_model
-@pytest.mark.skipif(
-    not local_models()[0].installed,
-    reason=f"the embedded model is not installed: {local_models()[0].install_command}",
-)
+@IS_MISSING
 def test_the_embedded_model_answers_where_no_server_runs(tmp_path: Path) -> None:
     """Where no server runs, the embedded model answers all texts."""
     with socket.create_server(("127.0.0.1", 0)) as closed:

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrant.cli import app
-from calibrant.clients._weights import local_models
 from calibrant.core import HierarchicalLabels, OrdinalLabels, Task
+from embedded import IS_MISSING
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RATINGS = EXAMPLES / "ratings" / "task.toml"
@@ -38,10 +38,7 @@ def test_the_tree_has_the_rows_and_the_labels_of_the_example_beside_it() -> None
 
 
 @pytest.mark.real_model
-@pytest.mark.skipif(
-    not local_models()[0].installed,
-    reason=f"the embedded model is not installed: {local_models()[0].install_command}",
-)
+@IS_MISSING
 @pytest.mark.parametrize(("file", "kind"), [(RATINGS, "ordinal"), (LEVELS, "hierarchical")])
 def test_the_embedded_model_evaluates_them(tmp_path: Path, file: Path, kind: str) -> None:
     """The embedded model evaluates some rows, and the credit is at least the accuracy."""

@@ -24,7 +24,6 @@ from calibrant.core import (
 )
 from calibrant.core._settings import ModelSettings
 from calibrant.inference import Classifier, RetryPolicy
-from calibrant.inference._methods import Decoding
 from calibrant.testing import FakeClient, fake_response
 from distributions import distribution_of
 from fault_server import FaultServer
@@ -344,8 +343,7 @@ def test_a_task_describes_its_classifier(
     options = {"max_tokens": 9, "api_base": "http://h/v1"}
     settings = {"space": "raw", "concurrency": 3, "options": options, "scoring": None}
     assert (opened, classifier.limits.concurrency) == ([("openai/x", settings)], 3)
-    assert isinstance(classifier.method, Decoding)
-    assert classifier.method.reader.space is LogprobSpace.RAW
+    assert classifier.space is LogprobSpace.RAW
     assert classifier.classify("meow").label == "cat"
     assert sent(animals) == [("Which animal?", "<meow>")]
     assert dict(animals.requests[0].options) == options

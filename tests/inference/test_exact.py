@@ -23,9 +23,6 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.inference import Classifier, RetryPolicy
-from calibrant.inference._exact import ExactScoring
-from calibrant.inference._methods import Decoding
-from calibrant.logprobs._schema import enum_schema
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal
 from distributions import distribution_of
 
@@ -69,21 +66,20 @@ def test_the_distribution_is_the_models_own() -> None:
 
 def test_exact_is_the_default_where_possible() -> None:
     """Exact scoring is the default unless client, schema, `scoring` or `space` say otherwise."""
-    assert isinstance(classifier(fake()).method, ExactScoring)
     assert classifier(fake()).space is LogprobSpace.EXACT
-    assert isinstance(classifier(FakeClient(LABELS, {})).method, Decoding)
-    assert isinstance(classifier(fake(), scoring="decode").method, Decoding)
-    assert isinstance(classifier(fake(), space="raw").method, Decoding)
-    assert isinstance(classifier(fake(), field="results[].category").method, Decoding)
-    adapter = ConfidenceAdapter(fake(), "category", enum_schema(LabelSet(LABELS), "category"))
-    assert isinstance(adapter.classifier.method, ExactScoring)
+    assert classifier(FakeClient(LABELS, {})).space is LogprobSpace.MASKED
+    assert classifier(fake(), scoring="decode").space is LogprobSpace.MASKED
+    assert classifier(fake(), space="raw").space is LogprobSpace.RAW
+    assert classifier(fake(), field="results[].category").space is LogprobSpace.MASKED
+    adapter = ConfidenceAdapter(fake(), "category", LabelSet(LABELS).schema("category"))
+    assert adapter.classifier.space is LogprobSpace.EXACT
 
 
 def test_union_of_literals_is_scored() -> None:
     """Labels in several literals of a Pydantic model are scored exactly."""
     topic = Literal["Bills/Electricity"] | Literal["Bills/Gas & Oil", "Food"]  # noqa: PYI030 (as it may be written)
     adapter = ConfidenceAdapter(fake(), "category", create_model("Answer", category=(topic, ...)))
-    assert isinstance(adapter.classifier.method, ExactScoring)
+    assert adapter.classifier.space is LogprobSpace.EXACT
     prediction = adapter.classifier.classify("t")
     assert prediction.text == '{"category": "Bills/Electricity"}'
     assert prediction.confidence == pytest.approx(0.5)
@@ -104,6 +100,12 @@ def test_fallback_to_decoding_warns_once(caplog: pytest.LogCaptureFixture) -> No
     )
 
 
+FEWER_LABELS = {
+    "type": "json_schema",
+    "json_schema": {"name": "answer", "strict": True, "schema": LabelSet(LABELS[:2]).schema("category")},
+}
+
+
 @pytest.mark.parametrize(
     ("client", "options", "message"),
     [
@@ -112,7 +114,7 @@ def test_fallback_to_decoding_warns_once(caplog: pytest.LogCaptureFixture) -> No
         (fake(), {"answer_field": "other"}, "read from 'other', not from 'category'"),
         (
             fake(),
-            {"response_format": enum_schema(LabelSet(LABELS[:2]), "category")},
+            {"response_format": FEWER_LABELS},
             "enum lacks some of the labels",
         ),
     ],

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from asked import ask
 from calibrant.core import Limits, Outcome, Prediction, ProviderError, Query, RateLimitError, Stop
 from calibrant.inference import Classifier, RetryPolicy
-from calibrant.inference._base import ask
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ("cat", "dog")

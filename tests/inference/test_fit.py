@@ -22,12 +22,11 @@ from calibrant.core import (
     Prediction,
     ProviderError,
 )
-from calibrant.core._records import prediction_to_record
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal
 from distributions import distribution_of
-from saved_prediction import saved_and_read
+from saved_prediction import saved_and_read, to_record
 from synonyms import KNOWN, UNSEEN, install_model2vec, without_model2vec
 from token_engine import Engine, Row
 
@@ -291,7 +290,7 @@ def test_head_uses_and_drops_features() -> None:
     right = np.mean([a == b for a, b in zip(labels_of(found), truth(OTHERS), strict=True)])
     assert right >= 0.9
     assert all(one.features is None for one in found)
-    assert all("features" not in prediction_to_record(one) for one in found)
+    assert all("features" not in to_record(one) for one in found)
     asked = len(engine.rows)
     classifier.classify_many([*TAUGHT, *OTHERS])
     assert len(engine.rows) == asked

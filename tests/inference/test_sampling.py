@@ -22,9 +22,6 @@ from calibrant.core import (
     Task,
 )
 from calibrant.inference import Classifier, RetryPolicy
-from calibrant.inference._exact import ExactScoring
-from calibrant.inference._methods import Decoding
-from calibrant.inference._sampling import Sampling
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
 from distributions import distribution_of
 from saved_prediction import saved_and_read
@@ -313,10 +310,10 @@ def test_wrong_settings_are_refused(changes: dict[str, Any], message: str) -> No
 def test_sampling_is_never_the_default() -> None:
     """Sampling is used only where scoring="sampled" is given."""
     silent = make(FakeClient(LABELS, {}, default="cat"), scoring=None, top_logprobs=0)
-    assert isinstance(silent.method, Decoding)
+    assert silent.space is LogprobSpace.MASKED
     assert silent.classify("text").confidence is None
     exact = make(FakeContinuingClient(LABELS, {}, default="cat"), scoring=None)
-    assert isinstance(exact.method, ExactScoring)
+    assert exact.space is LogprobSpace.EXACT
 
 
 # --- journal, task file, search -----------------------------------------------------------------
@@ -369,16 +366,15 @@ def test_task_file_sets_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         tmp_path, 'name = "openai/x"\nscoring = "sampled"\nsamples = 4\noptions = { temperature = 0.3 }'
     )
     method = Classifier.from_task(Task.from_file(path)).method
-    assert isinstance(method, Sampling)
-    assert (method.samples, method.temperature) == (4, 0.3)
+    described = method.describe()
+    assert (described["samples"], described["temperature"]) == (4, 0.3)
 
 
 def test_given_model_keeps_sampled_scoring(tmp_path: Path) -> None:
     """A model in place of the task's is sampled as the task says."""
     task = Task.from_file(write_task(tmp_path, 'scoring = "sampled"\nsamples = 4'))
     method = Classifier.from_task(task, model=FakeClient(LABELS, {})).method
-    assert isinstance(method, Sampling)
-    assert method.samples == 4
+    assert method.describe()["samples"] == 4
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,12 @@ from calibrant.core import (
     Outcome,
     Prediction,
 )
-from calibrant.core._records import prediction_from_record, prediction_to_record
 from calibrant.inference import Classifier
 from calibrant.inference._reader import AnswerReader
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
 from distributions import distribution_of
 from fault_server import FaultServer
-from saved_prediction import saved_and_read
+from saved_prediction import from_record, saved_and_read, to_record
 
 BOTH = FieldLabels(
     [
@@ -217,9 +216,9 @@ def test_journal_returns_parts(labels: Any, said: Any) -> None:
 
 def test_records_without_parts_are_read() -> None:
     """A record of a single label has no `parts`, and reads back with none."""
-    record = prediction_to_record(Prediction(label="Food"))
+    record = to_record(Prediction(label="Food"))
     assert "parts" not in record
-    assert prediction_from_record(record).parts == ()
+    assert from_record(record).parts == ()
 
 
 def test_with_effort_keeps_parts() -> None:

@@ -22,7 +22,6 @@ from calibrant.core import (
     ScoringSettings,
     Task,
 )
-from calibrant.logprobs._schema import enum_schema
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient, fake_model
 from small_tasks import LABELS, searched, task_of
@@ -100,7 +99,7 @@ def test_an_adapter_keeps_its_budget(prior: Any) -> None:
     adapter = ConfidenceAdapter(
         client,
         "category",
-        enum_schema(LabelSet(LABELS), "category"),
+        LabelSet(LABELS).schema("category"),
         prior_correction=prior,
         proposer=lambda candidate, *_: {"system_prompt": candidate["system_prompt"] + " Look again."},
     )
@@ -127,7 +126,7 @@ def test_a_budget_for_nothing_is_refused() -> None:
     """A budget that pays for no accepted proposal raises ConfigurationError."""
     client = FakeClient(LABELS, learner)
     rows: Any = [{"input": example.input, "answer": example.answer} for example in examples("row", 20)]
-    adapter = ConfidenceAdapter(client, "category", enum_schema(LabelSet(LABELS), "category"))
+    adapter = ConfidenceAdapter(client, "category", LabelSet(LABELS).schema("category"))
     adapter.budget(46, valset=rows)
     with pytest.raises(ConfigurationError, match=r"max-metric-calls\) >= 46, got 45"):
         adapter.budget(45, valset=rows)

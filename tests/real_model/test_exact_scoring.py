@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from calibrant.clients._llama import Llama, engine_module
-from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.clients._weights import locate_weights
 from calibrant.core import (
     CompletionRequest,
@@ -23,9 +22,10 @@ from calibrant.core import (
     Query,
 )
 from calibrant.core._tokens import Vocabulary
-from calibrant.inference import Classifier
-from calibrant.inference._exact import ExactScoring
-from calibrant.inference._methods import Decoding
+from calibrant.inference import (
+    Classifier,
+    open_client,
+)
 from embedded import EMBEDDED
 
 pytestmark = EMBEDDED
@@ -40,14 +40,14 @@ TEXTS = (
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[LlamaCppClient]:
+def client() -> Iterator[Any]:
     """Return a client of the embedded model with the default context, which others share."""
-    found = LlamaCppClient.local()
+    found: Any = open_client("local/smollm2-135m")
     yield found
     found.close()
 
 
-def classifier(client: LlamaCppClient, labels: Sequence[str] = LABELS, **options: Any) -> Classifier:
+def classifier(client: Any, labels: Sequence[str] = LABELS, **options: Any) -> Classifier:
     """Return a classifier of news."""
     settings = {"prompt": "Classify the news.", "field": "category", **options}
     return Classifier(model=client, labels=labels, **settings)
@@ -61,11 +61,11 @@ def distribution(prediction: Prediction) -> LabelDistribution:
 
 
 @pytest.mark.smoke
-def test_the_embedded_engine_scores_exactly_by_default(client: LlamaCppClient) -> None:
+def test_the_embedded_engine_scores_exactly_by_default(client: Any) -> None:
     """The embedded model is scored exactly by default: space, label mass and error bound are there."""
     asked = classifier(client)
-    assert isinstance(asked.method, ExactScoring)
-    assert isinstance(classifier(client, scoring="decode").method, Decoding)
+    assert asked.space is LogprobSpace.EXACT
+    assert classifier(client, scoring="decode").space is LogprobSpace.RAW
     for prediction in asked.classify_many(TEXTS):
         found = distribution(prediction)
         assert found.space is LogprobSpace.EXACT
@@ -77,7 +77,7 @@ def test_the_embedded_engine_scores_exactly_by_default(client: LlamaCppClient) -
 
 
 @pytest.mark.slow
-def test_pruning_stays_within_its_bound(client: LlamaCppClient) -> None:
+def test_pruning_stays_within_its_bound(client: Any) -> None:
     """The pruned distribution differs from the full one by at most its error bound."""
     full = classifier(client, tolerance=1e-4).classify_many(TEXTS)
     for tolerance in (0.2, "exact"):
@@ -90,7 +90,7 @@ def test_pruning_stays_within_its_bound(client: LlamaCppClient) -> None:
                 assert variation <= 0.01
 
 
-def test_a_label_is_the_product_of_its_tokens(client: LlamaCppClient) -> None:
+def test_a_label_is_the_product_of_its_tokens(client: Any) -> None:
     """A label's probability equals the product of its tokens, each asked in a call of its own."""
     prefix = '{"category": "'
 
@@ -121,9 +121,7 @@ def closing(vocabulary: Vocabulary) -> list[int]:
     return [token for token, piece in pieces if piece[:1] == b'"' and not piece[1:].strip(b" \t\r\n,}]")]
 
 
-def test_a_long_system_prompt_is_computed_once(
-    client: LlamaCppClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_system_prompt_is_computed_once(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A system prompt is computed once: later rows compute few tokens."""
     batches: list[int] = []
     compute = Llama.decode_tokens
@@ -144,7 +142,7 @@ def test_a_long_system_prompt_is_computed_once(
     assert sum(batches) < 150
 
 
-def test_a_row_is_the_same_to_the_last_bit_whatever_came_before(client: LlamaCppClient) -> None:
+def test_a_row_is_the_same_to_the_last_bit_whatever_came_before(client: Any) -> None:
     """A row has the same bits whatever rows, prompts and scorings came before."""
     news = classifier(client, tolerance=0.02)
     forth = [distribution(found).logprobs for found in news.classify_many(TEXTS)]
@@ -154,9 +152,9 @@ def test_a_row_is_the_same_to_the_last_bit_whatever_came_before(client: LlamaCpp
     np.testing.assert_array_equal(forth, back[::-1])
 
 
-def test_rows_computed_together_differ_by_rounding_alone(client: LlamaCppClient) -> None:
+def test_rows_computed_together_differ_by_rounding_alone(client: Any) -> None:
     """Rows computed together differ from single rows by rounding, at most 0.1 in total variation."""
-    several = LlamaCppClient.local(n_ctx=1024, n_parallel=3)
+    several: Any = open_client("local/smollm2-135m", options={"n_ctx": 1024, "n_parallel": 3})
     texts = [*TEXTS, *(f"{text} Again." for text in TEXTS)]
     together = classifier(several, tolerance=0.02).classify_many(texts)
     several.close()
@@ -170,7 +168,7 @@ def test_rows_computed_together_differ_by_rounding_alone(client: LlamaCppClient)
 
 
 @pytest.mark.parametrize("label", ["<|im_end|>", "end <|im_start|> of"])
-def test_a_label_with_a_special_token_is_refused(client: LlamaCppClient, label: str) -> None:
+def test_a_label_with_a_special_token_is_refused(client: Any, label: str) -> None:
     """A label with a special token raises ConfigurationError with the label."""
     with pytest.raises(ConfigurationError, match="do not spell the label") as refused:
         classifier(client, labels=["fine", label]).classify("a")
@@ -179,14 +177,14 @@ def test_a_label_with_a_special_token_is_refused(client: LlamaCppClient, label: 
 
 def test_a_label_longer_than_the_context_is_refused() -> None:
     """A label longer than the context raises ConfigurationError that names n_ctx."""
-    client = LlamaCppClient.local(n_ctx=1024)
+    client = open_client("local/smollm2-135m", options={"n_ctx": 1024})
     with pytest.raises(ConfigurationError, match="raise n_ctx"):
         classifier(client, labels=["fine", "very " * 2000 + "long"]).classify("a")
     client.close()
 
 
 @pytest.mark.parametrize("labels", [('6" pipe', "Müll/日本語", "back\\slash"), ("🎉", "a\nb", "tab\there")])
-def test_labels_that_json_escapes_are_scored(client: LlamaCppClient, labels: tuple[str, ...]) -> None:
+def test_labels_that_json_escapes_are_scored(client: Any, labels: tuple[str, ...]) -> None:
     """Labels that JSON escapes are scored and answered as the user spells them."""
     prompt = f"Answer with one of {', '.join(labels)}."
     prediction = classifier(client, labels=labels, prompt=prompt, tolerance=0.01).classify("Choose.")
@@ -194,7 +192,7 @@ def test_labels_that_json_escapes_are_scored(client: LlamaCppClient, labels: tup
     assert prediction.label in labels
 
 
-def test_a_thousand_labels_are_scored(client: LlamaCppClient) -> None:
+def test_a_thousand_labels_are_scored(client: Any) -> None:
     """A thousand labels are scored with fewer than 100 calls for the row."""
     labels = [f"group {i // 100}/item {i}" for i in range(1000)]
     prediction = classifier(client, labels=labels).classify("Item 412 of group 4.")
@@ -203,7 +201,7 @@ def test_a_thousand_labels_are_scored(client: LlamaCppClient) -> None:
     assert prediction.attempts < 100
 
 
-def test_cancelled_rows_give_their_place_back(client: LlamaCppClient) -> None:
+def test_cancelled_rows_give_their_place_back(client: Any) -> None:
     """A cancelled row frees its place, and the next row is answered."""
     asked = classifier(client)
 
@@ -217,7 +215,7 @@ def test_cancelled_rows_give_their_place_back(client: LlamaCppClient) -> None:
     assert asyncio.run(impatient()).outcome is Outcome.OK
 
 
-def test_a_server_of_llama_cpp_answers_the_same_over_http(client: LlamaCppClient) -> None:
+def test_a_server_of_llama_cpp_answers_the_same_over_http(client: Any) -> None:
     """llama.cpp's own server gives nearly the same distribution over HTTP."""
     xllamacpp = engine_module()  # as calibrant imports it: its threads wait without spinning
     params = xllamacpp.CommonParams()
@@ -244,7 +242,7 @@ def test_a_server_of_llama_cpp_answers_the_same_over_http(client: LlamaCppClient
         assert other.attempts > 1
 
 
-def test_a_decoded_label_is_the_arg_max_of_exact_scoring(client: LlamaCppClient) -> None:
+def test_a_decoded_label_is_the_arg_max_of_exact_scoring(client: Any) -> None:
     """The decoded label is the most probable label of exact scoring."""
     exact = classifier(client, tolerance=0.0).classify_many(TEXTS)
     decoded = classifier(client, scoring="decode").classify_many(TEXTS)

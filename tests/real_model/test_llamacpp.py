@@ -1,4 +1,4 @@
-"""Tests of `LlamaCppClient` on the embedded model."""
+"""Tests of the client of the embedded model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.clients._weights import locate_weights
 from calibrant.core import CompletionRequest, ConfigurationError, ProviderError
+from calibrant.inference import open_client
 from embedded import EMBEDDED
 
 pytestmark = EMBEDDED
@@ -46,9 +46,9 @@ AWKWARD = [
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[LlamaCppClient]:
+def client() -> Iterator[Any]:
     """Return the client that all tests of a worker share."""
-    found = LlamaCppClient.local()
+    found: Any = open_client("local/smollm2-135m")
     yield found
     found.close()
 
@@ -75,7 +75,7 @@ def request(text: str, response_format: dict[str, Any] | None, **options: Any) -
     return CompletionRequest(messages=messages, response_format=response_format, options=options)
 
 
-def ask(client: LlamaCppClient, asked: CompletionRequest) -> dict[str, Any]:
+def ask(client: Any, asked: CompletionRequest) -> dict[str, Any]:
     """Return the model's first choice."""
     answer: Any = asyncio.run(client.complete(asked))
     choice: dict[str, Any] = answer["choices"][0]
@@ -140,7 +140,7 @@ def test_the_same_texts_give_the_same_bits() -> None:
     """Two fresh engines give bit-equal answers to the same texts."""
     runs = []
     for _ in range(2):
-        found = LlamaCppClient.local(n_ctx=1024)
+        found: Any = open_client("local/smollm2-135m", options={"n_ctx": 1024})
         runs.append([ask(found, request(text, enum_of(["Sports", "Business", "Science"]))) for text in TEXTS])
         found.close()
     assert runs[0] == runs[1]
@@ -148,7 +148,7 @@ def test_the_same_texts_give_the_same_bits() -> None:
 
 def test_two_engines_and_several_places_live_side_by_side(client: Any) -> None:
     """Two engines in one process answer calls at the same time, each its own text."""
-    other = LlamaCppClient.local(n_ctx=512, n_parallel=2)
+    other: Any = open_client("local/smollm2-135m", options={"n_ctx": 512, "n_parallel": 2})
 
     async def both() -> list[Any]:
         calls = [
@@ -171,7 +171,7 @@ def test_a_long_text_is_an_error_of_its_row(client: Any) -> None:
 
 def test_n_ctx_is_the_context_of_every_row() -> None:
     """Every row has the whole n_ctx, also with two rows side by side."""
-    found = LlamaCppClient.local(n_ctx=256, n_parallel=2)
+    found: Any = open_client("local/smollm2-135m", options={"n_ctx": 256, "n_parallel": 2})
     fits = ask(found, request("word " * 200, enum_of(["A", "B"])))
     assert json.loads(text_of(fits))["category"] in {"A", "B"}
     with pytest.raises(ProviderError, match="the context 256"):
@@ -191,7 +191,7 @@ def test_a_damaged_file_is_a_configuration_error(tmp_path: Any) -> None:
     """A damaged GGUF file raises ConfigurationError."""
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF" + bytes(200))
-    found = LlamaCppClient(path)
+    found: Any = open_client(f"llamacpp:{path}")
     with pytest.raises(ConfigurationError, match=r"broken\.gguf: llama\.cpp cannot load this model"):
         ask(found, request("x", None))
     found.close()
@@ -220,7 +220,7 @@ def test_a_seed_repeats_a_drawn_answer(client: Any) -> None:
 
 def test_a_closed_client_says_so() -> None:
     """A closed client raises ConfigurationError."""
-    found = LlamaCppClient.local(n_ctx=512)
+    found: Any = open_client("local/smollm2-135m", options={"n_ctx": 512})
     ask(found, request("x", enum_of(["A", "B"])))
     found.close()
     found.close()
@@ -258,7 +258,7 @@ def test_threads_share_a_model(client: Any) -> None:
 
 def test_a_long_text_spares_the_rows_beside_it() -> None:
     """A too long text fails alone; the other rows of the batch are answered."""
-    found = LlamaCppClient.local(n_ctx=512, n_parallel=3)
+    found: Any = open_client("local/smollm2-135m", options={"n_ctx": 512, "n_parallel": 3})
 
     async def together() -> list[Any]:
         texts = ("Rain.", "word " * 1000, "Sun.")
@@ -272,7 +272,7 @@ def test_a_long_text_spares_the_rows_beside_it() -> None:
         assert json.loads(text_of(answer["choices"][0]))["category"] in {"A", "B"}
 
 
-def tokens_of(client: LlamaCppClient, asked: CompletionRequest) -> list[int]:
+def tokens_of(client: Any, asked: CompletionRequest) -> list[int]:
     """Return the tokens of a prompt, with those behind its last control token."""
 
     async def found() -> list[int]:
@@ -282,7 +282,7 @@ def tokens_of(client: LlamaCppClient, asked: CompletionRequest) -> list[int]:
     return asyncio.run(found())
 
 
-def read_by_engine(client: LlamaCppClient, text: str, *, special: bool) -> list[int]:
+def read_by_engine(client: Any, text: str, *, special: bool) -> list[int]:
     """Return the tokens of a text; with `special`, control tokens in it are recognised."""
 
     async def found() -> list[int]:
@@ -328,9 +328,9 @@ def test_ordinary_rows_keep_their_tokens(client: Any, example: str) -> None:
 
 TRUNCATED = """
 import asyncio, os, sys
-from calibrant.clients._llamacpp import LlamaCppClient
+from calibrant.inference import open_client
 from calibrant.core import CompletionRequest
-client = LlamaCppClient(sys.argv[1])
+client = open_client(f"llamacpp:{sys.argv[1]}")
 asked = CompletionRequest(messages=({"role": "user", "content": "x"},), options={"max_tokens": 2})
 before = asyncio.run(client.complete(asked))
 os.truncate(sys.argv[1], 4096)
@@ -349,7 +349,7 @@ def test_a_truncated_file_changes_no_run(tmp_path: Path) -> None:
 
 def test_a_call_ends_when_its_client_is_closed() -> None:
     """A call under way ends with an error when its client is closed."""
-    found = LlamaCppClient.local(n_ctx=512)
+    found: Any = open_client("local/smollm2-135m", options={"n_ctx": 512})
 
     async def closed() -> object:
         call = asyncio.create_task(found.complete(request("Tell a long story.", None, max_tokens=300)))

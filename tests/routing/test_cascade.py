@@ -7,7 +7,6 @@ import pytest
 
 from calibrant.core import StateError
 from calibrant.routing import CascadeRouter, Observation, RoutingRequest
-from calibrant.routing._quality import answer_quality
 
 LOOP = "and so on " * 40
 
@@ -66,7 +65,7 @@ class TestOptions:
 
     def test_the_window_reaches_the_heuristic(self) -> None:
         text = " ".join(f"word{number}" for number in range(500)) + " again and again" * 20
-        assert CascadeRouter(["a"]).assess(text) == answer_quality(text)
+        assert CascadeRouter(["a"]).assess(text).reasons == ()
         assert CascadeRouter(["a"], window_size=40).assess(text).reasons == ("repetitive",)
 
 

@@ -28,7 +28,6 @@ from calibrant.routing import (
 )
 from calibrant.routing._base import TaskRouter
 from calibrant.routing._cascade import Ladder
-from calibrant.routing._protocol import check_providers
 
 YES, NO = np.array([True, False])
 
@@ -290,7 +289,7 @@ def test_bad_tables_are_refused(kind: Any, options: dict[str, Any]) -> None:
 def test_the_doubled_providers_are_named() -> None:
     """Repeated provider names raise ConfigurationError with each name once."""
     with pytest.raises(ConfigurationError, match="got a, b more than once"):
-        check_providers(["b", "a", "b", "a", "c", "a"])
+        EMARouter(["b", "a", "b", "a", "c", "a"])
 
 
 GOOD: dict[str, Any] = {"provider": "a", "success": True, "latency_seconds": 0.0}

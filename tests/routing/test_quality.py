@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.routing import AnswerQuality
-from calibrant.routing._quality import answer_quality, repetition
+from calibrant.routing import AnswerQuality, CascadeRouter
+from calibrant.routing._quality import repetition
 
 LOOP = "The model is trained on the data and the model is trained on the data and " * 12
 LETTER = (
@@ -148,6 +149,11 @@ DEGENERATE = {
     "Chinese": ("很抱歉，我无法回答这个问题。", "refused"),
     "Japanese": ("申し訳ありませんが、そのご質問にはお答えできません。", "refused"),
 }
+
+
+def answer_quality(text: str, *, window_size: int | None = None, **options: Any) -> AnswerQuality:
+    """Return the quality of an answer as a router of a cascade judges it."""
+    return CascadeRouter(["a"], window_size=window_size).assess(text, **options)
 
 
 class TestQuality:

@@ -1,4 +1,4 @@
-"""Tests of folders of runs: manifests, locks and journals."""
+"""Tests of folders of runs: manifests, leftovers, resumed rows and journals."""
 
 from __future__ import annotations
 
@@ -8,80 +8,88 @@ from typing import Any
 
 import pytest
 
-from calibrant.core import CalibrantError, Example, Outcome, Prediction, StateError
-from calibrant.runs._directory import (
-    RunDirectory,
-    check_manifest,
-    locked_folder,
-    make_folder,
-    read_manifest,
-    refuse_lost_files,
-    write_json,
-)
-from calibrant.runs._journal import JsonlStore, PredictionJournal
-from calibrant.runs._rows import StoredRow, row_line
-from calibrant.runs._shards import blocks_of
+from calibrant.core import Example, Prediction, ProviderError, StateError
+from calibrant.evaluation import BatchEvaluator
+from calibrant.inference import Classifier
+from calibrant.runs import JsonlStore, PredictionJournal
+from calibrant.runs._directory import locked_folder
+from calibrant.testing import FakeClient
 
-FOUND: dict[str, object] = {"schema_version": 1, "prompt": "Which?", "model": "fake"}
+LABELS = ["cat", "dog"]
+ROWS = [Example(input="meow", answer="cat"), Example(input="woof", answer="dog")]
+
+
+def evaluate(folder: Path, client: FakeClient | None = None, rows: list[Example] = ROWS) -> FakeClient:
+    """Evaluate two rows into a folder, and return the model."""
+    client = client or FakeClient(LABELS, {"meow": "cat", "woof": "dog"})
+    classifier = Classifier(model=client, labels=LABELS, field="category", prompt="Which?")
+    BatchEvaluator(classifier).evaluate(rows, out=folder)
+    return client
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return the folder of a run."""
-    write_json(tmp_path / "run.json", FOUND)
-    return tmp_path
+    """Return the folder of a finished run."""
+    evaluate(tmp_path / "run")
+    return tmp_path / "run"
 
 
-def check(folder: Path, record: dict[str, object], *, has_rows: bool = True, **options: Any) -> bool:
-    """Compare a record with the one in the folder."""
-    return check_manifest(folder, record, kind="a run", has_rows=has_rows, **options)
+def change(folder: Path, **changes: Any) -> None:
+    """Change values of a manifest; None removes one."""
+    record = json.loads((folder / "run.json").read_text()) | changes
+    kept = {name: value for name, value in record.items() if value is not None}
+    (folder / "run.json").write_text(json.dumps(kept))
+
+
+@pytest.mark.parametrize("changes", [{"prompt": "What?"}, {"colour": 1}, {"prompt": None}])
+def test_changed_runs_are_errors(folder: Path, changes: dict[str, Any]) -> None:
+    """A new, changed or missing value raises StateError with its name, unless the folder has no rows."""
+    (name,) = changes
+    change(folder, **changes)
+    with pytest.raises(StateError, match=f"that differs in {name} .*: choose a new directory"):
+        evaluate(folder)
+    (folder / "predictions.jsonl").unlink()
+    assert len(evaluate(folder).requests) == 2
 
 
 def test_unchanged_runs_continue(folder: Path) -> None:
-    """A folder with the same record is continued."""
-    assert check(folder, FOUND)
-    assert not check(folder, FOUND, has_rows=False)
-    assert read_manifest(folder) == FOUND
-
-
-@pytest.mark.parametrize("changed", [{"prompt": "What?"}, {"seed": 1}, {"model": None}])
-def test_changed_runs_are_errors(folder: Path, changed: dict[str, object]) -> None:
-    """A new, changed or missing value raises StateError with its name, if the folder has rows."""
-    (name,) = changed
-    with pytest.raises(StateError, match=f"holds a run that differs in {name} .*: choose a new directory"):
-        check(folder, FOUND | changed)
-    assert not check(folder, FOUND | changed, has_rows=False)
-
-
-def test_ignored_keys_are_not_compared(folder: Path) -> None:
-    """Ignored keys are not compared."""
-    assert check(folder, {**FOUND, "data": 3}, ignored=("data",))
+    """A finished run is not asked again; the origin of its rows is not compared."""
+    change(folder, data="elsewhere")
+    assert evaluate(folder).requests == []
 
 
 def test_foreign_files_are_errors(tmp_path: Path) -> None:
     """Files of something else raise StateError, hidden files do not."""
-    (tmp_path / ".hidden").touch()
-    assert not check(tmp_path, FOUND, has_rows=False)
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(StateError, match="expected an empty directory or an earlier run, got other files"):
-        check(tmp_path, FOUND, has_rows=False)
+        evaluate(tmp_path)
+    (tmp_path / "thesis.txt").rename(tmp_path / ".hidden")
+    evaluate(tmp_path)
 
 
 def test_damaged_manifests_are_errors(folder: Path) -> None:
     """A damaged manifest is an error with the file's name."""
     (folder / "run.json").write_text("[")
     with pytest.raises(StateError, match=r"run\.json: expected a JSON object"):
-        check(folder, FOUND)
+        evaluate(folder)
 
 
 def test_files_are_no_folders(tmp_path: Path) -> None:
     """A file in the place of the folder raises StateError and is left alone."""
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StateError, match="expected a directory for the run, got a file"):
-        make_folder(tmp_path / "file")
+        evaluate(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
     with pytest.raises(StateError, match=r"cannot be written .*: choose another directory"):
-        make_folder(tmp_path / "file" / "run")
+        evaluate(tmp_path / "file" / "run")
+
+
+def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
+    """Leftover temporary files of the directory's own files are removed, other files are not."""
+    for name in (".run.json.0123abcd.tmp", ".predictions.jsonl.0123abcd.tmp", ".mine.0123abcd.tmp"):
+        (tmp_path / name).touch()
+    evaluate(tmp_path)
+    assert [path.name for path in tmp_path.glob("*.tmp")] == [".mine.0123abcd.tmp"]
 
 
 def test_one_process_holds_the_folder(tmp_path: Path) -> None:
@@ -94,64 +102,13 @@ def test_one_process_holds_the_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_evaluations_lock_their_directory(tmp_path: Path) -> None:
-    """A second evaluation raises StateError while the first one runs."""
-    path = tmp_path / "run"
-    with RunDirectory.opened(path, FOUND):
-        with pytest.raises(StateError, match="another process"), RunDirectory.opened(path, FOUND):
-            pytest.fail("was opened twice")
-        assert json.loads((path / "run.json").read_text()) == FOUND
-    with RunDirectory.opened(path, FOUND) as again:
-        assert again.in_place
-
-
-def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
-    """Leftover temporary files of the directory's own files are removed, other files are not."""
-    for name in (".run.json.0123abcd.tmp", ".predictions.jsonl.0123abcd.tmp", ".mine.0123abcd.tmp"):
-        (tmp_path / name).touch()
-    with RunDirectory.opened(tmp_path, FOUND):
-        assert {path.name for path in tmp_path.iterdir()} == {".lock", ".mine.0123abcd.tmp", "run.json"}
-
-
-def test_lost_files_are_an_error(tmp_path: Path) -> None:
-    """If files were moved, that is raised at the end of the block or instead of its error."""
-    with refuse_lost_files(tmp_path, lambda: True):
-        pass
-    with pytest.raises(CalibrantError, match="moved or removed"), refuse_lost_files(tmp_path, lambda: False):
-        pass
-    with (
-        pytest.raises(CalibrantError, match="moved or removed") as caught,
-        refuse_lost_files(tmp_path, lambda: False),
-    ):
-        raise OSError("gone")
-    assert isinstance(caught.value.__cause__, OSError)
-    with pytest.raises(OSError, match="full"), refuse_lost_files(tmp_path, lambda: True):
-        raise OSError("full")
-
-
-@pytest.mark.parametrize(
-    ("text", "outcome", "expected"),
-    [
-        ("a", Outcome.OK, (True, True)),
-        ("a", Outcome.UNPARSED, (True, True)),
-        ("a", Outcome.ERROR, (True, False)),
-        ("b", Outcome.OK, (False, True)),
-    ],
-)
-def test_stored_rows_are_resumed(text: str, outcome: Outcome, expected: tuple[bool, bool]) -> None:
-    """A stored row of the same text is finished, unless it has a transport error."""
-    label = "cat" if outcome is Outcome.OK else None
-    line = row_line(0, Example(input="a", answer="cat"), Prediction(label=label, outcome=outcome))
-    row = StoredRow.read(line, Example(input=text, answer="cat"))
-    assert (row.is_same, row.is_finished) == expected
-    assert not StoredRow.read(line, None).is_same
-
-
-def test_blocks_keep_the_places_of_rows() -> None:
-    """Blocks hold consecutive rows with their places, and the last block is shorter."""
-    rows = [Example(input=text, answer="x") for text in "abcde"]
-    found = [(number, [place for place, _ in block]) for number, block in blocks_of(rows, 2)]
-    assert found == [(0, [0, 1]), (1, [2, 3]), (2, [4])]
+def test_failed_rows_are_asked_again(tmp_path: Path) -> None:
+    """A row with a transport error is asked again, one that could not be read is not; another text is an error."""
+    down = ProviderError("down", provider="fake", status=400)
+    evaluate(tmp_path, FakeClient(LABELS, {"meow": down, "woof": "neither"}))
+    assert [request.messages[-1]["content"] for request in evaluate(tmp_path).requests] == ["meow"]
+    with pytest.raises(StateError, match=r"predictions\.jsonl:2: "):
+        evaluate(tmp_path, rows=[ROWS[0], Example(input="moo", answer="dog")])
 
 
 def test_journals_keep_entries(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from calibrant.core import Prediction, Query
-from calibrant.core._predictor import OnPrediction
 from calibrant.serving import ServiceSettings, create_classifier_app
 from calibrant.tuned import Tuned
 
@@ -38,7 +37,9 @@ class Held:
     def query(self, text: str) -> Query:
         return Query(prompt="", text=text)
 
-    async def feed(self, queries: Sequence[Query], deliver: OnPrediction, **_: object) -> str:
+    async def feed(
+        self, queries: Sequence[Query], deliver: Callable[[int, Prediction], object], **_: object
+    ) -> str:
         for index, query in enumerate(queries):
             deliver(index, await self._predict(query.text))
         return ""

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibrant.core import CompletionRequest, LogprobSpace, ProviderError
-from calibrant.inference import CachedEmbedder, Provider, RoutedClient
-from calibrant.inference._embeddings import CallableEmbedder
+from calibrant.inference import CachedEmbedder, Provider, RoutedClient, open_embedder
 from calibrant.routing import FixedRouter, Observation, RouterTraits, RoutingRequest
 from calibrant.testing import fake_response
 
@@ -34,7 +33,7 @@ def providers(*given: Any) -> list[Provider]:
 
 def vectors(table: dict[str, list[float]], **options: Any) -> CachedEmbedder:
     """Return an embedder that looks texts up, and raises an error for others."""
-    return CachedEmbedder(CallableEmbedder(lambda texts: [table[text] for text in texts]), **options)
+    return CachedEmbedder(open_embedder(lambda texts: [table[text] for text in texts]), **options)
 
 
 class Watched:

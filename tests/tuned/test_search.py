@@ -13,10 +13,10 @@ import calibrant
 from bundle_runs import run
 from calibrant.cascade import Cascade
 from calibrant.core import Client
-from calibrant.core._records import prediction_to_record
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
 from command_line import prediction_rows
+from saved_prediction import to_record
 
 WriteTask = Callable[..., Path]
 CASCADE = """
@@ -84,7 +84,7 @@ def test_the_best_prompt_replaces_all_prompts(
     found = classifier.classify_many([row["input"] for row in rows])
     classifier.close()
     for prediction, row in zip(found, rows, strict=True):
-        record = json.loads(json.dumps(prediction_to_record(prediction)))
+        record = json.loads(json.dumps(to_record(prediction)))
         assert record["confidence"] == pytest.approx(
             row["confidence"], abs=1e-9
         )  # a head's words are rounded

@@ -14,15 +14,15 @@ import calibrant
 from bundle_runs import fresh, lasting, run
 from calibrant.calibration import IsotonicCalibrator, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import Cascade
-from calibrant.clients._weights import local_models
 from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError
-from calibrant.core._records import prediction_to_record
 from calibrant.inference import Classifier
 from calibrant.runs._rows import row_record
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
 from command_line import prediction_rows
+from embedded import IS_MISSING
 from fault_server import FaultServer
+from saved_prediction import to_record
 
 WriteTask = Callable[..., Path]
 Opened = dict[str, list[FakeClient]]
@@ -149,7 +149,7 @@ def without_head(search: Path) -> None:
 
 def record_of(found: Prediction) -> dict[str, Any]:
     """Return a prediction as a search writes it to a file."""
-    record: dict[str, Any] = json.loads(json.dumps(prediction_to_record(found)))
+    record: dict[str, Any] = json.loads(json.dumps(to_record(found)))
     return record
 
 
@@ -261,7 +261,7 @@ def test_a_plan_is_exported_with_its_models(
 
 
 @pytest.mark.real_model
-@pytest.mark.skipif(not local_models()[0].installed, reason="the embedded model is not installed")
+@IS_MISSING
 @pytest.mark.timeout(300)
 def test_the_embedded_model_repeats_its_run(write_task: WriteTask, tmp_path: Path) -> None:
     """A fresh process scores labels as the run did."""

@@ -24,6 +24,7 @@ from calibrant.core import (
     LogprobSpace,
     StateError,
 )
+from tied import tie_ranks
 
 COSTS = {"small_cost": 1.0, "large_cost": 50.0}
 LABELS = ("cat", "dog")

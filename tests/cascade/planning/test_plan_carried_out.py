@@ -16,6 +16,7 @@ from calibrant.core import ConfigurationError, Example, StateError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
+from tied import tie_ranks
 
 LABELS = ["cat", "dog"]
 N = 200

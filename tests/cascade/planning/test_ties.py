@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from calibrant.cascade import CascadePlan, KeepPolicy, KeepRule, RecordedRun, certify_cascade, plan_cascade
-from calibrant.cascade._rules import tie_ranks
-from calibrant.cascade.planning._guarantee import loss_p_value
 from calibrant.cascade.planning._planner import replay
 from calibrant.core import ConfigurationError, StateError
+from tied import tie_ranks
 
 N = 1000
 COSTS = {"small_cost": 1.0, "large_cost": 50.0}
@@ -83,7 +82,7 @@ def test_a_tied_block_is_kept_in_part() -> None:
     assert found.rule.accepts(CONFIDENCE, ranks).tolist() == kept.tolist()
     assert found.share_small == kept.mean() > 0.3
     assert found.only_large == (kept & ~RIGHT).sum()
-    assert loss_p_value(found.only_large, found.only_small, N, 0.05) <= 0.1
+    assert planned().certificate.p_value <= 0.1
     following = ranks[(CONFIDENCE == 1.0) & (ranks > found.rule.tied_share)].min()
     more = (CONFIDENCE == 1.0) & (ranks <= following)
     again = certify_cascade(np.where(more, 1.0, np.nan), RIGHT, np.ones(N), epsilon=0.05, inputs=TEXTS)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from asked import ask
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import PlattCalibrator
 from calibrant.cascade import Cascade
@@ -19,7 +20,6 @@ from calibrant.cascade._methods import METHODS
 from calibrant.core import Example, Limits, Outcome, Prediction, ProviderError, Query, Stop
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
-from calibrant.inference._base import ask
 from calibrant.store import PredictionCache
 from calibrant.testing import FakeClient, MemoryJournal
 from saved_prediction import saved_and_read

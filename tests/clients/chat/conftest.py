@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from calibrant.clients._openai_chat import OpenAIChatClient
+from calibrant.inference import open_client
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -95,14 +95,14 @@ def server(server: Any) -> Any:
 
 
 @pytest.fixture
-def make(server: Any) -> Iterator[Callable[..., OpenAIChatClient]]:
+def make(server: Any) -> Iterator[Callable[..., Any]]:
     """Return a function that makes a client of the server, closed at the end."""
-    made: list[OpenAIChatClient] = []
+    made: list[Any] = []
 
-    def build(model: str = "openai/fake", **options: Any) -> OpenAIChatClient:
-        made.append(
-            OpenAIChatClient(model, **{"api_base": server.url, "api_key": "plain-key-123", **options})
-        )
+    def build(model: str = "openai/fake", **options: Any) -> Any:
+        own = {name: options.pop(name) for name in ("space",) if name in options}
+        settings = {"api_base": server.url, "api_key": "plain-key-123", **options}
+        made.append(open_client(model, options=settings, **own))
         return made[-1]
 
     yield build

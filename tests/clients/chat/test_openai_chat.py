@@ -179,7 +179,7 @@ class TestCalls:
         assert all(isinstance(error, ProviderError) and error.systemic for error in errors)
         assert len(set(map(id, errors))) == 64
 
-    def test_max_concurrency_replaces_the_default(self, server: Any, make: Make, caplog: Any) -> None:
+    def test_max_concurrency_replaces_the_default(self, server: Any, caplog: Any) -> None:
         """`max_concurrency` raises or lowers the default of 256 concurrent calls."""
 
         async def many(client: OpenAIChatClient, count: int, together: int) -> int:
@@ -188,10 +188,16 @@ class TestCalls:
             await asyncio.gather(*(client.complete(request()) for _ in range(count)))
             return int(server.peak)
 
-        assert asyncio.run(many(make(max_concurrency=300), 300, 300)) == 300
+        wide, narrow = (
+            OpenAIChatClient("openai/fake", api_base=server.url, api_key=KEY, max_concurrency=most)
+            for most in (300, 3)
+        )
+        assert asyncio.run(many(wide, 300, 300)) == 300
         server.together = 0
-        assert asyncio.run(many(make(max_concurrency=3), 12, 3)) == 3
+        assert asyncio.run(many(narrow, 12, 3)) == 3
         assert "ulimit" not in caplog.text
+        wide.close()
+        narrow.close()
 
     def test_schemas_changed_in_place_are_sent_anew(self, server: Any, make: Make) -> None:
         """A schema that was changed in place is sent with its change."""

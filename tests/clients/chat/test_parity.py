@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from calibrant.clients._failures import rate_state
-from calibrant.clients._litellm import LiteLLMClient, _litellm, needs_litellm
-from calibrant.clients._openai_chat import OpenAIChatClient
+from calibrant.clients._litellm import _litellm, needs_litellm
 from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError, ProviderTimeoutError
 from calibrant.inference import Classifier, RetryPolicy, open_client
 from calibrant.testing import fake_response
@@ -69,9 +68,11 @@ STATUSES: dict[str, Any] = {
 RETRYABLE = {*(f"status {status}" for status in (408, 409, 429, 500, 502, 503, 529)), "wait"}
 SYSTEMIC = {"status 401", "status 403", "status 404", "wrong model"}
 
+BY_LITELLM = {"custom_llm_provider": "openai"}
+
 
 @pytest.fixture
-def clients(server: Any) -> Iterator[tuple[LiteLLMClient, OpenAIChatClient]]:
+def clients(server: Any) -> Iterator[tuple[Any, Any]]:
     """Return the two clients of one server."""
     options = {
         "api_base": server.url,
@@ -80,8 +81,7 @@ def clients(server: Any) -> Iterator[tuple[LiteLLMClient, OpenAIChatClient]]:
         "output_cost_per_token": 8e-6,
     }
     direct = open_client("openai/fake", options=options)
-    assert isinstance(direct, OpenAIChatClient)
-    yield LiteLLMClient("openai/fake", **options), direct
+    yield open_client("openai/fake", options=options | BY_LITELLM), direct
     direct.close()
 
 
@@ -160,8 +160,8 @@ def test_options_mean_the_same(server: Any, options: dict[str, Any]) -> None:
     sent = []
     for client_options, request_options in ((options, {}), ({}, options)):
         for client in (
-            LiteLLMClient("openai/fake", **own, **client_options),
-            OpenAIChatClient("openai/fake", **own, **client_options),
+            open_client("openai/fake", options=own | client_options | BY_LITELLM),
+            open_client("openai/fake", options=own | client_options),
         ):
             request = CompletionRequest(messages=({"role": "user", "content": "é"},), options=request_options)
             asyncio.run(client.complete(request))

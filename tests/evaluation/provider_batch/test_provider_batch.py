@@ -17,7 +17,6 @@ import pytest
 
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.clients._batch_api import BatchApi
-from calibrant.clients._openai_compatible import OpenAICompatibleClient
 from calibrant.core import (
     CalibrantError,
     Client,
@@ -35,7 +34,12 @@ from calibrant.core import (
 from calibrant.evaluation import BatchLimits, Polling, batch_status, collect_batch, retry_batch, submit_batch
 from calibrant.evaluation._provider_batch import BatchJob, BatchReport, locked_job
 from calibrant.heads import Head, fit_head
-from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
+from calibrant.inference import (
+    Classifier,
+    DemonstrationIndex,
+    RetryPolicy,
+    open_client,
+)
 from calibrant.inference._embeddings import open_embedding_model
 from calibrant.testing import FakeClient, fake_response
 from command_line import prediction_rows
@@ -68,7 +72,7 @@ def classifier(prompt: str = "Which animal?", **options: Any) -> Classifier:
 
 def live(server: Any, **options: Any) -> Sequence[Prediction]:
     """Return the predictions of calls outside a batch."""
-    client = OpenAICompatibleClient("openai/tiny", api_base=server.url)
+    client = open_client("openai/tiny", options={"api_base": server.url}, scoring="exact")
     settings = {"labels": ["cat", "dog"], "field": "category", "prompt": "Which animal?", **options}
     own = Classifier(model=client, scoring="decode", **settings)
     return own.classify_many([row.input for row in ROWS])
@@ -125,7 +129,7 @@ def test_a_request_is_what_a_live_call_sends(server: Any, tmp_path: Path) -> Non
     """The body of a batch's request equals the body of a call outside a batch."""
     given = classifier(max_tokens=20, seed=None, timeout=9, api_key=KEY)
     submit_batch(given, ROWS, out=tmp_path, retry=RETRY)
-    live = OpenAICompatibleClient("openai/tiny", api_base=server.url)
+    live = open_client("openai/tiny", options={"api_base": server.url}, scoring="exact")
     queries = [Query(prompt=given.prompt, text=row.input) for row in ROWS]
     asyncio.run(_complete_all(live, [given.request(query) for query in queries]))
     live.close()

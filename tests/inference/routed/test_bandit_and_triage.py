@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from calibrant.core import Completion, CompletionRequest, ConfigurationError
-from calibrant.inference import RoutedClient
-from calibrant.inference._embeddings import CallableEmbedder, HashingEmbedder
+from calibrant.inference import RoutedClient, open_embedder
 from calibrant.routing import BanditRouter, FixedRouter, TriageRouter
 from routed_answers import (
     DOWN,
@@ -70,11 +69,11 @@ class TestBandit:
 
     def test_embedders_are_wrapped_and_checked(self) -> None:
         """A plain embedder gets a cache and a time limit; vectors that are too short raise ConfigurationError."""
-        client, seen = self.client(GOOD, embedder=HashingEmbedder(dim=8))
+        client, seen = self.client(GOOD, embedder=open_embedder(dim=8))
         assert ask(client) == GOOD
         assert seen[0].context is not None
         client.close()
-        client, _ = self.client(GOOD, embedder=CallableEmbedder(lambda texts: [[1.0]] * len(texts)))
+        client, _ = self.client(GOOD, embedder=open_embedder(lambda texts: [[1.0]] * len(texts)))
         with pytest.raises(ConfigurationError, match="at least 2 numbers"):
             ask(client)
 

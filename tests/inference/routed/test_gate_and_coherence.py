@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, ProviderError
-from calibrant.inference import CachedEmbedder, RoutedClient
-from calibrant.inference._embeddings import CallableEmbedder
+from calibrant.inference import CachedEmbedder, RoutedClient, open_embedder
 from calibrant.inference.routed._assess import DriftWatch
 from calibrant.routing import (
     BanditRouter,
@@ -73,7 +72,7 @@ class TestGate:
             vectors({"what purrs?": [1.0, 0.0], "far": [1.0, 0.0, 0.0]}),
             vectors({"what purrs?": [1.0, 0.0], "far": [float("nan"), 0.0]}),
             vectors({"what purrs?": [0.0, 0.0], "far": [0.0, 1.0]}),
-            CachedEmbedder(CallableEmbedder(lambda _texts: time.sleep(0.3) or [[1.0]]), timeout_seconds=0.01),
+            CachedEmbedder(open_embedder(lambda _texts: time.sleep(0.3) or [[1.0]]), timeout_seconds=0.01),
         ],
         ids=["fails", "other size", "not a number", "zeros", "late"],
     )
@@ -93,7 +92,7 @@ class TestGate:
             return [[1.0, 0.0]] * len(texts)
 
         for clients in ([Scripted("far")], [Scripted(DOWN), Scripted("far")]):
-            client, seen = self.client(*clients, embedder=CachedEmbedder(CallableEmbedder(embed)))
+            client, seen = self.client(*clients, embedder=CachedEmbedder(open_embedder(embed)))
             assert ask(client) == "far"
             assert seen[-1].quality is None
         assert embedded == []
@@ -157,7 +156,7 @@ class TestCoherence:
             await asyncio.sleep(60)
             return [[1.0]] * len(texts)
 
-        embedder = CachedEmbedder(CallableEmbedder(hang), timeout_seconds=60)
+        embedder = CachedEmbedder(open_embedder(hang), timeout_seconds=60)
         client, seen = self.build(embedder, *map(str, range(200)))
 
         async def run() -> None:

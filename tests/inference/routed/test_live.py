@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import time
@@ -14,9 +15,7 @@ import pytest
 
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.core import CompletionRequest, RateLimitError
-from calibrant.inference import CachedEmbedder, Classifier, Provider, RetryPolicy, RoutedClient
-from calibrant.inference._base import run_sync
-from calibrant.inference._embeddings import HashingEmbedder
+from calibrant.inference import CachedEmbedder, Classifier, Provider, RetryPolicy, RoutedClient, open_embedder
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import BanditRouter, CascadeRouter, EMARouter, FixedRouter, Router, ThompsonRouter
@@ -96,7 +95,7 @@ def answerers(client: RoutedClient, texts: Sequence[str], **options: Any) -> lis
     calls = ModelCalls(policy=RetryPolicy(initial_seconds=0.001))
     for text in texts:
         before = client.stats()
-        run_sync(calls.complete(client, asking(text, **options)))
+        asyncio.run(calls.complete(client, asking(text, **options)))
         after = client.stats()
         good = {
             name: (after[name].calls - after[name].failures) - (before[name].calls - before[name].failures)
@@ -159,7 +158,7 @@ class TestEveryStrategyFindsTheRightOne:
         with serving(*profiles) as servers:
             costs = dict(zip(NAMES, servers.prices, strict=True))
             client = servers.routed(CascadeRouter(NAMES, costs=costs))
-            found = [run_sync(client.complete(asking(text))) for text in texts(10)]
+            found = [asyncio.run(client.complete(asking(text))) for text in texts(10)]
             stats = client.stats()
         assert {text_of(response) for response in found} == {GOOD}
         assert (stats["a"].calls, stats["b"].escalations, stats["c"].calls) == (0, 10, 10)
@@ -188,7 +187,7 @@ class TestEveryStrategyFindsTheRightOne:
             )
         ]
         with serving(*profiles) as servers:
-            embedder = CachedEmbedder(HashingEmbedder(dim=32), timeout_seconds=10.0)
+            embedder = CachedEmbedder(open_embedder(dim=32), timeout_seconds=10.0)
             client = servers.routed(
                 BanditRouter(NAMES, dim=32, alpha=0.3), embedder=embedder, cooldown_seconds=0.01
             )
@@ -246,7 +245,7 @@ class TestAnOutage:
         with serving(limits, limits, limits) as servers:
             client = servers.routed(ThompsonRouter(NAMES, rng=0))
             with pytest.raises(RateLimitError) as caught:
-                run_sync(client.complete(asking("animals")))
+                asyncio.run(client.complete(asking("animals")))
             assert caught.value.retry_after == pytest.approx(0.1)
             classifier = Classifier(model=client, labels=LABELS, field="category", concurrency=4)
             rows = classifier.classify_many(texts(12))
