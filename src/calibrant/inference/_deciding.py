@@ -181,7 +181,7 @@ class Deciding(Method):
         return Prediction(label=answer, confidence=joint_confidence(parts), parts=parts, **effort)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return how the questions are asked and the legal answers, as JSON values for cache keys."""
+        """Return the kinds of the questions and the legal answers, as JSON values for cache keys."""
         kinds = [question.kind for question in self.questions]
         return {**self.reader.describe(), "scoring": "decision", "questions": kinds}
 
@@ -237,5 +237,5 @@ def _question(labels: LabelSet, name: str) -> DecisionQuestion:
 
 
 def _content(request: CompletionRequest, role: str) -> str:
-    """Return what the messages of one role say."""
+    """Return the text of the messages of one role."""
     return "\n\n".join(message["content"] for message in request.messages if message["role"] == role)
