@@ -25,7 +25,8 @@ from calibrant.inference import RetryPolicy
 from calibrant.testing import MemoryJournal
 from decision_server import DecisionServer
 
-WIRES = ["systemone/own", "decisions/own"]
+# Asked directly, and through litellm.
+WIRES = ["systemone/own", "decisions/own", "systemone/typesafe/jev-latest", "decisions/perplexity/decider"]
 ANIMALS = ["cat", "dog", "bird"]
 ONCE = RetryPolicy(attempts=1)
 

@@ -153,9 +153,9 @@ def _open_remote(
     if options.get("base_url") and not options.get("api_base"):
         options["api_base"] = options.pop("base_url")
     if model.startswith(_DECIDING):
-        from calibrant.clients._decisions import LiteLLMDecisionClient  # noqa: PLC0415 (loaded when it is used)
+        from calibrant.clients._decisions import RemoteDecisionClient  # noqa: PLC0415 (loaded when it is used)
 
-        return LiteLLMDecisionClient(model, max_concurrency=concurrency, **options)
+        return RemoteDecisionClient(model, max_concurrency=concurrency, **options)
     _check_provider(model, options)
     if not served and needs_litellm(model, options):
         return LiteLLMClient(model, space=space, **options)
