@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,8 +89,7 @@ class Deciding(Method):
 
     async def answer(self, request: CompletionRequest) -> Prediction:
         """Return the prediction from the reported probabilities; a broken answer is retried like a failed call."""
-        client = self.client
-        assert isinstance(client, DecisionClient)  # noqa: S101 (`choose_method` takes no other)
+        client = cast("DecisionClient", self.client)  # `choose_method` takes no other
         prompt = _content(request, "system") or _DEFAULT_INSTRUCTIONS
         text = _content(request, "user")
         asked = [replace(one, instructions=f"{prompt}{one.instructions}") for one in self.questions]
@@ -204,7 +203,7 @@ def smoothed(reported: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     least = _UNROUNDED
     for decimals in (2, 3, 4):
-        if np.allclose(reported, reported.round(decimals), rtol=0.0, atol=_UNROUNDED):
+        if np.abs(reported - reported.round(decimals)).max() < _UNROUNDED:
             least = 10.0**-decimals / 4
             break
     raised = np.maximum(reported, least)
