@@ -36,6 +36,8 @@ class LogprobSpace(StrEnum):
         Every label was scored.
     ``sampled``
         Agreement among repeated samples.
+    ``decision``
+        A decision model reports the probability of every label.
     ``verbalised``, ``fused``
         A percentage stated beside the answer; several, together with the agreement of their answers.
     ``none``, ``mixed``
@@ -52,6 +54,7 @@ class LogprobSpace(StrEnum):
     RAW = "raw"
     EXACT = "exact"
     SAMPLED = "sampled"
+    DECISION = "decision"
     VERBALISED = "verbalised"
     FUSED = "fused"
     NONE = "none"

@@ -20,6 +20,7 @@ from calibrant.core._completion import (
     CompletionRequest,
     ContinuingClient,
 )
+from calibrant.core._decision import DecisionClient
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
@@ -916,6 +917,8 @@ def choose_method(setup: ModelSetup, choice: ScoringChoice) -> Method:
     if scoring not in {None, *get_args(Scoring)}:
         *names, last = map(repr, get_args(Scoring))
         raise ConfigurationError(f"Expected scoring {', '.join(names)} or {last}, got {scoring!r}.")
+    if isinstance(client, DecisionClient):
+        return _deciding(setup, choice)
     tolerance = _tolerance(client, choice.tolerance)
     if scoring in {"sampled", "fused", "verbalised"}:
         return _asking_several(setup, choice)
@@ -936,6 +939,18 @@ def choose_method(setup: ModelSetup, choice: ScoringChoice) -> Method:
         raise ConfigurationError(f"scoring='exact' is not possible: {exact}. Use scoring='decode'.")
     _warn_once(client.name, exact)
     return decoding
+
+
+def _deciding(setup: ModelSetup, choice: ScoringChoice) -> Method:
+    """Return the method of decision models, which have one way to be asked."""
+    if choice.scoring not in {None, "auto"} or choice.samples is not None:
+        raise ConfigurationError(
+            f"Expected no scoring for {setup.client.name}, which reports the probability of every label, got "
+            f"{choice.scoring!r}: leave scoring and samples out."
+        )
+    from calibrant.inference._deciding import Deciding  # noqa: PLC0415 (only for decision models)
+
+    return Deciding.of(setup)
 
 
 def _decoding(setup: ModelSetup, choice: ScoringChoice) -> Decoding:

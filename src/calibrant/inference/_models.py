@@ -54,6 +54,7 @@ _ENGINE_USE = f"sizes an embedded engine ({_LOCAL}NAME or {_GGUF}PATH.gguf)"
 _CHARACTERS_PER_TOKEN: Final = 4  # of English, about, in the tokenisers of large models
 _ANSWER_TOKENS: Final = 10  # the JSON around a label, and the label
 _LOG = logging.getLogger("calibrant")
+_DECIDING: Final = ("decisions/", "systemone/")
 _EMBEDDED: Final = ("local/", "llamacpp:", "fake/")
 # Scoring that every model allows.
 _ALLOWED: Final = frozenset({"auto", "fused", "verbalised", "sampled"})
@@ -147,6 +148,10 @@ def _open_remote(
 ) -> Client:
     if options.get("base_url") and not options.get("api_base"):
         options["api_base"] = options.pop("base_url")
+    if model.startswith(_DECIDING):
+        from calibrant.clients._decisions import RemoteDecisionClient  # noqa: PLC0415 (loaded when it is used)
+
+        return RemoteDecisionClient(model, max_concurrency=concurrency, **options)
     _check_provider(model, options)
     if not served and needs_litellm(model, options):
         return LiteLLMClient(model, space=space, **options)
