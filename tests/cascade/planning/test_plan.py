@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from calibrant.cascade import CascadePlan, RecordedRun, certify_cascade, plan_cascade
-from calibrant.cascade._rules import tie_ranks
 from calibrant.cascade.planning._guarantee import loss_p_value
 from calibrant.cascade.planning._plan import Prices, Signals, candidate_policies
 from calibrant.cascade.planning._planner import replay

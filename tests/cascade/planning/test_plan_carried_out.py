@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from calibrant.cascade import Cascade, CascadePlan, KeepPolicy, KeepRule, plan_cascade
-from calibrant.cascade._rules import tie_ranks
 from calibrant.cascade.planning._planner import replay
 from calibrant.core import ConfigurationError, Example, StateError
 from calibrant.evaluation import BatchEvaluator
