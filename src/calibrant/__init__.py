@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from calibrant.core._lazy import lazy_names, supply
@@ -66,9 +67,14 @@ def __getattr__(name: str) -> object:
 
 
 def _tuned_files() -> object:
-    from calibrant.tuned import _supplied  # noqa: PLC0415 (seldom needed)
+    from calibrant.tuned import _folder, _open  # noqa: PLC0415 (seldom needed)
 
-    return _supplied
+    return SimpleNamespace(
+        read=_folder.read,
+        save=_folder.save,
+        from_run=_open.from_run,
+        open_tuned=_open.open_tuned,
+    )
 
 
 # A `Tuned` is made far below the package that saves and opens it.

@@ -52,7 +52,12 @@ def test_json_lists_the_models_for_programs() -> None:
     assert record["install_command"] == f"{install_command('local')} && {WEIGHTS}"
     assert (record["licence"], record["size_bytes"]) == ("Apache-2.0", 98_362_432)
     assert (record["pattern"], record["description"]) == (False, "embedded, no key needed")
-    assert [form["name"] for form in patterns] == ["llamacpp:PATH.gguf", "openai/NAME", "PROVIDER/NAME"]
+    assert [form["name"] for form in patterns] == [
+        "llamacpp:PATH.gguf",
+        "openai/NAME",
+        "decisions/PROVIDER/NAME",
+        "PROVIDER/NAME",
+    ]
     assert patterns[0] == {
         "name": "llamacpp:PATH.gguf",
         "pattern": True,
@@ -74,13 +79,14 @@ def test_only_needs_that_are_not_met_are_printed(monkeypatch: pytest.MonkeyPatch
     assert needs() == {
         "llamacpp:PATH.gguf": "",
         "openai/NAME": "OPENAI_API_KEY in the environment, or api_base under [model] in the task file",
+        "decisions/PROVIDER/NAME": "",
         "PROVIDER/NAME": "the provider's key in the environment, such as ANTHROPIC_API_KEY",
     }
     with monkeypatch.context() as context:  # servers of one's own often want no key
         context.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
         assert needs()["openai/NAME"] == ""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    assert list(map(bool, needs().values())) == [False, False, True]
+    assert list(map(bool, needs().values())) == [False, False, False, True]
     monkeypatch.setenv("GEMINI_API_KEY", "also-secret")
     assert not any(needs().values())
     text = run("models").stdout

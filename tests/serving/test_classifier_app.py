@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from calibrant.calibration import IsotonicCalibrator
+from calibrant.cli._serve import json_logs
 from calibrant.core import ConfigurationError, MultiLabels, Outcome, Prediction, ProviderError
 from calibrant.inference import Classifier
 from calibrant.serving import ServiceSettings, create_classifier_app
-from calibrant.serving._logs import json_logs
 from calibrant.testing import FakeClient
 from calibrant.tuned import RecordedTask, Tuned, load
 from fault_server import FaultServer
@@ -262,7 +262,7 @@ def test_unknown_paths_list_the_known_ones(running: Any) -> None:
 def logged() -> Iterator[io.StringIO]:
     """Return where the service's logs go."""
     stream = io.StringIO()
-    with json_logs(stream):
+    with contextlib.redirect_stderr(stream), json_logs():
         yield stream
 
 
@@ -365,7 +365,7 @@ def test_json_logs_restore_the_loggers() -> None:
     """Handlers and level of the logger are restored after `json_logs`."""
     logger = logging.getLogger("calibrant")
     before = (list(logger.handlers), logger.level, logger.propagate)
-    with json_logs(io.StringIO()):
+    with json_logs():
         assert logger.handlers != before[0]
     assert (list(logger.handlers), logger.level, logger.propagate) == before
 

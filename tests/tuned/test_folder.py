@@ -84,9 +84,8 @@ def test_a_folder_filled_meanwhile_is_kept(
     place = tmp_path / "place"
     place.mkdir()
 
-    def filled(folder: Path) -> object:
+    def filled(_: Path) -> None:
         (place / "notes.txt").write_text("mine")
-        return Tuned.load(folder)
 
     monkeypatch.setattr("calibrant.tuned._folder.read", filled)
     with pytest.raises(StateError, match="place: cannot be written"):

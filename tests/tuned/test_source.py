@@ -14,7 +14,7 @@ from calibrant.core import ConfigurationError, DataError, StateError, Task
 from calibrant.evaluation import calibrate_predictions
 from calibrant.runs import SavedRows
 from calibrant.tuned import Tuned, load
-from calibrant.tuned._task_record import read_source
+from calibrant.tuned._sources import read_source
 
 ROWS = [{"input": f"{n} meow", "answer": "cat"} for n in range(4)]
 

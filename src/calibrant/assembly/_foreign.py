@@ -12,11 +12,10 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import pydantic
 
-from calibrant.assembly._sections import read_settings_file
 from calibrant.cascade._methods import METHODS
 from calibrant.cascade._settings import LOOPER_KEYS, CascadeSettings, methods_with
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._sections import Section, describe_problem, line_of, parse_toml
+from calibrant.core._sections import Section, describe_problem, line_of, parse_toml, read_text
 from calibrant.routing._settings import (
     BanditSettings,
     CascadeRoutingSettings,
@@ -127,7 +126,7 @@ def read_looper(path: str | Path) -> CascadeSettings:
     path = Path(path)
     lines = _YamlLines()
     reader = _Reader(path, _LOOPER_KEYS, lines.line_of, kind="mapping", page=_SEE_LOOPER)
-    content = lines.parse(read_settings_file(path, "a confidence looper's YAML"), reader)
+    content = lines.parse(_read_file(path, "a confidence looper's YAML"), reader)
     reader.refuse()  # before the values are looked at: an alias may be anything
     reader.take(content)
     values = reader.values
@@ -197,12 +196,17 @@ def read_zeph(path: str | Path) -> RoutingSettings:
     (0.2, 'fast', 'anthropic/claude-haiku-4-5')
     """
     path = Path(path)
-    text = read_settings_file(path, "a configuration of Zeph with an [llm] section")
+    text = _read_file(path, "a configuration of Zeph with an [llm] section")
     reader = _Reader(path, _ZEPH_KEYS, partial(line_of, text), kind="table", page=_SEE_ZEPH, root=("llm",))
     reader.take(_llm_table(text, path))
     if "providers" in reader.values:
         reader.values["providers"] = list(_zeph_providers(reader.values["providers"], reader))
     return reader.validated(RoutingSettings).beside(path.parent.absolute())
+
+
+def _read_file(path: Path, expected: str) -> str:
+    missing = f"{path}: no such file: expected {expected} (paths in a task file are relative to it)."
+    return read_text(path, missing)
 
 
 def _llm_table(text: str, path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from calibrant.cascade._cascade import Cascade
 from calibrant.cascade._methods import METHODS
 from calibrant.cascade._protocol import ROUTED, CascadeModel
 from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings
-from calibrant.core._completion import STAND_INS, Client
+from calibrant.core._completion import STAND_INS, Client, ClientTraits
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import user_path
 from calibrant.core._limits import Limits
@@ -23,7 +23,6 @@ from calibrant.core._records import Journal
 from calibrant.core._task import Task
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._embeddings import CachedEmbedder, open_embedder
-from calibrant.inference._limits import is_in_process
 from calibrant.inference._models import call_options, open_client
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.inference.doctor._records import refuse_misleading, shared_abilities
@@ -166,7 +165,7 @@ def _open_provider(own: RoutingProviderSettings, opened: ExitStack) -> Provider:
         context_window=own.context_window,
         space=own.space,
         abilities=None
-        if is_in_process(client) or own.name in STAND_INS
+        if ClientTraits.of(client).in_process or own.name in STAND_INS
         else shared_abilities(own.name, options),
     )
 

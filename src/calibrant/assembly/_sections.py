@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pydantic
@@ -12,7 +11,7 @@ import pydantic
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._limits import Limits
 from calibrant.core._records import Journal
-from calibrant.core._sections import Problem, Section, SectionTable, describe_problem, read_text, refuse
+from calibrant.core._sections import Problem, Section, SectionTable, describe_problem, refuse
 from calibrant.core._task import Task
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
@@ -176,26 +175,6 @@ def open_classifier(
             "routing" if cascade is None else "cascade",
         )
     return Classifier.from_task(task, model=model, journal=journal, limits=limits)
-
-
-def read_settings_file(path: Path, expected: str) -> str:
-    """Read the text of a file named in a section.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    expected : str
-        Its contents, for messages.
-
-    Raises
-    ------
-    ConfigurationError
-        There is no such file, or it is not UTF-8; names the line.
-    """
-    return read_text(
-        path, f"{path}: no such file: expected {expected} (paths in a task file are relative to it)."
-    )
 
 
 def _checked_section(section: Section | SectionTable, name: str, kind: type[_Settings]) -> _Settings:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         ConfidenceMethod,
         NoEvidence,
     )
+    from calibrant.cascade._rules import KeepPolicy, KeepRule, Route
     from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
     from calibrant.cascade.automix._frontier import (
         RoutingFrontier,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     )
     from calibrant.cascade.planning._planner import plan_cascade
     from calibrant.cascade.planning._recorded import PairedRuns, RecordedRun
-    from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, Route
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

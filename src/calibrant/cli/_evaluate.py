@@ -229,7 +229,7 @@ def on_cluster(
     stop: Stop,
 ) -> evaluation.EvaluationResult:
     """Evaluate or label rows on a Ray cluster."""
-    from calibrant.distributed._evaluate import Cluster, evaluate  # Ray Data is heavy
+    from calibrant.distributed import Cluster, evaluate  # Ray Data is heavy
 
     workers = {} if options.workers is None else {"workers": options.workers}
     return evaluate(

@@ -20,7 +20,8 @@ from calibrant.runs._directory import unfinished
 from calibrant.runs._rows import SavedRows
 from calibrant.tuned._folder import refuse_taken, save
 from calibrant.tuned._open import from_run
-from calibrant.tuned._task_record import kind_of_source, with_model_alone
+from calibrant.tuned._sources import kind_of_source
+from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Calibrate, Compare, Export, Report

@@ -16,7 +16,8 @@ from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JOURNAL, SavedAnswers
-from calibrant.tuned._task_record import read_source, with_model_alone
+from calibrant.tuned._sources import read_source
+from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import PromptedOptions

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
-from contextlib import ExitStack, closing
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation, serving
 from calibrant.assembly._sections import open_classifier
@@ -19,9 +23,8 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._task import RecordedTask
 from calibrant.evaluation._history import AnswerRecorder, RunScope
 from calibrant.heads._tuned import Tuned
-from calibrant.serving._logs import json_logs
 from calibrant.tuned._open import open_tuned
-from calibrant.tuned._task_record import read_source
+from calibrant.tuned._sources import read_source
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Serve
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from calibrant.inference._base import BasePredictor
 
 _LOG = logging.getLogger("calibrant")
+_LOGGERS: Final = ("calibrant", "uvicorn", "asyncio")
 
 
 def serve(options: Serve) -> None:
@@ -131,3 +135,42 @@ def _key(name: str) -> str:
     if not key:
         raise ConfigurationError(f"Expected a key in the environment variable {name}, got none: set it.")
     return key
+
+
+class _JsonLines(logging.Formatter):
+    """Formatter of log records as JSON lines, without exception messages, which may quote texts."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as one line of JSON."""
+        found = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            # Further lines of asyncio's show objects, and so texts.
+            "event": record.getMessage().partition("\n")[0],
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info is not None and record.exc_info[0] is not None:
+            kind, _, place = record.exc_info
+            found["error"] = kind.__qualname__
+            found["place"] = [f"{at.filename}:{at.lineno}" for at in traceback.extract_tb(place)][-5:]
+        return json.dumps(found, default=str)
+
+
+@contextmanager
+def json_logs() -> Iterator[None]:
+    """Write the service's logs as JSON lines to standard error during the block."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonLines())
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [(logger.level, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.propagate = False
+    loggers[0].setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for logger, (level, propagate) in zip(loggers, before, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate

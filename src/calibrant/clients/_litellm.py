@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _OPENAI: Final = "openai/"
 
 
-class _LiteLLM:
+class LiteLLMBase:
     """Base class of litellm's clients: its name, options and secrets, and errors without secrets."""
 
     def __init__(self, model: str, options: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class _LiteLLM:
         return advised(error, without_access(error, failure))
 
 
-class LiteLLMClient(_LiteLLM):
+class LiteLLMClient(LiteLLMBase):
     """Client for every model name that litellm understands.
 
     Parameters
@@ -112,7 +112,7 @@ class LiteLLMClient(_LiteLLM):
         return await self._first.then(partial(self._call, request))
 
     async def _call(self, request: CompletionRequest) -> object:
-        litellm = _litellm()
+        litellm = import_litellm()
         arguments = self._arguments(request)
         async with self._gate.turn():
             try:
@@ -145,7 +145,8 @@ class LiteLLMClient(_LiteLLM):
         return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _litellm() -> ModuleType:
+def import_litellm() -> ModuleType:
+    """Return the module litellm, imported when it is needed."""
     # Importing litellm downloads a price list unless told not to.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
@@ -158,7 +159,7 @@ def _litellm() -> ModuleType:
     return module
 
 
-class LiteLLMEmbedder(_LiteLLM):
+class LiteLLMEmbedder(LiteLLMBase):
     """Client for embeddings of texts, by any provider that litellm knows.
 
     Parameters
@@ -213,7 +214,7 @@ class LiteLLMEmbedder(_LiteLLM):
         arguments = {**self._options, "model": self._model, "input": list(texts)}
         try:
             # Asked for no retries, litellm still tries OpenAI's interface three times.
-            response = await _litellm().aembedding(**arguments, num_retries=0, max_retries=0)
+            response = await import_litellm().aembedding(**arguments, num_retries=0, max_retries=0)
         except Exception as error:  # noqa: BLE001 (the seam: anything may come)
             failure = error
         else:
@@ -247,7 +248,7 @@ def _litellm_name(model: str, options: Mapping[str, Any]) -> str:
     """Return litellm's name of a model; raise ConfigurationError if litellm does not know the model."""
     base = options.get("api_base")
     try:
-        _litellm().get_llm_provider(
+        import_litellm().get_llm_provider(
             model, custom_llm_provider=options.get("custom_llm_provider"), api_base=base
         )
     except Exception:  # noqa: BLE001 (litellm raises what a server would)

@@ -212,6 +212,12 @@ def name_forms() -> list[NameForm]:
             ready="the environment names a key or a server; others need api_base under [model] in the task file",
         ),
         NameForm(
+            name="decisions/PROVIDER/NAME",
+            description="a decision model, by OpenAI's interface; by System One: systemone/PROVIDER/NAME",
+            needs="",
+            ready="the provider's key in the environment, or api_base under [model] in the task file",
+        ),
+        NameForm(
             name="PROVIDER/NAME",
             description="any provider litellm knows",
             needs="" if others else f"the provider's key in the environment, such as ANTHROPIC{_KEY}",

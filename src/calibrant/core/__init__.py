@@ -5,14 +5,7 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.core._completion import (
-        Client,
-        Completion,
-        CompletionRequest,
-        Continuation,
-        NextTokens,
-        Token,
-    )
+    from calibrant.core._completion import Client, Completion, CompletionRequest, Continuation, NextTokens
     from calibrant.core._composite import CompositeLabels, Field, FieldLabels, MultiLabels
     from calibrant.core._errors import (
         CalibrantError,
@@ -39,6 +32,7 @@ if TYPE_CHECKING:
         Part,
         Prediction,
         Step,
+        Token,
         Usage,
         Verdict,
     )

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from calibrant.core._prediction import LogprobSpace, Usage
+from calibrant.core._prediction import LogprobSpace, Token, Usage
 
 Message = Mapping[str, str]
 
@@ -134,33 +134,6 @@ class ClientTraits:
             settings=settings if isinstance(settings, Mapping) else {},
             hidden=getattr(client, "hidden", None),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """Token of an answer, with its log-probability and those of its alternatives.
-
-    Attributes
-    ----------
-    data : bytes
-        The token's bytes; several tokens may share one UTF-8 character.
-    logprob : float
-        Natural logarithm of its probability.
-    top : tuple of (bytes, float)
-        Reported alternatives, usually with the token itself among them.
-
-    Examples
-    --------
-    >>> import math
-    >>> from calibrant.core import Token
-    >>> token = Token(b"Food", math.log(0.8), top=((b"Food", math.log(0.8)), (b"Rent", math.log(0.2))))
-    >>> [(data.decode(), round(math.exp(logprob), 2)) for data, logprob in token.top]
-    [('Food', 0.8), ('Rent', 0.2)]
-    """
-
-    data: bytes
-    logprob: float
-    top: tuple[tuple[bytes, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

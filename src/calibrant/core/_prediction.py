@@ -15,7 +15,6 @@ from calibrant.core._reported import clean_line
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from calibrant.core._completion import Token
 
 LOW_LABEL_MASS: Final = 0.5
 """Below this the model would rather write something else than any label.
@@ -37,6 +36,8 @@ class LogprobSpace(StrEnum):
         Every label was scored.
     ``sampled``
         Agreement among repeated samples.
+    ``decision``
+        A decision model reports the probability of every label.
     ``verbalised``, ``fused``
         A percentage stated beside the answer; several, together with the agreement of their answers.
     ``none``, ``mixed``
@@ -53,6 +54,7 @@ class LogprobSpace(StrEnum):
     RAW = "raw"
     EXACT = "exact"
     SAMPLED = "sampled"
+    DECISION = "decision"
     VERBALISED = "verbalised"
     FUSED = "fused"
     NONE = "none"
@@ -78,6 +80,33 @@ def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobS
     """
     is_seen = space in {LogprobSpace.RAW, LogprobSpace.EXACT}
     return is_seen and label_mass + unresolved_mass < LOW_LABEL_MASS
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Token of an answer, with its log-probability and those of its alternatives.
+
+    Attributes
+    ----------
+    data : bytes
+        The token's bytes; several tokens may share one UTF-8 character.
+    logprob : float
+        Natural logarithm of its probability.
+    top : tuple of (bytes, float)
+        Reported alternatives, usually with the token itself among them.
+
+    Examples
+    --------
+    >>> import math
+    >>> from calibrant.core import Token
+    >>> token = Token(b"Food", math.log(0.8), top=((b"Food", math.log(0.8)), (b"Rent", math.log(0.2))))
+    >>> [(data.decode(), round(math.exp(logprob), 2)) for data, logprob in token.top]
+    [('Food', 0.8), ('Rent', 0.2)]
+    """
+
+    data: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -8,7 +8,6 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from calibrant.core._completion import Token
 from calibrant.core._errors import StateError
 from calibrant.core._prediction import (
     LabelDistribution,
@@ -17,6 +16,7 @@ from calibrant.core._prediction import (
     Part,
     Prediction,
     Step,
+    Token,
     Usage,
     Verdict,
 )

@@ -100,7 +100,7 @@ def merged_nodes(one: Mapping[str, Any], other: Mapping[str, Any], path: str) ->
     properties = dict(one["properties"])
     for name, node in other["properties"].items():
         properties[name] = merged_nodes(properties[name], node, path) if name in properties else node
-    return {**one, "properties": properties}  # `as_response_format` makes all of them required
+    return {**one, "properties": properties, "required": list(properties)}
 
 
 def merged_values(one: Any, other: Any) -> Any:  # noqa: ANN401  (JSON)

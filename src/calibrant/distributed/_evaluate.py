@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -19,6 +19,7 @@ from calibrant.core._predictor import Predictor, Stop
 from calibrant.core._rows import Example
 from calibrant.distributed._ledger import Ledger
 from calibrant.distributed._ray import (
+    Cluster,
     RemoteLedger,
     answered_blocks,
     connected,
@@ -42,44 +43,6 @@ from calibrant.runs._shards import Shards
 
 _LOOK_SECONDS: Final = 0.2  # between two checks for a stop request
 _CONCURRENCY: Final = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """Address, number of workers and block size of a Ray cluster.
-
-    Attributes
-    ----------
-    address : str or None
-        Address of a running Ray cluster that includes this machine, such as ``auto`` or ``10.0.0.1:6379``. None takes
-        the cluster that this process is connected to, or the one that ``RAY_ADDRESS`` names, or else starts Ray on
-        this machine for the run.
-    workers : int, default 2
-        Processes that ask, each with a client of its own and one CPU of the cluster; at least 1.
-    block_rows : int, default 1024
-        Rows per block, at least 1. At most one block is asked again when a worker dies.
-
-    Raises
-    ------
-    ConfigurationError
-        A number is below 1.
-
-    Examples
-    --------
-    >>> from calibrant.distributed import Cluster
-    >>> Cluster(address="10.0.0.1:6379", workers=8)
-    Cluster(address='10.0.0.1:6379', workers=8, block_rows=1024)
-    """
-
-    address: str | None = None
-    workers: int = 2
-    block_rows: int = 1024
-
-    def __post_init__(self) -> None:
-        for name in ("workers", "block_rows"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigurationError(f"Expected {name} to be an integer of at least 1, got {value!r}.")
 
 
 def _in_process_share(limits: Limits, predictor: Predictor) -> Limits:

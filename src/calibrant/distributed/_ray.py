@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._installation import install_command
@@ -23,9 +23,6 @@ from calibrant.core._predictor import Predictor
 from calibrant.distributed._ledger import Ledger
 from calibrant.distributed._worker import AnsweredBlock, Reader, Worker
 
-if TYPE_CHECKING:
-    from calibrant.distributed._evaluate import Cluster
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -33,6 +30,44 @@ _CLIENT: Final = "ray://"
 _REACH_SECONDS: Final = 10.0
 # Ray's execution plans and progress reports: calibrant shows its own progress.
 _LOGGED: Final = {"ray.data": logging.WARNING, "ray.data._internal.progress": logging.ERROR}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Address, number of workers and block size of a Ray cluster.
+
+    Attributes
+    ----------
+    address : str or None
+        Address of a running Ray cluster that includes this machine, such as ``auto`` or ``10.0.0.1:6379``. None takes
+        the cluster that this process is connected to, or the one that ``RAY_ADDRESS`` names, or else starts Ray on
+        this machine for the run.
+    workers : int, default 2
+        Processes that ask, each with a client of its own and one CPU of the cluster; at least 1.
+    block_rows : int, default 1024
+        Rows per block, at least 1. At most one block is asked again when a worker dies.
+
+    Raises
+    ------
+    ConfigurationError
+        A number is below 1.
+
+    Examples
+    --------
+    >>> from calibrant.distributed import Cluster
+    >>> Cluster(address="10.0.0.1:6379", workers=8)
+    Cluster(address='10.0.0.1:6379', workers=8, block_rows=1024)
+    """
+
+    address: str | None = None
+    workers: int = 2
+    block_rows: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "block_rows"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigurationError(f"Expected {name} to be an integer of at least 1, got {value!r}.")
 
 
 def require_ray() -> Any:  # noqa: ANN401 (an optional module)

@@ -20,6 +20,7 @@ from calibrant.core._completion import (
     CompletionRequest,
     ContinuingClient,
 )
+from calibrant.core._decision import DecisionClient
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
@@ -33,7 +34,7 @@ from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities, abilities_of_client
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._feed import Feed, Runner
-from calibrant.inference._limits import Gate, default_concurrency, is_in_process
+from calibrant.inference._limits import Gate, client_gate
 from calibrant.inference._methods import (
     DEFAULT_TOLERANCE,
     Decoding,
@@ -200,7 +201,7 @@ class Classifier(BasePredictor):
         setup = ModelSetup(
             client=client,
             reader=reader,
-            calls=ModelCalls(policy=retry or RetryPolicy(), gate=_gate(client, limits)),
+            calls=ModelCalls(policy=retry or RetryPolicy(), gate=client_gate(client, limits)),
             response_format=response_format or enum_schema(self.labels, field),
             top_logprobs=top_logprobs,
             options=call_options(options),
@@ -451,7 +452,7 @@ class Classifier(BasePredictor):
 
     def _metered(self, limits: Limits, method: Method) -> Self:
         """Return a copy with these limits and this method, and with new counters."""
-        gate = _gate(self.client, limits)
+        gate = client_gate(self.client, limits)
         other = self._with_method(method.with_gate(gate))
         other._owns_client = False  # noqa: SLF001 (of its own kind)
         other._runner = Runner(gate=gate, journal=self.journal)  # noqa: SLF001
@@ -494,8 +495,10 @@ class Classifier(BasePredictor):
 
     def with_abilities(self, abilities: ModelAbilities) -> Self:
         """Return a copy that asks the model as these abilities say, without finding out; either may be closed."""
-        reader = replace(self._method.reader, abilities=KnownAbilities(abilities))
-        return self._with_method(self._method.with_reader(reader))
+        setup = self._method.setup
+        reader = replace(setup.reader, abilities=KnownAbilities(abilities))
+        setup = replace(setup, reader=reader)
+        return self._with_method(replace(self._method, setup=setup))
 
     def asked_as(self, described: Mapping[str, Any]) -> Self:
         """Return a copy that asks the model as the method in a description does, without finding out."""
@@ -566,7 +569,7 @@ class Classifier(BasePredictor):
     @property
     def in_process(self) -> bool:
         """True if the model runs in this process, not on a server."""
-        return is_in_process(self.client)
+        return ClientTraits.of(self.client).in_process
 
     @property
     def demonstrations(self) -> Retrieval | None:
@@ -780,15 +783,11 @@ def _abilities(
     """Return the known abilities of a model; a question of ours tells of servers, that is of models by name."""
     if given is not None:
         return KnownAbilities(given)
-    if is_in_process(client) or labels.is_open:
+    if ClientTraits.of(client).in_process or labels.is_open:
         return KnownAbilities(ModelAbilities())
     if isinstance(model, str) and model not in STAND_INS:
         return shared_abilities(model, options)
     return abilities_of_client(client)
-
-
-def _gate(client: Client, limits: Limits) -> Gate:
-    return Gate(limits, provider=client.name, default_concurrency=default_concurrency(client))
 
 
 def as_classifier(predictor: Predictor, *, to_use: str) -> Classifier:
@@ -918,6 +917,8 @@ def choose_method(setup: ModelSetup, choice: ScoringChoice) -> Method:
     if scoring not in {None, *get_args(Scoring)}:
         *names, last = map(repr, get_args(Scoring))
         raise ConfigurationError(f"Expected scoring {', '.join(names)} or {last}, got {scoring!r}.")
+    if isinstance(client, DecisionClient):
+        return _deciding(setup, choice)
     tolerance = _tolerance(client, choice.tolerance)
     if scoring in {"sampled", "fused", "verbalised"}:
         return _asking_several(setup, choice)
@@ -940,10 +941,23 @@ def choose_method(setup: ModelSetup, choice: ScoringChoice) -> Method:
     return decoding
 
 
+def _deciding(setup: ModelSetup, choice: ScoringChoice) -> Method:
+    """Return the method of decision models, which have one way to be asked."""
+    if choice.scoring not in {None, "auto"} or choice.samples is not None:
+        raise ConfigurationError(
+            f"Expected no scoring for {setup.client.name}, which reports the probability of every label, got "
+            f"{choice.scoring!r}: leave scoring and samples out."
+        )
+    from calibrant.inference._deciding import Deciding  # noqa: PLC0415 (only for decision models)
+
+    return Deciding.of(setup)
+
+
 def _decoding(setup: ModelSetup, choice: ScoringChoice) -> Decoding:
     """Return a method that decodes, and that may state confidence where a model may hide log-probabilities."""
     may_hide = choice.scoring == "auto" or (choice.scoring is None and choice.is_named)
-    if not may_hide or is_in_process(setup.client) or setup.reader.labels.is_open:
+    in_process = ClientTraits.of(setup.client).in_process
+    if not may_hide or in_process or setup.reader.labels.is_open:
         return Decoding(setup=setup)
     from calibrant.inference._sampling import AutoDecoding  # noqa: PLC0415 (only for models that may hide them)
 

@@ -43,7 +43,6 @@ from calibrant.core._errors import (
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Part, Prediction, Usage
 from calibrant.core._tokens import TokenContinuation, TokenLogprobs
-from calibrant.inference._limits import is_in_process
 from calibrant.inference._methods import Method, ModelCalls, ModelSetup, Tolerance
 from calibrant.inference._reader import joint_confidence, parts_of_set, scored_part
 from calibrant.logprobs._distribution import whole_label_distribution
@@ -197,7 +196,7 @@ class LabelScorer:
     ) -> None:
         self.labels = labels
         self._client = client
-        self._is_in_process = is_in_process(client)
+        self._is_in_process = ClientTraits.of(client).in_process
         self._calls = calls
         self._is_exact = tolerance == "exact"
         self._tolerance = _EXACT if tolerance == "exact" else tolerance
@@ -483,7 +482,7 @@ def _field_chain(labels: FieldLabels, setup: ModelSetup, tolerance: Tolerance) -
 
 @_exact_of.register(MultiLabels)
 def _array_scoring(labels: MultiLabels, setup: ModelSetup, tolerance: Tolerance) -> ExactMethod | str:
-    if not is_in_process(setup.client):
+    if not ClientTraits.of(setup.client).in_process:
         return (
             "how many labels an answer holds is left to the model, which is asked at every place whether it goes on: "
             "only an embedded engine (local/NAME, llamacpp:PATH) tells that"

@@ -300,17 +300,13 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-def is_in_process(client: Client) -> bool:
-    """Return True if a client's calls run in this process, at no cost."""
-    return ClientTraits.of(client).in_process
-
-
-def default_concurrency(client: Client) -> int:
-    """Return the default number of calls in flight to a client."""
+def client_gate(client: Client, limits: Limits) -> Gate:
+    """Return a gate of the calls to a client, with its own default concurrency."""
     traits = ClientTraits.of(client)
-    if not traits.in_process:
-        return DEFAULT_CONCURRENCY
-    return max(_IN_PROCESS_CONCURRENCY, traits.n_parallel or 1)
+    concurrency = DEFAULT_CONCURRENCY
+    if traits.in_process:
+        concurrency = max(_IN_PROCESS_CONCURRENCY, traits.n_parallel or 1)
+    return Gate(limits, provider=client.name, default_concurrency=concurrency)
 
 
 def rate_limit_waits(gates: Iterable[CallMeter]) -> dict[str, float]:

@@ -277,10 +277,6 @@ class Method(ABC):
         """Return a method whose predictions hold text features, if its engine reports them."""
         return replace(self, keep_features=True) if self.might_keep_features else self
 
-    def with_reader(self, reader: AnswerReader) -> Self:
-        """Return a method that reads answers with another reader."""
-        return replace(self, setup=replace(self.setup, reader=reader))
-
     def with_gate(self, gate: Gate) -> Self:
         """Return a method whose calls go through another gate."""
         calls = replace(self.calls, gate=gate)

@@ -12,10 +12,17 @@ from urllib.parse import urlsplit
 
 from calibrant.clients._batch_api import BatchApi, RemoteBatch
 from calibrant.clients._calls import RetryPolicy
-from calibrant.clients._endpoint import ADDRESSES, is_secret, public_address, secret_texts, server_address
+from calibrant.clients._endpoint import (
+    ADDRESSES,
+    KNOWN_PREFIXES,
+    is_secret,
+    public_address,
+    secret_texts,
+    server_address,
+)
 from calibrant.clients._http import JsonService
 from calibrant.clients._litellm import LiteLLMClient, needs_litellm, price_of_model, provider_of_bare_name
-from calibrant.core._completion import STAND_INS, Client, Opener
+from calibrant.core._completion import STAND_INS, Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._settings import ModelSettings
@@ -47,6 +54,7 @@ _ENGINE_USE = f"sizes an embedded engine ({_LOCAL}NAME or {_GGUF}PATH.gguf)"
 _CHARACTERS_PER_TOKEN: Final = 4  # of English, about, in the tokenisers of large models
 _ANSWER_TOKENS: Final = 10  # the JSON around a label, and the label
 _LOG = logging.getLogger("calibrant")
+_DECIDING: Final = ("decisions/", "systemone/")
 _EMBEDDED: Final = ("local/", "llamacpp:", "fake/")
 # Scoring that every model allows.
 _ALLOWED: Final = frozenset({"auto", "fused", "verbalised", "sampled"})
@@ -100,19 +108,17 @@ def open_client(
     >>> round(classifier.classify("It purrs.").confidence, 6)
     0.9
     """
-    if isinstance(model, str) and (model in STAND_INS or model.startswith(_FAKE)):
-        return _stand_in(model)(model, space=space, concurrency=concurrency, options=options, scoring=scoring)
+    if isinstance(model, str) and model in STAND_INS:
+        opener = STAND_INS[model]
+        return opener(model, space=space, concurrency=concurrency, options=options, scoring=scoring)
     options = dict(options or {})
     _check_options(options)
     if concurrency is not None and concurrency < 1:
         raise ConfigurationError(f"Expected concurrency of at least 1, got {concurrency}.")
-    from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (no stand-in needs it)
-
-    prefixes = OpenAICompatibleClient.PREFIXES
-    is_named = isinstance(model, str) and model.startswith(prefixes)
+    is_named = isinstance(model, str) and model.startswith(KNOWN_PREFIXES)
     served = is_named and scoring == "exact" and bool(options.get("api_base"))
     if not served:
-        names = " or ".join(f"{prefix}NAME" for prefix in prefixes)
+        names = " or ".join(f"{prefix}NAME" for prefix in KNOWN_PREFIXES)
         use = f"shapes how a server is asked how probable labels are ({names} with api_base and scoring='exact')"
         _refuse_settings(options, SERVER_SETTINGS, model if isinstance(model, str) else "this model", use)
     if isinstance(model, Client):
@@ -137,34 +143,37 @@ def open_client(
     return _open_remote(model, space or LogprobSpace.MASKED, concurrency, options, served=served)
 
 
-def _stand_in(name: str) -> Opener:
-    if name not in STAND_INS:
-        raise ConfigurationError(
-            f"Expected a fake model that a block of calibrant.testing.fake_model names, got {name!r}; "
-            f"there are: {', '.join(sorted(STAND_INS)) or 'none'}."
-        )
-    return STAND_INS[name]
-
-
 def _open_remote(
     model: str, space: LogprobSpace | str, concurrency: int | None, options: dict[str, Any], *, served: bool
 ) -> Client:
     if options.get("base_url") and not options.get("api_base"):
         options["api_base"] = options.pop("base_url")
+    if model.startswith(_DECIDING):
+        from calibrant.clients._decisions import RemoteDecisionClient  # noqa: PLC0415 (loaded when it is used)
+
+        return RemoteDecisionClient(model, max_concurrency=concurrency, **options)
     _check_provider(model, options)
     if not served and needs_litellm(model, options):
         return LiteLLMClient(model, space=space, **options)
-    from calibrant.clients._openai_chat import OpenAIChatClient  # noqa: PLC0415 (loaded when it is used)
-    from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
-
-    kind = OpenAICompatibleClient if served else OpenAIChatClient
     # The client's own limit keeps a process within its sockets; who wants more calls gets them.
     most = concurrency if concurrency is not None and concurrency > _CLIENT_LIMIT else None
-    return kind(model, space=space, max_concurrency=most, **options)
+    options |= {"space": space, "max_concurrency": most}
+    if served:
+        from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when used)
+
+        return OpenAICompatibleClient(model, **options)
+    from calibrant.clients._openai_chat import OpenAIChatClient  # noqa: PLC0415 (loaded when it is used)
+
+    return OpenAIChatClient(model, **options)
 
 
 def _check_provider(model: str, options: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for a name without a provider or an address, which litellm refuses after retries."""
+    if model.startswith(_FAKE):
+        raise ConfigurationError(
+            f"Expected a fake model that a block of calibrant.testing.fake_model names, got {model!r}; "
+            f"there are: {', '.join(sorted(STAND_INS)) or 'none'}."
+        )
     if "/" in model or options.get("api_base") or options.get("custom_llm_provider"):
         return
     provider = provider_of_bare_name(model)

@@ -10,9 +10,9 @@ from itertools import chain, zip_longest
 from math import exp
 from typing import Any, Final
 
-from calibrant.core._completion import Completion, Token
+from calibrant.core._completion import Completion
 from calibrant.core._errors import DataError
-from calibrant.core._prediction import Usage
+from calibrant.core._prediction import Token, Usage
 from calibrant.core._reported import bounded_count, clean_line, clean_text
 
 TOLERANCE: Final = 1e-6

@@ -44,10 +44,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._completion import Token
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, LogprobSpace
+from calibrant.core._prediction import LabelDistribution, LogprobSpace, Token
 from calibrant.core._schema import parse_path
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
 from calibrant.logprobs._fields import AlignedField, align, checked_logprob

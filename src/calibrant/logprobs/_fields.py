@@ -10,8 +10,9 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final, Literal
 
-from calibrant.core._completion import Completion, Token
+from calibrant.core._completion import Completion
 from calibrant.core._errors import CalibrantError, LogprobsUnavailableError
+from calibrant.core._prediction import Token
 from calibrant.core._schema import FieldPath, array_path, element_path, parse_path
 from calibrant.logprobs._completion import IMPOSSIBLE, TOLERANCE
 

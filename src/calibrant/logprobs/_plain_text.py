@@ -11,8 +11,9 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Final
 
-from calibrant.core._completion import Completion, Token
+from calibrant.core._completion import Completion
 from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._prediction import Token
 from calibrant.core._schema import FieldPath, parse_path
 from calibrant.logprobs._fields import UnparsedError, answer_value, json_body
 

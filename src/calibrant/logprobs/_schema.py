@@ -76,6 +76,10 @@ def as_response_format(schema: object) -> dict[str, Any]:
     root = plain_schema(schema)
     name = re.sub(r"[^A-Za-z0-9_-]", "_", str(root.get("title") or "answer"))[:64]
     strict = deepcopy(_strict(root, root))  # enums are shared with the argument
+    return _response_format(name, strict)
+
+
+def _response_format(name: str, strict: _Node) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": strict}}
 
 
@@ -98,7 +102,8 @@ def enum_schema(labels: Sequence[str] | LabelSet, field_path: str) -> dict[str, 
     ConfigurationError
         `labels` or `field_path` is wrong, or the paths of two fields contradict each other.
     """
-    return as_response_format(LabelSet.of(labels).schema(field_path))
+    # Schemas of label sets are strict as they are.
+    return _response_format("answer", LabelSet.of(labels).schema(field_path))
 
 
 def _strict(node: Any, root: _Node, inside: frozenset[str] = frozenset()) -> Any:  # noqa: ANN401

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.adapters._gepa import ConfidenceAdapter
-from calibrant.core._completion import Completion, CompletionRequest
+from calibrant.core._completion import ClientTraits, Completion, CompletionRequest
 from calibrant.core._errors import ConfigurationError, LimitReachedError, ProviderError
 from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._predictor import Stop
 from calibrant.inference._base import run_sync
-from calibrant.inference._limits import Gate, is_in_process
+from calibrant.inference._limits import Gate
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import call_options, open_client
 from calibrant.optimization._exemplar import PromptRecord
@@ -232,7 +232,7 @@ def open_reflection(
     client = open_client(model, options=options or {})
     calls = ModelCalls()
     # Prompts shall differ: the provider's own temperature. An engine in this process stays reproducible.
-    own: dict[str, Any] = {} if is_in_process(client) else {"temperature": None}
+    own: dict[str, Any] = {} if ClientTraits.of(client).in_process else {"temperature": None}
     sent = {**own, **call_options(options or {})}
 
     def write(prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)

@@ -9,8 +9,7 @@ from calibrant.core._installation import install_command
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.serving._classifier_app import create_classifier_app
-    from calibrant.serving._settings import ServiceSettings
+    from calibrant.serving._classifier_app import ServiceSettings, create_classifier_app
     from calibrant.serving._verifier_app import create_verifier_app
 
 __all__ = [

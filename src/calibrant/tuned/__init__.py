@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         PredictionHistory,
         Tuned,
     )
-    from calibrant.tuned._open import load
+    from calibrant.tuned._sources import load
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

@@ -39,9 +39,7 @@ from calibrant.tuned._task_record import (
     fingerprint_of,
     label_of,
     models_of,
-    n_planned,
     read_run_settings,
-    read_source,
     task_from_record,
     task_to_record,
     with_demonstrations,
@@ -194,37 +192,25 @@ class _RunReader:
 
     def _prompted_tasks(self) -> tuple[RecordedTask, ...]:
         """Return the recorded tasks; the first has the prompt and the demonstrations of the run."""
-        place, plan, n_tasks = self._path / "task.json", self._settings.plan, len(self._settings.tasks)
-        expected = 1 if plan is None else n_planned(plan)
-        if n_tasks != expected:
-            raise StateError(f"{self._path}: damaged: expected {expected} tasks, got {n_tasks}: {_AGAIN}.")
-        first, *others = (task_from_record(record, place=place) for record in self._settings.tasks)
-        task = self._prompted(first.task)
-        if task.demonstrations is not None:
+        settings, description, shown = self._settings, self._description, None
+        place = self._path / "task.json"
+        first, *others = (task_from_record(record, place=place) for record in settings.tasks)
+        task = first.task
+        has_one_prompt = settings.plan is None and ("cascade" not in task.sections or settings.prompt_for_all)
+        if self._search is not None:
+            task, shown = _searched(task, self._search["best_candidate"])
+        elif description is not None:
+            if has_one_prompt:
+                template = description["user_template"]
+                task = replace(task, prompt=description["prompt"], user_template=template)
+            if (values := description.get("demonstrations")) is not None:
+                own = {name: values[name] for name in DemonstrationSettings.model_fields}
+                shown = DemonstrationSettings.of(own)
+        task = replace(task, demonstrations=shown)
+        if shown is not None:
             shown_from = self._path / DEMONSTRATIONS
             task = with_demonstrations(task, _text(shown_from), shown_from)
         return (replace(first, task=task), *others)
-
-    def _prompted(self, task: Task) -> Task:
-        """Return the task with the prompt, the template and the settings of demonstrations of the run."""
-        description, demonstrations = self._description, None
-        if self._search is not None:
-            best = self._search["best_candidate"]
-            text = best.get("demonstrations", "")
-            demonstrations = DemonstrationSettings.from_text(text) if text.strip() else None
-            prompt, template = best["system_prompt"], best.get("user_template")
-            return replace(task, prompt=prompt, user_template=template, demonstrations=demonstrations)
-        if description is None:
-            return replace(task, demonstrations=None)
-        shown = description.get("demonstrations")
-        if shown is not None:
-            own = {name: shown[name] for name in DemonstrationSettings.model_fields}
-            demonstrations = DemonstrationSettings.of(own)
-        task = replace(task, demonstrations=demonstrations)
-        is_cascade = "cascade" in task.sections and not self._settings.prompt_for_all
-        if is_cascade or self._settings.plan is not None:
-            return task
-        return replace(task, prompt=description["prompt"], user_template=description["user_template"])
 
     def _check(self) -> None:
         """Raise StateError if the settings or the calibration belong to another run.
@@ -308,6 +294,14 @@ class _RunReader:
         return load_calibrator(path, fingerprint=self._fingerprint)
 
 
+def _searched(task: Task, best: Mapping[str, Any]) -> tuple[Task, DemonstrationSettings | None]:
+    """Return the task with the best prompt of a search, and the settings of its demonstrations."""
+    text = best.get("demonstrations", "")
+    shown = DemonstrationSettings.from_text(text) if text.strip() else None
+    task = replace(task, prompt=best["system_prompt"], user_template=best.get("user_template"))
+    return task, shown
+
+
 def _differences(recorded: RecordedTask, description: Mapping[str, Any]) -> list[str]:
     """Return in what a task of one model differs from the description of its run."""
     task, differs = recorded.task, []
@@ -369,68 +363,6 @@ def _text(path: Path) -> str:
 
 _LOG = logging.getLogger("calibrant")
 _FROM_ENVIRONMENT: Final = frozenset({"api_key"})
-
-
-def load(
-    path: str | Path | Tuned,
-    *,
-    model: ModelLike | None = None,
-    options: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
-    journal: Journal | None = None,
-    router_state: str | None = None,
-) -> BasePredictor:
-    """Open the classifier of a bundle, a run or a task file.
-
-    Parameters
-    ----------
-    path : str, Path or Tuned
-        The folder that `calibrant export` wrote, the directory of a run, or a task file; or a tuned classifier.
-    model, options, limits, journal, router_state : optional
-        See `Tuned.open`. A task file has its own options and its own router state.
-
-    Returns
-    -------
-    Classifier or Cascade
-        A `calibrant.cascade.Cascade` if the run or the task asks one. Closing it releases its models and files.
-
-    Raises
-    ------
-    StateError
-        The path holds none of these; or the bundle or run is damaged, altered or of another version, or its calls
-        would differ from those that were measured.
-    ConfigurationError
-        The task file is wrong, an option is missing, unknown or wrong, or a model cannot be opened.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> from calibrant import BatchEvaluator, Classifier, Example, Task, load
-    >>> from calibrant.testing import FakeClient, fake_model
-    >>> from calibrant.tuned import Tuned
-    >>> out = Path(tempfile.mkdtemp())
-    >>> task = Task(name="pets", labels=["cat", "dog"], prompt="Which animal?")
-    >>> fake = FakeClient(["cat", "dog"], {"purrs": ("cat", 0.9)}, field="label", name="fake/pets")
-    >>> with fake_model("fake/pets", fake) as name:
-    ...     rows = [Example(input="purrs", answer="cat")]
-    ...     _ = BatchEvaluator(Classifier.from_task(task, model=name)).evaluate(rows, out=out / "run")
-    ...     _ = Tuned.from_run(out / "run", task=task, model=name).save(out / "bundle")
-    ...     found = load(out / "bundle").classify("purrs")
-    >>> found.label, round(found.confidence, 2)
-    ('cat', 0.9)
-    """
-    found = path if isinstance(path, Tuned) else read_source(path)
-    if isinstance(found, Task):
-        if options or router_state is not None:
-            raise ConfigurationError(
-                f"Expected options and router_state for a bundle or a run alone, got {path}: write them in the task "
-                "file."
-            )
-        return open_classifier(found, model=model, limits=limits, journal=journal)
-    return open_tuned(
-        found, model=model, options=options, limits=limits, journal=journal, router_state=router_state
-    )
 
 
 def open_tuned(

@@ -1,13 +1,12 @@
-"""Tasks as JSON, without rows and credentials; and what commands are given: task files, bundles and runs."""
+"""Tasks as JSON, without rows and credentials."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
 
 import pydantic
 
@@ -21,18 +20,14 @@ from calibrant.core._sections import Section, describe_problem
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._models import replaced_model, without_secrets
-from calibrant.runs._directory import BATCH, PREDICTIONS, RESULT
-from calibrant.runs._directory import MANIFEST as RUN
 
 if TYPE_CHECKING:
-    from calibrant.heads._tuned import Tuned
     from calibrant.routing._settings import RoutingProviderSettings
 
 
 BUNDLE: Final = "manifest.json"
 """File that every bundle has."""
 _FILE: Final = "task.json"
-_MOST_NAMES: Final = 5  # in a message
 _KIND: Final = "settings of a run"
 _VERSION: Final = 1
 _MAKE: Final = "run it"
@@ -130,8 +125,12 @@ def read_run_settings(directory: Path) -> RunSettings:
             "task file that was run, with --task."
         )
     record = read_record(path, kind=_KIND, version=_VERSION, make=_MAKE)
-    settings = {key: value for key, value in record.items() if key not in {"kind", "version"}}
-    return checked_record(RunSettings, settings, path, _damage)
+    values = {key: value for key, value in record.items() if key not in {"kind", "version"}}
+    settings = checked_record(RunSettings, values, path, _damage)
+    expected = 1 if settings.plan is None else n_planned(settings.plan)
+    if len(settings.tasks) != expected:
+        raise _damage(path, f"expected {expected} tasks, got {len(settings.tasks)}")
+    return settings
 
 
 def with_model_alone(task: Task, model: str | None, *, api_base: str | None = None) -> Task:
@@ -359,65 +358,3 @@ def n_planned(plan: Mapping[str, Any]) -> int:
     from calibrant.cascade.planning._plan import CascadePlan  # noqa: PLC0415 (few bundles have one)
 
     return len(CascadePlan.from_record(plan).models)
-
-
-SourceKind: TypeAlias = Literal["task file", "bundle", "run"]
-
-
-def kind_of_source(path: str | Path) -> SourceKind:
-    """Return the kind of what a command was given.
-
-    Raises
-    ------
-    StateError
-        It is none of the three.
-    """
-    # These say no to paths that cannot be looked up, such as too long ones.
-    place = Path(path)
-    if os.path.isfile(place):  # noqa: PTH113
-        return "task file"
-    if os.path.exists(place / BUNDLE):  # noqa: PTH110
-        return "bundle"
-    if any(os.path.exists(place / name) for name in (RUN, RESULT, BATCH, PREDICTIONS)):  # noqa: PTH110
-        return "run"
-    raise StateError(
-        f"{place}: expected a task file, a bundle or the directory of a run, got {_what_is_there(place)}."
-    )
-
-
-def read_source(path: str | Path) -> Task | Tuned:
-    """Read a task file, a bundle or the directory of a run, without opening a model or reading rows.
-
-    Returns
-    -------
-    Task or Tuned
-        The task of a file, without rows; a bundle or a run as a tuned classifier.
-
-    Raises
-    ------
-    ConfigurationError
-        The task file is wrong.
-    StateError
-        It is none of the three, or a bundle or run that is damaged or unfinished, or labels of rows without answers.
-    """
-    kind = kind_of_source(path)
-    if kind == "task file":
-        return Task.from_file(path, splits=())
-    # Task files do without what reads bundles and runs.
-    if kind == "bundle":
-        from calibrant.tuned._folder import read  # noqa: PLC0415
-
-        return read(path)
-    from calibrant.tuned._open import from_run  # noqa: PLC0415
-
-    return from_run(path)
-
-
-def _what_is_there(place: Path) -> str:
-    """Return the end of a message: the kind of a path, and a remedy."""
-    if not os.path.isdir(place):  # noqa: PTH112
-        return "nothing: check the path"
-    inside = sorted({found.parent for found in place.glob(f"*/{RESULT}")} | set(place.glob("*.toml")))
-    names = ", ".join(map(str, inside[:_MOST_NAMES]))
-    remedy = f"name what is in it: {names}" if inside else "check the path"
-    return f"a directory with neither: {remedy}"

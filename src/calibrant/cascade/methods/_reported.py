@@ -22,13 +22,14 @@ from calibrant.cascade._protocol import (
     for_one_row,
     is_share,
 )
-from calibrant.core._completion import Completion, Token
+from calibrant.core._completion import Completion
 from calibrant.core._errors import (
     CalibrantError,
     ConfigurationError,
     LogprobsUnavailableError,
     NotFittedError,
 )
+from calibrant.core._prediction import Token
 from calibrant.logprobs._completion import IMPOSSIBLE
 from calibrant.logprobs._fields import UnparsedError, align, field_value
 from calibrant.metrics._validation import check_number

@@ -15,10 +15,10 @@ from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationErr
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import calibrator_from_record
+from calibrant.cascade._rules import KeepPolicy, KeepRule, Route
 from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._meta import POMDPMetaVerifier
 from calibrant.cascade.planning._recorded import PairedRuns
-from calibrant.cascade.planning._rules import KeepPolicy, KeepRule, Route
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint

@@ -11,6 +11,15 @@ from numpy.typing import NDArray
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import select_calibrator
 from calibrant.cascade._methods import METHODS
+from calibrant.cascade._rules import (
+    DEFAULT_KEY,
+    KeepPolicy,
+    KeepRule,
+    rule_policy,
+    threshold_policy,
+    tie_keys,
+    tie_ranks,
+)
 from calibrant.cascade.automix._frontier import rising_hull
 from calibrant.cascade.planning._guarantee import certify_cascade, count_passes, fewest_rows, loss_p_value
 from calibrant.cascade.planning._plan import (
@@ -28,15 +37,6 @@ from calibrant.cascade.planning._plan import (
     price_policy,
 )
 from calibrant.cascade.planning._recorded import PairedRuns, RunSource, pair_runs
-from calibrant.cascade.planning._rules import (
-    DEFAULT_KEY,
-    KeepPolicy,
-    KeepRule,
-    rule_policy,
-    threshold_policy,
-    tie_keys,
-    tie_ranks,
-)
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._prediction import Interval
 from calibrant.metrics._paired import paired_comparison

@@ -20,11 +20,18 @@ from calibrant.core._completion import (
     ContinuingClient,
     LabelContinuation,
     Message,
-    Token,
 )
+from calibrant.core._decision import DecisionClient
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError, ProviderError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LOW_LABEL_MASS, LabelDistribution, LogprobSpace, Outcome, Prediction
+from calibrant.core._prediction import (
+    LOW_LABEL_MASS,
+    LabelDistribution,
+    LogprobSpace,
+    Outcome,
+    Prediction,
+    Token,
+)
 from calibrant.inference._abilities import AnswerForm, is_begun_json, readable, shaped
 from calibrant.inference._base import run_sync
 from calibrant.inference._models import ModelLike, call_options, open_client
@@ -714,6 +721,11 @@ async def aexamine(
     options = _with_api_base(options or {}, api_base)
     # A server that is named with its address may be able to score labels; it answers other calls as ever.
     client = open_client(model, space=claimed, options=options, scoring="exact")
+    if isinstance(client, DecisionClient):
+        raise ConfigurationError(
+            f"Expected a model that writes answers, got {client.name}: a decision model reports the probability of "
+            "every label itself, so there is nothing to examine. How good it is, calibrant evaluate says."
+        )
     try:
         calls = ExaminationCalls(client, call_options(options), on_call=on_call)
         evidence = await gather(calls, claimed or client.space)

@@ -15,7 +15,6 @@ from calibrant.core._completion import Client, ClientTraits, Completion, Complet
 from calibrant.core._errors import ConfigurationError, ContextLengthError
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.inference._embeddings import CachedEmbedder, Embedder
-from calibrant.inference._limits import is_in_process
 from calibrant.inference.routed._assess import (
     DriftWatch,
     Helper,
@@ -199,7 +198,7 @@ class RoutedClient:
         self.space = common_space(self.providers)
         self.name = f"routed:{router.strategy}({', '.join(provider.name for provider in self.providers)})"
         self.endpoint = identity_of(self.providers)
-        self.in_process = all(is_in_process(provider.client) for provider in self.providers)
+        self.in_process = all(ClientTraits.of(provider.client).in_process for provider in self.providers)
         self._policy = getattr(router, "router", router)  # inside one that shares what it learns
         self._embedder = CachedEmbedder(embedder) if isinstance(embedder, Embedder) else embedder
         check_parts(router, self._embedder, gate=gate, coherence=coherence)

@@ -1,0 +1,358 @@
+"""Client of decision models, on the wires of OpenAI's Decisions and of System One."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from calibrant.clients._calls import CallGate, FirstCall
+from calibrant.clients._endpoint import (
+    hide,
+    litellm_endpoint,
+    resolve_endpoint,
+    secret_texts,
+    warn_of_plain_http,
+)
+from calibrant.clients._http import JsonHttp
+from calibrant.clients._litellm import (
+    PRICE_OPTIONS,
+    LiteLLMBase,
+    import_litellm,
+    listed_price,
+    price_of_options,
+)
+from calibrant.core._completion import CompletionRequest
+from calibrant.core._decision import Decision, DecisionAnswer, DecisionQuestion
+from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._prediction import LogprobSpace, Usage
+from calibrant.core._reported import bounded_count, reported_mapping
+
+DECISIONS: Final = "decisions/"
+SYSTEM_ONE: Final = "systemone/"
+PREFIXES: Final = (DECISIONS, SYSTEM_ONE)
+_OWN_SERVER: Final = {DECISIONS: "openai/", SYSTEM_ONE: "hosted_vllm/"}
+# What both of litellm's functions take; the others are dropped there without a word.
+_OPTIONS: Final = frozenset({"api_base", "api_key", "custom_llm_provider", "extra_headers", "timeout"})
+_DIRECT: Final = tuple(_OWN_SERVER.values())
+_ANSWER_KINDS: Final = {"choice": ("choice",), "score": ("score",), "yes_no": ("noul", "predicate")}
+_NO_ROUTE: Final = (
+    "The server has no decision model, or not this interface: a chat model is named without decisions/ or systemone/ "
+    "(hosted_vllm/NAME, openai/NAME)."
+)
+
+
+class RemoteDecisionClient:
+    """Client of one decision model: of OpenAI and of servers with an address directly, of others through litellm.
+
+    A direct call costs a fraction of a millisecond of processor time; litellm takes several.
+
+    Parameters
+    ----------
+    model : str
+        ``decisions/`` for OpenAI's Decisions or ``systemone/`` for System One, then a model as litellm names it
+        (``decisions/openai/gpt-6-luna``, ``systemone/typesafe/jev-latest``). With ``api_base`` any name is taken for
+        that server's own (``systemone/local``).
+    timeout : float, default 60
+        Time limit of one call, in seconds.
+    max_concurrency : int, optional
+        Calls in flight at the same time, per event loop; by default 256.
+    **options
+        ``api_base``, ``api_key``, ``extra_headers``, and the price of a token (``input_cost_per_token``,
+        ``output_cost_per_token``, US dollars).
+
+    Attributes
+    ----------
+    endpoint : str or None
+        The address of the server without credentials, where options or environment name one.
+
+    Raises
+    ------
+    ConfigurationError
+        The name is empty, an option is unknown or out of range, or there is no address or no key.
+    """
+
+    space = LogprobSpace.DECISION
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        timeout: float = 60.0,
+        max_concurrency: int | None = None,
+        **options: Any,  # noqa: ANN401 (litellm's own parameters)
+    ) -> None:
+        given = {name: value for name, value in options.items() if value is not None}
+        unknown = sorted(given.keys() - _OPTIONS - set(PRICE_OPTIONS))
+        if unknown:
+            raise ConfigurationError(
+                f"Expected options that decision models take ({', '.join(sorted(_OPTIONS))} and prices), got "
+                f"{unknown[0]!r}: leave it out; nothing is sampled."
+            )
+        self.name = model
+        self._wire = next(prefix for prefix in PREFIXES if model.startswith(prefix))
+        self._price = price_of_options(options)
+        self._first = FirstCall()
+        name = _name_at_litellm(model, self._wire, has_address=bool(given.get("api_base")))
+        sent = {option: value for option, value in given.items() if option in _OPTIONS}
+        self._caller: _DirectCaller | _LiteLLMCaller
+        if name.startswith(_DIRECT) and "custom_llm_provider" not in given:
+            self._caller = _DirectCaller(name, timeout=timeout, calls=max_concurrency, **sent)
+            if self._price is None and self._caller.is_openai:
+                self._price = listed_price(self._caller.model)
+        else:
+            self._caller = _LiteLLMCaller(name, {"timeout": timeout, **sent}, calls=max_concurrency)
+        self.endpoint = self._caller.endpoint
+
+    def hidden(self, text: str) -> str:
+        """Return a text of the provider with the client's secrets redacted."""
+        return self._caller.hidden(text)
+
+    def close(self) -> None:
+        """Close the connections; calls in flight fail."""
+        self._caller.close()
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Raise ProviderError: the model writes no text."""
+        del request
+        raise ProviderError(
+            "a decision model answers questions with fixed options and writes no text: name a chat model for this.",
+            provider=self.name,
+            systemic=True,
+        )
+
+    async def decide(self, text: str, questions: Sequence[DecisionQuestion]) -> Decision:
+        """Return the answers to questions about a text, with one call.
+
+        Raises
+        ------
+        ProviderError
+            The call failed, or an answer does not fit its question. Nothing is retried here.
+        """
+        return await self._first.then(partial(self._call, text, questions))
+
+    async def _call(self, text: str, questions: Sequence[DecisionQuestion]) -> Decision:
+        try:
+            if self._wire == SYSTEM_ONE:
+                named = {_id(place): _system_one(question) for place, question in enumerate(questions)}
+                found = await self._caller.system_one(text, named)
+            else:
+                listed = [_openai(_id(place), question) for place, question in enumerate(questions)]
+                found = await self._caller.decisions(text, listed)
+        except ProviderError as error:
+            failure = error
+        else:
+            return self._decision(found, questions)
+        raise _advised(failure) from None
+
+    def _decision(self, found: _Found, questions: Sequence[DecisionQuestion]) -> Decision:
+        reported = found.data.get("answers")
+        if isinstance(reported, Mapping):
+            answers = [reported.get(_id(place)) for place in range(len(questions))]
+        else:
+            answers = list(reported) if isinstance(reported, list | tuple) else []
+        if len(answers) != len(questions):
+            raise self._broken(f"expected {len(questions)} answers, got {len(answers)}")
+        pairs = zip(questions, answers, strict=True)
+        return Decision(
+            answers=tuple(self._answer(question, reported_mapping(answer)) for question, answer in pairs),
+            usage=self._usage(found),
+            model=str(found.data["model"]) if found.data.get("model") else None,
+        )
+
+    def _answer(self, question: DecisionQuestion, answer: Mapping[str, Any]) -> DecisionAnswer | None:
+        """Return an answer in the order of its question's options; None for a refusal."""
+        kind = answer.get("type")
+        if kind == "refusal":
+            return None
+        expected = _ANSWER_KINDS[question.kind]
+        if kind not in expected:
+            raise self._broken(f"expected an answer of the type {expected[0]}, got {kind!r:.80}")
+        if question.kind == "yes_no":
+            yes = self._number(answer.get("noul" if kind == "noul" else "probability"))
+            return DecisionAnswer(probabilities=(1.0 - yes, yes))
+        shares = self._shares(answer.get("probabilities"))
+        names = list(map(str, range(len(question.options)))) if kind == "score" else list(question.options)
+        if set(shares) != set(names):
+            asked, others = len(names), ", ".join(map(repr, shares))
+            raise self._broken(
+                f"expected the probabilities of the {asked} options, got those of {others:.80}"
+            )
+        chosen = answer.get("choice")
+        return DecisionAnswer(
+            probabilities=tuple(shares[name] for name in names),
+            chosen=question.options.index(chosen) if chosen in question.options else None,
+        )
+
+    def _shares(self, probabilities: object) -> dict[str, float]:
+        """Return the reported probabilities by option, or by the number of a level."""
+        if isinstance(probabilities, Mapping):
+            return {str(name): self._number(value) for name, value in probabilities.items()}
+        entries = probabilities if isinstance(probabilities, list | tuple) else []
+        found = {}
+        for entry in map(reported_mapping, entries):
+            found[str(entry.get("value"))] = self._number(entry.get("probability"))
+        return found
+
+    def _number(self, value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._broken(f"expected a probability, got {value!r:.40}")
+        return float(value)
+
+    def _broken(self, problem: str) -> ProviderError:
+        return ProviderError(f"broken response: {problem}.", provider=self.name, retryable=True)
+
+    def _usage(self, found: _Found) -> Usage:
+        counts = reported_mapping(found.data.get("usage"))
+        prompt, answer = (_count(counts.get(name)) for name in ("input_tokens", "output_tokens"))
+        cost = found.cost
+        if self._price is not None:
+            cost = self._price.cost({"prompt_tokens": prompt, "completion_tokens": answer})
+        return Usage(prompt_tokens=prompt, completion_tokens=answer, cost=cost)
+
+
+class _Found(NamedTuple):
+    """Answer of a server as JSON values, and the cost of the call in US dollars where it is known."""
+
+    data: Mapping[str, Any]
+    cost: float | None = None
+
+
+class _DirectCaller:
+    """Caller of a server with an address."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timeout: float,
+        calls: int | None,
+        **options: Any,  # noqa: ANN401 (see `_OPTIONS`)
+    ) -> None:
+        found = resolve_endpoint(name, api_base=options.get("api_base"), api_key=options.get("api_key"))
+        self.endpoint, self.model, self.is_openai = found.identity, found.model, found.is_openai
+        self._headers = options.get("extra_headers")
+        self._http = JsonHttp(provider=name, endpoint=found, timeout=timeout, calls=calls)
+        self._http.hide(secret_texts({"extra_headers": self._headers or {}}))
+
+    async def system_one(self, text: str, questions: Mapping[str, Any]) -> _Found:
+        return await self._send("/v1/systemone", {"state": text, "questions": questions})
+
+    async def decisions(self, text: str, questions: Sequence[Any]) -> _Found:
+        return await self._send("/v1/decisions", {"input": text, "questions": questions})
+
+    async def _send(self, route: str, body: Mapping[str, Any]) -> _Found:
+        url = f"{self._http.endpoint.root}{route}{self._http.endpoint.query}"
+        data = json.dumps({"model": self.model, **body}).encode()
+        reply = await self._http.send(url, data, headers=self._headers)
+        return _Found(self._http.checked(reply))
+
+    def hidden(self, text: str) -> str:
+        return self._http.hidden(text)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+class _LiteLLMCaller(LiteLLMBase):
+    """Caller of a provider that litellm knows."""
+
+    def __init__(self, name: str, options: dict[str, Any], *, calls: int | None) -> None:
+        super().__init__(name, options)
+        self.endpoint = litellm_endpoint(name, options)
+        self._gate = CallGate(calls)
+        warn_of_plain_http(self.endpoint or "", self._secrets)
+
+    async def system_one(self, text: str, questions: Mapping[str, Any]) -> _Found:
+        litellm = import_litellm()
+        return await self._ask(partial(litellm.asystemone, state=text, questions=questions))
+
+    async def decisions(self, text: str, questions: Sequence[Any]) -> _Found:
+        litellm = import_litellm()
+        return await self._ask(partial(litellm.adecisions, input=text, questions=questions))
+
+    async def _ask(self, call: Callable[..., Awaitable[Any]]) -> _Found:
+        async with self._gate.turn():
+            try:
+                response = await call(**self._options, model=self.name, num_retries=0, max_retries=0)
+            except Exception as error:  # noqa: BLE001 (the seam: anything may come)
+                failure = error
+            else:
+                cost = response.hidden_params.get("response_cost")
+                is_known = isinstance(cost, int | float) and math.isfinite(cost)
+                return _Found(response.model_dump(), float(cost) if is_known else None)
+        raise self._failure(failure) from None  # the cause may hold a key
+
+    def hidden(self, text: str) -> str:
+        return hide(text, self._secrets)
+
+
+def _name_at_litellm(model: str, wire: str, *, has_address: bool) -> str:
+    """Return the model's name behind the wire, with the prefix of its provider."""
+    name = model.removeprefix(wire)
+    if not name.strip():
+        raise ConfigurationError(
+            f"Expected a model's name after {wire}, got none: {wire}PROVIDER/NAME, or any name with api_base."
+        )
+    if name.startswith(_KNOWN):
+        return name
+    if has_address:
+        return _OWN_SERVER[wire] + name
+    raise ConfigurationError(
+        f"Expected a provider of decision models before the model's name ({', '.join(_KNOWN)}) or the api_base of a "
+        f"server, got {model:.80}."
+    )
+
+
+def _advised(error: ProviderError) -> ProviderError:
+    """Return an error that every call would meet, with advice, if the server lacks the route or a decision model."""
+    if error.status not in {404, 405, 501}:
+        return error
+    return type(error)(
+        str(error).removeprefix(f"{error.provider}: "),
+        provider=error.provider,
+        status=error.status,
+        hint=_NO_ROUTE,
+        systemic=True,
+    )
+
+
+def _count(value: object) -> int:
+    return bounded_count(value) if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+# Prefixes of the providers whose decision models litellm knows.
+_KNOWN: Final = (
+    "openai/",
+    "openrouter/",
+    "azure_ai/",
+    "perplexity/",
+    "typesafe/",
+    "strands_decider/",
+    "cloudflare/",
+    "databricks/",
+    "hosted_vllm/",
+)
+
+
+def _id(place: int) -> str:
+    return f"q{place}"
+
+
+def _system_one(question: DecisionQuestion) -> dict[str, Any]:
+    if question.kind == "yes_no":
+        return {"type": "noul", "instructions": question.instructions}
+    levels: Any = list(question.options)
+    options = levels if question.kind == "score" else dict.fromkeys(levels)
+    return {"type": question.kind, "instructions": question.instructions, "criteria": options}
+
+
+def _openai(name: str, question: DecisionQuestion) -> dict[str, Any]:
+    common = {"name": name, "instructions": question.instructions}
+    if question.kind == "yes_no":
+        return {"type": "predicate", **common}
+    if question.kind == "score":
+        return {"type": "score", **common, "levels": [{"label": level} for level in question.options]}
+    return {"type": "choice", **common, "choices": [{"value": option} for option in question.options]}

@@ -1,0 +1,240 @@
+"""Prediction method of decision models, which report the probability of every option."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core._completion import CompletionRequest
+from calibrant.core._decision import Decision, DecisionAnswer, DecisionClient, DecisionQuestion, QuestionKind
+from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction
+from calibrant.core._structures import OrdinalLabels
+from calibrant.inference._methods import Method, ModelSetup
+from calibrant.inference._reader import joint_confidence, scored_part
+
+_LOG: Final = logging.getLogger("calibrant")
+_MOST_OPTIONS: Final = 255
+_MOST_LEVELS: Final = 10
+_MOST_QUESTIONS: Final = 128
+_YES_NO: Final = (("no", "yes"), ("false", "true"))
+_UNROUNDED: Final = 1e-6
+# Rounding to two decimals moves each of n probabilities by at most half of 0.01.
+_ROUNDING: Final = 0.005
+_LEAST_SLACK: Final = 0.02
+_DEFAULT_INSTRUCTIONS: Final = "Which option describes the text?"
+
+
+@dataclass(kw_only=True)
+class Deciding(Method):
+    """Method that asks a decision model for the probability of every label, with one call a row.
+
+    The system message becomes the instructions of the question, the user message the text it is about. A label set is
+    a choice, an ordinal one of up to ten levels a score, and one of two labels yes and no, or true and false, a
+    question of that kind; every field of an answer, and every label of `MultiLabels`, is a question of its own in the
+    same call. Zeros are raised to a quarter of the last decimal that the answer is rounded to, so that
+    log-probabilities stay finite, and the distribution is divided by its sum. The label is the most probable one; of
+    equally probable ones, the one that the model names, or else the first.
+
+    Attributes
+    ----------
+    questions : tuple of DecisionQuestion
+        One for each label of an answer; their instructions follow those of the prompt.
+    differing_choices : int
+        Number of answers whose named option was not the most probable one.
+    """
+
+    questions: tuple[DecisionQuestion, ...] = ()
+    differing_choices: int = field(default=0, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, setup: ModelSetup) -> Self:
+        """Return the method for a model and its labels.
+
+        Raises
+        ------
+        ConfigurationError
+            The labels are not known beforehand, or are more than a question takes.
+        """
+        labels = setup.reader.labels
+        if labels.is_open:
+            raise ConfigurationError(
+                "Expected a list of labels for a decision model, got an open set: name the labels."
+            )
+        setup = setup.with_space(LogprobSpace.DECISION)
+        names = labels.parts
+        if len(names) > _MOST_QUESTIONS:
+            raise ConfigurationError(
+                f"Expected at most {_MOST_QUESTIONS} fields or labels that are asked about one by one, got "
+                f"{len(names)}: ask a chat model, or leave some out."
+            )
+        questions = tuple(_question(labels, name) for name in names)
+        return cls(setup=setup, questions=questions)
+
+    @property
+    def space(self) -> LogprobSpace:
+        """Space ``decision``."""
+        return LogprobSpace.DECISION
+
+    @property
+    def knows_abilities(self) -> bool:
+        """True: the interface says how the model answers."""
+        return True
+
+    async def answer(self, request: CompletionRequest) -> Prediction:
+        """Return the prediction from the reported probabilities; a broken answer is retried like a failed call."""
+        client = cast("DecisionClient", self.client)  # `choose_method` takes no other
+        prompt = _content(request, "system") or _DEFAULT_INSTRUCTIONS
+        text = _content(request, "user")
+        asked = [replace(one, instructions=f"{prompt}{one.instructions}") for one in self.questions]
+
+        async def decide() -> tuple[Decision, list[NDArray[np.float64] | None]]:
+            decision = await client.decide(text, asked)
+            return decision, [self._checked(answer) for answer in decision.answers]
+
+        (decision, distributions), attempts = await self.calls.make(decide, provider=client.name)
+        effort: dict[str, Any] = {"usage": decision.usage, "model": decision.model, "attempts": attempts}
+        parts: list[tuple[str, LabelDistribution]] = []
+        for question, answer, reported in zip(self.questions, decision.answers, distributions, strict=True):
+            if answer is None or reported is None:
+                reason = "the model declined to answer"
+                return Prediction(label=None, outcome=Outcome.REFUSAL, reason=reason, **effort)
+            parts.append(self._part(question, answer, reported, labels=self._labels_of(len(parts))))
+        return self._prediction(parts, effort)
+
+    def _labels_of(self, place: int) -> LabelSet:
+        labels = self.reader.labels
+        return labels.labels_of(labels.parts[place])
+
+    def _checked(self, answer: DecisionAnswer | None) -> NDArray[np.float64] | None:
+        """Return the probabilities of an answer, above 0 and with the sum 1; None for a refusal."""
+        if answer is None:
+            return None
+        reported = np.asarray(answer.probabilities, dtype=np.float64)
+        total = float(reported.sum())
+        slack = max(_LEAST_SLACK, _ROUNDING * len(reported))
+        is_wrong = not np.isfinite(reported).all() or (reported < 0).any()
+        if is_wrong or abs(total - 1.0) > slack:
+            raise ProviderError(
+                f"broken response: expected probabilities of at least 0 with the sum 1, got the sum {total:g}.",
+                provider=self.client.name,
+                retryable=True,
+            )
+        return smoothed(reported)
+
+    def _part(
+        self,
+        question: DecisionQuestion,
+        answer: DecisionAnswer,
+        probabilities: NDArray[np.float64],
+        *,
+        labels: LabelSet,
+    ) -> tuple[str, LabelDistribution]:
+        """Return the label of one answer, and the distribution in the order of its labels."""
+        label = question.options[self._best(answer)]
+        places = [question.options.index(label) for label in labels.labels]
+        distribution = LabelDistribution(
+            labels=labels.labels,
+            logprobs=np.log(probabilities[places]),
+            measured=np.ones(len(places), dtype=np.bool_),
+            joint_logprob=None,
+            label_mass=1.0,
+            unresolved_mass=0.0,
+            space=LogprobSpace.DECISION,
+            emitted=label,
+        )
+        return label, distribution
+
+    def _best(self, answer: DecisionAnswer) -> int:
+        """Return the most probable option: of equally probable ones that which the model names, else the first."""
+        most = max(answer.probabilities)
+        if answer.chosen is not None:
+            if answer.probabilities[answer.chosen] == most:
+                return answer.chosen
+            self.differing_choices += 1
+            if self.differing_choices == 1:
+                _LOG.warning(
+                    "%s names another option than the most probable one, which is taken for the label; both are kept.",
+                    self.client.name,
+                )
+        return answer.probabilities.index(most)
+
+    def _prediction(
+        self, found: Sequence[tuple[str, LabelDistribution]], effort: Mapping[str, Any]
+    ) -> Prediction:
+        """Return the prediction of one label, or of several parts."""
+        labels = self.reader.labels
+        if not labels.holds_several:
+            ((label, distribution),) = found
+            confidence = distribution.confidence(label)
+            return Prediction(label=label, confidence=confidence, distribution=distribution, **effort)
+        pairs = zip(labels.parts, found, strict=True)
+        parts = tuple(scored_part(name, label, distribution) for name, (label, distribution) in pairs)
+        answer = labels.answer_of({part.name: part.label for part in parts})
+        return Prediction(label=answer, confidence=joint_confidence(parts), parts=parts, **effort)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the kinds of the questions and the legal answers, as JSON values for cache keys."""
+        kinds = [question.kind for question in self.questions]
+        return {**self.reader.describe(), "scoring": "decision", "questions": kinds}
+
+
+def smoothed(reported: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return reported probabilities without zeros, divided by their sum.
+
+    A zero stands for anything below half of the last decimal that all of them are rounded to, and becomes half of
+    that: a quarter of the last decimal. Of probabilities that are not rounded it becomes one millionth.
+
+    Parameters
+    ----------
+    reported : ndarray of shape (n,)
+        At least 0, with the sum 1 up to rounding.
+
+    Returns
+    -------
+    ndarray of shape (n,)
+        Above 0, with the sum 1.
+    """
+    least = _UNROUNDED
+    for decimals in (2, 3, 4):
+        if np.abs(reported - reported.round(decimals)).max() < _UNROUNDED:
+            least = 10.0**-decimals / 4
+            break
+    raised = np.maximum(reported, least)
+    total = float(raised.sum())
+    return np.divide(raised, total)
+
+
+def _question(labels: LabelSet, name: str) -> DecisionQuestion:
+    """Return the question about one part of an answer; its instructions follow those of the prompt."""
+    options = labels.labels_of(name)
+    instructions = ""
+    if labels.is_set:
+        instructions = f"\n\nDoes the label {name!r} apply to the text?"
+    elif labels.holds_several:
+        instructions = f"\n\nAnswer for the field {name!r}."
+    if len(options) > _MOST_OPTIONS:
+        raise ConfigurationError(
+            f"Expected at most {_MOST_OPTIONS} labels for a decision model, got {len(options)}: ask a chat model, or "
+            "decide between groups of labels first."
+        )
+    words = {label.strip().casefold(): label for label in options}
+    negative = next((no for no, yes in _YES_NO if words.keys() == {no, yes}), None)
+    if negative is not None:
+        positive = next(word for word in words if word != negative)
+        asked = (words[negative], words[positive])
+        return DecisionQuestion(kind="yes_no", options=asked, instructions=instructions)
+    is_scale = options.structure == OrdinalLabels.structure and len(options) <= _MOST_LEVELS
+    kind: QuestionKind = "score" if is_scale else "choice"
+    return DecisionQuestion(kind=kind, options=options.labels, instructions=instructions)
+
+
+def _content(request: CompletionRequest, role: str) -> str:
+    """Return the text of the messages of one role."""
+    return "\n\n".join(message["content"] for message in request.messages if message["role"] == role)

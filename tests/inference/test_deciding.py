@@ -1,0 +1,236 @@
+"""Tests of decision models: questions, distributions, and answers that do not fit."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from calibrant import Classifier
+from calibrant.core import (
+    CompletionRequest,
+    ConfigurationError,
+    Field,
+    FieldLabels,
+    LogprobSpace,
+    MultiLabels,
+    OpenLabels,
+    OrdinalLabels,
+    Outcome,
+    ProviderError,
+)
+from calibrant.inference import RetryPolicy
+from calibrant.testing import MemoryJournal
+from decision_server import DecisionServer
+
+# Asked directly, and through litellm.
+WIRES = ["systemone/own", "decisions/own", "systemone/typesafe/jev-latest", "decisions/perplexity/decider"]
+ANIMALS = ["cat", "dog", "bird"]
+ONCE = RetryPolicy(attempts=1)
+
+
+@pytest.fixture
+def server() -> Iterator[DecisionServer]:
+    """Return a server whose first option has 0.7, the second 0.3, and the third nothing."""
+    found = DecisionServer(0.7, 0.3, 0.0)
+    yield found
+    found.stop()
+
+
+def classifier(server: DecisionServer, wire: str = "systemone/own", **given: object) -> Classifier:
+    """Return a classifier of animals that asks the server."""
+    options = {"api_base": server.root, "api_key": "sk-hidden-key"}
+    settings = {"labels": ANIMALS, "prompt": "Which animal?", "options": options, "retry": ONCE, **given}
+    return Classifier(model=wire, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_every_label_has_a_probability(server: DecisionServer, wire: str) -> None:
+    """The distribution is the server's, in the order of the labels; a zero is finite."""
+    with classifier(server, wire) as asked:
+        found = asked.classify("It purrs.")
+    assert (found.label, found.model, found.outcome) == ("cat", "decider-1", Outcome.OK)
+    assert found.distribution is not None
+    assert found.distribution.space is LogprobSpace.DECISION
+    assert found.distribution.probabilities == pytest.approx([0.7, 0.3, 0.0], abs=0.003)
+    assert math.isfinite(found.distribution.logprobs[2])
+    assert found.confidence == pytest.approx(0.7, abs=0.003)
+    assert found.usage.prompt_tokens == 12
+
+
+def test_prompt_and_text_have_their_places(server: DecisionServer) -> None:
+    """The prompt is the question's instructions, the text the state, and the labels keep their order."""
+    with classifier(server) as asked:
+        asked.classify("It purrs.")
+    (body,) = server.asked
+    (question,) = body["questions"].values()
+    assert body["state"] == "It purrs."
+    assert question["instructions"] == "Which animal?"
+    assert list(question["criteria"]) == ANIMALS
+
+
+def test_openai_gets_the_same(server: DecisionServer) -> None:
+    """The other wire has a list of questions and of choices."""
+    with classifier(server, "decisions/own") as asked:
+        asked.classify("It purrs.")
+    (body,) = server.asked
+    assert body["input"] == "It purrs."
+    (question,) = body["questions"]
+    assert [choice["value"] for choice in question["choices"]] == ANIMALS
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_ordinal_labels_are_a_score(server: DecisionServer, wire: str) -> None:
+    """Levels are asked about as a score."""
+    with classifier(server, wire, labels=OrdinalLabels(["low", "medium", "high"])) as asked:
+        found = asked.classify("Fire!")
+    questions = server.asked[0]["questions"]
+    (question,) = questions.values() if isinstance(questions, dict) else questions
+    assert question["type"] == "score"
+    assert found.label == "low"
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("labels", [["yes", "no"], ["no", "yes"], ["False", "True"]])
+def test_yes_and_no_are_one_statement(server: DecisionServer, wire: str, labels: list[str]) -> None:
+    """The probability is that of yes, wherever it stands among the labels."""
+    with classifier(server, wire, labels=labels) as asked:
+        found = asked.classify("I am furious.")
+    assert found.label in {"yes", "True"}
+    assert found.distribution is not None
+    assert found.distribution.labels == tuple(labels)
+    assert found.distribution.probability(found.label) == pytest.approx(0.7)
+
+
+def test_fields_are_questions_of_one_call(server: DecisionServer) -> None:
+    """Every field is a question, and the answer has a part for each."""
+    labels = FieldLabels(
+        [
+            Field(name="animal", labels=ANIMALS),
+            Field(name="size", labels=OrdinalLabels(["small", "large", "huge"])),
+        ]
+    )
+    with classifier(server, labels=labels) as asked:
+        found = asked.classify("It purrs.")
+    assert len(server.asked) == 1
+    assert [question["type"] for question in server.asked[0]["questions"].values()] == ["choice", "score"]
+    assert [(part.name, part.label) for part in found.parts] == [("animal", "cat"), ("size", "small")]
+    assert found.confidence == pytest.approx(0.49, abs=0.005)
+
+
+def test_labels_of_a_set_are_asked_one_by_one(server: DecisionServer) -> None:
+    """Each label of a set is a yes/no question."""
+    with classifier(server, labels=MultiLabels(["Bills", "Food"])) as asked:
+        found = asked.classify("Pizza.")
+    assert found.label == '["Bills", "Food"]'
+    questions = [question["instructions"] for question in server.asked[0]["questions"].values()]
+    assert ["'Bills'" in questions[0], "'Food'" in questions[1]] == [True, True]
+
+
+def test_the_named_option_breaks_ties(server: DecisionServer) -> None:
+    """Of equally probable labels the one that the model names is taken."""
+    server.probabilities, server.changes = (0.4, 0.4, 0.2), {"choice": "dog"}
+    with classifier(server) as asked:
+        assert asked.classify("?").label == "dog"
+
+
+def test_the_most_probable_label_is_taken(server: DecisionServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A named option that is not the most probable one is not taken, and this is said once."""
+    server.changes = {"choice": "bird"}
+    with classifier(server) as asked:
+        assert [found.label for found in asked.classify_many(["a", "b", "c"])] == ["cat"] * 3
+    assert caplog.text.count("another option than the most probable one") == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"probabilities": {"cat": 0.7, "cow": 0.3}},
+        {"probabilities": {"cat": 0.7, "dog": 0.3}},
+        {"probabilities": {"cat": 0.7, "dog": 0.7, "bird": 0.1}},
+        {"probabilities": {"cat": 1.2, "dog": -0.2, "bird": 0.0}},
+        {"type": "score", "score": 1.0, "legend": {"0": "cat"}},
+    ],
+)
+def test_a_wrong_answer_is_the_rows_error(server: DecisionServer, changes: dict[str, object]) -> None:
+    """Other options, and numbers that are no distribution, are errors of the row and nothing else."""
+    with classifier(server) as asked:
+        asked.classify("right")
+        server.changes = changes
+        found = asked.classify("wrong")
+    assert (found.outcome, found.label) == (Outcome.ERROR, None)
+    assert found.reason
+
+
+def test_a_broken_answer_is_asked_again(server: DecisionServer) -> None:
+    """An overloaded server is asked again."""
+    server.failures = [529, 503]
+    quick = RetryPolicy(attempts=3, initial_seconds=0.001)
+    with classifier(server, retry=quick) as asked:
+        found = asked.classify("It purrs.")
+    assert (found.label, found.attempts) == ("cat", 3)
+
+
+def test_a_refusal_is_an_outcome(server: DecisionServer) -> None:
+    """A refused question is a refusal of the row."""
+    server.changes = {"type": "refusal"}
+    with classifier(server, "decisions/own") as asked:
+        assert asked.classify("?").outcome is Outcome.REFUSAL
+
+
+def test_a_server_without_decisions_says_what_to_name(server: DecisionServer) -> None:
+    """A server that holds no decision model ends the run, with the names of chat models."""
+    server.failures = [501] * 9
+    with classifier(server) as asked, pytest.raises(Exception, match="hosted_vllm/NAME") as raised:
+        asked.classify("?")
+    assert "sk-hidden-key" not in str(raised.value)
+    assert len(server.asked) == 1
+
+
+def test_answers_in_a_journal_are_not_asked_again(server: DecisionServer) -> None:
+    """A second classifier reads the answers, with the same distributions."""
+    journal, found = MemoryJournal(), []
+    for _ in range(2):
+        with classifier(server, journal=journal) as asked:
+            found.append(asked.classify("It purrs."))
+    assert len(server.asked) == 1
+    assert found[0].distribution == found[1].distribution
+
+
+def test_prices_among_the_options_are_counted(server: DecisionServer) -> None:
+    """The cost of a call is its tokens times the price that is given."""
+    options = {"api_base": server.root, "input_cost_per_token": 0.5, "output_cost_per_token": 0.0}
+    with classifier(server, options=options) as asked:
+        assert asked.classify("?").usage.cost == 6.0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"labels": [f"label {number}" for number in range(256)]}, "at most 255 labels"),
+        ({"options": {"api_base": "http://127.0.0.1:9", "temperature": 1}}, "temperature"),
+        ({"scoring": "sampled"}, "leave scoring and samples out"),
+        ({"options": {}}, "api_base"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    server: DecisionServer, given: dict[str, object], message: str
+) -> None:
+    """A clear error, before any call."""
+    with pytest.raises(ConfigurationError, match=message):
+        classifier(server, **given)
+    assert server.asked == []
+
+
+def test_a_decision_model_writes_no_text(server: DecisionServer) -> None:
+    """It cannot reflect on prompts, and says so."""
+    with classifier(server) as asked, pytest.raises(ProviderError, match="writes no text"):
+        asyncio.run(asked.client.complete(CompletionRequest(messages=({"role": "user", "content": "?"},))))
+
+
+def test_an_open_set_has_no_options(server: DecisionServer) -> None:
+    """Labels have to be named."""
+    with pytest.raises(ConfigurationError, match="name the labels"):
+        classifier(server, labels=OpenLabels())
