@@ -58,7 +58,8 @@ fake = FakeClient(DAYS, {**texts, "note 7 of Mon": ("Sun", 0.8)}, field="day")
 with fake_model("fake/days", fake):
     with open_classifier(task) as classifier:
         found["label"] = classifier.classify("note 1 of Tue").label
-        found["correct"] = BatchEvaluator(classifier).evaluate(task.test).metrics.correct
+        metrics = BatchEvaluator(classifier).evaluate(task.test).metrics
+        found["correct"], found["mean credit"] = metrics.correct, round(metrics.structure.credit.estimate, 4)
     optimize(task, max_metric_calls=90, out="run").tuned.save("bundle")
     found["loaded"] = type(Tuned.load("bundle").task.labels).__name__
     with load("bundle") as opened:
@@ -169,6 +170,7 @@ def test_a_kind_of_labels(tmp_path: Path) -> None:
         "credit": 0.67,
         "label": "Tue",
         "correct": 13,
+        "mean credit": 0.9762,
         "loaded": "Weekdays",
         "opened": "Wed",
         "exit codes": [0, 0],

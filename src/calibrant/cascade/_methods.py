@@ -207,4 +207,4 @@ def task_section(client: Client, method: ConfidenceMethod) -> str:
 
 
 def _reads_logprobs(method: ConfidenceMethod) -> bool:
-    return method.needs_tokens or isinstance(method, LabelProbability)
+    return method.needs_tokens or (isinstance(method, BaseMethod) and method.needs_logprobs)

@@ -225,6 +225,8 @@ class BaseMethod(ABC):
 
     Attributes
     ----------
+    needs_logprobs : bool
+        Whether it reads the label's probability or distribution, which models without log-probabilities lack.
     settings_keys : tuple of str
         Keys of the ``[cascade]`` section that it reads, such as ``context``.
     unit : str
@@ -247,6 +249,7 @@ class BaseMethod(ABC):
     default_threshold: float = 0.7
     top_logprobs: ClassVar[int] = 0
     needs_tokens: ClassVar[bool] = False
+    needs_logprobs: ClassVar[bool] = False
     makes_calls: ClassVar[bool] = False
     settings_keys: ClassVar[tuple[str, ...]] = ()
     unit: ClassVar[str]

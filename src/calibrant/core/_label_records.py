@@ -43,7 +43,8 @@ def labels_from_record(record: object) -> LabelSet:
         case {"multi_label": True, "labels": [*names], **others} if not others:
             return MultiLabels(names)
     raise ConfigurationError(
-        f"Expected a list of labels, or an object that says how answers are built, got {record!r:.80}."
+        f"Expected a list of labels, or an object that says how answers are built, got {record!r:.80}: a kind of "
+        "labels of your own is registered (register_labels) in the module that defines it: import that first."
     )
 
 

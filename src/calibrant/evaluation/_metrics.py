@@ -148,7 +148,7 @@ class EvaluationMetrics:
         Metrics of the parts of answers that hold several labels; None where an answer is one label. `correct`,
         `accuracy`, `ece` and `brier` are about whole answers then, `per_label` and `macro_f1` about every label that
         an answer can hold.
-    structure : OrdinalMetrics, HierarchicalMetrics or None
+    structure : OrdinalMetrics, HierarchicalMetrics, CreditMetrics or None
         Distances of answers from true labels, where the labels have a structure; None elsewhere.
 
     Examples

@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     )
     from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
     from calibrant.metrics._selective import aurc, auroc, auroc_interval, excess_aurc, selective_accuracy
-    from calibrant.metrics._structure import HierarchicalMetrics, OrdinalMetrics, StructureFigure
+    from calibrant.metrics._structure import (
+        CreditMetrics,
+        HierarchicalMetrics,
+        OrdinalMetrics,
+        StructureFigure,
+    )
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
@@ -38,6 +43,7 @@ __all__ = [
     "CascadeModelMetrics",
     "ClassificationSummary",
     "CompositeMetrics",
+    "CreditMetrics",
     "DecisionMetrics",
     "HierarchicalMetrics",
     "LabelMetrics",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import Interval, Prediction
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._intervals import mean_interval, wilson_interval
 
@@ -136,7 +136,36 @@ class HierarchicalMetrics:
         yield StructureFigure(name="hierarchical F1", about=about, value=self.f1, rows=self.rows)
 
 
-StructureMetrics = OrdinalMetrics | HierarchicalMetrics
+@dataclass(frozen=True, kw_only=True)
+class CreditMetrics:
+    """Mean credit of labels of a kind that has no metrics of its own, on answered rows.
+
+    Attributes
+    ----------
+    kind : str
+        ``credit``.
+    rows : int
+        Answered rows.
+    credit : Interval
+        Mean of `LabelSet.credit`, in [0, 1]; 0 for an answer that is no label.
+
+    Examples
+    --------
+    >>> from calibrant.metrics import wilson_interval
+    >>> CreditMetrics(rows=10, credit=wilson_interval(8, 10)).credit.estimate
+    0.8
+    """
+
+    kind: Literal["credit"] = "credit"
+    rows: int
+    credit: Interval
+
+    def figures(self) -> Iterator[StructureFigure]:
+        """Yield the only metric."""
+        yield _figure("credit", self.credit, f"{self.rows:,} answered rows", self.rows)
+
+
+StructureMetrics = OrdinalMetrics | HierarchicalMetrics | CreditMetrics
 
 
 def structure_metrics(
@@ -160,15 +189,21 @@ def structure_metrics(
 
 @singledispatch
 def _metrics_of(
-    labels: LabelSet,  # noqa: ARG001
-    confusion: NDArray[np.int64],  # noqa: ARG001
-    other: NDArray[np.int64],  # noqa: ARG001
+    labels: LabelSet, confusion: NDArray[np.int64], other: NDArray[np.int64]
 ) -> StructureMetrics | None:
-    """Return the metrics of one kind of labels; a kind of its own is registered here.
+    """Return the metrics of one kind of labels; a kind with more than its credit is registered here.
 
     They are no method of the label set: `core` knows no intervals.
     """
-    return None
+    if labels.is_plain or labels.is_open or labels.holds_several:
+        return None
+    truth, predicted = np.nonzero(confusion)
+    counts = np.append(confusion[truth, predicted], other.sum())
+    credit = [
+        labels.credit(Prediction(label=labels[int(answer)]), labels[int(true)])
+        for true, answer in zip(truth, predicted, strict=True)
+    ]
+    return CreditMetrics(rows=int(counts.sum()), credit=mean_interval(np.array([*credit, 0.0]), counts))
 
 
 @_metrics_of.register(OrdinalLabels)

@@ -575,6 +575,7 @@ class LabelProbability(BaseMethod):
     """
 
     name: ClassVar[str] = "label_probability"
+    needs_logprobs: ClassVar[bool] = True
 
     def __init__(self, *, calibrator: Calibrator | None = None) -> None:
         if calibrator is not None and not callable(getattr(calibrator, "predict", None)):
