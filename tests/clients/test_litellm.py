@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from calibrant.clients._litellm import LiteLLMClient, _litellm
+from calibrant.clients._litellm import LiteLLMClient, import_litellm
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
@@ -124,7 +124,7 @@ def litellm_exceptions() -> list[type[Exception]]:
     """Return every public exception class of litellm."""
     return [
         value
-        for name, value in vars(_litellm().exceptions).items()
+        for name, value in vars(import_litellm().exceptions).items()
         if inspect.isclass(value) and issubclass(value, Exception) and not name.startswith("_")
     ]
 
@@ -156,7 +156,7 @@ class TestEveryLitellmException:
             async def broken(_error: Exception = error, **_arguments: Any) -> None:
                 raise _error
 
-            monkeypatch.setattr(_litellm(), "acompletion", broken)
+            monkeypatch.setattr(import_litellm(), "acompletion", broken)
             try:
                 answer = ask(client, request_for_label)
             except ProviderError as found:
@@ -179,7 +179,7 @@ class TestImport:
         code = (
             "import sys; from calibrant.clients._litellm import LiteLLMClient; LiteLLMClient('openai/x');"
             "assert not {'litellm', 'tenacity', 'xllamacpp'} & set(sys.modules);"
-            "from calibrant.clients._litellm import _litellm; _litellm(); import os;"
+            "from calibrant.clients._litellm import import_litellm; import_litellm(); import os;"
             "print(os.environ['LITELLM_LOCAL_MODEL_COST_MAP'])"
         )
         done = subprocess.run(  # noqa: S603 (our own code)
@@ -233,7 +233,7 @@ def test_wrong_keys_are_systemic(server: Any, request_for_label: Any, status: in
 
 def test_systemic_faults_cost_one_call(monkeypatch: pytest.MonkeyPatch, request_for_label: Any) -> None:
     """Of 64 concurrent calls with a systemic fault only one is sent, and all raise the error."""
-    litellm = _litellm()
+    litellm = import_litellm()
     calls, made = litellm.acompletion, []
 
     async def counted(**arguments: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from calibrant.clients._failures import rate_state
-from calibrant.clients._litellm import _litellm, needs_litellm
+from calibrant.clients._litellm import import_litellm, needs_litellm
 from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError, ProviderTimeoutError
 from calibrant.inference import Classifier, RetryPolicy, open_client
 from calibrant.testing import fake_response
@@ -211,7 +211,7 @@ def test_rate_limits_are_the_same(server: Any, clients: Any) -> None:
 
 def test_every_provider_litellm_knows_is_decided() -> None:
     """Only the known prefixes bypass litellm, and every other provider of litellm does not."""
-    litellm = _litellm()
+    litellm = import_litellm()
     listed = Path(str(litellm.__file__)).parent / "llms" / "openai_like" / "providers.json"
     known = {provider.value for provider in litellm.LlmProviders} | json.loads(listed.read_bytes()).keys()
     address = {"api_base": "http://localhost:1"}
