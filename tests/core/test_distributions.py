@@ -133,7 +133,8 @@ def test_arrays_are_copied() -> None:
 def test_unknown_spaces_are_errors() -> None:
     """An unknown space raises ConfigurationError with the known ones."""
     with pytest.raises(
-        ConfigurationError, match="'cooked': expected one of masked, raw, exact, sampled, decision, verbalised, fused"
+        ConfigurationError,
+        match="'cooked': expected one of masked, raw, exact, sampled, decision, verbalised, fused",
     ):
         LogprobSpace("cooked")
 

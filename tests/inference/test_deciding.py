@@ -151,7 +151,7 @@ def test_the_most_probable_label_is_taken(server: DecisionServer, caplog: pytest
         {"probabilities": {"cat": 0.7, "dog": 0.3}},
         {"probabilities": {"cat": 0.7, "dog": 0.7, "bird": 0.1}},
         {"probabilities": {"cat": 1.2, "dog": -0.2, "bird": 0.0}},
-        {"type": "score", "score": 1.0, "legend": {"0": "cat"}},
+        {"type": "noul", "noul": 0.5},
     ],
 )
 def test_a_wrong_answer_is_the_rows_error(server: DecisionServer, changes: dict[str, object]) -> None:
@@ -212,6 +212,8 @@ def test_prices_among_the_options_are_counted(server: DecisionServer) -> None:
         ({"labels": [f"label {number}" for number in range(256)]}, "at most 255 labels"),
         ({"options": {"api_base": "http://127.0.0.1:9", "temperature": 1}}, "temperature"),
         ({"scoring": "sampled"}, "leave scoring and samples out"),
+        ({"samples": 3}, "leave scoring and samples out"),
+        ({"labels": MultiLabels([f"label {number}" for number in range(129)])}, "at most 128"),
         ({"options": {}}, "api_base"),
     ],
 )
@@ -234,3 +236,59 @@ def test_an_open_set_has_no_options(server: DecisionServer) -> None:
     """Labels have to be named."""
     with pytest.raises(ConfigurationError, match="name the labels"):
         classifier(server, labels=OpenLabels())
+
+
+def test_more_than_ten_levels_are_a_choice(server: DecisionServer) -> None:
+    """A score has ten levels at most."""
+    server.probabilities = (1.0, *[0.0] * 10)
+    with classifier(server, labels=OrdinalLabels([f"{level} stars" for level in range(11)])) as asked:
+        assert asked.classify("Fine.").label == "0 stars"
+    (question,) = server.asked[0]["questions"].values()
+    assert question["type"] == "choice"
+
+
+def test_a_task_without_a_prompt_asks_something(server: DecisionServer) -> None:
+    """The instructions are never empty."""
+    with classifier(server, prompt="") as asked:
+        asked.classify("It purrs.")
+    (question,) = server.asked[0]["questions"].values()
+    assert question["instructions"]
+
+
+def test_rounding_of_many_options_is_no_fault(server: DecisionServer) -> None:
+    """Ten rounded probabilities may miss the sum 1 by more than two may."""
+    server.probabilities = (0.96, *[0.0] * 9)
+    with classifier(server, labels=[f"kind {number}" for number in range(10)]) as asked:
+        found = asked.classify("?")
+    assert found.distribution is not None
+    assert found.distribution.probabilities.sum() == pytest.approx(1.0)
+
+
+def test_a_zero_that_is_not_rounded_is_nearly_zero(server: DecisionServer) -> None:
+    """A zero among unrounded probabilities stays below one beside rounded ones, and has a logarithm."""
+    server.probabilities = (0.7123456, 0.2876544, 0.0)
+    with classifier(server) as asked:
+        found = asked.classify("?")
+    assert found.distribution is not None
+    assert found.distribution.probability("bird") == pytest.approx(1e-6, rel=0.01)
+
+
+def test_a_wrong_answer_is_asked_again(server: DecisionServer) -> None:
+    """A broken answer is retried like a failed call."""
+    server.changes = {"probabilities": {"cat": 1.0}}
+    with classifier(server, retry=RetryPolicy(attempts=2, initial_seconds=0.001)) as asked:
+        assert asked.classify("?").outcome is Outcome.ERROR
+    assert len(server.asked) == 2
+
+
+def test_headers_are_sent_and_never_shown(server: DecisionServer) -> None:
+    """Headers of one's own go to the server; what they hold is in no message."""
+    options = {"api_base": server.root, "extra_headers": {"X-Team": "team-secret-4711"}}
+    with classifier(server, options=options) as asked:
+        asked.classify("?")
+        server.failures = [400]
+        server.message = "no team-secret-4711 here"
+        found = asked.classify("again")
+    assert server.headers[0]["X-Team"] == "team-secret-4711"
+    assert "no " in found.reason
+    assert "4711" not in found.reason

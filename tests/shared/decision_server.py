@@ -22,15 +22,19 @@ class DecisionServer(LoopbackServer):
         Members that every answer gets in place of its own.
     failures : list of int
         Statuses of the next answers.
-    asked : list of dict
-        Bodies of the requests.
+    message : str
+        Their message.
+    asked, headers : list
+        Bodies and headers of the requests.
     """
 
     def __init__(self, *probabilities: float, changes: Mapping[str, Any] | None = None) -> None:
         self.probabilities: Sequence[float] = probabilities
         self.changes = dict(changes or {})
         self.failures: list[int] = []
+        self.message = "as told"
         self.asked: list[dict[str, Any]] = []
+        self.headers: list[Mapping[str, str]] = []
         super().__init__()
 
     def routed(self) -> web.Application:
@@ -42,9 +46,10 @@ class DecisionServer(LoopbackServer):
     async def _body(self, request: web.Request) -> dict[str, Any]:
         body: dict[str, Any] = await request.json()
         self.asked.append(body)
+        self.headers.append(request.headers)
         if self.failures:
             status = self.failures.pop(0)
-            error = {"error": {"code": status, "message": "as told", "type": "told"}}
+            error = {"error": {"code": status, "message": self.message, "type": "told"}}
             failure = type("Told", (web.HTTPException,), {"status_code": status})
             raise failure(text=json.dumps(error), content_type="application/json")
         return body
