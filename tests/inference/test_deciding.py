@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from calibrant import Classifier
+from calibrant.cascade import AvgLogprob, Cascade, LabelProbability
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
@@ -292,3 +293,29 @@ def test_headers_are_sent_and_never_shown(server: DecisionServer) -> None:
     assert server.headers[0]["X-Team"] == "team-secret-4711"
     assert "no " in found.reason
     assert "4711" not in found.reason
+
+
+def test_an_answer_to_another_question_is_an_error(server: DecisionServer) -> None:
+    """An answer that names another question is never taken for this one's."""
+    server.changes = {"name": "q1"}
+    with classifier(server, "decisions/own") as asked:
+        found = asked.classify("?")
+    assert (found.outcome, found.label) == (Outcome.ERROR, None)
+
+
+def test_answers_in_another_order_find_their_questions(server: DecisionServer) -> None:
+    """Answers go by the names of their questions."""
+    server.reverses = True
+    labels = FieldLabels([Field(name="animal", labels=ANIMALS), Field(name="size", labels=["s", "m", "l"])])
+    with classifier(server, "decisions/own", labels=labels) as asked:
+        found = asked.classify("?")
+    assert [(part.name, part.label) for part in found.parts] == [("animal", "cat"), ("size", "s")]
+
+
+def test_a_method_that_reads_tokens_names_one_that_does_not(server: DecisionServer) -> None:
+    """In a cascade a decision model is judged by the probability of its label."""
+    with classifier(server) as first, classifier(server) as second:
+        with pytest.raises(ConfigurationError, match="take the method label_probability"):
+            Cascade([first, second], method=AvgLogprob())
+        found = Cascade([first, second], method=LabelProbability(), threshold=0.6).classify("It purrs.")
+    assert (found.label, len(found.steps)) == ("cat", 1)

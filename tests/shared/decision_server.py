@@ -24,6 +24,8 @@ class DecisionServer(LoopbackServer):
         Statuses of the next answers.
     message : str
         Their message.
+    reverses : bool
+        True to answer a list of questions from the last to the first.
     asked, headers : list
         Bodies and headers of the requests.
     """
@@ -33,6 +35,7 @@ class DecisionServer(LoopbackServer):
         self.changes = dict(changes or {})
         self.failures: list[int] = []
         self.message = "as told"
+        self.reverses = False
         self.asked: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
         super().__init__()
@@ -80,6 +83,8 @@ class DecisionServer(LoopbackServer):
         if isinstance(body["questions"], dict):  # some providers speak System One under this address
             return self._s1_response(body)
         answers = [self._openai_answer(question) for question in body["questions"]]
+        if self.reverses:
+            answers.reverse()
         usage = {
             "input_tokens": 12,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},

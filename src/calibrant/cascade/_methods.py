@@ -13,6 +13,7 @@ from calibrant.cascade.methods._self_verify import SelfVerify
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError
 from calibrant.core._prediction import LogprobSpace, Prediction
+from calibrant.core._sections import register
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._methods import Decoding
 from calibrant.inference.routed._client import RoutedClient
@@ -55,12 +56,7 @@ def register_method(kind: type[_M]) -> type[_M]:
     ...     print(str(error).partition(", got ")[2])
     'margin', which is that of Margin: name another one.
     """
-    known = METHODS.setdefault(kind.name, kind)
-    if known is not kind:
-        raise ConfigurationError(
-            f"Expected a name of its own for the confidence method {kind.__qualname__}, got {kind.name!r}, which is "
-            f"that of {known.__qualname__}: name another one."
-        )
+    register(kind, kind.name, METHODS)
     return kind
 
 
@@ -117,8 +113,8 @@ def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
     if not isinstance(classifier.method, Decoding):
         raise ConfigurationError(
             f"Expected models whose answers come with token log-probabilities, which {method.name} reads, but "
-            f"{model.label!r} scores its labels without writing one: give it scoring='decode' (without label "
-            "codes), or take the method label_probability."
+            f"{model.label!r} gives labels without writing one: give it scoring='decode' (without label codes) if it "
+            "is a chat model, or take the method label_probability."
         )
     if classifier.labels.holds_several and _read_tokens(method) == "label":
         raise ConfigurationError(

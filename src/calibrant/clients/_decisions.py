@@ -25,7 +25,7 @@ from calibrant.clients._litellm import (
     price_of_options,
 )
 from calibrant.core._completion import CompletionRequest
-from calibrant.core._decision import Decision, DecisionAnswer, DecisionQuestion
+from calibrant.core._decision import DecisionAnswer, DecisionQuestion, DecisionResponse
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.core._reported import bounded_count, reported_mapping
@@ -123,7 +123,7 @@ class RemoteDecisionClient:
             systemic=True,
         )
 
-    async def decide(self, text: str, questions: Sequence[DecisionQuestion]) -> Decision:
+    async def decide(self, text: str, questions: Sequence[DecisionQuestion]) -> DecisionResponse:
         """Return the answers to questions about a text, with one call.
 
         Raises
@@ -133,7 +133,7 @@ class RemoteDecisionClient:
         """
         return await self._first.then(partial(self._call, text, questions))
 
-    async def _call(self, text: str, questions: Sequence[DecisionQuestion]) -> Decision:
+    async def _call(self, text: str, questions: Sequence[DecisionQuestion]) -> DecisionResponse:
         try:
             if self._wire == SYSTEM_ONE:
                 named = {_id(place): _system_one(question) for place, question in enumerate(questions)}
@@ -147,17 +147,18 @@ class RemoteDecisionClient:
             return self._decision(found, questions)
         raise _advised(failure) from None
 
-    def _decision(self, found: _Found, questions: Sequence[DecisionQuestion]) -> Decision:
+    def _decision(self, found: _Found, questions: Sequence[DecisionQuestion]) -> DecisionResponse:
         reported = found.data.get("answers")
-        if isinstance(reported, Mapping):
-            answers = [reported.get(_id(place)) for place in range(len(questions))]
-        else:
-            answers = list(reported) if isinstance(reported, list | tuple) else []
-        if len(answers) != len(questions):
-            raise self._broken(f"expected {len(questions)} answers, got {len(answers)}")
-        pairs = zip(questions, answers, strict=True)
-        return Decision(
-            answers=tuple(self._answer(question, reported_mapping(answer)) for question, answer in pairs),
+        if isinstance(reported, list | tuple):
+            entries = map(reported_mapping, reported)
+            reported = {entry.get("name") or _id(place): entry for place, entry in enumerate(entries)}
+        by_id = reported_mapping(reported)
+        answers = [
+            self._answer(question, reported_mapping(by_id.get(_id(place))))
+            for place, question in enumerate(questions)
+        ]
+        return DecisionResponse(
+            answers=tuple(answers),
             usage=self._usage(found),
             model=str(found.data["model"]) if found.data.get("model") else None,
         )

@@ -48,8 +48,8 @@ class DecisionAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
-    """Answers of a decision model to the questions of one call.
+class DecisionResponse:
+    """Response of a decision model: answers to the questions of one call.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Decision:
 class DecisionClient(Client, Protocol):
     """Client of a model that answers typed questions with probabilities and writes no text."""
 
-    async def decide(self, text: str, questions: Sequence[DecisionQuestion]) -> Decision:
+    async def decide(self, text: str, questions: Sequence[DecisionQuestion]) -> DecisionResponse:
         """Return the answers to questions about a text.
 
         Raises

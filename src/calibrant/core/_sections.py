@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
@@ -55,6 +55,31 @@ class SectionTable:
     path: Path
     beside: frozenset[str] = frozenset()
     text: str = field(default="", repr=False)
+
+
+def register(kind: type, name: str, known: MutableMapping[str, Any]) -> None:
+    """Add a class to the classes that configuration files know by name.
+
+    Parameters
+    ----------
+    kind : type
+        The class.
+    name : str
+        Its name in configuration files.
+    known : mutable mapping of str to type
+        The classes by name.
+
+    Raises
+    ------
+    ConfigurationError
+        Another class has the name.
+    """
+    other = known.setdefault(name, kind)
+    if other is not kind:
+        raise ConfigurationError(
+            f"Expected a name of its own for {kind.__qualname__}, got {name!r}, which is that of "
+            f"{other.__qualname__}: name another one."
+        )
 
 
 def read_text(path: Path, missing: str) -> str:

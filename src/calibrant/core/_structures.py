@@ -12,6 +12,7 @@ import numpy as np
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import Aspect, LabelSet, normalise_label
 from calibrant.core._prediction import LabelDistribution, Prediction
+from calibrant.core._sections import register
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -336,12 +337,7 @@ def register_labels(kind: type[LabelSet]) -> type[LabelSet]:
     ...     print(str(error).partition(", got ")[2])
     'ordinal', which is that of OrdinalLabels: name another one.
     """
-    known = STRUCTURES.setdefault(kind.structure, kind)
-    if known is not kind:
-        raise ConfigurationError(
-            f"Expected a structure of its own for {kind.__qualname__}, got {kind.structure!r}, which is that of "
-            f"{known.__qualname__}: name another one."
-        )
+    register(kind, kind.structure, STRUCTURES)
     return kind
 
 

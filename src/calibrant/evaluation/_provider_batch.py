@@ -719,7 +719,8 @@ def submit_batch(
     if not isinstance(classifier.method, Decoding) or classifier.space is LogprobSpace.FUSED:
         raise ConfigurationError(
             f"Expected a model that decodes, got {type(classifier.method).__name__} for {classifier.name}: a batch "
-            "asks once per row. Set scoring = 'decode' under [model], or classify without the batch interface."
+            "asks a chat model once per row. Classify without the batch interface, or set scoring = 'decode' under "
+            "[model] if it is one."
         )
     if iter(rows) is rows:
         rows = list(rows)

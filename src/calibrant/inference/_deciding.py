@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._completion import CompletionRequest
-from calibrant.core._decision import Decision, DecisionAnswer, DecisionClient, DecisionQuestion, QuestionKind
+from calibrant.core._decision import (
+    DecisionAnswer,
+    DecisionClient,
+    DecisionQuestion,
+    DecisionResponse,
+    QuestionKind,
+)
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction
@@ -94,7 +100,7 @@ class Deciding(Method):
         text = _content(request, "user")
         asked = [replace(one, instructions=f"{prompt}{one.instructions}") for one in self.questions]
 
-        async def decide() -> tuple[Decision, list[NDArray[np.float64] | None]]:
+        async def decide() -> tuple[DecisionResponse, list[NDArray[np.float64] | None]]:
             decision = await client.decide(text, asked)
             return decision, [self._checked(answer) for answer in decision.answers]
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
 import pydantic
 from pydantic_core import PydanticCustomError
 
-from calibrant.core._errors import ConfigurationError
-from calibrant.core._sections import Amount, Count, Number, Section, Share, wrong, wrong_at
+from calibrant.core._sections import Amount, Count, Number, Section, Share, register, wrong, wrong_at
 from calibrant.routing._bandit import BanditRouter
 from calibrant.routing._base import FixedRouter, TallyRouter, TaskRouter
 from calibrant.routing._cascade import CascadeRouter
@@ -67,12 +66,7 @@ def register_strategy(kind: type[_R]) -> type[_R]:
     ...     print(str(error).partition(", got ")[2])
     'none', which is that of FixedRouter: name another one.
     """
-    known = STRATEGIES.setdefault(kind.strategy, kind)
-    if known is not kind:
-        raise ConfigurationError(
-            f"Expected a name of its own for the strategy {kind.__qualname__}, got {kind.strategy!r}, which is that "
-            f"of {known.__qualname__}: name another one."
-        )
+    register(kind, kind.strategy, STRATEGIES)
     return kind
 
 
