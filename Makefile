@@ -31,10 +31,12 @@ MEASURED := $(if $(COVERAGE),$(COVERAGE_OPTIONS))
 DATA ?= data/tasks
 # Folder with recorded answers: ag_news.csv, emotion.csv, rotten_tomatoes.csv (probability, correct, prompt).
 RECORDED ?= data/recorded
+# Folder with log-probabilities of options (see `make data`), for benchmarks on multiple-choice questions.
+OPTIONS ?= data/option_logits
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -187,6 +189,9 @@ bench-exact: $(INSTALLED_DEV) $(INSTALLED_PEER)
 
 bench-better: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_better.py --data $(DATA) --keep $(KEEP)
+
+bench-decisions: $(INSTALLED_BENCH)
+	$(PYTHON) benchmarks/bench_decisions.py --recorded $(RECORDED) --data $(DATA) --options $(OPTIONS) --keep $(KEEP)
 
 bench-fused: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_fused.py --data $(DATA)

@@ -24,6 +24,7 @@ PROMPTS: Final = {
     "ag_news": f"Decide the topic of the news article: Business, Sci/Tech, Sports or World. {_ANSWER}",
     "emotion": f"Decide the emotion of the message: anger, fear, joy, love, sadness or surprise. {_ANSWER}",
     "rotten_tomatoes": f"Decide the sentiment of the movie review: negative or positive. {_ANSWER}",
+    "banking77": f"Decide the intent of the message to the bank. {_ANSWER}",
     "sms_spam": f"Decide whether the text message is ham or spam. {_ANSWER}",
     "transactions": (
         "Decide the category of the bank transaction: Bills/Electricity, Bills/Gas & Oil, Food & Drinks/Groceries, "

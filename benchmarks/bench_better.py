@@ -158,7 +158,7 @@ class Problem:
             features=taught.features if with_features else None,
             embedding=encoder,
         )
-        self.rungs.setdefault(side, []).append(head.rung)
+        self.rungs.setdefault(side, []).append(head.title)
         features = asked.features if head.uses_features else None
         return np.exp(head.transform(asked.logprobs, self.texts, features=features))
 

@@ -141,7 +141,7 @@ def learned(teaching: Sequence[Pair], test: Sequence[Pair], *, seeds: int) -> No
                 words = right_answers(words_alone(rows, texts, labels), labels, test)
                 fitted = np.array([p.label for p in classifier.classify_many(texts)]) == truth
                 gains.append(fitted.astype(float) - words.astype(float))
-                rung = "" if classifier.head is None else classifier.head.rung
+                rung = "" if classifier.head is None else classifier.head.title
                 print(
                     f"{n} rows, seed {seed}: words and names {words.mean():.3f}, fit {fitted.mean():.3f}, {rung}, "
                     f"{n} calls",

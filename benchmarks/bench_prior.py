@@ -78,14 +78,14 @@ def measure(task: Task, journal: PredictionCache, options: argparse.Namespace) -
         name: np.array([labels.labels.index(label) for _, label in found]) for name, found in data.items()
     }
     mass = np.mean([p.distribution.label_mass for p in predicted["test"] if p.distribution is not None])
-    head = fit_head(logs["validation"], answers["validation"], labels=labels, candidates=["prior"])
+    head = fit_head(logs["validation"], answers["validation"], labels=labels)
     sides = {
         "as answered": logs["test"],
         "prior divided out": LabelPriorCorrection("batch", strength=1.0)
         .fit(logs["prior"])
         .transform(logs["test"]),
         "as the guard allows": LabelPriorCorrection("batch").fit(logs["prior"]).transform(logs["test"]),
-        f"head ({head.rung})": head.transform(logs["test"]),
+        f"head ({head.title})": head.transform(logs["test"]),
     }
     print(f"\n{task.name}: {len(labels)} labels, {len(data['test'])} test rows, mean label mass {mass:.3f}")
     print(f"{'':24} {'accuracy':>9} {'macro-F1':>9} {'Brier':>7} {'ECE':>7}")

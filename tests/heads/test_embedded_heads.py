@@ -50,7 +50,8 @@ def accuracy(head: Head) -> float:
 
 def test_a_word_never_seen_is_known_by_its_synonym(head: Head) -> None:
     """A head with an embedding model knows words of no labelled row by their synonyms."""
-    assert head.rung == "text alone"
+    assert head.uses_embedding
+    assert (head.uses_text, list(head.strengths)[-1]) == (True, "embeddings")
     assert accuracy(head) == 1.0
     assert accuracy(fitted()) < 0.8
 
@@ -59,12 +60,12 @@ def test_the_vector_of_a_name_stands_for_a_label_without_rows() -> None:
     """A text with a synonym of a label's name makes that label likelier, though no row has it."""
     given = [f"{text} lamp" for text in texts(30, words=("purring", "moss"))[0]]
     answers = [0 if "purring" in text else 1 for text in given]
-    options: dict[str, Any] = {"labels": ("cat", "moss", "dog"), "texts": given, "candidates": ["text alone"]}
+    options: dict[str, Any] = {"labels": ("cat", "moss", "dog"), "texts": given}
     scored = np.log(np.full((30, 3), 1 / 3))
     found = {}
     for name, embedding in (("words", None), ("both", Synonyms())):
         head = fit_head(scored, answers, embedding=embedding, **options)
-        assert head.rung == "text alone"
+        assert head.uses_embedding == (embedding is not None)
         found[name] = np.exp(head.transform(scored[:1], ["hound"]))[0, 2]
     assert found["both"] > 3.0 * found["words"]
 

@@ -43,7 +43,7 @@ def reference(texts: list[str], answers: Any, asked: list[str], *, labels: Seque
 @pytest.mark.parametrize("n_labels", [2, 4])
 def test_it_is_what_scikit_learn_finds(limit: int, n_labels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both solvers agree with scikit-learn, for two labels and for four."""
-    monkeypatch.setattr("calibrant.heads._linear._MOST_IN_SPAN", limit)
+    monkeypatch.setattr("calibrant.heads._compared.MOST_IN_PRODUCTS", limit)
     rows, fresh = halves(120), halves(60, seed=1)
     answers = rows.answers % n_labels
     found = TextBaseline().fit(rows.texts, answers, labels=LABELS[:n_labels])

@@ -306,7 +306,7 @@ def test_head_needs_an_engine_with_features() -> None:
             other.head = head
         assert other.head is None
     bits = np.array([place(text) for text in TAUGHT])
-    plain = fit_head(np.zeros((40, 2)) - np.log(2), bits, labels=LABELS, candidates=["prior"])
+    plain = fit_head(np.zeros((40, 2)) - np.log(2), bits, labels=LABELS)
     assert make(Telling(), scoring="decode", head=plain).head is plain
 
 
@@ -322,7 +322,7 @@ def test_journal_answers_without_features() -> None:
     with_features = classifier.with_features().classify_many(TAUGHT)
     assert texts_asked(engine) == 40
     bits = np.array([place(text) for text in TAUGHT])
-    classifier.head = fit_head(np.log([[0.9, 0.1]] * 40), bits, labels=LABELS, candidates=["prior"])
+    classifier.head = fit_head(np.log([[0.9, 0.1]] * 40), bits, labels=LABELS)
     assert not classifier.head.uses_features
     classifier.classify_many(TAUGHT)
     plain = make(engine, journal=journal).classify_many(TAUGHT)

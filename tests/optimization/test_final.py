@@ -70,7 +70,7 @@ def test_the_result_says_what_the_head_adds() -> None:
     assert final.score.accuracy.estimate == 1.0
     assert final.score.prompt == result.best_prompt.prompt
     assert final.score.validation_score == result.best_prompt.validation_score
-    assert final.head["rung"] != "as scored"
+    assert final.head["kind"] != "as scored"
     assert final.head["n_rows"] >= 30
     assert final.head["gain"] > 0.0
     assert final.against_seed is not None

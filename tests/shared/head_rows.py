@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_softmax
+
+from calibrant.heads import Head, fit_head
 
 LABELS = ("north", "east", "south", "west")
 _FILLER = ("barn", "cart", "dune", "fern", "glen", "lamp", "moss", "pond")
@@ -68,3 +71,20 @@ def noise(n: int = 100, *, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[
     """Return random log-probabilities over three labels, and unrelated answers."""
     rng = np.random.default_rng(seed)
     return log_softmax(0.05 * rng.normal(size=(n, 3)), axis=1), rng.integers(3, size=n)
+
+
+@cache
+def heads() -> dict[str, Head]:
+    """Return heads by their titles: of every kind, and of regressions on several blocks."""
+    rows, (honest, answers) = halves(80), knowing(80, n_labels=4)
+    quiet = 0.05 * np.random.default_rng(0).normal(size=(80, 4))
+    told = (rows.answers + (np.arange(80) % 7 == 0)) % 2
+    found = [
+        fit_head(honest[:5], answers[:5], labels=LABELS),
+        fit_head(3.0 * honest, answers, labels=LABELS),
+        fit_head(rows.logprobs, rows.answers, labels=LABELS),
+        fit_head(quiet, told, labels=LABELS, texts=rows.texts),
+        fit_head(rows.logprobs, rows.answers, labels=LABELS, features=rows.features),
+        fit_head(**vars(rows), labels=LABELS),
+    ]
+    return {head.title: head for head in found}

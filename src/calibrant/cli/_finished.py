@@ -71,14 +71,13 @@ def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:
     left_out = (
         f" (left out: {found.left_out:,} without a distribution or a true label)" if found.left_out else ""
     )
-    yield f"{found.source}: a head ({head.rung}) from {head.n_rows:,} labelled rows{left_out}"
-    by_name = {one.name: one for one in head.figures}
-    shown = [by_name[name] for name in dict.fromkeys(("as scored", head.rung)) if name in by_name]
-    if shown:
+    yield f"{found.source}: a head ({head.title}) from {head.n_rows:,} labelled rows{left_out}"
+    if head.figures:
         rows = [
-            [title, *(number(getattr(one, name)) for one in shown)] for name, title in _HEAD_FIGURES.items()
+            [title, *(number(getattr(one, name)) for one in head.figures)]
+            for name, title in _HEAD_FIGURES.items()
         ]
-        yield from aligned([["five-fold cross-validation", *(one.name for one in shown)], *rows])
+        yield from aligned([["five-fold cross-validation", *(one.name for one in head.figures)], *rows])
     yield head.reason
     words = ""
     if not head.changes_nothing:

@@ -165,11 +165,11 @@ def _remarks(result: optimization.OptimizationResult) -> Iterator[str]:
     yield from search_verdict(result.to_record())
     if final is not None:
         yield final.verdict
-        yield f"Head ({final.head['rung']}), from {final.head['n_rows']} labelled rows: {final.head['reason']}"
+        yield f"Head ({final.head['title']}), from {final.head['n_rows']} labelled rows: {final.head['reason']}"
     answered_labels = (result.best_prompt if final is None else final.score).answered_labels
     if answered_labels is not None and answered_labels.collapsed:
         yield f"warning: {answered_labels.warning}"
-    if final is None or final.head["rung"] == "as scored":
+    if final is None or final.head["kind"] == "as scored":
         best = result.best_prompt
         yield from confidence_remarks(
             None,

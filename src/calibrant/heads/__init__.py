@@ -13,21 +13,20 @@ if TYPE_CHECKING:
     )
     from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
     from calibrant.heads._fit import fit_head
-    from calibrant.heads._head import Affine, Head, RungFigures
+    from calibrant.heads._head import Head, HeadFigures
     from calibrant.heads._linear import HeadRows, LinearModel
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
-    "Affine",
     "BaselineComparison",
     "BaselineScore",
     "EmbeddingModel",
     "Head",
     "HeadEmbedding",
+    "HeadFigures",
     "HeadRows",
     "LinearModel",
-    "RungFigures",
     "TextBaseline",
     "compare_with_baselines",
     "fit_head",

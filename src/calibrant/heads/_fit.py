@@ -1,100 +1,60 @@
-"""Choice of the rung of a head by cross-validation on labelled rows."""
+"""Fit of a head on labelled rows: the strength of every block by cross-validation, then a temperature."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._losses import paired_gain, stratified_folds
+from calibrant.calibration._losses import log_losses, log_normalise, paired_gain, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.calibration._scaling import VectorScaling
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
-from calibrant.heads._head import Affine, Head, Model, RungFigures, check_rows
-from calibrant.heads._linear import Block, HeadRows, LinearModel, as_text, tempered
+from calibrant.heads._head import AS_SCORED, FITTED, TEMPERATURE, Head, HeadFigures, check_rows
+from calibrant.heads._linear import Block, Design, HeadRows, LinearModel, Strengths, as_text, tempered
 from calibrant.metrics._calibration_error import multiclass_brier_score
 from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._validation import as_numbers, check_answers
 
 _FOLDS: Final = 5
-_FEWEST: Final = 10  # labelled rows that can tell one rung from another
-_MOST_TEMPERATURE: Final = 5.0
-_MOST_TEXTS: Final = 1500  # texts and names of labels; where hardly two are of one label, more take minutes
+_FEWEST: Final = 10  # labelled rows that can tell one model from another
+_MOST_TEMPERATURE: Final = 20.0
+_MOST_TEMPERATURE_OF_PROMPTS: Final = 5.0
+# Strengths that are tried: the weight of a block's scores alone, then a variance of its coefficients.
+_LADDER: Final = (0.0, 1.0, 4.0, 16.0, 64.0, 256.0)
+_FIRST: Final = 16.0
+_PASSES: Final = 3
+# Rows times rows times labels of a fit in the search: a second or two for all of them.
+_MOST_WORK: Final = 1e7
+_RESAMPLES: Final = 200
 
 LabelMix: TypeAlias = Mapping[str, float] | ArrayLike
 
-_Fit = Callable[[HeadRows, NDArray[np.intp], LabelSet], Model]
-
-
-def _as_scored(_: HeadRows, __: NDArray[np.intp], labels: LabelSet) -> Model:
-    return Affine(weight=np.ones(len(labels)), offset=np.zeros(len(labels)))
-
-
-def _prior(rows: HeadRows, answers: NDArray[np.intp], labels: LabelSet) -> Model:
-    found = LabelPriorCorrection().fit(rows.logprobs, answers)
-    return Affine(weight=np.ones(len(labels)), offset=-found.strength_ * np.log(found.prior_))
-
-
-def _vector(rows: HeadRows, answers: NDArray[np.intp], _: LabelSet) -> Model:
-    found = VectorScaling().fit(rows.logprobs, answers)
-    return Affine(weight=found.weight_, offset=found.offset_)
-
-
-def _linear(*blocks: Block) -> _Fit:
-    return lambda rows, answers, labels: LinearModel(blocks).fit(rows, answers, names=labels.labels)
-
-
-# From below: each takes more from the labelled rows than the one before. The last two look at the text.
-_RUNGS: Final[dict[str, _Fit]] = {
-    "as scored": _as_scored,
-    "prior": _prior,
-    "vector": _vector,
-    "regression": _linear("labels"),
-    "features": _linear("labels", "features"),
-}
-_TEXT: Final = "text alone"
-_WITH_TEXT: Final[dict[str, tuple[Block, ...]]] = {
-    "regression and text": ("labels",),
-    "features and text": ("labels", "features"),
-}
-
 
 @dataclass(frozen=True, kw_only=True)
-class _RungTrial:
-    """Held-out losses and figures of one candidate rung.
+class _Trial:
+    """Held-out distributions of one candidate, with their losses and figures.
 
     Attributes
     ----------
-    fit : callable
-        Fits its model.
     temperature : float or None
         Temperature that calibrates its held-out distributions.
     log_proba : ndarray of shape (n, L)
         Held-out log-probabilities, at that temperature.
     losses : ndarray of shape (n,)
         Log losses, in nats.
-    figures : RungFigures
+    figures : HeadFigures
         Its figures.
     """
 
-    fit: _Fit
     temperature: float | None
     log_proba: NDArray[np.float64]
     losses: NDArray[np.float64]
-    figures: RungFigures
-
-    def beats(self, other: _RungTrial) -> bool:
-        """Return whether the loss is clearly lower, and neither accuracy nor macro F1 is worse."""
-        return (
-            paired_gain(other.losses, self.losses).helps
-            and self.figures.accuracy >= other.figures.accuracy
-            and self.figures.macro_f1 >= other.figures.macro_f1
-        )
+    figures: HeadFigures
 
 
 def fit_head(  # noqa: PLR0913  (keyword-only options)
@@ -105,26 +65,23 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     texts: Sequence[str] | None = None,
     features: ArrayLike | None = None,
     embedding: EmbeddingModel | None = None,
-    candidates: Sequence[str] | Literal["auto"] = "auto",
     label_mix: LabelMix | None = None,
     rng: np.random.Generator | int | None = None,
 ) -> Head:
     """Fit a head, which turns label log-probabilities into final distributions, on labelled rows.
 
-    The rungs of the ladder, from below: ``as scored``; ``prior``, the label prior divided out with learned strength
-    (`calibrant.calibration.LabelPriorCorrection`); ``vector``, a weight and an offset for each label (`VectorScaling`);
-    ``regression``, a multinomial logistic regression on the log-probabilities of all labels; ``features``, the same
-    with the model's features of the text. Beside them, ``text alone`` looks at the words of the text and of the
-    labels' names, and ``regression and text`` and ``features and text`` at both.
+    A head is one multinomial logistic regression on up to four blocks of columns: the log-probabilities of the
+    ``labels``; the model's ``features`` of the text; the words of the ``text``; and its ``embeddings``. What a block
+    says of each label (its log-probability; the likeness of the text, or of its vector, to the label's name) has one
+    weight that all labels share, and every column has coefficients of its own with a Gaussian prior. The variance of
+    that prior is the block's strength, chosen together with those of the other blocks by the log loss on held-out rows
+    (five folds, stratified by label); a block that lowers it by nothing is left out. Labels count alike, however many
+    rows they have. Last comes the temperature of least held-out log loss.
 
-    Each is judged on held-out rows (five folds, stratified by label), at the temperature of least log
-    loss. A higher rung is taken if its log loss is lower by more than the standard error of the difference, paired over
-    rows, and neither accuracy nor macro F1 is lower. A combined rung is taken if it beats, by this rule, both the best
-    rung without the text and the text alone; else the better of these two, the text alone only if it beats the
-    distributions as they were scored. With fewer than ten rows nothing is learned.
-
-    From ``regression`` on, labels have equal influence, regardless of their number of rows. Rungs that use the text
-    treat the name of a label as one more text of it, worth two rows, which matters with many labels and few rows.
+    With no block but the weight of the log-probabilities, that is temperature scaling with an offset for each label.
+    Beside it, the distributions as they were scored and at their best temperature are judged on the same rows. The
+    regression is taken if its log loss is the lowest, and neither its accuracy nor its macro F1 is below theirs by more
+    than the standard error of the difference, paired over rows. With fewer than ten rows nothing is learned.
 
     Parameters
     ----------
@@ -135,15 +92,12 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     labels : LabelSet or sequence of str, length L
         The labels; their words count, in ``card_arrival`` and ``CardArrival`` too.
     texts : sequence of str, length n, optional
-        The texts; without them no rung looks at the text.
+        The texts; without them no block looks at the text.
     features : array-like of shape (n, d), optional
         The model's features of each text, such as its last hidden state.
     embedding : EmbeddingModel, optional
-        Gives a vector to every text, which the rungs that look at the text then see beside its words, such as
-        `calibrant.inference.Model2VecEmbedder`. Words that no labelled row holds are then known by their likes.
-    candidates : sequence of str or "auto", default "auto"
-        The rungs to choose from, ``as scored`` always among them. By default all that can be fitted; where most rows
-        are the only one of their label, the first two and, up to 1,500 rows and labels together, the text alone.
+        Gives a vector to every text, such as `calibrant.inference.Model2VecEmbedder`. Words that no labelled row holds
+        are then known by their likes.
     label_mix : mapping of str to float, or array-like of shape (L,), optional
         Relative frequencies of the labels where the head will be used, above 0; for labelled rows that were chosen
         by label. The head is fitted on these rows, and the logarithm of expected over observed frequency is added
@@ -155,8 +109,8 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     Raises
     ------
     ConfigurationError
-        Wrong shapes, NaN or infinity, a position out of range, an unknown rung, `embedding` gives no vectors, or
-        `label_mix` is not a mix of these labels.
+        Wrong shapes, NaN or infinity, a position out of range, `embedding` gives no vectors, or `label_mix` is not a
+        mix of these labels.
 
     Examples
     --------
@@ -168,8 +122,8 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     >>> float((logprobs.argmax(axis=1) == answers).mean())
     0.45
     >>> head = fit_head(logprobs, answers, labels=["no", "yes"])
-    >>> head.rung, float((head.transform(logprobs).argmax(axis=1) == answers).mean())
-    ('prior', 0.93)
+    >>> head.title, float((head.transform(logprobs).argmax(axis=1) == answers).mean())
+    ('labels', 0.94)
     """
     found = LabelSet.of(labels)
     rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(found))
@@ -179,28 +133,29 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         names = opened.vectors([as_text(name) for name in found.labels])
         rows = replace(rows, embeddings=opened.vectors(rows.texts), name_embeddings=names)
     shift = None if label_mix is None else _shift(label_mix, truth, found)
-    rungs = _candidate_rungs(rows, truth, candidates)
+    as_scored = LinearModel.as_scored(len(found))
     if len(rows) < _FEWEST:
         reason = f"{len(rows)} labelled rows are too few to learn from; at least {_FEWEST} are needed."
-        model = _as_scored(rows, truth, found)
-        return Head(labels=found.labels, rung="as scored", model=model, n_rows=len(rows), reason=reason)
-    fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0 if rng is None else rng))
+        return Head(labels=found.labels, kind=AS_SCORED, model=as_scored, n_rows=len(rows), reason=reason)
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
 
+    fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0 if rng is None else rng))
     # The matrices are small: BLAS threads would only wait for each other and for other work.
     with threadpool_limits(1):
-        tried = {name: _judge(name, rows, truth, fold, found, fit) for name, fit in rungs.items()}
-        chosen, reason = _choose(tried)
-        model = chosen.fit(rows, truth, found)
-    name = chosen.figures.name
+        strengths = _best_strengths(rows, truth, fold, found)
+        tried = _trials(rows, truth, fold, found, strengths=strengths)
+        chosen, reason = _choose(tried, truth, len(found))
+        is_fitted = chosen.figures.name == FITTED
+        model = Design(rows, truth, label_names=found.labels).model(strengths) if is_fitted else as_scored
     return Head(
         labels=found.labels,
-        rung=name,
+        kind=chosen.figures.name,
         model=model,
-        embedding=opened if name == _TEXT or name in _WITH_TEXT else None,
+        strengths=strengths if is_fitted else {},
+        embedding=opened if "embeddings" in model.blocks else None,
         temperature=chosen.temperature,
         shift=shift,
-        figures=tuple(one.figures for one in tried.values()),
+        figures=tuple(trial.figures for trial in tried),
         n_rows=len(rows),
         reason=reason,
         held_out_losses=chosen.losses,
@@ -208,30 +163,166 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     )
 
 
-def _candidate_rungs(
-    rows: HeadRows, answers: NDArray[np.intp], candidates: Sequence[str] | Literal["auto"]
-) -> dict[str, _Fit]:
-    """Return the candidate rungs by name, the simplest first."""
-    text: tuple[Block, ...] = ("text",) if rows.embeddings is None else ("text", "embeddings")
-    every = _RUNGS | {_TEXT: _linear(*text)}
-    every |= {name: _linear(*blocks, *text) for name, blocks in _WITH_TEXT.items()}
-    missing = {"text"} if rows.texts is None else set()
-    missing |= {"features"} if rows.features is None else set()
-    possible = {name: fit for name, fit in every.items() if not any(one in name for one in missing)}
-    if candidates == "auto":
-        if (np.bincount(answers)[answers] == 1).mean() > 0.5:
-            # A held-out row's label has no other row, only its name.
-            few = len(answers) + rows.logprobs.shape[1] <= _MOST_TEXTS
-            known = ("as scored", "prior", _TEXT) if few else ("as scored", "prior")
-            return {name: fit for name, fit in possible.items() if name in known}
-        return possible
-    unknown = [name for name in candidates if name not in possible]
-    if unknown:
-        raise ConfigurationError(
-            f"Expected rungs among {', '.join(map(repr, possible))}, got {unknown[0]!r}: name another, or pass the "
-            "texts or features that it needs."
+class _FoldDesigns:
+    """Designs of the rows outside each fold, which judge strengths on the rows inside."""
+
+    def __init__(
+        self, rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet
+    ) -> None:
+        self._rows, self._answers, self._labels = rows, answers, labels
+        places = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in np.unique(fold)]
+        self._folds = [
+            (Design(rows.take(teaching), answers[teaching], label_names=labels.labels), judged)
+            for teaching, judged in places
+        ]
+
+    def held_out(self, strengths: Strengths) -> NDArray[np.float64]:
+        """Return log-probabilities of every row from the model that it was held out of, shape (n, L)."""
+        found = np.empty_like(self._rows.logprobs)
+        for design, judged in self._folds:
+            found[judged] = design.model(strengths).log_proba(self._rows.take(judged))
+        return found
+
+    def loss(self, strengths: Strengths) -> float:
+        """Return the mean held-out log loss at the best temperature, in nats."""
+        found = self.held_out(strengths)
+        temperature = _best_temperature(found, self._answers)
+        final = tempered(found, temperature=temperature, n_rows=len(found))
+        return float(log_losses(final, self._answers).mean())
+
+
+def _best_strengths(
+    rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet
+) -> dict[Block, float]:
+    """Return the strengths of least held-out loss that a search finds: one step for one block at a time."""
+    n_labels = len(labels)
+    most = max(int((_MOST_WORK / n_labels) ** 0.5), _FEWEST)
+    if most < min(len(rows), n_labels):
+        # Hardly two of so few rows would have one label: only the weights that all labels share can be learned.
+        return {block: 0.0 for block in rows.blocks if block != "features"}
+    if len(rows) > most:
+        places = np.flatnonzero(_spread(answers, most))
+        rows, answers, fold = rows.take(places), answers[places], fold[places]
+    designs = _FoldDesigns(rows, answers, fold, labels)
+    best: dict[Block, float] = dict.fromkeys(rows.blocks, _FIRST)
+    least = designs.loss(best)
+    tried = {tuple(best.items())}
+    for _ in range(_PASSES):
+        before = least
+        for block in rows.blocks:
+            for other in _steps(best, block, rows.blocks):
+                key = tuple(other.items())
+                if key in tried:
+                    continue
+                tried.add(key)
+                loss = designs.loss(other)
+                if loss < least:
+                    best, least = other, loss
+        if least == before:
+            break
+    return best
+
+
+def _steps(
+    strengths: Mapping[Block, float], block: Block, blocks: Sequence[Block]
+) -> Iterator[dict[Block, float]]:
+    """Yield strengths with one block left out, one step weaker, or one step stronger."""
+    ladder = _LADDER[1:] if block == "features" else _LADDER
+    place = ladder.index(strengths[block]) if block in strengths else -1
+    if strengths.keys() - {block}:
+        yield {name: strength for name, strength in strengths.items() if name != block}
+    for step in (place - 1, place + 1):
+        if 0 <= step < len(ladder):
+            changed = {**strengths, block: ladder[step]}
+            yield {name: changed[name] for name in blocks if name in changed}
+
+
+def _spread(answers: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
+    """Return a mask of about n rows with every label's share of them."""
+    part = stratified_folds(answers, -(-len(answers) // n), np.random.default_rng(0))
+    mask: NDArray[np.bool_] = part == 0
+    return mask
+
+
+def _trials(
+    rows: HeadRows,
+    answers: NDArray[np.intp],
+    fold: NDArray[np.intp],
+    labels: LabelSet,
+    *,
+    strengths: Strengths,
+) -> list[_Trial]:
+    """Return the held-out losses and figures of all kinds of head."""
+    held_out = _FoldDesigns(rows, answers, fold, labels).held_out(strengths)
+    found: list[tuple[str, NDArray[np.float64], float | None]] = [(AS_SCORED, rows.logprobs, None)]
+    for name, log_proba in ((TEMPERATURE, rows.logprobs), (FITTED, held_out)):
+        temperature = _best_temperature(log_proba, answers)
+        found.append((name, tempered(log_proba, temperature=temperature, n_rows=len(rows)), temperature))
+    return [
+        _Trial(
+            temperature=temperature,
+            log_proba=log_proba,
+            losses=log_losses(log_proba, answers),
+            figures=HeadFigures(
+                name=name,
+                log_loss=float(log_losses(log_proba, answers).mean()),
+                brier=multiclass_brier_score(np.exp(log_proba), answers),
+                accuracy=float((log_proba.argmax(axis=1) == answers).mean()),
+                macro_f1=_macro_f1(log_proba.argmax(axis=1), answers, labels),
+            ),
         )
-    return {name: fit for name, fit in possible.items() if name in {"as scored", *candidates}}
+        for name, log_proba, temperature in found
+    ]
+
+
+def _macro_f1(predicted: NDArray[np.intp], answers: NDArray[np.intp], labels: LabelSet) -> float:
+    truth, found = ([labels.labels[place] for place in places] for places in (answers, predicted))
+    return classification_summary(truth, found, labels=labels).macro_f1
+
+
+def _choose(tried: Sequence[_Trial], answers: NDArray[np.intp], n_labels: int) -> tuple[_Trial, str]:
+    """Return the chosen candidate and the reason for it."""
+    as_scored, at_temperature, fitted = tried
+    best = at_temperature if at_temperature.figures.log_loss < as_scored.figures.log_loss else as_scored
+    stopped = ""
+    if paired_gain(best.losses, fitted.losses).helps:
+        stopped = _worse_figure(as_scored, fitted, answers, n_labels)
+        best = best if stopped else fitted
+    before, after = as_scored.figures, best.figures
+    if best is as_scored:
+        return best, "On held-out rows the distributions as they were scored have the lowest log loss."
+    reason = (
+        f"On held-out rows log loss goes from {before.log_loss:.3f} to {after.log_loss:.3f} and accuracy from "
+        f"{before.accuracy:.3f} to {after.accuracy:.3f}."
+    )
+    if stopped:
+        reason += f" The regression was not taken: its {stopped} is lower by more than a standard error."
+    return best, reason
+
+
+def _worse_figure(before: _Trial, after: _Trial, answers: NDArray[np.intp], n_labels: int) -> str:
+    """Return the name of a figure that is clearly lower after than before, or an empty text."""
+    guesses = [trial.log_proba.argmax(axis=1) for trial in (before, after)]
+    right = [(guess == answers).astype(np.float64) for guess in guesses]
+    if paired_gain(*right).helps:  # right answers, taken for losses: they fall where fewer are right
+        return "accuracy"
+    rng = np.random.default_rng(0)
+    n = len(answers)
+    draws = rng.integers(n, size=(_RESAMPLES, n))
+    falls = [
+        _f1(guesses[0][draw], answers[draw], n_labels) - _f1(guesses[1][draw], answers[draw], n_labels)
+        for draw in draws
+    ]
+    fall = before.figures.macro_f1 - after.figures.macro_f1
+    return "macro F1" if fall > float(np.std(falls)) + 1e-12 else ""
+
+
+def _f1(predicted: NDArray[np.intp], answers: NDArray[np.intp], n_labels: int) -> float:
+    """Return the mean F1 over the labels that occur."""
+    hits = np.bincount(answers[predicted == answers], minlength=n_labels)
+    total = np.bincount(predicted, minlength=n_labels) + np.bincount(answers, minlength=n_labels)
+    occurs = total > 0
+    return float((2.0 * hits[occurs] / total[occurs]).mean())
 
 
 def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> tuple[float, ...]:
@@ -255,46 +346,13 @@ def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> 
     return tuple(shift.tolist())
 
 
-def _held_out(
-    name: str, rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet, fit: _Fit
-) -> tuple[NDArray[np.float64], float | None]:
-    """Return the distributions of a rung for held-out rows in cross-validation, and a temperature."""
-    found = np.empty_like(rows.logprobs)
-    for k in range(_FOLDS):
-        judged, teaching = np.flatnonzero(fold == k), np.flatnonzero(fold != k)
-        model = fit(rows.take(teaching), answers[teaching], labels)
-        found[judged] = model.log_proba(rows.take(judged))
-    if name == "as scored":
-        return found, None
-    temperature = _best_temperature(found, answers)
-    return tempered(found, temperature=temperature, n_rows=len(answers)), temperature
-
-
-def _judge(
-    name: str, rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet, fit: _Fit
-) -> _RungTrial:
-    """Return the held-out losses and figures of a rung."""
-    log_proba, temperature = _held_out(name, rows, answers, fold, labels, fit)
-    best = log_proba.argmax(axis=1)
-    truth, predicted = ([labels.labels[place] for place in places] for places in (answers, best))
-    losses = -log_proba[np.arange(len(best)), answers]
-    figures = RungFigures(
-        name=name,
-        log_loss=float(losses.mean()),
-        brier=multiclass_brier_score(np.exp(log_proba), answers),
-        accuracy=float((best == answers).mean()),
-        macro_f1=classification_summary(truth, predicted, labels=labels).macro_f1,
-    )
-    return _RungTrial(fit=fit, temperature=temperature, log_proba=log_proba, losses=losses, figures=figures)
-
-
 def cross_fitted(
     logprobs: ArrayLike, answers: ArrayLike, *, labels: LabelSet | Sequence[str]
 ) -> NDArray[np.float64]:
-    """Return cross-fitted distributions after label-prior correction.
+    """Return cross-fitted distributions after label-prior correction, at their best temperature.
 
-    The rung ``prior`` of `fit_head`, for comparing prompts: it scores a prompt as if its label preference were
-    corrected. With fewer than ten rows, the scored distributions are returned.
+    For comparing prompts: a prompt is scored as if its label preference were corrected. With fewer than ten rows, the
+    scored distributions are returned.
 
     Parameters
     ----------
@@ -328,49 +386,25 @@ def cross_fitted(
     truth = check_answers(answers, rows.logprobs)
     if len(rows) < _FEWEST:
         return rows.logprobs
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
+    fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0))
+    corrected = np.empty_like(rows.logprobs)
+    for k in range(_FOLDS):
+        judged, teaching = fold == k, fold != k
+        prior = LabelPriorCorrection().fit(rows.logprobs[teaching], truth[teaching])
+        corrected[judged] = log_normalise(rows.logprobs[judged] - prior.strength_ * np.log(prior.prior_))
+    temperature = _best_temperature(corrected, truth, most=_MOST_TEMPERATURE_OF_PROMPTS)
+    return tempered(corrected, temperature=temperature, n_rows=len(truth))
 
-    with threadpool_limits(1):
-        fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0))
-        return _held_out("prior", rows, truth, fold, found, _prior)[0]
 
-
-def _best_temperature(log_proba: NDArray[np.float64], answers: NDArray[np.intp]) -> float:
-    """Return the temperature in [0.2, 5] of least mean log loss."""
+def _best_temperature(
+    log_proba: NDArray[np.float64], answers: NDArray[np.intp], *, most: float = _MOST_TEMPERATURE
+) -> float:
+    """Return the temperature in [1 / most, most] of least mean log loss."""
     from scipy.optimize import minimize_scalar  # noqa: PLC0415 - `import calibrant` must not load scipy
-
-    each = np.arange(len(answers))
 
     def loss(log_inverse: float) -> float:
         found = tempered(log_proba, temperature=np.exp(-log_inverse), n_rows=len(answers))
-        return -float(found[each, answers].mean())
+        return float(log_losses(found, answers).mean())
 
-    bounds = (-np.log(_MOST_TEMPERATURE), np.log(_MOST_TEMPERATURE))
+    bounds = (-np.log(most), np.log(most))
     return float(np.exp(-minimize_scalar(loss, bounds=bounds, method="bounded").x))
-
-
-def _choose(tried: dict[str, _RungTrial]) -> tuple[_RungTrial, str]:
-    """Return the chosen rung and the reason for it."""
-    ladder = [one for name, one in tried.items() if name in _RUNGS]
-    best = ladder[0]
-    for one in ladder[1:]:
-        best = one if one.beats(best) else best
-    text = tried.get(_TEXT)
-    alone = [best] if text is None else [best, text]
-    both = [
-        one for name, one in tried.items() if name in _WITH_TEXT and all(one.beats(other) for other in alone)
-    ]
-    if both:
-        best = min(both, key=lambda one: one.figures.log_loss)
-    elif text is not None and text.figures.log_loss < best.figures.log_loss and text.beats(ladder[0]):
-        best = text
-    before, after = ladder[0].figures, best.figures
-    if best is ladder[0]:
-        return (
-            best,
-            "Nothing that was tried did better on held-out rows than the distributions as they were scored.",
-        )
-    return best, (
-        f"On held-out rows log loss goes from {before.log_loss:.3f} to {after.log_loss:.3f} and accuracy from "
-        f"{before.accuracy:.3f} to {after.accuracy:.3f}."
-    )

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,50 +17,23 @@ from calibrant.calibration._state import SavedFit
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
-from calibrant.heads._linear import HeadRows, LinearModel, as_numbers, tempered
+from calibrant.heads._linear import Block, HeadRows, LinearModel, as_numbers, tempered
 from calibrant.metrics._validation import HUGE, check_log_probabilities
 from calibrant.metrics._validation import as_numbers as check_numbers
 
-
-@dataclass(frozen=True, kw_only=True)
-class Affine:
-    """Linear model with a weight and an offset for each label's log-probability.
-
-    Attributes
-    ----------
-    weight, offset : ndarray of shape (L,)
-        Factor and offset of each label.
-    """
-
-    weight: NDArray[np.float64]
-    offset: NDArray[np.float64]
-
-    def log_proba(self, rows: HeadRows) -> NDArray[np.float64]:
-        """Return log-probabilities of the labels, shape (n, L)."""
-        return log_normalise(rows.logprobs * self.weight + self.offset)
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the fitted parameters as JSON values."""
-        return {"weight": self.weight.tolist(), "offset": self.offset.tolist()}
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any], *, n_labels: int) -> Self:
-        """Return the model of a `to_state` record; KeyError, TypeError or ValueError if it is invalid."""
-        weight, offset = (as_numbers(state[name], (n_labels,)) for name in ("weight", "offset"))
-        return cls(weight=weight, offset=offset)
-
-
-Model: TypeAlias = Affine | LinearModel
+AS_SCORED: Final = "as scored"
+TEMPERATURE: Final = "temperature"
+FITTED: Final = "fitted"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RungFigures:
-    """Held-out scores of one rung.
+class HeadFigures:
+    """Held-out scores of one candidate.
 
     Attributes
     ----------
     name : str
-        The rung.
+        ``as scored``, ``temperature`` or ``fitted``.
     log_loss : float
         Mean log loss, in nats.
     brier : float
@@ -70,7 +43,7 @@ class RungFigures:
 
     Examples
     --------
-    >>> RungFigures(name="full", log_loss=0.3, brier=0.1, accuracy=0.9, macro_f1=0.85).accuracy
+    >>> HeadFigures(name="fitted", log_loss=0.3, brier=0.1, accuracy=0.9, macro_f1=0.85).accuracy
     0.9
     """
 
@@ -91,23 +64,27 @@ class Head(SavedFit):
     ----------
     labels : tuple of str, length L
         The labels, in the order of every column.
-    rung : str
-        Name of the transformation: see `fit_head`.
-    figures : tuple of RungFigures
-        Held-out scores of every rung that was tried.
+    kind : {"as scored", "temperature", "fitted"}
+        What it does: nothing, scaling by a temperature, or a regression; see `fit_head`.
+    model : LinearModel
+        The regression; the identity if it is not ``fitted``.
+    strengths : mapping of str to float
+        Strength of every block of the regression that is used; at 0 only the weight that all labels share.
+    figures : tuple of HeadFigures
+        Held-out scores of all three kinds.
     n_rows : int
         Labelled rows it learned from.
     reason : str
-        Reason for the rung, in one sentence.
+        Reason for the kind, in one sentence or two.
     temperature : float or None
-        Divisor of the final log-probabilities; None for the rung ``as scored``.
+        Divisor of the final log-probabilities; None if it is ``as scored``.
     shift : tuple of float, length L, or None
         Offsets of the final log-probabilities, in nats, for an expected label mix that differs from that of the
         labelled rows.
     embedding : HeadEmbedding or None
         The embedding model it reads texts with, beside their words; None where it needs none.
     held_out_losses : ndarray of shape (n_rows,) or None
-        Held-out log loss of each labelled row, in nats; None if no rung was tried, or for a head read from a file.
+        Held-out log loss of each labelled row, in nats; None if nothing was tried, or for a head read from a file.
     held_out_logprobs : ndarray of shape (n_rows, L) or None
         Held-out distributions of the labelled rows, as natural logarithms without `shift`; None in the same cases.
 
@@ -118,20 +95,21 @@ class Head(SavedFit):
     >>> answers = np.arange(100) % 2
     >>> logprobs = np.log([[0.6, 0.4], [0.9, 0.1]])[1 - answers]  # always says "no", less so where that is wrong
     >>> head = fit_head(logprobs, answers, labels=["no", "yes"])
-    >>> head.rung, head.n_rows, head.transform(logprobs[:2]).argmax(axis=1).tolist()
-    ('vector', 100, [0, 1])
+    >>> head.title, head.n_rows, head.transform(logprobs[:2]).argmax(axis=1).tolist()
+    ('labels', 100, [0, 1])
     """
 
     _kind: ClassVar[str] = "head"
     _fitted: ClassVar[str] = "labels"
 
     labels: tuple[str, ...]
-    rung: str
-    model: Model = field(repr=False)
+    kind: str
+    model: LinearModel = field(repr=False, compare=False)
+    strengths: Mapping[Block, float] = field(default_factory=dict)
     temperature: float | None = None
     shift: tuple[float, ...] | None = None
     embedding: HeadEmbedding | None = None
-    figures: tuple[RungFigures, ...] = field(default=(), repr=False)
+    figures: tuple[HeadFigures, ...] = field(default=(), repr=False)
     n_rows: int = 0
     reason: str = ""
     held_out_losses: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
@@ -140,17 +118,32 @@ class Head(SavedFit):
     @property
     def changes_nothing(self) -> bool:
         """True if `transform` only normalises its input and sets a lower bound."""
-        return self.rung == "as scored" and self.shift is None
+        return self.kind == AS_SCORED and self.shift is None
+
+    @property
+    def title(self) -> str:
+        """The kind, or of a regression the blocks that it uses, such as ``labels + text``."""
+        return " + ".join(self.model.blocks) if self.kind == FITTED else self.kind
+
+    @property
+    def uses_model(self) -> bool:
+        """True if `transform` depends on what the language model says of a text."""
+        return "labels" in self.model.blocks or self.uses_features
 
     @property
     def uses_text(self) -> bool:
         """True if `transform` needs the texts."""
-        return "text" in self._blocks
+        return "text" in self.model.blocks or self.uses_embedding
 
     @property
     def uses_features(self) -> bool:
         """True if `transform` needs the model's features of the texts."""
-        return "features" in self._blocks
+        return "features" in self.model.blocks
+
+    @property
+    def uses_embedding(self) -> bool:
+        """True if `transform` needs vectors of the texts, which `embedding` gives."""
+        return "embeddings" in self.model.blocks
 
     def with_embedding(self, model: EmbeddingModel) -> Head:
         """Return a copy that embeds texts with this model, or the head itself if it uses no embedding.
@@ -170,14 +163,10 @@ class Head(SavedFit):
         return replace(self, embedding=self.embedding.opened(model, labels=self.labels))
 
     @property
-    def _blocks(self) -> tuple[str, ...]:
-        return self.model.blocks if isinstance(self.model, LinearModel) else ("labels",)
-
-    @property
     def gain(self) -> float:
         """Decrease of the mean held-out log loss against the scored distributions, in nats."""
         by_name = {one.name: one.log_loss for one in self.figures}
-        return by_name["as scored"] - by_name[self.rung] if self.figures else 0.0
+        return by_name[AS_SCORED] - by_name[self.kind] if self.figures else 0.0
 
     def transform(
         self, logprobs: ArrayLike, texts: Sequence[str] | None = None, *, features: ArrayLike | None = None
@@ -204,9 +193,7 @@ class Head(SavedFit):
             ("features", self.uses_features, features),
         ):
             if needed and given is None:
-                raise ConfigurationError(
-                    f"Expected {name} for a head of rung {self.rung!r}, got none: pass them."
-                )
+                raise ConfigurationError(f"Expected {name} for a head of {self.title}, got none: pass them.")
         if self.embedding is not None:
             rows = replace(rows, embeddings=self.embedding.vectors(rows.texts or ()))
         found = self.model.log_proba(rows)
@@ -225,9 +212,11 @@ class Head(SavedFit):
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Return the rung, the reason for it and all figures as JSON values."""
+        """Return the kind, the blocks, the reason for them and all figures as JSON values."""
         return {
-            "rung": self.rung,
+            "kind": self.kind,
+            "title": self.title,
+            "strengths": dict(self.strengths),
             "reason": self.reason,
             "n_rows": self.n_rows,
             "gain": self.gain,
@@ -238,12 +227,12 @@ class Head(SavedFit):
     def _state(self) -> dict[str, Any]:
         # A head that uses texts holds words of the texts that it learned from.
         return {
-            "rung": self.rung,
+            "kind": self.kind,
+            "strengths": dict(self.strengths),
             "reason": self.reason,
             "n_rows": self.n_rows,
             "temperature": self.temperature,
             "figures": [vars(one) for one in self.figures],
-            "kind": "linear" if isinstance(self.model, LinearModel) else "affine",
             "model": self.model.to_state(),
             **({} if self.shift is None else {"shift": list(self.shift)}),
             **({} if self.embedding is None else {"embedding": self.embedding.to_state()}),
@@ -251,21 +240,23 @@ class Head(SavedFit):
 
     @classmethod
     def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:
-        kinds: dict[str, type[Model]] = {"linear": LinearModel, "affine": Affine}
         _check_state(state)
         shift = None if "shift" not in state else as_numbers(state["shift"], (len(labels),)).tolist()
         embedding = HeadEmbedding.from_state(state["embedding"]) if "embedding" in state else None
-        model = kinds[state["kind"]].from_state(state["model"], n_labels=len(labels))
-        if ("embeddings" in getattr(model, "blocks", ())) != (embedding is not None):
+        model = LinearModel.from_state(state["model"], n_labels=len(labels))
+        if ("embeddings" in model.blocks) != (embedding is not None):
             raise ValueError("the embedding model does not go with the columns")
+        if state["kind"] == FITTED and tuple(state["strengths"]) != model.blocks:
+            raise ValueError("the strengths do not go with the columns")
         return cls(
             labels=labels,
-            rung=state["rung"],
+            kind=state["kind"],
             model=model,
+            strengths=state["strengths"],
             embedding=embedding,
             temperature=state["temperature"],
             shift=None if shift is None else tuple(shift),
-            figures=tuple(RungFigures(**one) for one in state["figures"]),
+            figures=tuple(HeadFigures(**one) for one in state["figures"]),
             n_rows=state["n_rows"],
             reason=state["reason"],
         )
@@ -290,18 +281,22 @@ class Head(SavedFit):
 
 def _check_state(state: Mapping[str, Any]) -> None:
     """Raise KeyError, TypeError or ValueError unless `Head.save` can have written this state."""
-    rung, temperature = state["rung"], state["temperature"]
+    kind, temperature, strengths = state["kind"], state["temperature"], state["strengths"]
     names = [one["name"] for one in state["figures"]]
     for one in state["figures"]:
         as_numbers([one[name] for name in ("log_loss", "brier", "accuracy", "macro_f1")], (4,))
-    if len(set(names)) < len(names) or not {rung, "as scored"} <= set(names or ["as scored"]):
-        raise ValueError("figures of the rung are missing")
+    if names not in ([], [AS_SCORED, TEMPERATURE, FITTED]) or kind not in (names or [AS_SCORED]):
+        raise ValueError("figures of the kind are missing")
+    if not isinstance(strengths, dict) or bool(strengths) != (kind == FITTED):
+        raise ValueError("the strengths do not go with the kind")
+    if (as_numbers(list(strengths.values()), (len(strengths),)) < 0.0).any():
+        raise ValueError("a strength is below 0")
     if not isinstance(state["reason"], str) or type(state["n_rows"]) is not int or state["n_rows"] < 1:
         raise ValueError("the reason or the number of rows is missing")
-    if (temperature is None) != (rung == "as scored") or (
+    if (temperature is None) != (kind == AS_SCORED) or (
         temperature is not None and not (isinstance(temperature, float) and 0.0 < temperature < HUGE)
     ):
-        raise ValueError("the temperature does not go with the rung")
+        raise ValueError("the temperature does not go with the kind")
 
 
 def check_rows(

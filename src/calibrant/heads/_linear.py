@@ -1,12 +1,11 @@
-"""Multinomial logistic regression on log-probabilities, features and words."""
+"""Multinomial logistic regression on blocks of columns: log-probabilities of labels, features, words, embeddings."""
 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Self, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +16,23 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._reported import writable
 
 Block = Literal["labels", "features", "text", "embeddings"]
+Strengths = Mapping[Block, float]
 _T = TypeVar("_T")
 
-# scikit-learn's C, and how large a standardised column is beside a text, whose words have length 1: a column's
-# penalty is that of C times the square. Found on rows of the shared tasks that no figure is reported on.
-_C: Final = 10.0
-_SCALE: Final = {"labels": 0.1, "features": 0.03}
-_ITERATIONS: Final = 2000
-# As many rows the name of a label is worth; found in the same way, as is that labels count alike.
-_NAME: Final = 2.0
-# Up to as many texts, their words are replaced by coordinates among the texts: the same regression, much faster.
-_MOST_IN_SPAN: Final = 2000
+BLOCKS: Final[tuple[Block, ...]] = get_args(Block)
+# Words and pieces of words have length 1 each, so a text has the squared length 2; the other blocks have about 1.
+_TEXT_SHARE: Final = 0.5
+# A label counts as if it had so many rows more: one of a single row does not become as heavy as one of a hundred.
+_MORE_ROWS: Final = 2.0
+# Standard deviations of the Gaussian priors of an intercept, and of the weight of the scores around 1.
+_INTERCEPT_SPREAD: Final = 3.0
+_WEIGHT_SPREAD: Final = 10.0
+_ITERATIONS: Final = 100
+_ENOUGH: Final = 1e-6  # relative decrease of the loss
+_SPREAD: Final = 1e-9  # relative; a column that varies less is constant
+_RIDGE: Final = 1e-6  # relative
+# Up to as many rows, the regression is solved in products of rows: the same one, much faster than in words.
+MOST_IN_PRODUCTS: Final = 2000
 _BETWEEN_WORDS: Final = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])")
 
 
@@ -70,6 +75,12 @@ class HeadRows:
     def __len__(self) -> int:
         return len(self.logprobs)
 
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of columns that the rows have."""
+        columns = (self.logprobs, self.features, self.texts, self.embeddings)
+        return tuple(block for block, given in zip(BLOCKS, columns, strict=True) if given is not None)
+
     def take(self, places: NDArray[np.intp]) -> HeadRows:
         """Return the rows at `places`."""
         return HeadRows(
@@ -91,15 +102,6 @@ def tempered(log_proba: NDArray[np.float64], *, temperature: float, n_rows: int)
     return smoothed
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Column:
-    """Mean, scale and coefficients of one block of dense columns."""
-
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    coefficients: NDArray[np.float64]
-
-
 class Words:
     """TF-IDF features of words, of word pairs, and of two to four characters inside words.
 
@@ -115,7 +117,6 @@ class Words:
             TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True),
         )
         self._used: tuple[int, ...] = ()
-        self._span: tuple[Any, NDArray[np.float64]] | None = None
 
     def learn(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a sparse matrix)
         """Fit the TF-IDF features on `texts` and return them, shape (n, words)."""
@@ -129,31 +130,6 @@ class Words:
             used.append(place)
         self._used = tuple(used)
         return self.transform(texts)
-
-    def fit(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a matrix, dense or sparse)
-        """Fit the TF-IDF features and return the matrix to fit a linear model on, shape (n, r).
-
-        For few texts its columns are orthogonal directions in which the texts differ: a linear model with a quadratic
-        penalty is the same in them as in the words themselves.
-        """
-        words = self.learn(texts)
-        if not self._used or len(texts) > _MOST_IN_SPAN:
-            return words
-        gram = (words @ words.T).toarray()
-        squares, directions = np.linalg.eigh(gram)
-        kept = squares > 1e-9 * squares.max()
-        lengths = np.sqrt(squares[kept])
-        # The product is taken in `weights`: words times texts are too many numbers to keep.
-        self._span = words, directions[:, kept] / lengths
-        return directions[:, kept] * lengths
-
-    def weights(self, fitted: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the coefficients of the words, shape (words, L), from those of the columns of `fit`."""
-        if self._span is None:
-            return fitted
-        (words, directions), self._span = self._span, None
-        found: NDArray[np.float64] = words.T @ (directions @ fitted)
-        return found
 
     def transform(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a sparse matrix)
         """Return the TF-IDF features of `texts`, shape (n, words)."""
@@ -192,75 +168,64 @@ class Words:
         return words
 
 
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Mean, scale and coefficients of one block of columns.
+
+    Attributes
+    ----------
+    mean, scale : ndarray of shape (d,)
+        A column less its mean, times its scale, is what the coefficients are for.
+    coefficients : ndarray of shape (d, L)
+        Coefficients of each label.
+    """
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    coefficients: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LinearModel:
     """Multinomial logistic regression on one or several blocks of columns.
 
     Blocks: ``labels``, the log-probabilities of the labels; ``features``, what the model made of the text; ``text``,
     its words (`Words`); ``embeddings``, its vector.
 
-    Parameters
+    Attributes
     ----------
-    blocks : sequence of {"labels", "features", "text", "embeddings"}
-        The columns.
+    intercept : ndarray of shape (L,)
+        Intercept of each label.
+    columns : mapping of str to Columns
+        The blocks but ``text``.
+    words : Words or None
+        The words of the block ``text``; None without it.
+    word_coefficients : ndarray of shape (words, L)
+        Their coefficients.
     """
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
-        self.blocks = tuple(blocks)
-        self._columns: dict[str, _Column] = {}
-        self._words: Words | None = None
-        self._word_coefficients = np.zeros((0, 0))
-        self._intercept = np.zeros(0)
-        self._seen_labels: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+    intercept: NDArray[np.float64]
+    columns: Mapping[Block, Columns] = field(default_factory=dict)
+    words: Words | None = None
+    word_coefficients: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
 
-    def fit(self, rows: HeadRows, answers: NDArray[np.intp], *, names: Sequence[str] | None = None) -> Self:
-        """Fit the model on labelled rows, and on the names of the labels if they are given.
+    @classmethod
+    def as_scored(cls, n_labels: int) -> Self:
+        """Return the model that returns the log-probabilities of L labels as they are."""
+        unit = Columns(mean=np.zeros(n_labels), scale=np.ones(n_labels), coefficients=np.eye(n_labels))
+        return cls(intercept=np.zeros(n_labels), columns={"labels": unit})
 
-        Parameters
-        ----------
-        rows : HeadRows
-            Inputs of n rows.
-        answers : ndarray of int, shape (n,)
-            Positions of their labels.
-        names : sequence of str, length L, optional
-            The labels. With them, labels count alike whether they have many rows or few, and a model that looks at the
-            text takes the name of a label for one more text of it, of which nothing else is known.
-        """
-        from scipy.sparse import hstack, issparse  # noqa: PLC0415
-
-        added = [] if names is None or "text" not in self.blocks else [as_text(name) for name in names]
-        taught = np.concatenate([answers, np.arange(len(added))])
-        self._seen_labels, targets = np.unique(taught, return_inverse=True)
-        widths, matrices = [], []
-        standard: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
-        for block in self.blocks:
-            if block == "text":
-                self._words = Words()
-                matrix = self._words.fit([*_required(rows.texts), *added])
-            else:
-                given = _dense(rows, block)
-                mean, scale = standard[block] = _standard(given, block)
-                names_too = np.tile(mean, (len(added), 1))  # as the mean row
-                if added and block == "embeddings":
-                    names_too = _required(rows.name_embeddings)
-                matrix = (np.vstack([given, names_too]) - mean) * scale
-            widths.append(matrix.shape[1])
-            matrices.append(matrix)
-        together = hstack(matrices, format="csr") if any(map(issparse, matrices)) else np.hstack(matrices)
-        weights = np.ones(len(taught)) if names is None else _balanced(answers, targets, len(added))
-        coefficients, self._intercept = _regression(together, targets, weights)
-        parts = np.split(coefficients, np.cumsum(widths)[:-1])
-        for block, part in zip(self.blocks, parts, strict=True):
-            if block == "text":
-                self._word_coefficients = _rounded(_required(self._words).weights(part))
-            else:
-                mean, scale = standard[block]
-                self._columns[block] = _Column(mean=mean, scale=scale, coefficients=part)
-        return self
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that it has coefficients for."""
+        used: set[Block] = {*self.columns}
+        used |= set() if self.words is None else {"text"}
+        return tuple(block for block in BLOCKS if block in used)
 
     def log_proba(self, rows: HeadRows) -> NDArray[np.float64]:
-        """Return log-probabilities of the labels, shape (n, L); -inf for labels absent from the fit."""
-        scores = np.tile(self._intercept, (len(rows), 1))
-        for block, column in self._columns.items():
+        """Return log-probabilities of the labels, shape (n, L)."""
+        scores = np.tile(self.intercept, (len(rows), 1))
+        for block, column in self.columns.items():
             given = _dense(rows, block)
             if given.shape[1] != len(column.mean):
                 raise ConfigurationError(
@@ -269,24 +234,20 @@ class LinearModel:
             standard = (given - column.mean) * column.scale
             # In this thread alone: an engine beside it needs the others.
             scores += np.einsum("nd,dl->nl", standard, column.coefficients)
-        if self._words is not None:
-            scores += self._words.transform(_required(rows.texts)) @ self._word_coefficients
-        found = np.full(rows.logprobs.shape, -np.inf)
-        found[:, self._seen_labels] = log_normalise(scores)
-        return found
+        if self.words is not None:
+            scores += self.words.transform(_required(rows.texts)) @ self.word_coefficients
+        return log_normalise(scores)
 
     def to_state(self) -> dict[str, Any]:
         """Return the fitted parameters as JSON values."""
         return {
-            "blocks": list(self.blocks),
-            "seen": self._seen_labels.tolist(),
-            "intercept": self._intercept.tolist(),
+            "intercept": self.intercept.tolist(),
             "columns": {
                 block: {name: numbers.tolist() for name, numbers in vars(column).items()}
-                for block, column in self._columns.items()
+                for block, column in self.columns.items()
             },
-            "words": None if self._words is None else self._words.to_state(),
-            "word_coefficients": [[float(f"{x:.4g}") for x in row] for row in self._word_coefficients],
+            "words": None if self.words is None else self.words.to_state(),
+            "word_coefficients": [[float(f"{x:.4g}") for x in row] for row in self.word_coefficients],
         }
 
     @classmethod
@@ -298,33 +259,233 @@ class LinearModel:
         AttributeError, KeyError, TypeError or ValueError
             The record is invalid.
         """
-        model = cls(state["blocks"])
-        dense = [block for block in model.blocks if block != "text"]
-        if (
-            sorted(dense) != sorted(state["columns"].keys())
-            or not set(dense) <= {*_SCALE, "embeddings"}
-            or len(set(model.blocks)) < len(model.blocks)
-        ):
-            raise ValueError("columns do not go with the blocks")
-        seen = np.asarray(state["seen"])
-        if seen.dtype.kind != "i" or not np.isin(seen, range(n_labels)).all() or (np.diff(seen) <= 0).any():
-            raise ValueError("labels out of range or out of order")
-        model._seen_labels, n_seen = seen.astype(np.intp), len(seen)
-        model._intercept = as_numbers(state["intercept"], (n_seen,))
-        for block in dense:
-            stored = state["columns"][block]
-            width = n_labels if block == "labels" else len(stored["mean"])
-            shapes = {"mean": (width,), "scale": (width,), "coefficients": (width, n_seen)}
-            columns = {name: as_numbers(stored[name], shape) for name, shape in shapes.items()}
-            model._columns[block] = _Column(**columns)
-        n_words = 0
-        if ("text" in model.blocks) != (state["words"] is not None):
-            raise ValueError("words do not go with the blocks")
-        if state["words"] is not None:
-            model._words = Words.from_state(state["words"])
-            n_words = model._words.transform([]).shape[1]
-        model._word_coefficients = as_numbers(state["word_coefficients"], (n_words, n_seen))
-        return model
+        columns: dict[Block, Columns] = {}
+        for block in BLOCKS:
+            if block in state["columns"]:
+                columns[block] = _stored_columns(state["columns"][block], block, n_labels=n_labels)
+        if columns.keys() != state["columns"].keys() or "text" in columns:
+            raise ValueError("columns of an unknown block")
+        words = None if state["words"] is None else Words.from_state(state["words"])
+        n_words = 0 if words is None else words.transform([]).shape[1]
+        return cls(
+            intercept=as_numbers(state["intercept"], (n_labels,)),
+            columns=columns,
+            words=words,
+            word_coefficients=as_numbers(state["word_coefficients"], (n_words, n_labels)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Taught:
+    """One block of labelled rows.
+
+    Attributes
+    ----------
+    matrix : array of shape (n, d), dense or sparse
+        Its columns, standardised.
+    scores : ndarray of shape (n, L), or None
+        A score of each label, which all labels share one weight for: its log-probability, or the likeness of the text
+        to its name.
+    per_score : array of shape (d, L), or None
+        The coefficients of the columns that give these scores, but for a constant.
+    mean, scale : ndarray of shape (d,)
+        How the columns were standardised; empty for words.
+    """
+
+    matrix: Any
+    scores: NDArray[np.float64] | None
+    per_score: Any
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+
+
+class Design:
+    """Labelled rows, made ready to fit models of any strengths on.
+
+    The score of label j is an intercept, and for each block a weight that all labels share times a score that the block
+    gives to the label (its log-probability; the likeness of the text, or of its vector, to the label's name), and
+    coefficients of its own for every column. Coefficients have a Gaussian prior with mean 0 and the variance that is
+    the block's strength: at 0 there are none. Labels count alike, whether they have many rows or few.
+
+    Parameters
+    ----------
+    rows : HeadRows
+        Inputs of n rows.
+    answers : ndarray of int, shape (n,)
+        Positions of their labels.
+    label_names : sequence of str, length L
+        The labels.
+    """
+
+    def __init__(self, rows: HeadRows, answers: NDArray[np.intp], *, label_names: Sequence[str]) -> None:
+        n_labels = len(label_names)
+        self._answers, self._n_labels = answers, n_labels
+        counts = np.bincount(answers, minlength=n_labels) + _MORE_ROWS
+        weights = 1.0 / counts[answers]
+        self._weights = weights * (len(answers) / weights.sum())
+        self._blocks: dict[Block, _Taught] = {"labels": _taught_labels(rows.logprobs)}
+        self._words = Words()
+        if rows.features is not None:
+            mean, scale = _standard(rows.features, constant=0.0)
+            standard = (rows.features - mean) * scale
+            self._blocks["features"] = _Taught(
+                matrix=standard, scores=None, per_score=None, mean=mean, scale=scale
+            )
+        if rows.texts is not None:
+            self._blocks["text"] = self._taught_words(rows.texts, [as_text(name) for name in label_names])
+        if rows.embeddings is not None:
+            self._blocks["embeddings"] = _taught_vectors(rows.embeddings, _required(rows.name_embeddings))
+        self._products: dict[Block, NDArray[np.float64]] = {}
+
+    def _taught_words(self, texts: Sequence[str], names: Sequence[str]) -> _Taught:
+        together = self._words.learn([*texts, *names])
+        matrix = together[: len(texts)] * _TEXT_SHARE**0.5
+        per_score = together[len(texts) :].T * _TEXT_SHARE**0.5
+        scores = (matrix @ per_score).toarray()
+        return _Taught(matrix=matrix, scores=scores, per_score=per_score, mean=np.zeros(0), scale=np.zeros(0))
+
+    def model(self, strengths: Strengths) -> LinearModel:
+        """Return the fitted model of the blocks that have a strength, the most probable one a posteriori."""
+        on = {block: taught for block, taught in self._blocks.items() if block in strengths}
+        scored = {block: taught.scores for block, taught in on.items() if taught.scores is not None}
+        learned = {block: float(strengths[block]) for block in on if strengths[block] > 0.0}
+        weights, intercept, coefficients = self._solved_blocks(list(scored.values()), learned)
+        shared = dict(zip(scored, weights, strict=True))
+        columns: dict[Block, Columns] = {}
+        word_coefficients = np.zeros((0, 0))
+        for block, taught in on.items():
+            found = coefficients.get(block, np.zeros((taught.matrix.shape[1], self._n_labels)))
+            if taught.per_score is not None:
+                found = found + shared[block] * _as_dense(taught.per_score)
+            if block == "text":
+                word_coefficients = _rounded(found * _TEXT_SHARE**0.5)
+                continue
+            if block == "labels":  # the scores are the columns before they were standardised
+                intercept = intercept + shared[block] * taught.mean
+            columns[block] = Columns(mean=taught.mean, scale=taught.scale, coefficients=found)
+        return LinearModel(
+            intercept=intercept,
+            columns=columns,
+            words=self._words if "text" in on else None,
+            word_coefficients=word_coefficients,
+        )
+
+    def _solved_blocks(
+        self, scores: Sequence[NDArray[np.float64]], strengths: Strengths
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[Block, NDArray[np.float64]]]:
+        """Return weights of the scores, intercepts and coefficients, solved in products of rows or in columns."""
+        matrices = {
+            block: self._blocks[block].matrix * strength**0.5 for block, strength in strengths.items()
+        }
+        if not strengths or len(self._answers) > MOST_IN_PRODUCTS:
+            weights, intercept, found = self._solved(scores, [*matrices.values()])
+            pairs = zip(strengths.items(), found, strict=True)
+            return weights, intercept, {block: part * strength**0.5 for (block, strength), part in pairs}
+        from scipy.linalg import solve_triangular  # noqa: PLC0415
+
+        products = [strength * self._products_of(block) for block, strength in strengths.items()]
+        root = root_of_products(np.sum(products, axis=0))
+        weights, intercept, (of_root,) = self._solved(scores, [root])
+        dual = solve_triangular(root.T, of_root, lower=False)
+        parts = {block: strengths[block] ** 0.5 * (matrix.T @ dual) for block, matrix in matrices.items()}
+        return weights, intercept, parts
+
+    def _products_of(self, block: Block) -> NDArray[np.float64]:
+        if block not in self._products:
+            matrix = self._blocks[block].matrix
+            self._products[block] = _as_dense(matrix @ matrix.T)
+        return self._products[block]
+
+    def _solved(
+        self,
+        scores: Sequence[NDArray[np.float64]],
+        matrices: Sequence[Any],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], list[NDArray[np.float64]]]:
+        """Return weights of the scores, intercepts and the coefficients of matrices, under a unit penalty."""
+        from scipy.optimize import minimize  # noqa: PLC0415
+
+        n, n_labels, n_scores = len(self._answers), self._n_labels, len(scores)
+        each, widths = np.arange(n), [matrix.shape[1] for matrix in matrices]
+        stacked = np.array(scores).reshape(n_scores, n * n_labels)
+        truth = np.zeros((n, n_labels))
+        truth[each, self._answers] = 1.0
+        ends = np.cumsum([n_scores, n_labels, *(width * n_labels for width in widths)])
+        centre = np.zeros(ends[-1])
+        centre[:n_scores] = 1.0
+        precision = np.ones(ends[-1])
+        precision[:n_scores] = _WEIGHT_SPREAD**-2
+        precision[n_scores : ends[1]] = _INTERCEPT_SPREAD**-2
+
+        def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            weights, intercept, *parts = np.split(parameters, ends[:-1])
+            fitted = (weights @ stacked).reshape(n, n_labels) + intercept
+            for matrix, part in zip(matrices, parts, strict=True):
+                fitted += matrix @ part.reshape(-1, n_labels)
+            log_p = log_normalise(fitted)
+            errors = self._weights[:, None] * (np.exp(log_p) - truth)
+            slopes = [stacked @ errors.ravel(), errors.sum(axis=0)]
+            slopes += [(matrix.T @ errors).ravel() for matrix in matrices]
+            away = parameters - centre
+            value = -float(self._weights @ log_p[each, self._answers]) + 0.5 * float(precision @ away**2)
+            return value, np.concatenate(slopes) + precision * away
+
+        bounds = [(0.0, None)] * n_scores + [(None, None)] * (len(centre) - n_scores)
+        options = {"maxiter": _ITERATIONS, "ftol": _ENOUGH}
+        found = minimize(loss, centre, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+        weights, intercept, *parts = np.split(found, ends[:-1])
+        return weights, intercept, [part.reshape(-1, n_labels) for part in parts]
+
+
+def root_of_products(products: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a lower triangle R with R R' = products of rows, shape (n, n).
+
+    Regression on R is regression on the columns X, with the same penalty: its coefficients c become X' d, R' d = c.
+    """
+    n = len(products)
+    ridge = _RIDGE * np.trace(products) / n + 1e-12  # like rows have a root, too
+    root: NDArray[np.float64] = np.linalg.cholesky(products + ridge * np.eye(n))
+    return root
+
+
+def _taught_labels(logprobs: NDArray[np.float64]) -> _Taught:
+    mean, scale = _standard(logprobs, constant=1.0)
+    standard = (logprobs - mean) * scale
+    return _Taught(matrix=standard, scores=logprobs, per_score=np.diag(1.0 / scale), mean=mean, scale=scale)
+
+
+def _taught_vectors(vectors: NDArray[np.float64], names: NDArray[np.float64]) -> _Taught:
+    width = vectors.shape[1]
+    return _Taught(
+        matrix=vectors,
+        scores=vectors @ names.T,
+        per_score=names.T,
+        mean=np.zeros(width),
+        scale=np.ones(width),
+    )
+
+
+def _standard(
+    given: NDArray[np.float64], *, constant: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the mean and the factor of each column, after which a row has the squared length 1 on average.
+
+    A column that does not vary gets the factor `constant`.
+    """
+    mean, spread = given.mean(axis=0), given.std(axis=0)
+    varies = spread > _SPREAD * np.maximum(1.0, np.abs(mean))
+    scale = 1.0 / (np.where(varies, spread, 1.0) * max(given.shape[1], 1) ** 0.5)
+    return mean, np.where(varies, scale, constant)
+
+
+def _as_dense(matrix: Any) -> NDArray[np.float64]:  # noqa: ANN401 (a matrix, dense or sparse)
+    found: NDArray[np.float64] = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+    return found
+
+
+def _stored_columns(stored: Mapping[str, Any], block: Block, *, n_labels: int) -> Columns:
+    width = n_labels if block == "labels" else len(stored["mean"])
+    shapes = {"mean": (width,), "scale": (width,), "coefficients": (width, n_labels)}
+    return Columns(**{name: as_numbers(stored[name], shape) for name, shape in shapes.items()})
 
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -337,40 +498,6 @@ def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def as_text(name: str) -> str:
     """Return a label's name with spaces between its words: `card_arrival` becomes `card arrival`."""
     return _BETWEEN_WORDS.sub(" ", name)
-
-
-def _balanced(answers: NDArray[np.intp], targets: NDArray[np.intp], n_names: int) -> NDArray[np.float64]:
-    """Return weights, of rows and then of label names, with the same sum for each label.
-
-    Without names, each label counts as if it had more rows by as many as a name is worth: a label of one row does not
-    become as heavy as one of a hundred.
-    """
-    weights = np.concatenate([np.ones(len(answers)), np.full(n_names, _NAME)])
-    totals = np.bincount(targets[: len(answers)], minlength=int(targets.max()) + 1) + _NAME
-    balanced = weights / totals[targets]
-    found: NDArray[np.float64] = balanced * (weights.sum() / balanced.sum())
-    return found
-
-
-def _regression(
-    columns: Any,  # noqa: ANN401 (a matrix, dense or sparse)
-    targets: NDArray[np.intp],
-    weights: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fit the regression; return coefficients (columns, seen labels) and intercepts (seen labels,)."""
-    width, n_seen = columns.shape[1], int(targets.max()) + 1
-    if n_seen < 2 or width == 0:
-        counts = np.bincount(targets, weights=weights)
-        return np.zeros((width, n_seen)), np.log(counts)
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
-
-    with warnings.catch_warnings():
-        # Near the optimum is near enough, and labels may have one row each.
-        warnings.simplefilter("ignore", UserWarning)
-        found = LogisticRegression(C=_C, max_iter=_ITERATIONS).fit(columns, targets, sample_weight=weights)
-    if n_seen == 2:  # one row of coefficients, of the second label against the first
-        return np.vstack([0.0 * found.coef_, found.coef_]).T, np.array([0.0, float(found.intercept_[0])])
-    return found.coef_.T.copy(), found.intercept_.copy()
 
 
 def as_numbers(stored: object, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -386,16 +513,7 @@ def as_numbers(stored: object, shape: tuple[int, ...]) -> NDArray[np.float64]:
     return found
 
 
-def _standard(given: NDArray[np.float64], block: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean and the factor that standardise each column of a block."""
-    if block == "embeddings":
-        # Of length 1, as the words and the pieces of words are; half of that and twice were no better on training rows.
-        return np.zeros(given.shape[1]), np.ones(given.shape[1])
-    spread = given.std(axis=0)
-    return given.mean(axis=0), _SCALE[block] / np.where(spread > 1e-9, spread, np.inf)
-
-
-def _dense(rows: HeadRows, block: str) -> NDArray[np.float64]:
+def _dense(rows: HeadRows, block: Block) -> NDArray[np.float64]:
     if block == "labels":
         return rows.logprobs
     return _required(rows.features if block == "features" else rows.embeddings)

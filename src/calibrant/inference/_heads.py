@@ -33,7 +33,7 @@ def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
         )
     if head.uses_features and not method.keep_features:
         raise ConfigurationError(
-            f"Expected an engine that tells what it made of a text for a head of rung {head.rung!r}, got one that does "
+            f"Expected an engine that tells what it made of a text for a head of {head.title}, got one that does "
             "not: use the embedded engine with scoring='exact', or fit the head on this classifier."
         )
 

@@ -163,7 +163,7 @@ class HeadStage(SearchStage):
 def _standing(head: Head) -> CandidateStanding:
     """Return cross-validated losses and figures of a head on its training rows."""
     assert head.held_out_losses is not None  # noqa: S101 (only of fewer rows than are ever compared)
-    figures = next(rung for rung in head.figures if rung.name == head.rung)
+    figures = next(one for one in head.figures if one.name == head.kind)
     return CandidateStanding(
         losses=head.held_out_losses, accuracy=figures.accuracy, macro_f1=figures.macro_f1
     )

@@ -100,7 +100,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     prompt_ : str
         The prompt that the model is asked under.
     head_ : Head or None
-        What was learned; its ``rung``, ``reason`` and ``figures`` say how good it is on held-out rows.
+        What was learned; its ``title``, ``reason`` and ``figures`` say how good it is on held-out rows.
     calibrator_ : ConfidenceCalibrator or None
         Fitted on held-out predictions of the labelled rows, from the largest probability to the share of right
         labels: the ``calibrated`` confidence of the bundle's service.

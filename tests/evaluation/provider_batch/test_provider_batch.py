@@ -166,15 +166,14 @@ def test_collected_predictions_are_those_of_live_calls(server: Any, tmp_path: Pa
         assert (record["space"], record["cost"]) == ("masked", None)
 
 
-def swapping(rung: str = "regression") -> Head:
+def swapping(n: int = 40, *, with_features: bool = False) -> Head:
     """Return a head that answers dog where the model said cat, and cat for dog."""
-    logprobs = np.log([[0.9, 0.1], [0.2, 0.8]] * 20)
+    given = np.array([[0.9, 0.1], [0.2, 0.8]] * (n // 2))
     return fit_head(
-        logprobs,
-        [1, 0] * 20,
+        np.zeros((n, 2)) if with_features else np.log(given),
+        [1, 0] * (n // 2),
         labels=["cat", "dog"],
-        features=np.array([[0.0, 1.0], [1.0, 0.0]] * 20),
-        candidates=[rung],
+        features=given if with_features else None,
     )
 
 
@@ -233,11 +232,11 @@ def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> 
     for _ in range(2):
         submit_batch(given, ROWS, out=tmp_path, limits=TWO_A_FILE, retry=RETRY)
     assert len(server.batches) == 3
-    for other in (None, swapping("prior")):
+    for other in (None, swapping(20)):
         given.head = other
         with pytest.raises(StateError, match="differs in corrections"):
             submit_batch(given, ROWS, out=tmp_path, limits=TWO_A_FILE, retry=RETRY)
-    swapping("prior").save(tmp_path / "head.json", fingerprint=given.fingerprint())
+    swapping(20).save(tmp_path / "head.json", fingerprint=given.fingerprint())
     with pytest.raises(StateError, match="got another"):
         collect(tmp_path)
     (tmp_path / "head.json").unlink()
@@ -736,4 +735,4 @@ def test_a_head_that_needs_features_has_no_batch(server: Any) -> None:
     """A head that reads features raises ConfigurationError."""
     assert server.batches == {}
     with pytest.raises(ConfigurationError, match="tells what it made of a text"):
-        classifier().head = swapping("features")
+        classifier().head = swapping(with_features=True)

@@ -38,4 +38,4 @@ head = fit_head(
     embedding=open_embedding_model(f"model2vec:{sys.argv[1]}"),
 )
 found = head.transform(np.log(np.full((2, 2), 0.5)), ["woof", "meow"]).argmax(axis=1)
-assert found.tolist() == [1, 0], (head.rung, found)
+assert found.tolist() == [1, 0], (head.title, found)
