@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ from calibrant.core import (
 )
 from calibrant.inference import RetryPolicy
 from calibrant.testing import MemoryJournal
+from calibrant.tuned import Tuned
 from decision_server import DecisionServer
 
 # Asked directly, and through litellm.
@@ -372,3 +374,58 @@ def test_every_prompt_has_its_own_questions(server: DecisionServer) -> None:
             one.classify(f"It purrs {len(server.asked)}.")
     instructions = [body["questions"]["q0"]["instructions"] for body in server.asked]
     assert instructions == ["Which animal?", "Which of the animals?", "Which animal?"]
+
+
+WORDS = {"cat": "A small animal that purrs.", "bird": "An animal that flies."}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_label_descriptions_go_beside_the_options(server: DecisionServer, wire: str) -> None:
+    """An option has its description, and others have none."""
+    with classifier(server, wire, label_descriptions=WORDS) as asked:
+        asked.classify("It purrs.")
+    questions = server.asked[0]["questions"]
+    if isinstance(questions, dict):
+        (question,) = questions.values()
+        given = dict(question["criteria"])
+    else:
+        (question,) = questions
+        given = {choice["value"]: choice.get("description") for choice in question["choices"]}
+    assert list(given) == ANIMALS
+    assert (given["cat"], given["bird"]) == (WORDS["cat"], WORDS["bird"])
+    assert not given["dog"]
+
+
+@pytest.mark.parametrize("wire", ["systemone/own", "decisions/own"])
+def test_yes_and_no_have_descriptions(server: DecisionServer, wire: str) -> None:
+    """A statement says when it holds."""
+    with classifier(
+        server, wire, labels=["yes", "no"], label_descriptions={"yes": "The writer is angry."}
+    ) as asked:
+        assert asked.classify("Grrr.").label == "yes"
+    assert "The writer is angry." in str(server.asked[0]["questions"])
+
+
+def test_other_descriptions_are_other_questions(server: DecisionServer) -> None:
+    """Answers that were asked for without the descriptions are not taken for those with them."""
+    journal = MemoryJournal()
+    for words in ({}, WORDS, {}):
+        with classifier(server, journal=journal, label_descriptions=words) as asked:
+            asked.classify("It purrs.")
+    assert len(server.asked) == 2
+
+
+def test_a_bundle_keeps_the_descriptions(server: DecisionServer, tmp_path: Path) -> None:
+    """A saved classifier asks as it did."""
+    with classifier(server, label_descriptions=WORDS) as asked:
+        asked.tuned.save(tmp_path / "bundle")
+    with Tuned.load(tmp_path / "bundle").open() as opened:
+        opened.classify("It purrs.")
+    (question,) = server.asked[-1]["questions"].values()
+    assert question["criteria"]["cat"] == WORDS["cat"]
+
+
+def test_a_description_of_no_label_is_refused(server: DecisionServer) -> None:
+    """A name that is no label is said."""
+    with pytest.raises(ConfigurationError, match="label_descriptions of plain labels, got one of 'cow'"):
+        classifier(server, label_descriptions={"cow": "An animal that moos."})

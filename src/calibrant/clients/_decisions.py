@@ -348,17 +348,33 @@ def _encoded(wire: str, questions: tuple[DecisionQuestion, ...]) -> str:
 
 
 def _system_one(question: DecisionQuestion) -> dict[str, Any]:
+    asked = {"type": question.kind, "instructions": question.instructions}
+    described = _described(question)
     if question.kind == "yes_no":
-        return {"type": "noul", "instructions": question.instructions}
-    levels: Any = list(question.options)
-    options = levels if question.kind == "score" else dict.fromkeys(levels)
-    return {"type": question.kind, "instructions": question.instructions, "criteria": options}
+        asked["type"] = "noul"
+        no, yes = question.options
+        return {**asked, "criteria": {"true": described[yes], "false": described[no]}} if described else asked
+    options: Any = list(question.options)
+    if question.kind == "choice":
+        options = described or dict.fromkeys(options)
+    return {**asked, "criteria": options}
 
 
 def _openai(name: str, question: DecisionQuestion) -> dict[str, Any]:
-    common = {"name": name, "instructions": question.instructions}
+    asked = {"type": question.kind, "name": name, "instructions": question.instructions}
+    described = _described(question)
     if question.kind == "yes_no":
-        return {"type": "predicate", **common}
+        lines = [f"{option}: {words}" for option, words in described.items() if words]
+        return {**asked, "type": "predicate", "instructions": "\n".join([question.instructions, *lines])}
     if question.kind == "score":
-        return {"type": "score", **common, "levels": [{"label": level} for level in question.options]}
-    return {"type": "choice", **common, "choices": [{"value": option} for option in question.options]}
+        return {**asked, "levels": [{"label": level} for level in question.options]}
+    choices = [{"value": option} for option in question.options]
+    for choice in choices:
+        if words := described.get(choice["value"]):
+            choice["description"] = words
+    return {**asked, "choices": choices}
+
+
+def _described(question: DecisionQuestion) -> dict[str, str | None]:
+    """Return the description of each option; empty if none has one."""
+    return dict(zip(question.options, question.descriptions, strict=True)) if question.descriptions else {}

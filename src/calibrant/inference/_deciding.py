@@ -88,7 +88,8 @@ class Deciding(Method):
                 f"Expected at most {_MOST_QUESTIONS} fields or labels that are asked about one by one, got "
                 f"{len(names)}: ask a chat model, or leave some out."
             )
-        questions = tuple(_question(labels, name) for name in names)
+        descriptions = _of_labels(setup.label_descriptions, labels)
+        questions = tuple(_described(_question(labels, name), descriptions) for name in names)
         return cls(setup=setup, questions=questions)
 
     @property
@@ -193,7 +194,10 @@ class Deciding(Method):
     def describe(self) -> Mapping[str, Any]:
         """Return the kinds of the questions and the legal answers, as JSON values for cache keys."""
         kinds = [question.kind for question in self.questions]
-        return {**self.reader.describe(), "scoring": "decision", "questions": kinds}
+        described = {"label_descriptions": dict(self.setup.label_descriptions)}
+        if not self.setup.label_descriptions:
+            described = {}
+        return {**self.reader.describe(), "scoring": "decision", "questions": kinds, **described}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +286,32 @@ def _question(labels: LabelSet, name: str) -> DecisionQuestion:
     is_scale = options.structure == OrdinalLabels.structure and len(options) <= _MOST_LEVELS
     kind: QuestionKind = "score" if is_scale else "choice"
     return DecisionQuestion(kind=kind, options=options.labels, instructions=instructions)
+
+
+def _of_labels(descriptions: Mapping[str, str], labels: LabelSet) -> dict[str, str]:
+    """Return descriptions by the labels as they are spelled.
+
+    Raises
+    ------
+    ConfigurationError
+        One is of no label.
+    """
+    found = {}
+    for name, words in descriptions.items():
+        label = labels.canonical(name) if labels.is_plain else None
+        if label is None:
+            raise ConfigurationError(
+                f"Expected label_descriptions of plain labels, got one of {name!r:.80}: correct the name, or leave it "
+                "out."
+            )
+        found[label] = words
+    return found
+
+
+def _described(question: DecisionQuestion, descriptions: Mapping[str, str]) -> DecisionQuestion:
+    """Return a question with what its options mean, where something is said of one."""
+    found = tuple(descriptions.get(option) for option in question.options)
+    return replace(question, descriptions=found) if any(found) else question
 
 
 def _refuse_equal(labels: Sequence[str]) -> None:

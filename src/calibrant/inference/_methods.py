@@ -195,6 +195,8 @@ class ModelSetup:
         Alternatives asked for per token.
     options : mapping
         Handed to the provider with every call.
+    label_descriptions : mapping of str to str
+        What some labels mean, for models that take this beside the labels.
     """
 
     client: Client
@@ -203,6 +205,7 @@ class ModelSetup:
     response_format: Mapping[str, Any] | None = None
     top_logprobs: int = 5
     options: Mapping[str, Any] = field(default_factory=dict)
+    label_descriptions: Mapping[str, str] = field(default_factory=dict)
 
     def with_space(self, space: LogprobSpace) -> ModelSetup:
         """Return a setup that reads answers as of another log-probability space."""
