@@ -115,6 +115,7 @@ WITHOUT_EXAMPLE = {
     "calibrant.adapters.Thresholds": "the type of a parameter: a literal, described where it is given",
     "calibrant.cascade.TokenFilter": "the type of a parameter: a literal, described where it is given",
     "calibrant.cli.app": "an object of typer, whose docstring is typer's; `main` runs it",
+    "calibrant.core.QuestionKind": "the type of an attribute: a literal, described where it is given",
     "calibrant.testing.Answer": "the type of a parameter: a union, described where it is given",
 }
 # Types that public functions and classes take or return: the examples of these show them.

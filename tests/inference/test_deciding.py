@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,7 @@ from calibrant.core import (
 )
 from calibrant.inference import RetryPolicy
 from calibrant.testing import MemoryJournal
+from calibrant.tuned import Tuned
 from decision_server import DecisionServer
 
 # Asked directly, and through litellm.
@@ -150,6 +152,10 @@ def test_the_most_probable_label_is_taken(server: DecisionServer, caplog: pytest
     [
         {"probabilities": {"cat": 0.7, "cow": 0.3}},
         {"probabilities": {"cat": 0.7, "dog": 0.3}},
+        {"probabilities": {}},
+        {"probabilities": {"cat": math.nan, "dog": 0.3, "bird": 0.7}},
+        {"probabilities": {"cat": math.inf, "dog": 0.0, "bird": 0.0}},
+        {"probabilities": {"cat": "0.7", "dog": 0.3, "bird": 0.0}},
         {"probabilities": {"cat": 0.7, "dog": 0.7, "bird": 0.1}},
         {"probabilities": {"cat": 1.2, "dog": -0.2, "bird": 0.0}},
         {"type": "noul", "noul": 0.5},
@@ -211,6 +217,8 @@ def test_prices_among_the_options_are_counted(server: DecisionServer) -> None:
     ("given", "message"),
     [
         ({"labels": [f"label {number}" for number in range(256)]}, "at most 255 labels"),
+        ({"labels": ["blue whale", "Blue  Whale"]}, "equal up to case and white space"),
+        ({"labels": ["cat", " "]}, "to hold text"),
         ({"options": {"api_base": "http://127.0.0.1:9", "temperature": 1}}, "temperature"),
         ({"scoring": "sampled"}, "leave scoring and samples out"),
         ({"samples": 3}, "leave scoring and samples out"),
@@ -319,3 +327,105 @@ def test_a_method_that_reads_tokens_names_one_that_does_not(server: DecisionServ
             Cascade([first, second], method=AvgLogprob())
         found = Cascade([first, second], method=LabelProbability(), threshold=0.6).classify("It purrs.")
     assert (found.label, len(found.steps)) == ("cat", 1)
+
+
+def test_an_option_that_comes_twice_is_an_error(server: DecisionServer) -> None:
+    """A list that names an option twice is no distribution, whatever its sum."""
+    shares = [("cat", 0.5), ("cat", 0.5), ("dog", 0.5), ("bird", 0.0)]
+    server.changes = {"probabilities": [{"value": name, "probability": share} for name, share in shares]}
+    with classifier(server, "decisions/own") as asked:
+        assert asked.classify("?").outcome is Outcome.ERROR
+
+
+def test_answers_beside_a_refused_question_are_kept(server: DecisionServer) -> None:
+    """The row is a refusal that names the field; the parts that were answered, and what was paid, are there."""
+    server.refused = {"q1"}
+    labels = FieldLabels([Field(name="animal", labels=ANIMALS), Field(name="size", labels=["s", "m", "l"])])
+    with classifier(server, "decisions/own", labels=labels) as asked:
+        found = asked.classify("?")
+    assert (found.outcome, found.label) == (Outcome.REFUSAL, None)
+    assert "'size'" in found.reason
+    assert [(part.name, part.label) for part in found.parts] == [("animal", "cat")]
+    assert found.usage.prompt_tokens == 12
+
+
+def test_a_row_that_is_refused_does_not_end_the_others(server: DecisionServer) -> None:
+    """Whatever the answers to some rows are, every row has its outcome."""
+    with classifier(server, retry=RetryPolicy(attempts=1)) as asked:
+        server.failures = [400, 500, 422]
+        found = asked.classify_many(["a", "b", "c", "d", "e"])
+    outcomes = sorted(prediction.outcome for prediction in found)
+    assert outcomes == [Outcome.ERROR, Outcome.ERROR, Outcome.ERROR, Outcome.OK, Outcome.OK]
+
+
+@pytest.mark.parametrize("status", [404, 405])
+def test_a_chat_server_says_what_to_name(server: DecisionServer, status: int) -> None:
+    """A server that lacks the route ends the run, with the names of chat models."""
+    server.failures = [status] * 9
+    with classifier(server) as asked, pytest.raises(ProviderError, match="hosted_vllm/NAME"):
+        asked.classify("?")
+
+
+def test_every_prompt_has_its_own_questions(server: DecisionServer) -> None:
+    """Rows of several prompts that are asked in turns keep their instructions."""
+    with classifier(server) as asked:
+        other = asked.with_prompt("Which of the animals?")
+        for one in (asked, other, asked):
+            one.classify(f"It purrs {len(server.asked)}.")
+    instructions = [body["questions"]["q0"]["instructions"] for body in server.asked]
+    assert instructions == ["Which animal?", "Which of the animals?", "Which animal?"]
+
+
+WORDS = {"cat": "A small animal that purrs.", "bird": "An animal that flies."}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_label_descriptions_go_beside_the_options(server: DecisionServer, wire: str) -> None:
+    """An option has its description, and others have none."""
+    with classifier(server, wire, label_descriptions=WORDS) as asked:
+        asked.classify("It purrs.")
+    questions = server.asked[0]["questions"]
+    if isinstance(questions, dict):
+        (question,) = questions.values()
+        given = dict(question["criteria"])
+    else:
+        (question,) = questions
+        given = {choice["value"]: choice.get("description") for choice in question["choices"]}
+    assert list(given) == ANIMALS
+    assert (given["cat"], given["bird"]) == (WORDS["cat"], WORDS["bird"])
+    assert not given["dog"]
+
+
+@pytest.mark.parametrize("wire", ["systemone/own", "decisions/own"])
+def test_yes_and_no_have_descriptions(server: DecisionServer, wire: str) -> None:
+    """A statement says when it holds."""
+    with classifier(
+        server, wire, labels=["yes", "no"], label_descriptions={"yes": "The writer is angry."}
+    ) as asked:
+        assert asked.classify("Grrr.").label == "yes"
+    assert "The writer is angry." in str(server.asked[0]["questions"])
+
+
+def test_other_descriptions_are_other_questions(server: DecisionServer) -> None:
+    """Answers that were asked for without the descriptions are not taken for those with them."""
+    journal = MemoryJournal()
+    for words in ({}, WORDS, {}):
+        with classifier(server, journal=journal, label_descriptions=words) as asked:
+            asked.classify("It purrs.")
+    assert len(server.asked) == 2
+
+
+def test_a_bundle_keeps_the_descriptions(server: DecisionServer, tmp_path: Path) -> None:
+    """A saved classifier asks as it did."""
+    with classifier(server, label_descriptions=WORDS) as asked:
+        asked.tuned.save(tmp_path / "bundle")
+    with Tuned.load(tmp_path / "bundle").open() as opened:
+        opened.classify("It purrs.")
+    (question,) = server.asked[-1]["questions"].values()
+    assert question["criteria"]["cat"] == WORDS["cat"]
+
+
+def test_a_description_of_no_label_is_refused(server: DecisionServer) -> None:
+    """A name that is no label is said."""
+    with pytest.raises(ConfigurationError, match="label_descriptions of plain labels, got one of 'cow'"):
+        classifier(server, label_descriptions={"cow": "An animal that moos."})

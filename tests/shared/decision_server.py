@@ -26,6 +26,8 @@ class DecisionServer(LoopbackServer):
         Their message.
     reverses : bool
         True to answer a list of questions from the last to the first.
+    refused : set of str
+        Names of the questions that are refused.
     asked, headers : list
         Bodies and headers of the requests.
     """
@@ -36,6 +38,7 @@ class DecisionServer(LoopbackServer):
         self.failures: list[int] = []
         self.message = "as told"
         self.reverses = False
+        self.refused: set[str] = set()
         self.asked: list[dict[str, Any]] = []
         self.headers: list[Mapping[str, str]] = []
         super().__init__()
@@ -96,7 +99,7 @@ class DecisionServer(LoopbackServer):
 
     def _openai_answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         common = {"type": question["type"], "name": question["name"]}
-        if self.changes.get("type") == "refusal":
+        if self.changes.get("type") == "refusal" or question["name"] in self.refused:
             return {"type": "refusal", "name": question["name"]}
         if question["type"] == "predicate":
             return {**common, "probability": self.probabilities[0], **self.changes}

@@ -89,12 +89,12 @@ def _print(found: Examination, stored: Path | None, options: Mapping[str, Any]) 
     lines = [f"{finding.feature}: {_line(finding.remedy)}" for finding in found.findings if finding.remedy]
     if lines:
         sys.stdout.write("\nWhat to do:\n" + "".join(f"  {line}\n" for line in lines))
-    if found.answer_form is None and found.scoring != "exact":
+    if found.answer_form is None and found.scoring not in {"exact", None}:
         sys.stdout.write(f"\nNo settings to recommend, after {found.calls} calls: no answer could be read.\n")
     else:
         settings = settings_toml(found, options)
         sys.stdout.write(f"\nRecommended settings, after {found.calls} calls:\n\n{settings}")
-    if stored is not None:
+    if stored is not None and found.scoring is not None:
         sys.stdout.write(
             f"\nStored in {stored}: later commands read this and refuse settings that contradict it.\n"
         )
@@ -135,7 +135,8 @@ def settings_toml(found: Examination, options: Mapping[str, Any] | None = None) 
         model["api_base"] = public_address(found.api_base)
     if found.scoring == "decode" and found.space in {LogprobSpace.MASKED, LogprobSpace.RAW}:
         model["space"] = found.space.value
-    model["scoring"] = found.scoring
+    if found.scoring is not None:
+        model["scoring"] = found.scoring
     hidden = [f"{name} of api_base" for name in map(_key, hidden_in_address(str(address or "")))]
     sections = [f"[model]\n{_assignments(model)}{_withheld(hidden)}"]
     secrets = [".".join(map(_key, path)) for path in hidden_options(options)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from calibrant.clients._calls import CallGate, FirstCall
@@ -37,7 +37,13 @@ _OWN_SERVER: Final = {DECISIONS: "openai/", SYSTEM_ONE: "hosted_vllm/"}
 # What both of litellm's functions take; the others are dropped there without a word.
 _OPTIONS: Final = frozenset({"api_base", "api_key", "custom_llm_provider", "extra_headers", "timeout"})
 _DIRECT: Final = tuple(_OWN_SERVER.values())
+# Route of each wire, and the member of its request that holds the text.
+_ROUTES: Final = {DECISIONS: ("/v1/decisions", "input"), SYSTEM_ONE: ("/v1/systemone", "state")}
+# Sets of questions whose JSON is kept: one for each prompt under way.
+_KEPT: Final = 64
 _ANSWER_KINDS: Final = {"choice": ("choice",), "score": ("score",), "yes_no": ("noul", "predicate")}
+# Names of the levels of a score among its probabilities.
+_LEVELS: Final = tuple(map(str, range(256)))
 _NO_ROUTE: Final = (
     "The server has no decision model, or not this interface: a chat model is named without decisions/ or systemone/ "
     "(hosted_vllm/NAME, openai/NAME)."
@@ -131,16 +137,11 @@ class RemoteDecisionClient:
         ProviderError
             The call failed, or an answer does not fit its question. Nothing is retried here.
         """
-        return await self._first.then(partial(self._call, text, questions))
+        return await self._first.then(partial(self._call, text, tuple(questions)))
 
-    async def _call(self, text: str, questions: Sequence[DecisionQuestion]) -> DecisionResponse:
+    async def _call(self, text: str, questions: tuple[DecisionQuestion, ...]) -> DecisionResponse:
         try:
-            if self._wire == SYSTEM_ONE:
-                named = {_id(place): _system_one(question) for place, question in enumerate(questions)}
-                found = await self._caller.system_one(text, named)
-            else:
-                listed = [_openai(_id(place), question) for place, question in enumerate(questions)]
-                found = await self._caller.decisions(text, listed)
+            found = await self._caller.ask(self._wire, text, questions)
         except ProviderError as error:
             failure = error
         else:
@@ -175,26 +176,29 @@ class RemoteDecisionClient:
             yes = self._number(answer.get("noul" if kind == "noul" else "probability"))
             return DecisionAnswer(probabilities=(1.0 - yes, yes))
         shares = self._shares(answer.get("probabilities"))
-        names = list(map(str, range(len(question.options)))) if kind == "score" else list(question.options)
-        if set(shares) != set(names):
+        names = question.options if kind == "choice" else _LEVELS[: len(question.options)]
+        if len(shares) != len(names) or not all(name in shares for name in names):
             asked, others = len(names), ", ".join(map(repr, shares))
             raise self._broken(
                 f"expected the probabilities of the {asked} options, got those of {others:.80}"
             )
         chosen = answer.get("choice")
         return DecisionAnswer(
-            probabilities=tuple(shares[name] for name in names),
+            probabilities=tuple(self._number(shares[name]) for name in names),
             chosen=question.options.index(chosen) if chosen in question.options else None,
         )
 
-    def _shares(self, probabilities: object) -> dict[str, float]:
+    def _shares(self, probabilities: object) -> Mapping[str, Any]:
         """Return the reported probabilities by option, or by the number of a level."""
         if isinstance(probabilities, Mapping):
-            return {str(name): self._number(value) for name, value in probabilities.items()}
+            return probabilities
         entries = probabilities if isinstance(probabilities, list | tuple) else []
-        found = {}
+        found: dict[str, Any] = {}
         for entry in map(reported_mapping, entries):
-            found[str(entry.get("value"))] = self._number(entry.get("probability"))
+            option = str(entry.get("value"))
+            if option in found:
+                raise self._broken(f"expected every option once, got {option!r:.80} again")
+            found[option] = entry.get("probability")
         return found
 
     def _number(self, value: object) -> float:
@@ -207,7 +211,7 @@ class RemoteDecisionClient:
 
     def _usage(self, found: _Found) -> Usage:
         counts = reported_mapping(found.data.get("usage"))
-        prompt, answer = (_count(counts.get(name)) for name in ("input_tokens", "output_tokens"))
+        prompt, answer = bounded_count(counts.get("input_tokens")), bounded_count(counts.get("output_tokens"))
         cost = found.cost
         if self._price is not None:
             cost = self._price.cost({"prompt_tokens": prompt, "completion_tokens": answer})
@@ -234,20 +238,16 @@ class _DirectCaller:
     ) -> None:
         found = resolve_endpoint(name, api_base=options.get("api_base"), api_key=options.get("api_key"))
         self.endpoint, self.model, self.is_openai = found.identity, found.model, found.is_openai
+        self._model = json.dumps(found.model)
         self._headers = options.get("extra_headers")
         self._http = JsonHttp(provider=name, endpoint=found, timeout=timeout, calls=calls)
         self._http.hide(secret_texts({"extra_headers": self._headers or {}}))
 
-    async def system_one(self, text: str, questions: Mapping[str, Any]) -> _Found:
-        return await self._send("/v1/systemone", {"state": text, "questions": questions})
-
-    async def decisions(self, text: str, questions: Sequence[Any]) -> _Found:
-        return await self._send("/v1/decisions", {"input": text, "questions": questions})
-
-    async def _send(self, route: str, body: Mapping[str, Any]) -> _Found:
+    async def ask(self, wire: str, text: str, questions: tuple[DecisionQuestion, ...]) -> _Found:
+        route, member = _ROUTES[wire]
         url = f"{self._http.endpoint.root}{route}{self._http.endpoint.query}"
-        data = json.dumps({"model": self.model, **body}).encode()
-        reply = await self._http.send(url, data, headers=self._headers)
+        body = f'{{"model": {self._model}, "{member}": {json.dumps(text)}, "questions": {_encoded(wire, questions)}}}'
+        reply = await self._http.send(url, body.encode(), headers=self._headers)
         return _Found(self._http.checked(reply))
 
     def hidden(self, text: str) -> str:
@@ -266,18 +266,14 @@ class _LiteLLMCaller(LiteLLMBase):
         self._gate = CallGate(calls)
         warn_of_plain_http(self.endpoint or "", self._secrets)
 
-    async def system_one(self, text: str, questions: Mapping[str, Any]) -> _Found:
+    async def ask(self, wire: str, text: str, questions: tuple[DecisionQuestion, ...]) -> _Found:
         litellm = import_litellm()
-        return await self._ask(partial(litellm.asystemone, state=text, questions=questions))
-
-    async def decisions(self, text: str, questions: Sequence[Any]) -> _Found:
-        litellm = import_litellm()
-        return await self._ask(partial(litellm.adecisions, input=text, questions=questions))
-
-    async def _ask(self, call: Callable[..., Awaitable[Any]]) -> _Found:
+        function = litellm.asystemone if wire == SYSTEM_ONE else litellm.adecisions
+        _, member = _ROUTES[wire]
+        sent = {**self._options, member: text, "questions": _spelled(wire, questions)}
         async with self._gate.turn():
             try:
-                response = await call(**self._options, model=self.name, num_retries=0, max_retries=0)
+                response = await function(**sent, model=self.name, num_retries=0, max_retries=0)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
                 failure = error
             else:
@@ -320,10 +316,6 @@ def _advised(error: ProviderError) -> ProviderError:
     )
 
 
-def _count(value: object) -> int:
-    return bounded_count(value) if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
 # Prefixes of the providers whose decision models litellm knows.
 _KNOWN: Final = (
     "openai/",
@@ -342,18 +334,47 @@ def _id(place: int) -> str:
     return f"q{place}"
 
 
+def _spelled(wire: str, questions: tuple[DecisionQuestion, ...]) -> dict[str, Any] | list[Any]:
+    """Return the questions as the wire spells them, as JSON values."""
+    if wire == SYSTEM_ONE:
+        return {_id(place): _system_one(question) for place, question in enumerate(questions)}
+    return [_openai(_id(place), question) for place, question in enumerate(questions)]
+
+
+@lru_cache(maxsize=_KEPT)
+def _encoded(wire: str, questions: tuple[DecisionQuestion, ...]) -> str:
+    """Return the questions as JSON; nearly all rows of a run ask the same ones."""
+    return json.dumps(_spelled(wire, questions))
+
+
 def _system_one(question: DecisionQuestion) -> dict[str, Any]:
+    asked = {"type": question.kind, "instructions": question.instructions}
+    described = _described(question)
     if question.kind == "yes_no":
-        return {"type": "noul", "instructions": question.instructions}
-    levels: Any = list(question.options)
-    options = levels if question.kind == "score" else dict.fromkeys(levels)
-    return {"type": question.kind, "instructions": question.instructions, "criteria": options}
+        asked["type"] = "noul"
+        no, yes = question.options
+        return {**asked, "criteria": {"true": described[yes], "false": described[no]}} if described else asked
+    options: Any = list(question.options)
+    if question.kind == "choice":
+        options = described or dict.fromkeys(options)
+    return {**asked, "criteria": options}
 
 
 def _openai(name: str, question: DecisionQuestion) -> dict[str, Any]:
-    common = {"name": name, "instructions": question.instructions}
+    asked = {"type": question.kind, "name": name, "instructions": question.instructions}
+    described = _described(question)
     if question.kind == "yes_no":
-        return {"type": "predicate", **common}
+        lines = [f"{option}: {words}" for option, words in described.items() if words]
+        return {**asked, "type": "predicate", "instructions": "\n".join([question.instructions, *lines])}
     if question.kind == "score":
-        return {"type": "score", **common, "levels": [{"label": level} for level in question.options]}
-    return {"type": "choice", **common, "choices": [{"value": option} for option in question.options]}
+        return {**asked, "levels": [{"label": level} for level in question.options]}
+    choices = [{"value": option} for option in question.options]
+    for choice in choices:
+        if words := described.get(choice["value"]):
+            choice["description"] = words
+    return {**asked, "choices": choices}
+
+
+def _described(question: DecisionQuestion) -> dict[str, str | None]:
+    """Return the description of each option; empty if none has one."""
+    return dict(zip(question.options, question.descriptions, strict=True)) if question.descriptions else {}

@@ -7,6 +7,13 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.core._completion import Client, Completion, CompletionRequest, Continuation, NextTokens
     from calibrant.core._composite import CompositeLabels, Field, FieldLabels, MultiLabels
+    from calibrant.core._decision import (
+        DecisionAnswer,
+        DecisionClient,
+        DecisionQuestion,
+        DecisionResponse,
+        QuestionKind,
+    )
     from calibrant.core._errors import (
         CalibrantError,
         ConfigurationError,
@@ -68,6 +75,10 @@ __all__ = [
     "CsvFormat",
     "DataError",
     "DataSource",
+    "DecisionAnswer",
+    "DecisionClient",
+    "DecisionQuestion",
+    "DecisionResponse",
     "DemonstrationSettings",
     "Example",
     "Field",
@@ -97,6 +108,7 @@ __all__ = [
     "ProviderError",
     "ProviderTimeoutError",
     "Query",
+    "QuestionKind",
     "RateLimitError",
     "ScoringSettings",
     "Section",

@@ -24,11 +24,19 @@ class DecisionQuestion:
         The options in the order in which they are sent; of ``yes_no`` the words for no and yes.
     instructions : str
         What is asked.
+    descriptions : tuple of str or None
+        Meaning of each option, None where nothing is said; empty without any.
+
+    Examples
+    --------
+    >>> DecisionQuestion(kind="choice", options=("cat", "dog"), instructions="Which animal?").options
+    ('cat', 'dog')
     """
 
     kind: QuestionKind
     options: tuple[str, ...]
     instructions: str
+    descriptions: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +49,11 @@ class DecisionAnswer:
         Probability of each option, in the order of the question.
     chosen : int or None
         Index of the option that the model names; None where it names none, or another one.
+
+    Examples
+    --------
+    >>> DecisionAnswer(probabilities=(0.9, 0.1), chosen=0).chosen
+    0
     """
 
     probabilities: tuple[float, ...]
@@ -59,6 +72,11 @@ class DecisionResponse:
         Tokens and cost of the call.
     model : str or None
         The model that really answered.
+
+    Examples
+    --------
+    >>> DecisionResponse(answers=(DecisionAnswer(probabilities=(0.9, 0.1)), None)).usage.prompt_tokens
+    0
     """
 
     answers: tuple[DecisionAnswer | None, ...]
@@ -68,7 +86,26 @@ class DecisionResponse:
 
 @runtime_checkable
 class DecisionClient(Client, Protocol):
-    """Client of a model that answers typed questions with probabilities and writes no text."""
+    """Client of a model that answers typed questions with probabilities and writes no text.
+
+    Examples
+    --------
+    >>> from calibrant import Classifier
+    >>> from calibrant.core import DecisionAnswer, DecisionResponse
+    >>> class CatLover:
+    ...     name, space, endpoint = "cat-lover", "decision", None
+    ...
+    ...     async def complete(self, request):
+    ...         raise NotImplementedError
+    ...
+    ...     async def decide(self, text, questions):
+    ...         return DecisionResponse(answers=(DecisionAnswer(probabilities=(0.9, 0.1)),))
+    ...
+    ...     def close(self):
+    ...         pass
+    >>> Classifier(model=CatLover(), labels=["cat", "dog"]).classify("It purrs.").label
+    'cat'
+    """
 
     async def decide(self, text: str, questions: Sequence[DecisionQuestion]) -> DecisionResponse:
         """Return the answers to questions about a text.

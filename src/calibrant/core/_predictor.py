@@ -64,8 +64,15 @@ class Query:
 
     def messages(self) -> tuple[Message, ...]:
         """Return the chat messages of this query."""
-        user = self.text if self.user_template is None else self.user_template.replace(INPUT_SLOT, self.text)
-        return ({"role": "system", "content": self.prompt + self.shown}, {"role": "user", "content": user})
+        return self._messages(self.prompt + self.shown, self.text)
+
+    def messages_without_text(self) -> tuple[Message, ...]:
+        """Return the chat messages of this prompt, without a text and without demonstrations."""
+        return self._messages(self.prompt, "")
+
+    def _messages(self, system: str, text: str) -> tuple[Message, ...]:
+        user = text if self.user_template is None else self.user_template.replace(INPUT_SLOT, text)
+        return ({"role": "system", "content": system}, {"role": "user", "content": user})
 
 
 class Stop:

@@ -63,8 +63,8 @@ class Task:
     other_prompts : tuple of str
         System prompts that a search compares with `prompt` before it proposes any of its own.
     label_descriptions : mapping of str to str
-        One sentence for each of some labels. A search tries `prompt` with the labels and their descriptions below it;
-        nothing else shows them. Plain labels only.
+        One sentence for each of some labels. A search tries `prompt` with the labels and their descriptions below it,
+        and a decision model gets them beside its options; nothing else shows them. Plain labels only.
     field : str
         JSON path of the label in the answer (``category``, ``classification.name``), or of the array of labels; the
         fields of `FieldLabels` have paths of their own.

@@ -128,6 +128,9 @@ class Classifier(BasePredictor):
     keep_tokens : bool, default False
         True keeps the tokens of decoded predictions (`Prediction.tokens`), as some confidences of a cascade need; they
         take room in a journal.
+    label_descriptions : mapping of str to str, optional
+        What some labels mean, for a decision model, which takes a sentence beside each option; plain labels only. A
+        chat model reads its prompt alone.
     abilities : ModelAbilities, optional
         How the model is asked, where that is known: the form of its answers, and whether it gives log-probabilities.
         By default a server is asked one question of calibrant's own before the first row, unless `examine` or such a
@@ -176,6 +179,7 @@ class Classifier(BasePredictor):
         prior_correction: LabelPriorCorrection | None = None,
         head: Head | None = None,
         keep_tokens: bool = False,
+        label_descriptions: Mapping[str, str] | None = None,
         abilities: ModelAbilities | None = None,
     ) -> None:
         self.labels, self.field = LabelSet.of(labels), field
@@ -185,8 +189,7 @@ class Classifier(BasePredictor):
         limits = limits or Limits()
         if concurrency is not None:
             limits = replace(limits, concurrency=concurrency)
-        if scoring == "auto":
-            scoring = known_scoring(model, options=options)
+        scoring = known_scoring(model, options=options) if scoring == "auto" else scoring
         client = open_client(
             model, space=space, concurrency=limits.concurrency, options=options, scoring=scoring
         )
@@ -205,6 +208,7 @@ class Classifier(BasePredictor):
             response_format=response_format or enum_schema(self.labels, field),
             top_logprobs=top_logprobs,
             options=call_options(options),
+            label_descriptions=label_descriptions or {},
         )
         choice = ScoringChoice(
             scoring=scoring if scoring is not None or space is None else "decode",
@@ -272,6 +276,7 @@ class Classifier(BasePredictor):
             scoring=own.scoring,
             tolerance=own.tolerance,
             samples=own.samples,
+            label_descriptions=task.label_descriptions,
         )
         found._owns_client = found._owns_client or found.client is client
         with ExitStack() as opened:
@@ -868,7 +873,7 @@ def task_of(classifier: Classifier) -> Task:
     model = ModelSettings(
         name=classifier.name,
         api_base=ClientTraits.of(classifier.client).endpoint,
-        scoring=scoring,
+        scoring=scoring if scoring in get_args(Scoring) else None,  # a decision model is asked in its own way
         tolerance=method.get("tolerance"),
         samples=method.get("samples") if scoring in _SAMPLED else None,
         options=dict(classifier.options),
@@ -879,6 +884,7 @@ def task_of(classifier: Classifier) -> Task:
         prompt=classifier.prompt,
         field=classifier.field,
         user_template=classifier.user_template,
+        label_descriptions=classifier.method.setup.label_descriptions,
         model=model,
         demonstrations=settings,
         train=() if shown is None or settings is None else shown.index.examples(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, Self, cast
 
 import numpy as np
@@ -31,6 +32,9 @@ _MOST_LEVELS: Final = 10
 _MOST_QUESTIONS: Final = 128
 _YES_NO: Final = (("no", "yes"), ("false", "true"))
 _UNROUNDED: Final = 1e-6
+_DECIMALS: Final = (2, 3, 4)
+# What probabilities of two decimals are raised to; others to less.
+_LARGEST_FLOOR: Final = 0.0025
 # Rounding to two decimals moves each of n probabilities by at most half of 0.01.
 _ROUNDING: Final = 0.005
 _LEAST_SLACK: Final = 0.02
@@ -58,6 +62,10 @@ class Deciding(Method):
 
     questions: tuple[DecisionQuestion, ...] = ()
     differing_choices: int = field(default=0, init=False, repr=False, compare=False)
+    # The last prompt, and the questions under it.
+    _asked: tuple[str, tuple[DecisionQuestion, ...]] = field(
+        default=("", ()), init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, setup: ModelSetup) -> Self:
@@ -80,7 +88,8 @@ class Deciding(Method):
                 f"Expected at most {_MOST_QUESTIONS} fields or labels that are asked about one by one, got "
                 f"{len(names)}: ask a chat model, or leave some out."
             )
-        questions = tuple(_question(labels, name) for name in names)
+        descriptions = _of_labels(setup.label_descriptions, labels)
+        questions = tuple(_described(_question(labels, name), descriptions) for name in names)
         return cls(setup=setup, questions=questions)
 
     @property
@@ -98,64 +107,52 @@ class Deciding(Method):
         client = cast("DecisionClient", self.client)  # `choose_method` takes no other
         prompt = _content(request, "system") or _DEFAULT_INSTRUCTIONS
         text = _content(request, "user")
-        asked = [replace(one, instructions=f"{prompt}{one.instructions}") for one in self.questions]
+        questions = self._questions_under(prompt)
 
         async def decide() -> tuple[DecisionResponse, list[NDArray[np.float64] | None]]:
-            decision = await client.decide(text, asked)
+            decision = await client.decide(text, questions)
             return decision, [self._checked(answer) for answer in decision.answers]
 
-        (decision, distributions), attempts = await self.calls.make(decide, provider=client.name)
+        (decision, probabilities), attempts = await self.calls.make(decide, provider=client.name)
         effort: dict[str, Any] = {"usage": decision.usage, "model": decision.model, "attempts": attempts}
-        parts: list[tuple[str, LabelDistribution]] = []
-        for question, answer, reported in zip(self.questions, decision.answers, distributions, strict=True):
-            if answer is None or reported is None:
-                reason = "the model declined to answer"
-                return Prediction(label=None, outcome=Outcome.REFUSAL, reason=reason, **effort)
-            parts.append(self._part(question, answer, reported, labels=self._labels_of(len(parts))))
-        return self._prediction(parts, effort)
+        found: list[tuple[str, LabelDistribution] | None] = []
+        for part, answer, shares in zip(self._parts, decision.answers, probabilities, strict=True):
+            if answer is None or shares is None:
+                found.append(None)
+                continue
+            label = part.options[self._best(answer)]
+            found.append((label, part.distribution(label, shares)))
+        return self._prediction(found, effort)
 
-    def _labels_of(self, place: int) -> LabelSet:
+    def _questions_under(self, prompt: str) -> tuple[DecisionQuestion, ...]:
+        """Return the questions with their instructions, which nearly all rows share."""
+        last, asked = self._asked
+        if prompt != last:
+            asked = tuple(replace(one, instructions=f"{prompt}{one.instructions}") for one in self.questions)
+            self._asked = prompt, asked
+        return asked
+
+    @cached_property
+    def _parts(self) -> tuple[_Part, ...]:
+        """The answer to each question, as a part of a prediction."""
         labels = self.reader.labels
-        return labels.labels_of(labels.parts[place])
+        pairs = zip(self.questions, labels.parts, strict=True)
+        return tuple(_Part.of(question, labels.labels_of(name).labels) for question, name in pairs)
 
     def _checked(self, answer: DecisionAnswer | None) -> NDArray[np.float64] | None:
         """Return the probabilities of an answer, above 0 and with the sum 1; None for a refusal."""
         if answer is None:
             return None
-        reported = np.asarray(answer.probabilities, dtype=np.float64)
-        total = float(reported.sum())
+        reported = answer.probabilities
+        total = sum(reported)
         slack = max(_LEAST_SLACK, _ROUNDING * len(reported))
-        is_wrong = not np.isfinite(reported).all() or (reported < 0).any()
-        if is_wrong or abs(total - 1.0) > slack:
-            raise ProviderError(
-                f"broken response: expected probabilities of at least 0 with the sum 1, got the sum {total:g}.",
-                provider=self.client.name,
-                retryable=True,
-            )
-        return smoothed(reported)
-
-    def _part(
-        self,
-        question: DecisionQuestion,
-        answer: DecisionAnswer,
-        probabilities: NDArray[np.float64],
-        *,
-        labels: LabelSet,
-    ) -> tuple[str, LabelDistribution]:
-        """Return the label of one answer, and the distribution in the order of its labels."""
-        label = question.options[self._best(answer)]
-        places = [question.options.index(label) for label in labels.labels]
-        distribution = LabelDistribution(
-            labels=labels.labels,
-            logprobs=np.log(probabilities[places]),
-            measured=np.ones(len(places), dtype=np.bool_),
-            joint_logprob=None,
-            label_mass=1.0,
-            unresolved_mass=0.0,
-            space=LogprobSpace.DECISION,
-            emitted=label,
+        if min(reported, default=-1.0) >= 0.0 and abs(total - 1.0) <= slack:
+            return smoothed(reported)
+        raise ProviderError(
+            f"broken response: expected probabilities of at least 0 with the sum 1, got the sum {total:g}.",
+            provider=self.client.name,
+            retryable=True,
         )
-        return label, distribution
 
     def _best(self, answer: DecisionAnswer) -> int:
         """Return the most probable option: of equally probable ones that which the model names, else the first."""
@@ -172,26 +169,70 @@ class Deciding(Method):
         return answer.probabilities.index(most)
 
     def _prediction(
-        self, found: Sequence[tuple[str, LabelDistribution]], effort: Mapping[str, Any]
+        self, found: Sequence[tuple[str, LabelDistribution] | None], effort: Mapping[str, Any]
     ) -> Prediction:
-        """Return the prediction of one label, or of several parts."""
+        """Return the prediction of one label, or of several parts; a refused part leaves the row without a label."""
         labels = self.reader.labels
+        names = labels.parts
+        refused = [name for name, one in zip(names, found, strict=True) if one is None]
+        answered = [(name, one) for name, one in zip(names, found, strict=True) if one is not None]
+        parts = tuple(scored_part(name, label, distribution) for name, (label, distribution) in answered)
         if not labels.holds_several:
-            ((label, distribution),) = found
+            parts = ()
+        if refused:
+            reason = "the model declined to answer"
+            if labels.holds_several:
+                reason = f"{reason} about {', '.join(map(repr, refused))}"
+            return Prediction(label=None, outcome=Outcome.REFUSAL, reason=reason, parts=parts, **effort)
+        if not labels.holds_several:
+            ((_, (label, distribution)),) = answered
             confidence = distribution.confidence(label)
             return Prediction(label=label, confidence=confidence, distribution=distribution, **effort)
-        pairs = zip(labels.parts, found, strict=True)
-        parts = tuple(scored_part(name, label, distribution) for name, (label, distribution) in pairs)
         answer = labels.answer_of({part.name: part.label for part in parts})
         return Prediction(label=answer, confidence=joint_confidence(parts), parts=parts, **effort)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the kinds of the questions and the legal answers, as JSON values for cache keys."""
         kinds = [question.kind for question in self.questions]
-        return {**self.reader.describe(), "scoring": "decision", "questions": kinds}
+        described = {"label_descriptions": dict(self.setup.label_descriptions)}
+        if not self.setup.label_descriptions:
+            described = {}
+        return {**self.reader.describe(), "scoring": "decision", "questions": kinds, **described}
 
 
-def smoothed(reported: NDArray[np.float64]) -> NDArray[np.float64]:
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """One label of an answer: the options of its question, and its labels with what all their distributions share."""
+
+    options: tuple[str, ...]
+    labels: tuple[str, ...]
+    places: NDArray[np.intp]  # of the labels among the options
+    measured: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, question: DecisionQuestion, labels: tuple[str, ...]) -> _Part:
+        measured = np.ones(len(labels), dtype=np.bool_)
+        measured.setflags(write=False)  # so that a distribution makes no copy
+        places = np.array([question.options.index(label) for label in labels], dtype=np.intp)
+        return cls(options=question.options, labels=labels, places=places, measured=measured)
+
+    def distribution(self, label: str, probabilities: NDArray[np.float64]) -> LabelDistribution:
+        """Return the distribution over the labels from the probabilities of the options."""
+        logprobs = np.log(probabilities[self.places])
+        logprobs.setflags(write=False)
+        return LabelDistribution(
+            labels=self.labels,
+            logprobs=logprobs,
+            measured=self.measured,
+            joint_logprob=None,
+            label_mass=1.0,
+            unresolved_mass=0.0,
+            space=LogprobSpace.DECISION,
+            emitted=label,
+        )
+
+
+def smoothed(reported: Sequence[float]) -> NDArray[np.float64]:
     """Return reported probabilities without zeros, divided by their sum.
 
     A zero stands for anything below half of the last decimal that all of them are rounded to, and becomes half of
@@ -199,7 +240,7 @@ def smoothed(reported: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Parameters
     ----------
-    reported : ndarray of shape (n,)
+    reported : sequence of float, length n
         At least 0, with the sum 1 up to rounding.
 
     Returns
@@ -207,14 +248,19 @@ def smoothed(reported: NDArray[np.float64]) -> NDArray[np.float64]:
     ndarray of shape (n,)
         Above 0, with the sum 1.
     """
-    least = _UNROUNDED
-    for decimals in (2, 3, 4):
-        if np.abs(reported - reported.round(decimals)).max() < _UNROUNDED:
-            least = 10.0**-decimals / 4
-            break
-    raised = np.maximum(reported, least)
+    raised = np.array(reported, dtype=np.float64)
+    if min(reported) < _LARGEST_FLOOR:
+        raised = np.maximum(raised, _floor(raised))
     total = float(raised.sum())
     return np.divide(raised, total)
+
+
+def _floor(reported: NDArray[np.float64]) -> float:
+    """Return a quarter of the last decimal that all probabilities are rounded to."""
+    for decimals in _DECIMALS:
+        if np.abs(reported - reported.round(decimals)).max() < _UNROUNDED:
+            return _LARGEST_FLOOR * 10.0 ** (2 - decimals)
+    return _UNROUNDED
 
 
 def _question(labels: LabelSet, name: str) -> DecisionQuestion:
@@ -230,6 +276,7 @@ def _question(labels: LabelSet, name: str) -> DecisionQuestion:
             f"Expected at most {_MOST_OPTIONS} labels for a decision model, got {len(options)}: ask a chat model, or "
             "decide between groups of labels first."
         )
+    _refuse_equal(options.labels)
     words = {label.strip().casefold(): label for label in options}
     negative = next((no for no, yes in _YES_NO if words.keys() == {no, yes}), None)
     if negative is not None:
@@ -239,6 +286,44 @@ def _question(labels: LabelSet, name: str) -> DecisionQuestion:
     is_scale = options.structure == OrdinalLabels.structure and len(options) <= _MOST_LEVELS
     kind: QuestionKind = "score" if is_scale else "choice"
     return DecisionQuestion(kind=kind, options=options.labels, instructions=instructions)
+
+
+def _of_labels(descriptions: Mapping[str, str], labels: LabelSet) -> dict[str, str]:
+    """Return descriptions by the labels as they are spelled.
+
+    Raises
+    ------
+    ConfigurationError
+        One is of no label.
+    """
+    found = {}
+    for name, words in descriptions.items():
+        label = labels.canonical(name) if labels.is_plain else None
+        if label is None:
+            raise ConfigurationError(
+                f"Expected label_descriptions of plain labels, got one of {name!r:.80}: correct the name, or leave it "
+                "out."
+            )
+        found[label] = words
+    return found
+
+
+def _described(question: DecisionQuestion, descriptions: Mapping[str, str]) -> DecisionQuestion:
+    """Return a question with what its options mean, where something is said of one."""
+    found = tuple(descriptions.get(option) for option in question.options)
+    return replace(question, descriptions=found) if any(found) else question
+
+
+def _refuse_equal(labels: Sequence[str]) -> None:
+    """Check that labels differ by more than white space inside them, which servers collapse."""
+    seen: dict[str, str] = {}
+    for label in labels:
+        other = seen.setdefault(" ".join(label.casefold().split()), label)
+        if other != label:
+            raise ConfigurationError(
+                f"Expected labels that a decision model tells apart, got {other!r} and {label!r}, equal up to case "
+                "and white space: rename one of them."
+            )
 
 
 def _content(request: CompletionRequest, role: str) -> str:

@@ -61,16 +61,23 @@ class ModelCalls:
     policy: RetryPolicy = RetryPolicy()
     gate: Gate = field(default_factory=Gate)
 
-    @contextlib.asynccontextmanager
-    async def one(self, provider: str) -> AsyncIterator[None]:
-        """Enter the gate for one call, and apply the call's deadline to the block."""
+    async def once(self, call: Callable[[], Awaitable[_T]], *, provider: str) -> _T:
+        """Make one call through the gate, within its deadline and without retries.
+
+        Raises
+        ------
+        ProviderError
+            The call failed, or took longer than its deadline.
+        """
         gate = self.gate
         epoch = await gate.enter()
         try:
             seconds = gate.limits.call_seconds
-            # Mostly there is no deadline, and every row would pay for one.
-            async with contextlib.nullcontext() if seconds is None else call_deadline(seconds, provider):
-                yield
+            if seconds is None:  # mostly, and every row would pay for a deadline
+                found = await call()
+            else:
+                async with call_deadline(seconds, provider):
+                    found = await call()
         except BaseException as error:
             pause = None
             if isinstance(error, ProviderError):
@@ -80,6 +87,7 @@ class ModelCalls:
             gate.leave(epoch, error, pause=pause)
             raise
         gate.leave(epoch)
+        return found
 
     async def make(self, call: Callable[[], Awaitable[_T]], *, provider: str) -> tuple[_T, int]:
         """Make a call, with retries while the failure is retryable.
@@ -103,12 +111,7 @@ class ModelCalls:
         ProviderError
             The last failure; its attribute ``attempts`` holds the number of calls made.
         """
-
-        async def once() -> _T:
-            async with self.one(provider):
-                return await call()
-
-        return await with_retries(once, policy=self.policy)
+        return await with_retries(partial(self.once, call, provider=provider), policy=self.policy)
 
     async def respond(self, client: Client, request: CompletionRequest) -> tuple[object, int]:
         """Return the response to a request, and the number of calls made; a broken one is retried like a failed call.
@@ -192,6 +195,8 @@ class ModelSetup:
         Alternatives asked for per token.
     options : mapping
         Handed to the provider with every call.
+    label_descriptions : mapping of str to str
+        What some labels mean, for models that take this beside the labels.
     """
 
     client: Client
@@ -200,6 +205,7 @@ class ModelSetup:
     response_format: Mapping[str, Any] | None = None
     top_logprobs: int = 5
     options: Mapping[str, Any] = field(default_factory=dict)
+    label_descriptions: Mapping[str, str] = field(default_factory=dict)
 
     def with_space(self, space: LogprobSpace) -> ModelSetup:
         """Return a setup that reads answers as of another log-probability space."""
@@ -295,7 +301,7 @@ class Method(ABC):
             response_format=self.setup.response_format,
             top_logprobs=self.setup.top_logprobs,
             options=self.setup.options,
-            without_text=replace(query, text="", shown="").messages(),
+            without_text=query.messages_without_text(),
         )
 
     def prepare(self, queries: Sequence[Query]) -> list[tuple[Query, str]]:
@@ -473,10 +479,13 @@ class Decoding(Method):
 
     async def _ask(self, request: CompletionRequest, silent: list[Prediction]) -> Prediction:
         """Return the prediction from one call."""
-        async with self.calls.one(self.client.name):
+
+        async def call() -> Prediction:
             response = await self.client.complete(request)
             self.calls.note_rates(response)
             return self._read(response, silent, asks_for_logprobs=request.top_logprobs > 0)
+
+        return await self.calls.once(call, provider=self.client.name)
 
     def _doubt(self, error: ProviderError) -> None:
         """Forget the finding about the model if it is refused now; the next run finds out anew."""

@@ -56,6 +56,7 @@ class _TaskRecord(Section):
     left_out: dict[str, tuple[str, ...]]
     demonstrations: DemonstrationSettings | None = None
     columns: Columns = Columns()
+    label_descriptions: dict[str, str] = pydantic.Field(default_factory=dict)
 
 
 class RunSettings(Section):
@@ -188,6 +189,8 @@ def task_to_record(task: Task) -> dict[str, Any]:
         del record["routing"]["router_ema_enabled"]  # written out, it would contradict routing = "ema"
     if task.demonstrations is not None:
         record["demonstrations"] = task.demonstrations.model_dump()
+    if task.label_descriptions:
+        record["label_descriptions"] = dict(task.label_descriptions)
     if task.columns != Columns():
         record["columns"] = {**asdict(task.columns), "fields": [list(pair) for pair in task.columns.fields]}
     return record
@@ -252,6 +255,7 @@ def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
             sections=sections,
             demonstrations=own.demonstrations,
             columns=own.columns,
+            label_descriptions=own.label_descriptions,
         )
     except (ConfigurationError, TypeError, ValueError) as error:
         raise _damage(place, str(error)) from error

@@ -36,10 +36,12 @@ from calibrant.inference._abilities import AnswerForm, is_begun_json, readable, 
 from calibrant.inference._base import run_sync
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
+from calibrant.inference.doctor._decision import DecisionExamination, findings_about
 from calibrant.inference.doctor._records import (
     Examination,
     Finding,
     FindingVerdict,
+    Identity,
     RecommendedScoring,
     Thresholds,
     identity,
@@ -721,12 +723,10 @@ async def aexamine(
     options = _with_api_base(options or {}, api_base)
     # A server that is named with its address may be able to score labels; it answers other calls as ever.
     client = open_client(model, space=claimed, options=options, scoring="exact")
-    if isinstance(client, DecisionClient):
-        raise ConfigurationError(
-            f"Expected a model that writes answers, got {client.name}: a decision model reports the probability of "
-            "every label itself, so there is nothing to examine. How good it is, calibrant evaluate says."
-        )
     try:
+        if isinstance(client, DecisionClient):
+            setup = identity(model if isinstance(model, str) else client.name, options)
+            return await _decision_examination(client, setup, now=now, on_call=on_call)
         calls = ExaminationCalls(client, call_options(options), on_call=on_call)
         evidence = await gather(calls, claimed or client.space)
     finally:
@@ -755,6 +755,30 @@ async def aexamine(
         top_logprobs=evidence.alternatives.came,
         label_mass=evidence.label_mass,
         answer_form=evidence.answer_form,
+    )
+
+
+async def _decision_examination(
+    client: DecisionClient, setup: Identity, *, now: datetime | None, on_call: Callable[[int], None] | None
+) -> Examination:
+    """Return the examination of a model that reports the probability of every label itself."""
+    calls = DecisionExamination(client, on_call=on_call)
+    evidence = await calls.gather(TEXTS, LABELS.labels)
+    confidences = [max(answer.probabilities) for answer in evidence.answers]
+    name, address, parameters = setup
+    return Examination(
+        model=name,
+        api_base=address,
+        parameters=parameters,
+        examined=now,
+        findings=findings_about(evidence),
+        space=LogprobSpace.DECISION,
+        scoring=None,
+        thresholds=recommended_thresholds(confidences, LogprobSpace.DECISION),
+        calls=calls.made,
+        top_logprobs=0,
+        label_mass=None,
+        answer_form=None,
     )
 
 

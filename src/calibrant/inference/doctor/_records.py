@@ -75,7 +75,8 @@ class Finding:
     Attributes
     ----------
     feature : str
-        Name of the probe: ``enum``, ``space``, ``label_mass``, ``units``, ``alignment`` or ``exact``.
+        Name of the probe: ``enum``, ``space``, ``label_mass``, ``units``, ``alignment`` or ``exact``; of a decision
+        model ``options``, ``sum``, ``rounding``, ``order``, ``repeat``, ``latency`` or ``price``.
     verdict : FindingVerdict
         Its verdict.
     detail : str
@@ -130,8 +131,8 @@ class Examination:
     space : LogprobSpace
         How a decoded answer's log-probabilities are to be read: as they were found to be, or else as
         the client says; ``none`` where they cannot be used.
-    scoring : {"exact", "decode", "fused"}
-        The method recommended.
+    scoring : {"exact", "decode", "fused"} or None
+        The method recommended; None for a decision model, which is asked in its own way.
     thresholds : Thresholds
         The family recommended for feedback.
     calls : int
@@ -160,7 +161,7 @@ class Examination:
     examined: datetime | None
     findings: tuple[Finding, ...]
     space: LogprobSpace
-    scoring: RecommendedScoring
+    scoring: RecommendedScoring | None
     thresholds: Thresholds
     calls: int
     top_logprobs: int

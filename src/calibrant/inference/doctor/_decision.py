@@ -1,0 +1,194 @@
+"""Examination of a decision model: its answers to questions with plain answers."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from calibrant.core._decision import DecisionAnswer, DecisionClient, DecisionQuestion, DecisionResponse
+from calibrant.core._errors import ProviderError
+from calibrant.inference.doctor._records import Finding, FindingVerdict
+
+_INSTRUCTIONS: Final = "What is the text about?"
+_SLACK: Final = 0.02
+_SAME: Final = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionEvidence:
+    """Answers of a decision model.
+
+    Attributes
+    ----------
+    answers : tuple of DecisionAnswer
+        One for each text, in order.
+    expected : tuple of int
+        Index of the right option of each text.
+    again : DecisionAnswer
+        Answer to the first text, asked once more.
+    turned : DecisionAnswer
+        The same with the options in reverse order.
+    seconds : float
+        Median duration of a call.
+    is_priced : bool
+        True if the cost of a call is known.
+    """
+
+    answers: tuple[DecisionAnswer, ...]
+    expected: tuple[int, ...]
+    again: DecisionAnswer
+    turned: DecisionAnswer
+    seconds: float
+    is_priced: bool
+
+
+class DecisionExamination:
+    """Calls of an examination, one after another and without retries.
+
+    Parameters
+    ----------
+    client : DecisionClient
+        The model under examination.
+    on_call : callable, optional
+        Called with the number of every call, from 1, before it is made.
+    """
+
+    def __init__(self, client: DecisionClient, *, on_call: Callable[[int], None] | None = None) -> None:
+        self._client = client
+        self._on_call = on_call
+        self._seconds: list[float] = []
+        self._is_priced = True
+
+    @property
+    def made(self) -> int:
+        """Number of calls made."""
+        return len(self._seconds)
+
+    async def gather(self, texts: Sequence[tuple[str, str]], options: tuple[str, ...]) -> DecisionEvidence:
+        """Ask about texts with their right options, then about the first one twice more.
+
+        Raises
+        ------
+        ProviderError
+            A call failed, an answer does not fit its question, or a question was refused.
+        """
+        question = DecisionQuestion(kind="choice", options=options, instructions=_INSTRUCTIONS)
+        answers = [await self._ask(text, question) for text, _ in texts]
+        first, _ = texts[0]
+        return DecisionEvidence(
+            answers=tuple(answers),
+            expected=tuple(options.index(label) for _, label in texts),
+            again=await self._ask(first, question),
+            turned=await self._ask(first, replace(question, options=options[::-1])),
+            seconds=statistics.median(self._seconds),
+            is_priced=self._is_priced,
+        )
+
+    async def _ask(self, text: str, question: DecisionQuestion) -> DecisionAnswer:
+        if self._on_call is not None:
+            self._on_call(self.made + 1)
+        begun = time.perf_counter()
+        response: DecisionResponse = await self._client.decide(text, [question])
+        self._seconds.append(time.perf_counter() - begun)
+        self._is_priced = self._is_priced and response.usage.cost is not None
+        (answer,) = response.answers
+        if answer is None:
+            raise ProviderError(
+                f"refused to say what this text is about: {text!r:.60}.", provider=self._client.name
+            )
+        return answer
+
+
+def findings_about(evidence: DecisionEvidence) -> tuple[Finding, ...]:
+    """Return the findings about a decision model."""
+    return (
+        _options(evidence),
+        _sum(evidence),
+        _rounding(evidence),
+        _order(evidence),
+        _repeat(evidence),
+        Finding(
+            feature="latency",
+            verdict=FindingVerdict.OK,
+            detail=f"A call took {1000 * evidence.seconds:.0f} ms (median).",
+        ),
+        _price(evidence),
+    )
+
+
+def _options(evidence: DecisionEvidence) -> Finding:
+    pairs = zip(evidence.answers, evidence.expected, strict=True)
+    right = sum(_best(answer) == expected for answer, expected in pairs)
+    detail = f"Every option has a probability; {right} of {len(evidence.answers)} plain questions are answered right."
+    if right == len(evidence.answers):
+        return Finding(feature="options", verdict=FindingVerdict.OK, detail=detail)
+    remedy = "Look at calibrant evaluate before you rely on the model."
+    return Finding(feature="options", verdict=FindingVerdict.WARNING, detail=detail, remedy=remedy)
+
+
+def _sum(evidence: DecisionEvidence) -> Finding:
+    totals = [sum(answer.probabilities) for answer in evidence.answers]
+    farthest = max(totals, key=lambda total: abs(total - 1.0))
+    is_negative = any(min(answer.probabilities) < 0 for answer in evidence.answers)
+    detail = f"The probabilities of an answer add up to {farthest:.4g} where they are farthest from 1."
+    if abs(farthest - 1.0) <= _SLACK and not is_negative:
+        return Finding(feature="sum", verdict=FindingVerdict.OK, detail=detail)
+    remedy = (
+        "Such answers are refused row by row: ask whoever runs the server for probabilities of the options."
+    )
+    if is_negative:
+        detail = "Some probabilities are negative."
+    return Finding(feature="sum", verdict=FindingVerdict.PROBLEM, detail=detail, remedy=remedy)
+
+
+def _rounding(evidence: DecisionEvidence) -> Finding:
+    values = [value for answer in evidence.answers for value in answer.probabilities]
+    found = (
+        places for places in (2, 3, 4) if all(abs(value - round(value, places)) < _SAME for value in values)
+    )
+    decimals = next(found, None)
+    detail = "The probabilities are not rounded to four decimals or fewer."
+    if decimals is not None:
+        detail = f"The probabilities are rounded to {decimals} decimals: a zero is taken for {10.0**-decimals / 4:g}."
+    return Finding(feature="rounding", verdict=FindingVerdict.OK, detail=detail)
+
+
+def _order(evidence: DecisionEvidence) -> Finding:
+    distance = _distance(evidence.answers[0].probabilities, evidence.turned.probabilities[::-1])
+    detail = f"With the options in reverse order, {distance:.0%} of the probability is on other options."
+    if _best(evidence.answers[0]) == len(evidence.turned.probabilities) - 1 - _best(evidence.turned):
+        return Finding(feature="order", verdict=FindingVerdict.OK, detail=detail)
+    remedy = "The label depends on the order of the labels: keep the order that labelled rows speak for."
+    return Finding(feature="order", verdict=FindingVerdict.WARNING, detail=detail, remedy=remedy)
+
+
+def _repeat(evidence: DecisionEvidence) -> Finding:
+    distance = _distance(evidence.answers[0].probabilities, evidence.again.probabilities)
+    if distance < _SAME:
+        detail = "The same question has the same answer."
+        return Finding(feature="repeat", verdict=FindingVerdict.OK, detail=detail)
+    detail = f"The same question asked again moves {distance:.2%} of the probability."
+    return Finding(feature="repeat", verdict=FindingVerdict.WARNING, detail=detail)
+
+
+def _price(evidence: DecisionEvidence) -> Finding:
+    if evidence.is_priced:
+        return Finding(feature="price", verdict=FindingVerdict.OK, detail="The cost of a call is known.")
+    return Finding(
+        feature="price",
+        verdict=FindingVerdict.WARNING,
+        detail="The cost of a call is not known.",
+        remedy="Set input_cost_per_token and output_cost_per_token among the options, if calls cost anything.",
+    )
+
+
+def _best(answer: DecisionAnswer) -> int:
+    return answer.probabilities.index(max(answer.probabilities))
+
+
+def _distance(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the total variation between two distributions."""
+    return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / 2
