@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.cli import _classify
-from calibrant.cli._commands import Classify
+from calibrant.cli import main
 from calibrant.core import CompletionRequest, LogprobsUnsupportedError, ProviderError
 from calibrant.testing import FakeClient
 from command_line import command, done, refusal
@@ -158,11 +157,6 @@ class Output(io.StringIO):
         self.flushed = self.getvalue()
 
 
-def classify(task: Path, texts: list[str]) -> None:
-    """Run the command without the command line."""
-    _classify.classify(Classify(task, text=texts))
-
-
 def test_a_row_is_printed_as_soon_as_it_is_known(
     write_task: WriteTask, use_model: UseModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +170,11 @@ def test_a_row_is_printed_as_soon_as_it_is_known(
 
     use_model(FakeClient(["cat", "dog"], answer))
     monkeypatch.setattr("sys.stdout", output)
-    classify(write_task(extra="[model]\nconcurrency = 1\n"), ["a", "b", "c"])
+    task = write_task(extra="[model]\nconcurrency = 1\n")
+    words = ["classify", str(task), "--text", "a", "--text", "b", "--text", "c"]
+    monkeypatch.setattr("sys.argv", ["calibrant", *words])
+    with pytest.raises(SystemExit, match="0"):
+        main()
     assert seen == ["", "cat\t1.000\ta\n", "cat\t1.000\ta\ncat\t1.000\tb\n"]
     assert output.flushed.count("\n") == 3
 

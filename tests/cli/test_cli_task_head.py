@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 import calibrant
+import in_process
 from biased_model import LABELS, biased, biased_task, place, run, search
 from calibrant.assembly import open_classifier
-from calibrant.cli._commands import Evaluate
-from calibrant.cli._evaluate import _opening
-from calibrant.cli._prompted import Source
-from calibrant.core import Limits, StateError, Task
+from calibrant.core import StateError, Task
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
 from command_line import done, json_of, prediction_rows, refusal
@@ -185,15 +183,11 @@ def test_a_head_belongs_to_what_prompts_show(task: Path, tmp_path: Path) -> None
         open_classifier(Task.from_file(task))
 
 
-def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path) -> None:
-    """A worker's classifier applies the head although head.json is gone."""
-    task = Task.from_file(with_head)
-    options = Evaluate(Path("task.toml"), out=tmp_path / "out")
-    with open_classifier(task) as classifier:
-        opening = _opening(Source(task=task, tuned=None, options=options), options, classifier)
-    (tmp_path / "head.json").unlink()
-    with opening(limits=Limits()) as opened:
-        assert [one.label for one in opened.classify_many(TEXTS)] == TRUTH
+def test_workers_are_sent_the_head(with_head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers apply the head although head.json is gone."""
+    in_process.install(monkeypatch, elsewhere=(tmp_path / "head.json").unlink)
+    out = evaluate(with_head, tmp_path / "evaluated", "--engine", "ray", "--workers", "2")
+    assert all(row["correct"] for row in prediction_rows(out))
 
 
 @pytest.mark.parametrize("command", [("classify", "--text", "t"), ("evaluate", "--out", "other")])

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from calibrant.core import ConfigurationError, DataError, Example, Task
-from calibrant.logprobs._fields import UnparsedError, field_value
+from calibrant.core import ConfigurationError, DataError, Example, LogprobsUnavailableError, Task
+from calibrant.logprobs import extract_distribution
 
 
 def make(**changes: object) -> Task:
@@ -72,7 +72,7 @@ def test_wrong_field_paths_are_errors(field: str) -> None:
     ):
         make(field=field)
     with pytest.raises(ConfigurationError):
-        field_value("null", field)
+        extract_distribution("null", ["cat", "dog"], field)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_wrong_field_paths_are_errors(field: str) -> None:
 def test_readable_field_paths_are_accepted(field: str) -> None:
     """A task accepts every path that the reader of answers accepts."""
     assert make(field=field).field == field
-    with pytest.raises(UnparsedError):
-        field_value("null", field)
+    with pytest.raises(LogprobsUnavailableError):
+        extract_distribution("null", ["cat", "dog"], field)
 
 
 def test_missing_splits_are_errors() -> None:

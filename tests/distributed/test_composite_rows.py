@@ -1,19 +1,19 @@
-"""Tests of rows with several labels on a worker: its lines equal those of one machine."""
+"""Tests of rows with several labels on several workers: they equal those of one machine."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-from calibrant.core import Example, Field, FieldLabels, LabelSet, Limits
-from calibrant.distributed._ledger import Ledger
-from calibrant.distributed._worker import Worker
-from calibrant.evaluation import BatchEvaluator
-from calibrant.evaluation._metrics import Tally
+import pytest
+
+import in_process
+from calibrant.core import DataSource, Example, Field, FieldLabels, LabelSet, Limits
+from calibrant.distributed import Cluster, evaluate
+from calibrant.evaluation import BatchEvaluator, Dataset
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
-from in_process import LocalBook
+from command_line import lasting_rows
 
 FIELDS = FieldLabels(
     [
@@ -30,26 +30,16 @@ def opening(*, limits: Limits) -> Classifier:
     return Classifier(model=FakeClient(FIELDS, lambda _: (HIGH, 0.8)), labels=FIELDS, limits=limits)
 
 
-def lasting(lines: list[bytes]) -> list[dict[str, Any]]:
-    """Return rows without the fields that differ from run to run."""
-    return [
-        {name: value for name, value in json.loads(line).items() if name != "latency_seconds"}
-        for line in lines
-    ]
-
-
-def test_a_block_counts_like_one_machine(tmp_path: Path) -> None:
-    """The metrics of a worker's block, parts included, equal those of one machine."""
-    rows = [(number, f"text {number}", HIGH if number % 3 else LOW, None, None, None) for number in range(9)]
-    book = LocalBook(Limits(), workers=1)
-    answered = Worker(opening, Limits(), 1, None, book).answer(0, rows)
-    book.ask(Ledger.close, "over", at_once=True)  # ends the worker's thread
-    examples = [Example(input=text, answer=answer) for _, text, answer, *_ in rows]
-    result = BatchEvaluator(opening(limits=Limits())).evaluate(examples, out=tmp_path)
-    here = (tmp_path / "predictions.jsonl").read_bytes().splitlines()
-    assert lasting(answered.lines.splitlines()) == lasting(here)
-    tally = Tally(FIELDS)
-    for line in answered.lines.splitlines():
-        tally.add(json.loads(line))
-    found = tally.metrics(expected=9, stopped="", seconds=0.0, session_rows=9)
-    assert found.composite == result.metrics.composite
+def test_blocks_count_like_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows and metrics of blocks from several workers, parts included, equal those of one machine."""
+    in_process.install(monkeypatch)
+    rows = [Example(input=f"text {number}", answer=HIGH if number % 3 else LOW) for number in range(9)]
+    cluster = Cluster(workers=2, block_rows=2)
+    lines = (json.dumps({"input": row.input, "answer": row.answer}) for row in rows)
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    dataset = Dataset(source=DataSource(path=tmp_path / "rows.jsonl"), labels=FIELDS)
+    shared = evaluate(dataset, opening=opening, out=tmp_path / "shared", cluster=cluster)
+    alone = BatchEvaluator(opening(limits=Limits())).evaluate(dataset, out=tmp_path / "alone")
+    assert lasting_rows(tmp_path / "shared") == lasting_rows(tmp_path / "alone")
+    assert shared.metrics.composite == alone.metrics.composite
+    assert shared.metrics.composite is not None

@@ -22,20 +22,15 @@ from calibrant.core import (
     Example,
     LabelSet,
     Limits,
-    Outcome,
-    Prediction,
     ProviderError,
     StateError,
     Stop,
-    Usage,
 )
 from calibrant.evaluation import BatchEvaluator, Dataset, EvaluationProgress
-from calibrant.evaluation._metrics import Tally, error_kind
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.metrics import brier_score, classification_summary, expected_calibration_error, wilson_interval
 from calibrant.runs._output import PredictionsFile
-from calibrant.runs._rows import row_record
-from calibrant.testing import FakeClient, MemoryJournal
+from calibrant.testing import FakeClient, MemoryJournal, fake_response
 from command_line import lasting_rows, prediction_rows
 from fault_server import FaultServer
 
@@ -113,30 +108,48 @@ def test_failed_rows_count_in_one_denominator(client: FakeClient) -> None:
     assert found.complete
 
 
-def test_cost_counts_paid_rows_alone() -> None:
+def test_cost_counts_paid_rows_alone(tmp_path: Path) -> None:
     """A row without a call costs nothing, and a row without a price is counted."""
-    tally = Tally(LabelSet.of(LABELS))
-    example = Example(input="a", answer="cat")
-    paid = Prediction(label="cat", usage=Usage(prompt_tokens=10, completion_tokens=2, cost=0.5))
-    tally.add(row_record(0, example, paid))
-    tally.add(row_record(1, example, replace(paid, attempts=0)))
-    tally.add(row_record(2, example, replace(paid, attempts=3, usage=Usage(prompt_tokens=7))))
-    found = tally.metrics(expected=None, stopped="", seconds=2.0, session_rows=3)
+    down = ProviderError("HTTP 503", provider="fake", status=503, retryable=True)
+    answer: Any = fake_response("cat", LABELS, [0.9, 0.1])
+    unpriced = {**answer, "usage": {"prompt_tokens": 7, "completion_tokens": 0}}
+    paid = {
+        **answer,
+        "usage": {"prompt_tokens": 10, "completion_tokens": 2},
+        "_hidden_params": {"response_cost": 0.5},
+    }
+    client = FakeClient(LABELS, {"paid": paid, "known": paid, "late": [down, down, unpriced]})
+    retry = RetryPolicy(initial_seconds=0.0)
+    model = Classifier(model=client, labels=LABELS, field="category", retry=retry, journal=MemoryJournal())
+    model.classify("known")
+    texts = [Example(input=text, answer="cat") for text in ("paid", "known", "late")]
+    found = BatchEvaluator(model).evaluate(texts, out=tmp_path / "out").metrics
     assert (found.cost, found.unpriced_rows, found.rows_from_cache, found.calls) == (0.5, 1, 1, 4)
-    assert (found.prompt_tokens, found.completion_tokens, found.rows_per_second) == (17, 2, 1.5)
+    assert (found.prompt_tokens, found.completion_tokens) == (17, 2)
 
 
-def test_kinds_of_errors_are_few() -> None:
+@pytest.mark.parametrize(
+    ("faults", "counts"),
+    [
+        (["HTTP 503 after 1.25 s", "HTTP 503 after 17 s", "HTTP 500 after 1 s"], [2, 1]),
+        (["".join(chr(97 + int(digit)) for digit in str(number)) for number in range(400)], None),
+    ],
+)
+def test_kinds_of_errors_are_few(faults: list[str], counts: list[int] | None, tmp_path: Path) -> None:
     """Errors that differ in numbers are one kind, and at most 21 kinds are kept."""
-    assert error_kind("m: HTTP 503 after 1.25 s") == error_kind("m: HTTP 503 after 17 s")
-    assert error_kind("m: HTTP 503 after 1 s") != error_kind("m: HTTP 500 after 1 s")
-    tally = Tally(LabelSet.of(LABELS))
-    for number in range(1000):
-        word = "".join(chr(97 + int(digit)) for digit in str(number))
-        failed = Prediction(label=None, outcome=Outcome.ERROR, reason=f"m: {word}")
-        tally.add(row_record(number, Example(input="a", answer="cat"), failed))
-    assert sum(tally.errors.values()) == 1000
-    assert len(tally.errors) <= 21
+
+    def fails(text: str) -> Any:
+        if text == "meow":
+            return "cat"
+        raise ProviderError(text, provider="m")
+
+    evaluator = BatchEvaluator(classifier(FakeClient(LABELS, fails)))
+    # Answered rows between the faults keep the run from being given up.
+    texts = [Example(input=text, answer="cat") for fault in faults for text in (fault, "meow")]
+    errors = evaluator.evaluate(texts, out=tmp_path / "out").metrics.errors
+    assert sum(errors.values()) == len(faults)
+    assert len(errors) <= 21
+    assert counts is None or sorted(errors.values(), reverse=True) == counts
 
 
 def test_an_iterator_is_read_as_rows_are_begun(client: FakeClient) -> None:

@@ -13,8 +13,6 @@ from scipy import stats
 
 from calibrant.core import ConfigurationError, StateError
 from calibrant.evaluation import EvaluationHistory
-from calibrant.evaluation._drift import measure_drift
-from calibrant.evaluation._history import SCORE_TYPES, default_history
 from calibrant.store._scores import Scope
 
 SCOPE: Mapping[str, Any] = {"account_id": "acme", "evaluator_id": "judge", "profile_name": "strict"}
@@ -130,13 +128,16 @@ BINARY = [
 ]  # fmt: skip
 
 
-def test_families_have_the_published_score_types() -> None:
+@pytest.mark.parametrize(
+    ("family", "score_type"),
+    [*((family, "binary") for family in BINARY), ("toxicity", "continuous"), ("metrics", "continuous")],
+)
+def test_families_have_the_published_score_types(
+    history: EvaluationHistory, family: str, score_type: str
+) -> None:
     """The families' score types are the published ones: two are continuous, the others binary."""
-    assert {
-        **dict.fromkeys(BINARY, "binary"),
-        "toxicity": "continuous",
-        "metrics": "continuous",
-    } == SCORE_TYPES
+    history.record(**SCOPE, score_raw=1.0, family=family)
+    assert history.interval(**SCOPE).score_type == score_type
 
 
 @pytest.mark.parametrize("family", BINARY)
@@ -269,14 +270,17 @@ def test_without_ties_the_p_value_is_the_exact_one(history: EvaluationHistory) -
 
 
 @pytest.mark.slow
-def test_the_p_value_holds_its_level_with_heavy_ties() -> None:
+def test_the_p_value_holds_its_level_with_heavy_ties(history: EvaluationHistory) -> None:
     """With heavy ties about a fifth of the p-values are at most 0.2 if nothing changed."""
     rng = np.random.default_rng(4)
 
     def draw(count: int) -> Any:
         return rng.choice([1.0, 0.9, 0.5], p=[0.5, 0.3, 0.2], size=count)
 
-    found = [measure_drift(draw(40), draw(60), rng=rng).p_value for _ in range(60)]
+    found = []
+    for number in range(60):
+        history.record_run(draw(60), **SCOPE, run_id="run")
+        found.append(history.drift(draw(40), **SCOPE, rng=number).p_value)
     small = sum(p is not None and p <= 0.2 for p in found)
     assert 4 <= small <= 20  # 12 are expected of a p-value that is neither too large nor too small
 
@@ -328,12 +332,12 @@ def test_the_default_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cali
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     assert EvaluationHistory().location == str(calibrant_home / "history.sqlite")
-    monkeypatch.setenv("CALIBRANT_HISTORY", "postgresql://h/db")
-    assert default_history() == "postgresql://h/db"
+    monkeypatch.setenv("CALIBRANT_HISTORY", f"sqlite:///{tmp_path}/h.db")
+    assert EvaluationHistory().location == str(tmp_path / "h.db")
     monkeypatch.delenv("CALIBRANT_HISTORY")
     monkeypatch.delenv("CALIBRANT_HOME")
-    assert default_history() == str(tmp_path / ".local" / "state" / "calibrant" / "history.sqlite")
+    assert EvaluationHistory().location == str(tmp_path / ".local" / "state" / "calibrant" / "history.sqlite")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
-    assert default_history() == str(tmp_path / "s" / "calibrant" / "history.sqlite")
+    assert EvaluationHistory().location == str(tmp_path / "s" / "calibrant" / "history.sqlite")
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    assert default_history() == str(tmp_path / ".local" / "state" / "calibrant" / "history.sqlite")
+    assert EvaluationHistory().location == str(tmp_path / ".local" / "state" / "calibrant" / "history.sqlite")

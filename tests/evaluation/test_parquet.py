@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from calibrant.core import (
-    ConfigurationError,
     Example,
     LabelDistribution,
     LogprobSpace,
@@ -25,7 +23,7 @@ from calibrant.core import (
     Verdict,
 )
 from calibrant.evaluation import BatchEvaluator, _parquet
-from calibrant.evaluation._parquet import require_parquet, write_parquet
+from calibrant.evaluation._parquet import write_parquet
 from calibrant.inference import Classifier
 from calibrant.runs import SavedRows
 from calibrant.runs._rows import row_line
@@ -138,10 +136,3 @@ def test_resuming_removes_the_outdated_parquet_file(tmp_path: Path) -> None:
         )
         assert not stale.exists()
         stale.touch()
-
-
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing pyarrow raises ConfigurationError with the install command."""
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ConfigurationError, match=r"pip install .*\[data\]"):
-        require_parquet()

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from calibrant.core import CalibrantError, Completion, ConfigurationError
-from calibrant.logprobs._fields import UnparsedError, field_value, field_values
+from calibrant.core import (
+    CalibrantError,
+    Completion,
+    ConfigurationError,
+    LabelSet,
+    MultiLabels,
+    Outcome,
+    Prediction,
+)
+from calibrant.inference import Classifier
+from calibrant.logprobs._fields import field_value
+
+
+def read(answer: object, path: str, labels: LabelSet | None = None) -> Prediction:
+    """Return the prediction of a model that always answers this."""
+    options: dict[str, Any] = {"labels": labels or LabelSet(["A", "B"]), "field": path, "space": "none"}
+    with closing(Classifier(model=lambda _messages: answer, scoring="decode", **options)) as classifier:
+        return classifier.classify("a text")
 
 
 @pytest.mark.parametrize(
-    ("text", "path", "value"),
+    ("text", "path", "label"),
     [
         ('{"c": "World"}', "c", "World"),
         (' \n{"c" : "Sci\\/Tech"}\n', "c", "Sci/Tech"),
@@ -22,30 +39,39 @@ from calibrant.logprobs._fields import UnparsedError, field_value, field_values
         ('```json\n{"c": "A"}', "c", "A"),
         ('{"c": "```"}', "c", "```"),
         ('\ufeff{"c": "A"}', "c", "A"),
-        ('{"a": {"b c": {"d": 1e5}}}', "a.b c.d", 1e5),
+        ('{"a": {"b c": {"d": "x"}}}', "a.b c.d", "x"),
         ('{"r": [{"c": "A"}, {"c": "B"}]}', "r[].c", "A"),
         ('{"r": [{"c": "A"}, {"c": "B"}]}', "r[1].c", "B"),
         ('[{"c": "A"}]', "[].c", "A"),
         ('[["x", ["y"]]]', "[0][1][]", "y"),
-        ('{"c": null}', "c", None),
-        ('{"c": {"d": [true]}}', "c", {"d": [True]}),
     ],
 )
-def test_the_value_is_read_with_escapes_undone(text: str, path: str, value: Any) -> None:
+def test_the_value_is_read_with_escapes_undone(text: str, path: str, label: str) -> None:
     """The value is read with escapes undone, despite spacing, nesting and code fences."""
-    assert field_value(text, path) == value
-    assert field_value(Completion(text=text), path) == value
+    for answer in (text, Completion(text=text)):
+        assert read(answer, path, LabelSet([label, "another label"])).label == label
 
 
 @pytest.mark.parametrize(
-    "text", ["", "World", '{"c": "Wor', "{'c': 'A'}", '{"c": "A"} and more', "[" * 100_000, '{"c": "a\nb"}']
+    ("text", "value"),
+    [('{"c": null}', "None"), ('{"c": {"d": [true]}}', "{'d': [True]}"), ('{"c": 1.5}', "1.5")],
 )
-def test_invalid_json_raises_not_json(text: str) -> None:
-    """A text that is cut off, unquoted, too deep or followed by prose raises UnparsedError."""
-    with pytest.raises(UnparsedError, match="JSON") as caught:
-        field_value(text, "c")
-    assert caught.value.kind == "not_json"
-    assert len(str(caught.value)) < 400
+def test_other_values_are_named(text: str, value: str) -> None:
+    """A value that is no text is no label, and the reason says what it is."""
+    found = read(text, "c")
+    assert found.outcome is Outcome.UNPARSED
+    assert value in found.reason
+
+
+@pytest.mark.parametrize(
+    "text", ["World", '{"c": "Wor', "{'c': 'A'}", '{"c": "A"} and more', "[" * 100_000, '{"c": "a\nb"}']
+)
+def test_invalid_json_is_unparsed(text: str) -> None:
+    """A text that is cut off, unquoted, too deep or followed by prose is unparsed, and the reason is short."""
+    found = read(Completion(text=text), "c")
+    assert (found.outcome, found.label) == (Outcome.UNPARSED, None)
+    assert "JSON" in found.reason
+    assert len(found.reason) < 400
 
 
 @pytest.mark.parametrize(
@@ -61,11 +87,10 @@ def test_invalid_json_raises_not_json(text: str) -> None:
     ],
 )
 def test_a_missing_field_is_named(text: str, path: str) -> None:
-    """A missing field raises UnparsedError of the kind "missing"."""
-    with pytest.raises(UnparsedError, match="Expected the field") as caught:
-        field_value(text, path)
-    assert caught.value.kind == "missing"
-    assert isinstance(caught.value, CalibrantError)
+    """An answer without the field is unparsed, and the reason names the field."""
+    found = read(text, path)
+    assert found.outcome is Outcome.UNPARSED
+    assert "Expected the field" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -79,22 +104,26 @@ def test_a_missing_field_is_named(text: str, path: str) -> None:
     ],
 )
 def test_a_key_twice_is_ambiguous(text: str) -> None:
-    """A repeated key raises UnparsedError, as its value is undefined."""
-    with pytest.raises(UnparsedError, match=r"every key of an object once, got '[ce]' 2 times") as caught:
-        field_value(text, "[].c" if text[0] == "[" else "c")
-    assert caught.value.kind == "ambiguous"
-    with pytest.raises(UnparsedError):
-        field_values(text, "[].c")
+    """An answer with a repeated key is unparsed, as its value is undefined."""
+    for labels in (LabelSet(["A", "B"]), MultiLabels(["A", "B"])):
+        found = read(text, "[].c" if text[0] == "[" else "c", labels)
+        assert found.outcome is Outcome.UNPARSED
+        assert "every key of an object once" in found.reason
 
 
 def test_cut_off_answers_name_max_tokens() -> None:
-    """Broken JSON with the finish reason "length" raises UnparsedError that names max_tokens."""
-    with pytest.raises(UnparsedError, match="max_tokens"):
-        field_value(Completion(text='{"c": "Wor', finish_reason="length"), "c")
+    """Broken JSON with the finish reason "length" is said to be cut off, and max_tokens to be the remedy."""
+    text = '{"c": "Wor'
+    cut = Completion(text=text, finish_reason="length")
+    found = read(cut, "c")
+    assert found.label is None
+    assert found.reason.startswith("cut off by the length limit: ")
+    with pytest.raises(CalibrantError, match="max_tokens"):
+        field_value(cut, "c")
 
 
 @pytest.mark.parametrize("path", ["", ".", "a.", ".a", "a..b", "a[", "a]b", "a[-1]", "a[b]", "a.[]", "a[0]b"])
 def test_a_malformed_path_is_a_configuration_error(path: str) -> None:
-    """A malformed path raises ConfigurationError, even if the answer is no JSON."""
-    with pytest.raises(ConfigurationError, match="field path"):
-        field_value("no JSON", path)
+    """A malformed path raises ConfigurationError before anything is asked."""
+    with pytest.raises(ConfigurationError, match="path"):
+        read("no JSON", path)

@@ -7,9 +7,8 @@ import math
 
 import pytest
 
-from calibrant.core import Completion, LabelSet, Token
+from calibrant.core import CalibrantError, Completion, LabelSet, Token
 from calibrant.logprobs import extract_distribution
-from calibrant.logprobs._fields import UnparsedError, field_value
 from calibrant.logprobs._plain_text import as_json_answer
 
 LABELS = LabelSet(["positive", "negative", "very negative", "Bills/Gas & Oil"])
@@ -31,7 +30,8 @@ LABELS = LabelSet(["positive", "negative", "very negative", "Bills/Gas & Oil"])
 )
 def test_one_label_is_found(text: str, label: str) -> None:
     """The label is a line of its own, or the only one named as a whole word."""
-    assert field_value(as_json_answer(Completion(text=text), LABELS, "label"), "label") == label
+    found = as_json_answer(Completion(text=text), LABELS, "label")
+    assert json.loads(found.text) == {"label": label}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_one_label_is_found(text: str, label: str) -> None:
 )
 def test_other_texts_are_unparsed(text: str, problem: str) -> None:
     """A text that names no label, or several, is no answer."""
-    with pytest.raises(UnparsedError, match=problem):
+    with pytest.raises(CalibrantError, match=problem):
         as_json_answer(Completion(text=text), LABELS, "label")
 
 

@@ -22,7 +22,6 @@ from calibrant.metrics import (
     selective_accuracy,
 )
 from calibrant.metrics._remarks import confidence_remarks
-from calibrant.metrics._validation import check_confidence_correct, check_number
 
 
 def _saturated(seed: int, n: int = 200) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -147,7 +146,7 @@ METRICS = [expected_calibration_error, brier_score, auroc, aurc, excess_aurc, lo
 def test_bad_rows_are_errors_that_say_where(confidence: Any, correct: Any, message: str) -> None:
     """Bad confidences or correctness raise ConfigurationError that names the row."""
     with pytest.raises(ConfigurationError, match=message):
-        check_confidence_correct(confidence, correct)
+        brier_score(confidence, correct)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -158,24 +157,26 @@ def test_every_metric_checks_its_rows(metric: Callable[..., float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "interval", "message"),
+    ("value", "message"),
     [
-        (0.0, "(0, 1]", r"x in \(0, 1\], got 0.0: choose a value in that range"),
-        (math.nan, "[0, 1]", "got nan"),
-        (10**400, "[0, inf)", "x in"),
-        (True, "[0, 1]", "x to be a number"),
-        ("1", "[0, 1]", "got '1' .str."),
+        (0.0, r"coverage in \(0, 1\], got 0.0: choose a value in that range"),
+        (math.nan, "got nan"),
+        (10**400, "coverage in"),
+        (True, "coverage to be a number"),
+        ("1", "got '1' .str."),
     ],
 )
-def test_numbers_outside_of_their_interval_are_refused(value: Any, interval: str, message: str) -> None:
-    """`check_number` raises ConfigurationError for a value outside its interval."""
+def test_numbers_outside_of_their_interval_are_refused(value: Any, message: str) -> None:
+    """A coverage outside its interval raises ConfigurationError that names it."""
     with pytest.raises(ConfigurationError, match=message):
-        check_number("x", value, interval)
+        selective_accuracy(confidence=[0.5, 0.6], correct=[0, 1], coverage=value)
 
 
-def test_numbers_of_any_real_type_are_taken() -> None:
-    """`check_number` takes every real type, with closed ends, and returns a float."""
-    assert [check_number("x", value, "[0, 1]") for value in (0, 1.0, np.float32(0.5))] == [0.0, 1.0, 0.5]
+@pytest.mark.parametrize("value", [1, 1.0, np.float32(0.5), np.int64(1)])
+def test_numbers_of_any_real_type_are_taken(value: Any) -> None:
+    """Every real type is taken, with the closed end of its interval."""
+    found = selective_accuracy(confidence=[0.5, 0.6], correct=[0, 1], coverage=value)
+    assert found == (1.0 if value < 1 else 0.5)
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -17,10 +17,9 @@ from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
 from calibrant.evaluation import calibrate_predictions
 from calibrant.evaluation._calibrate import calibrate_search
 from calibrant.heads import Head, fit_head
-from calibrant.inference import Classifier, Demonstration
+from calibrant.inference import Classifier
 from calibrant.optimization import ValidatedCandidate, optimize
 from calibrant.optimization._choice import Choice
-from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.optimization._result import final_score
 from calibrant.optimization._stages import labelled_rows
 from calibrant.runs import SavedRows
@@ -213,15 +212,11 @@ def left(prompt: str, *texts: str) -> list[str]:
 
 def test_a_demonstration_shows_its_text_and_no_other() -> None:
     """A text in a demonstration is left out of the head's rows, and its single words are not."""
-    parts = PromptParts(
-        instruction="It is ok to say cat.",
-        notes=('"dog": walks, barks',),
-        demonstrations=(
-            Demonstration("train 12", "cat"),
-            Demonstration("a long text that someone wrote, ok", "dog"),
-        ),
+    prompt = (
+        'It is ok to say cat.\n\nNotes:\n- "dog": walks, barks\n\nExamples:\n\n'
+        'Text: train 12\nAnswer: {"category": "cat"}\n\n'
+        'Text: a long text that someone wrote, ok\nAnswer: {"category": "dog"}'
     )
-    prompt = PromptFormat(LABELS, field="category").render(parts)
     others = ["ok", "cat", "train 1", "a long text that", ""]
     assert left(prompt, "train 12", "a long text  that someone wrote, ok", *others) == others
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.adapters._rows import ConfidenceGrader
+from calibrant.adapters import ConfidenceGrader
 from calibrant.core import HierarchicalLabels, LabelSet, OrdinalLabels, Outcome, Prediction
 from calibrant.scoring import (
     BrierScoring,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -87,8 +88,22 @@ def _taken(found: Future[Any]) -> Iterator[AnsweredBlock]:
     yield from (AnsweredBlock(**row) for row in found.result().to_pylist())
 
 
-def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace Ray by threads in `calibrant.distributed.evaluate`."""
+def install(monkeypatch: pytest.MonkeyPatch, *, elsewhere: Callable[[], None] | None = None) -> None:
+    """Replace Ray by threads in `calibrant.distributed.evaluate`.
+
+    With `elsewhere` the workers are on another machine: the function that opens a classifier is pickled, and
+    `elsewhere` takes away what they do not have.
+    """
+
+    def answered(
+        reader: Reader, opening: Callable[..., Classifier], **options: Any
+    ) -> Iterator[AnsweredBlock]:
+        if elsewhere is not None:
+            opening = pickle.loads(pickle.dumps(opening))  # noqa: S301 (our own)
+            elsewhere()
+        yield from answered_blocks(reader, opening, **options)
+
     monkeypatch.setattr(_evaluate, "require_ray", lambda: None)
-    for function in (opened_ledger, connected, answered_blocks):
+    monkeypatch.setattr(_evaluate, "answered_blocks", answered)
+    for function in (opened_ledger, connected):
         monkeypatch.setattr(_evaluate, function.__name__, function)

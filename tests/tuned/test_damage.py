@@ -15,9 +15,9 @@ import pytest
 import calibrant
 from calibrant.core import ConfigurationError, StateError
 from calibrant.tuned import Tuned
-from calibrant.tuned._folder import MANIFEST, json_text, parse_json
 from packed import packed
 
+MANIFEST = "manifest.json"
 ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(30)]
 
 
@@ -44,7 +44,8 @@ def resealed(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _: 
     change(manifest)
     del manifest["sha256"]
     own = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
-    path.write_text(json_text({**manifest, "sha256": hashlib.sha256(own.encode()).hexdigest()}))
+    sealed = {**manifest, "sha256": hashlib.sha256(own.encode()).hexdigest()}
+    path.write_text(json.dumps(sealed, indent=2, ensure_ascii=False) + "\n")
 
 
 def refused(folder: Path) -> str:
@@ -338,10 +339,10 @@ def test_ambiguous_json_is_refused(bundle: Path, content: str, why: str) -> None
     assert why in refused(bundle)
 
 
-def test_json_at_the_depth_limit_is_read() -> None:
-    """JSON that is nested one level less than the refused depth is parsed."""
-    text = '{"a": ' * 63 + "1.5" + "}" * 63
-    assert parse_json(text, Path("x")) == json.loads(text)
+def test_json_at_the_depth_limit_is_read(bundle: Path) -> None:
+    """JSON that is nested one level less than the refused depth is read, and refused for its content alone."""
+    (bundle / MANIFEST).write_text('{"a": ' * 63 + "1.5" + "}" * 63)
+    assert "expected JSON" not in refused(bundle)
 
 
 @pytest.mark.parametrize("where", ["x" * 5000, "a\x00b", "/".join(["folder"] * 2000)])

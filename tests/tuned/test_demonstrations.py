@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ from typing import Any
 import pytest
 
 import calibrant
+import in_process
 from bundle_runs import run
 from calibrant.assembly import open_classifier
-from calibrant.cli._commands import Evaluate
-from calibrant.cli._evaluate import _opening
-from calibrant.cli._prompted import Source
-from calibrant.core import ConfigurationError, DemonstrationSettings, Limits, StateError, Task
+from calibrant.core import ConfigurationError, DemonstrationSettings, StateError, Task
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
+from command_line import lasting_rows
 
 WriteTask = Callable[..., Path]
 LABELS = ["cat", "dog"]
@@ -67,19 +65,13 @@ def test_no_held_out_row_is_shown(evaluated: Path, client: FakeClient) -> None:
     assert [row["input"] for row in rows] == [f"train {n} {('meow', 'woof')[n % 2]}" for n in range(8)]
 
 
-def test_workers_show_the_same_demonstrations(task: Path, client: FakeClient, tmp_path: Path) -> None:
-    """A pickled opener makes the same classifier after the task's data files are deleted."""
-    options = Evaluate(Path("task.toml"), out=tmp_path / "run")
-    read = Task.from_file(task, splits=())
-    with calibrant.Classifier.from_task(read) as classifier:
-        source = Source(task=read, tuned=None, options=options)
-        opening = pickle.loads(pickle.dumps(_opening(source, options, classifier)))  # noqa: S301
-        expected = classifier.describe()
-    for split in ("train", "validation", "test"):
-        (task.parent / f"{split}.jsonl").unlink()
-    with opening(limits=Limits()) as opened:
-        assert opened.describe() == expected
-    assert client.requests == []
+def test_workers_show_the_same_demonstrations(
+    task: Path, evaluated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers without the rows to choose from answer as one machine does."""
+    in_process.install(monkeypatch, elsewhere=(task.parent / "train.jsonl").unlink)
+    run("evaluate", task, "--out", tmp_path / "shared", "--engine", "ray", "--workers", 2)
+    assert lasting_rows(tmp_path / "shared") == lasting_rows(evaluated)
 
 
 def test_classify_shows_demonstrations(task: Path, client: FakeClient) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from calibrant.assembly import cascade_settings, routing_settings
-from calibrant.core import Columns, ConfigurationError, CsvFormat, Task
+from calibrant.core import Columns, ConfigurationError, CsvFormat, Fingerprint, LogprobSpace, Task
+from calibrant.tuned import RecordedTask, Tuned
 from calibrant.tuned._open import with_options
-from calibrant.tuned._task_record import task_from_record, task_to_record
 
 WriteTask = Callable[..., Path]
 
@@ -21,11 +21,18 @@ ELSEWHERE = {"train", "validation", "test", "scoring", "calibration", "head", "s
     "other_prompts",
     "label_descriptions",
 }
+FILES = {"labels", "prompt", "user_template", "demonstrations"}
 COLUMNS = Columns(input="t", fields=(("a", "b"),), csv=CsvFormat(separator=";", header=False))
 CASCADE = '[[cascade.models]]\nname = "a"\ncost = 0\nsize = "1b"\nprompt = "Own."\noptions = { seed = 1 }\n'
 PROVIDERS = (
     '[[routing.providers]]\nname = "x"\nalias = "one"\ncost = 0.5\n[[routing.providers]]\nname = "y"\n'
 )
+
+
+def saved(task: Task, folder: Path) -> RecordedTask:
+    """Return a task as a bundle gives it back."""
+    asked = Fingerprint(prompt=task.prompt, model="m", space=LogprobSpace.MASKED, labels=task.labels)
+    return Tuned(tasks=(RecordedTask(task=task),), fingerprint=asked).save(folder).tasks[0]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +53,6 @@ PROVIDERS = (
             '[cascade]\nconfidence_method = "automix_entailment"\nverifier_server_url = "http://127.0.0.1:1"\n'
             f"verifier_timeout_seconds = 3\n{CASCADE}"
         ),
-        '[demonstrations]\nk = 3\nretriever = "model2vec"\nbalance = "balanced"\nseed = 4\n',
         f'[routing]\nrouting = "ema"\n{PROVIDERS}',
         f"[routing]\nrouter_ema_enabled = true\nquality_gate = 0.2\n{PROVIDERS}",
         f'[routing]\nrouting = "bandit"\nbandit = {{ alpha = 2, dim = 8 }}\n{PROVIDERS}',
@@ -56,27 +62,29 @@ PROVIDERS = (
         f'[cascade]\n{CASCADE}[[cascade.models]]\nname = "routed"\n[routing]\nrouting = "thompson"\n{PROVIDERS}',
     ],
 )
-def test_settings_survive_json(write_task: WriteTask, extra: str) -> None:
-    """A task read back from JSON has the same settings."""
+def test_settings_survive_a_bundle(write_task: WriteTask, tmp_path: Path, extra: str) -> None:
+    """A task read back from a bundle has the same settings, and so has its bundle."""
     task = Task.from_file(write_task(extra="\n" + extra), splits=())
     task = replace(task, columns=COLUMNS)
-    record = json.loads(json.dumps(task_to_record(task)))
-    found = task_from_record(record, place=Path("task.json"))
+    found = saved(task, tmp_path / "bundle")
     assert cascade_settings(found.task) == cascade_settings(task)
     assert routing_settings(found.task) == routing_settings(task)
     for name in {field.name for field in fields(Task)} - ELSEWHERE - {"sections"}:
         assert getattr(found.task, name) == getattr(task, name), name
     assert found.left_out == {}
     assert not found.state_left_out
-    assert task_to_record(found.task) == record
+    saved(found.task, tmp_path / "again")
+    first, again = ((tmp_path / name / "settings.json").read_bytes() for name in ("bundle", "again"))
+    assert first == again
 
 
-def test_every_field_of_a_task_is_recorded(write_task: WriteTask) -> None:
-    """Every field of a task is in its record, or in the list of fields stored elsewhere."""
-    task = Task.from_file(write_task(extra="[demonstrations]\nk = 2"), splits=())
-    record = task_to_record(replace(task, columns=COLUMNS))
+def test_every_field_of_a_task_is_recorded(write_task: WriteTask, tmp_path: Path) -> None:
+    """Every field of a task is in a bundle's settings, has a file there, or is in the list of fields left out."""
+    task = Task.from_file(write_task(), splits=())
+    saved(replace(task, columns=COLUMNS), tmp_path / "bundle")
+    (record,) = json.loads((tmp_path / "bundle" / "settings.json").read_text())["tasks"]
     known = {field.name for field in fields(Task)} - {"sections"} | {"cascade", "routing"}
-    assert known == (set(record) - {"left_out", "state_left_out"}) | ELSEWHERE
+    assert known == (set(record) - {"left_out", "state_left_out"}) | FILES | ELSEWHERE
 
 
 def test_options_reach_their_model(write_task: WriteTask) -> None:

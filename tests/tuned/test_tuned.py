@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -15,8 +17,8 @@ from bundle_runs import fresh, lasting, run
 from calibrant.calibration import IsotonicCalibrator, LabelPriorCorrection, load_calibrator
 from calibrant.cascade import Cascade
 from calibrant.core import ConfigurationError, DataError, Example, Outcome, Prediction, StateError
+from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
-from calibrant.runs._rows import row_record
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
 from command_line import prediction_rows
@@ -66,16 +68,10 @@ def lines(directory: Path) -> list[dict[str, Any]]:
 
 def answers(classifier: Classifier, rows: Rows) -> list[dict[str, Any]]:
     """Return the rows as an evaluation of the classifier would write them."""
-    found = classifier.classify_many([row["input"] for row in rows])
-    classifier.close()
-    return [
-        lasting(
-            json.loads(
-                json.dumps(row_record(number, Example(input=row["input"], answer=row["answer"]), prediction))
-            )
-        )
-        for number, (row, prediction) in enumerate(zip(rows, found, strict=True))
-    ]
+    examples = [Example(input=row["input"], answer=row["answer"]) for row in rows]
+    with closing(classifier), TemporaryDirectory() as folder:
+        BatchEvaluator(classifier).evaluate(examples, out=Path(folder) / "run")
+        return lines(Path(folder) / "run")
 
 
 # --- the same predictions -----------------------------------------------------------------------

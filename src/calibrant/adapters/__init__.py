@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from calibrant.adapters._rows import (
         OBJECTIVES,
         ConfidenceDataInst,
+        ConfidenceGrader,
         ConfidenceRolloutOutput,
         ConfidenceTrajectory,
         EvaluationObserver,
@@ -25,6 +26,7 @@ __all__ = [
     "CallCounter",
     "ConfidenceAdapter",
     "ConfidenceDataInst",
+    "ConfidenceGrader",
     "ConfidenceRolloutOutput",
     "ConfidenceTrajectory",
     "EvaluationObserver",

@@ -431,6 +431,14 @@ class ConfidenceGrader:
     ------
     ConfigurationError
         A number is out of range, or a strategy or objective is none.
+
+    Examples
+    --------
+    >>> from calibrant.adapters import ConfidenceGrader
+    >>> from calibrant.core import LabelSet, Prediction
+    >>> grader = ConfidenceGrader(LabelSet(["cat", "dog"]))
+    >>> [grader.score(Prediction(label="cat", confidence=1.0), answer) for answer in ("cat", "dog")]
+    [1.0, 0.0]
     """
 
     def __init__(

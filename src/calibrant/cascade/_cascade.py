@@ -53,7 +53,7 @@ class Cascade(BasePredictor):
     classifiers : sequence of Classifier or CascadeModel
         The models, over the same labels. The cascade works with copies and changes none of them.
     method : ConfidenceMethod or str
-        Measures the confidence in an answer; its name stands for it with its defaults (see `method_named`).
+        Measures the confidence in an answer; its name stands for it with its defaults.
     threshold : float or sequence of float, optional
         Confidence in [0, 1] from which an answer is accepted; by default the method's. A sequence has one
         per model in the order in which they are asked; one less takes the last model's answer however

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from calibrant.cascade._protocol import ROUTED, BaseMethod, CascadeModel, ConfidenceMethod, TokenMethod
 from calibrant.cascade.methods._entailment import AutoMixEntailment
@@ -60,28 +60,22 @@ def register_method(kind: type[_M]) -> type[_M]:
     return kind
 
 
-def method_named(name: str, **options: Any) -> ConfidenceMethod:  # noqa: ANN401
-    """Return the confidence method registered under a name.
-
-    Parameters
-    ----------
-    name : str
-        One of `METHODS`.
-    **options
-        Of the method's class.
+def method_named(name: str) -> ConfidenceMethod:
+    """Return the confidence method registered under a name, with its defaults.
 
     Raises
     ------
     ConfigurationError
-        The name is unknown, or the method does not take these options or needs others.
+        The name is unknown, or the method needs options.
     """
     if name not in METHODS:
         raise ConfigurationError(f"Expected a confidence method among {', '.join(METHODS)}, got {name!r}.")
     try:
-        return METHODS[name](**options)
+        return METHODS[name]()
     except TypeError as error:
         raise ConfigurationError(
-            f"The options of the confidence method {name!r} do not fit: {error}."
+            f"Expected the name of a confidence method that needs no options, got {name!r} ({error}): make one, and "
+            "hand that in."
         ) from error
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.cascade import Verification, Verifier
-from calibrant.cascade.methods._verification import VERIFIER_PROMPT, _beginning
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
@@ -66,6 +65,9 @@ class Reading:
 
     def close(self) -> None:
         """Do nothing: this model holds no resource."""
+
+
+PROMPT = Verifier(Reading(room=0)).prompt
 
 
 def test_confidence_is_the_share_of_correct() -> None:
@@ -222,7 +224,7 @@ def test_a_context_must_be_text() -> None:
 
 def test_long_contexts_are_cut_at_the_end() -> None:
     """A long context is halved by single calls until it fits."""
-    model = Reading(room=len(VERIFIER_PROMPT) + 1_500)
+    model = Reading(room=len(PROMPT) + 1_500)
     context = "The beginning. " + "words in the middle " * 1_000 + "The end."
     found = Verifier(model, k=4).verify("Who wrote the report?", "Ann of Gables", context)
     assert found.confidence == 1.0
@@ -241,20 +243,29 @@ def test_long_contexts_are_cut_at_the_end() -> None:
 
 def test_short_contexts_are_sent_with_all_samples() -> None:
     """A short context goes out with all samples, and is cut by single calls if they are refused."""
-    model = Reading(room=len(VERIFIER_PROMPT) + 1_500)
+    model = Reading(room=len(PROMPT) + 1_500)
     found = Verifier(model, k=4).verify("Who?", "Ann", "word " * 700)
     assert found.confidence == 1.0
     assert found.attempts == 4 + 1 + 1 + 3  # 3,500 characters are refused, 1,750 too, 875 are not
     assert len({*model.prompts}) == 1
 
 
-def test_contexts_are_cut_between_words() -> None:
+@pytest.mark.parametrize(
+    ("context", "kept"),
+    [
+        ("one two three four", "one two"),
+        ("ab" + " " + "x" * 37, "ab" + " " + "x" * 17),
+        ("xxxx", "xx"),
+    ],
+)
+def test_contexts_are_cut_between_words(context: str, kept: str) -> None:
     """The cut lies between words, unless the last word is most of the text."""
-    assert _beginning("one two three four") == "one two"
-    assert _beginning("ab" + " " + "x" * 37) == "ab" + " " + "x" * 17
-    assert _beginning("xxxx") == "xx"
-    assert _beginning("      ") == "   "
-    assert _beginning("x") == ""
+    roomy = Reading(room=100_000)
+    Verifier(roomy, k=1).verify("Who?", "Ann", kept)
+    model = Reading(room=len(roomy.prompts[0]))
+    found = Verifier(model, k=1).verify("Who?", "Ann", context)
+    assert model.prompts == roomy.prompts
+    assert found.context_cut == len(context) - len(kept)
 
 
 def test_long_contexts_ask_unreachable_models_once() -> None:
@@ -267,7 +278,7 @@ def test_long_contexts_ask_unreachable_models_once() -> None:
 
 def test_question_and_answer_are_never_cut() -> None:
     """A question that does not fit raises ContextLengthError."""
-    model = Reading(room=len(VERIFIER_PROMPT) + 100)
+    model = Reading(room=len(PROMPT) + 100)
     with pytest.raises(ContextLengthError) as caught:
         Verifier(model, k=2, retry=ONCE).verify("Who? " * 100, "Ann", "context " * 10)
     assert model.prompts == []
@@ -313,10 +324,8 @@ def test_missing_contexts_are_none() -> None:
 
 def test_the_default_prompt_is_balanced() -> None:
     """The default prompt has as many examples of either verdict."""
-    assert VERIFIER_PROMPT.count('\n{"verdict": "correct"}') == VERIFIER_PROMPT.count(
-        '\n{"verdict": "incorrect"}'
-    )
-    assert VERIFIER_PROMPT.rstrip().endswith("Answer: {answer}")
+    assert PROMPT.count('\n{"verdict": "correct"}') == PROMPT.count('\n{"verdict": "incorrect"}')
+    assert PROMPT.rstrip().endswith("Answer: {answer}")
 
 
 def test_custom_prompts_are_filled_in() -> None:
@@ -357,7 +366,7 @@ def test_custom_prompts_take_the_last_verdict(reply: str, vote: str) -> None:
 def test_custom_prompts_send_no_schema() -> None:
     """A schema is sent with the default prompt alone."""
     schemas = []
-    for prompt in (REASONING, VERIFIER_PROMPT, None):
+    for prompt in (REASONING, PROMPT, None):
         client = judge(["correct"])
         Verifier(client, k=1, prompt=prompt).verify("Who?", "Ann")
         schemas.append(client.requests[0].response_format is None)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from calibrant.cascade import Cascade
-from calibrant.cascade._walk import CascadeBudget, RowLimits
 from calibrant.core import (
     ConfigurationError,
     Example,
@@ -24,7 +23,6 @@ from calibrant.core import (
 )
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
-from calibrant.inference._limits import Gate
 from calibrant.testing import FakeClient, MemoryJournal
 
 Build = Callable[..., Any]
@@ -182,10 +180,10 @@ def forever(client: Any) -> None:
     ("name", "limit"),
     [("max_escalations", -1), ("max_tokens", 1.5), ("max_cost", -1), ("deadline_seconds", -1)],
 )
-def test_wrong_row_limits_are_refused(name: str, limit: Any) -> None:
+def test_wrong_row_limits_are_refused(build: Build, name: str, limit: Any) -> None:
     """A limit below zero, or half a token, raises ConfigurationError."""
     with pytest.raises(ConfigurationError, match=f"Expected {name} .*got {limit}"):
-        RowLimits(**{name: limit})
+        build("cat", **{name: limit})
 
 
 @pytest.mark.parametrize(
@@ -286,20 +284,20 @@ def test_limits_reach_every_model(build: Build, given: dict[str, float]) -> None
     assert built.classifiers[0].limits == own[0]["limits"]
 
 
-def test_member_budgets_count_rows_under_way() -> None:
+def test_member_budgets_count_rows_under_way(build: Build) -> None:
     """The budget of a member counts the expected cost of the rows that will reach it."""
-    gate = Gate(Limits(max_cost=3.0))
-    budget = CascadeBudget(Limits(), [gate])
+    cascade = build("cat", classifiers=[{"limits": Limits(max_cost=3.0)}]).cascade
+    (gate,) = cascade.gates
     gate.finish_row(Usage(cost=1.0))
     for _ in range(2):
-        budget.finish_row(Usage())
-    assert budget.used_up(2) == ""
-    assert "max_cost of 3" in budget.used_up(4)
+        cascade.meter.finish_row(Usage())
+    assert cascade.meter.used_up(2) == ""
+    assert "max_cost of 3" in cascade.meter.used_up(4)
 
 
-def test_charges_beside_the_rows_count_towards_the_budget() -> None:
+def test_charges_beside_the_rows_count_towards_the_budget(build: Build) -> None:
     """The usage of a call that belongs to no row, such as a reflection model's, counts towards a cascade's budget."""
-    budget = CascadeBudget(Limits(max_cost=3.0), [Gate(Limits())])
+    budget = build("cat", limits=Limits(max_cost=3.0)).cascade.meter
     budget.charge(Usage(cost=2.0))
     assert budget.used_up(0) == ""
     budget.charge(Usage(cost=1.0))

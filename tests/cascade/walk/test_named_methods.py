@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from calibrant.cascade import POMDPMetaVerifier, SelfConsistencyMetaVerifier, ThresholdMetaVerifier
-from calibrant.cascade._methods import method_named
+from calibrant.cascade import (
+    AvgLogprob,
+    BaseMethod,
+    Hybrid,
+    Margin,
+    POMDPMetaVerifier,
+    SelfConsistencyMetaVerifier,
+    ThresholdMetaVerifier,
+    register_method,
+)
 from calibrant.core import ConfigurationError
 
 Build = Callable[..., Any]
@@ -41,12 +49,35 @@ def test_a_method_is_known_by_its_name(build: Build, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("margin", {"colour": "red"}), ("automix_entailment", {}), ("sure", {})]
+    ("name", "message"),
+    [
+        ("automix_entailment", "Expected the address of a verifier for automix_entailment, got None"),
+        ("sure", "Expected a confidence method among avg_logprob, .*, got 'sure'"),
+    ],
 )
-def test_wrong_names_and_options_are_refused(name: str, options: dict[str, Any]) -> None:
-    """An unknown name or option raises ConfigurationError."""
-    with pytest.raises(ConfigurationError):
-        method_named(name, **options)
+def test_names_that_do_not_suffice_are_refused(build: Build, name: str, message: str) -> None:
+    """An unknown name, or that of a method that needs options, raises ConfigurationError."""
+    with pytest.raises(ConfigurationError, match=message):
+        build("cat", "dog", method=name)
+
+
+def test_a_method_without_defaults_needs_an_object(build: Build) -> None:
+    """The name of a method that cannot be made without options raises ConfigurationError."""
+
+    @register_method
+    class Sized(BaseMethod):
+        name = "sized"
+
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        async def assess(self, _answered: Any) -> Any:
+            """Measure nothing: no object of this class is made."""
+
+    with pytest.raises(
+        ConfigurationError, match=r"that needs no options, got 'sized' \(.*'size'\): make one"
+    ):
+        build("cat", "dog", method="sized")
 
 
 @pytest.mark.parametrize("name", ["avg_logprob", "margin", "hybrid", "label_probability"])
@@ -58,19 +89,13 @@ def test_models_without_evidence_are_refused(build: Build, name: str) -> None:
     build(("cat", 0.9), "dog", method=name, threshold=[0.8], classifiers=[sure, silent])
 
 
-@pytest.mark.parametrize("name", ["avg_logprob", "margin", "hybrid"])
-def test_tool_call_filter_needs_arguments(build: Build, name: str) -> None:
+@pytest.mark.parametrize("kind", [AvgLogprob, Margin, Hybrid])
+def test_tool_call_filter_needs_arguments(build: Build, kind: Callable[..., Any]) -> None:
     """The filter for arguments raises ConfigurationError with answers that have none."""
-    method = method_named(name, token_filter="tool_call_args")
+    method = kind(token_filter="tool_call_args")
     with pytest.raises(ConfigurationError, match="hold no arguments of a tool call"):
         build(("cat", 0.9), ("dog", 0.9), method=method)
     build(("cat", 0.9), method=method, classifiers=[{"field": "arguments.category"}])
-
-
-def test_options_reach_the_method() -> None:
-    """Options of a named method are passed to its class."""
-    method = method_named("hybrid", logprob_weight=0.25, margin_weight=0.75)
-    assert method.describe()["logprob_weight"] == 0.25
 
 
 SCORES = [0.0, 0.25, 0.5, 0.75, 1.0]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 from calibrant.core import ConfigurationError, StateError
 from calibrant.testing import Answer, fake_response
 from calibrant.testing._client import Rule
-from calibrant.testing._response import Split
 from fault_server._answers import AnswerBook, ChatRequest, some_answer
 from fault_server._faults import FaultScript, script_of
 from fault_server._limits import RateLimit
@@ -133,7 +132,7 @@ class FaultServer(Records):
         hides_logprobs: bool = False,
         on_probe: Callable[[], int | None] | None = None,
         field: str = "category",
-        tokens: Split = "label",
+        tokens: str | Callable[[str], Sequence[str | bytes]] = "label",
         illegal_mass: float = 0.0,
     ) -> None:
         _check(latency=latency, max_concurrency=max_concurrency, keep_requests=keep_requests, port=port)
