@@ -130,7 +130,7 @@ def test_words_decide_where_the_model_knows_nothing() -> None:
     assert np.exp(found.max(axis=1)).mean() == pytest.approx(6 / 7, abs=0.07)
 
 
-@pytest.mark.parametrize("title", ["labels + text", "labels + features", "labels + features + text"])
+@pytest.mark.parametrize("title", ["labels + text", "labels + features"])
 def test_both_decide_where_each_knows_a_half(title: str) -> None:
     """Where scores and text, or features, know one half each, both are used."""
     rows, second = halves(80), title.split(" + ")[1:]
@@ -291,13 +291,14 @@ def test_a_better_loss_does_not_excuse_a_worse_figure(rows: tuple[Array, Places,
     assert head.reason.endswith(said)
 
 
-def test_one_row_of_many_does_not_refuse_it() -> None:
+@pytest.mark.parametrize("row", [3, 9, 15, 41, 303])
+def test_one_row_of_many_does_not_refuse_it(row: int) -> None:
     """A regression that loses one right answer of 500, and half of the log loss, is taken."""
     rng = np.random.default_rng(0)
     answers = np.arange(500) % 2
     logit = (2.0 * answers - 1.0) * rng.uniform(1.0, 2.0, size=500) + 3.0
     logit = np.where(answers == 0, np.minimum(logit - 3.0, -0.5) * 0.05, logit)
-    logit[15] = 0.001
+    logit[row] = 0.001
     scored = np.stack([np.zeros(500), logit], axis=1)
     head = fit_head(scored, answers, labels=["no", "yes"])
     assert of(head, "fitted").accuracy == pytest.approx(of(head, "as scored").accuracy - 1 / 500)

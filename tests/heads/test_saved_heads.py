@@ -140,7 +140,7 @@ def spoil(record: Any, path: tuple[Any, ...], new: Any) -> Any:
     return copy
 
 
-@pytest.mark.parametrize("title", ["labels", "labels + features + text"])
+@pytest.mark.parametrize("title", ["as scored", "temperature", "labels", "labels + features + text"])
 def test_damage_is_refused_wherever_it_is(title: str, path: Path) -> None:
     """Every changed entry of a file raises StateError, except for the text of the reason."""
     heads()[title].save(path, fingerprint=FINGERPRINT)

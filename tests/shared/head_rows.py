@@ -78,6 +78,7 @@ def heads() -> dict[str, Head]:
     """Return heads by their titles: of every kind, and of regressions on several blocks."""
     rows, (honest, answers) = halves(80), knowing(80, n_labels=4)
     quiet = 0.05 * np.random.default_rng(0).normal(size=(80, 4))
+    vague = rows.features + np.random.default_rng(5).normal(scale=2.0, size=rows.features.shape)
     told = (rows.answers + (np.arange(80) % 7 == 0)) % 2
     found = [
         fit_head(honest[:5], answers[:5], labels=LABELS),
@@ -85,6 +86,6 @@ def heads() -> dict[str, Head]:
         fit_head(rows.logprobs, rows.answers, labels=LABELS),
         fit_head(quiet, told, labels=LABELS, texts=rows.texts),
         fit_head(rows.logprobs, rows.answers, labels=LABELS, features=rows.features),
-        fit_head(**vars(rows), labels=LABELS),
+        fit_head(**vars(rows) | {"features": vague}, labels=LABELS),
     ]
     return {head.title: head for head in found}

@@ -30,7 +30,9 @@ _FIRST: Final = 16.0
 _PASSES: Final = 3
 # Rows times rows times labels of a fit in the search: a second or two for all of them.
 _MOST_WORK: Final = 1e7
+_NOTHING: Final = 1e-3  # nats of log loss that a block must be worth
 _RESAMPLES: Final = 200
+_SURELY: Final = 1.2  # standard errors: a single row that is lost is about one
 
 LabelMix: TypeAlias = Mapping[str, float] | ArrayLike
 
@@ -216,7 +218,7 @@ def _best_strengths(
                     continue
                 tried.add(key)
                 loss = designs.loss(other)
-                if loss < least:
+                if loss < least + (_NOTHING if len(other) < len(best) else 0.0):
                     best, least = other, loss
         if least == before:
             break
@@ -304,7 +306,8 @@ def _worse_figure(before: _Trial, after: _Trial, answers: NDArray[np.intp], n_la
     """Return the name of a figure that is clearly lower after than before, or an empty text."""
     guesses = [trial.log_proba.argmax(axis=1) for trial in (before, after)]
     right = [(guess == answers).astype(np.float64) for guess in guesses]
-    if paired_gain(*right).helps:  # right answers, taken for losses: they fall where fewer are right
+    lost = paired_gain(*right)  # right answers, taken for losses: they fall where fewer are right
+    if lost.mean > _SURELY * lost.standard_error:
         return "accuracy"
     rng = np.random.default_rng(0)
     n = len(answers)
@@ -314,7 +317,7 @@ def _worse_figure(before: _Trial, after: _Trial, answers: NDArray[np.intp], n_la
         for draw in draws
     ]
     fall = before.figures.macro_f1 - after.figures.macro_f1
-    return "macro F1" if fall > float(np.std(falls)) + 1e-12 else ""
+    return "macro F1" if fall > _SURELY * float(np.std(falls)) + 1e-12 else ""
 
 
 def _f1(predicted: NDArray[np.intp], answers: NDArray[np.intp], n_labels: int) -> float:

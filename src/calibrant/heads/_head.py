@@ -248,6 +248,8 @@ class Head(SavedFit):
             raise ValueError("the embedding model does not go with the columns")
         if state["kind"] == FITTED and tuple(state["strengths"]) != model.blocks:
             raise ValueError("the strengths do not go with the columns")
+        if state["kind"] != FITTED and model.to_state() != LinearModel.as_scored(len(labels)).to_state():
+            raise ValueError("the model does not go with the kind")
         return cls(
             labels=labels,
             kind=state["kind"],
@@ -285,7 +287,11 @@ def _check_state(state: Mapping[str, Any]) -> None:
     names = [one["name"] for one in state["figures"]]
     for one in state["figures"]:
         as_numbers([one[name] for name in ("log_loss", "brier", "accuracy", "macro_f1")], (4,))
-    if names not in ([], [AS_SCORED, TEMPERATURE, FITTED]) or kind not in (names or [AS_SCORED]):
+    if (
+        not isinstance(state["figures"], list)
+        or names not in ([], [AS_SCORED, TEMPERATURE, FITTED])
+        or kind not in (names or [AS_SCORED])
+    ):
         raise ValueError("figures of the kind are missing")
     if not isinstance(strengths, dict) or bool(strengths) != (kind == FITTED):
         raise ValueError("the strengths do not go with the kind")
