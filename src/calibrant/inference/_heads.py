@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Prediction
+from calibrant.core._tokens import FEATURES
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head
@@ -34,7 +35,8 @@ def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
     if head.uses_features and not method.keep_features:
         raise ConfigurationError(
             f"Expected an engine that tells what it made of a text for a head of rung {head.rung!r}, got one that does "
-            "not: use the embedded engine with scoring='exact', or fit the head on this classifier."
+            "not: use the embedded engine or the server that it was fitted on, with scoring='exact', or fit the head "
+            "on this classifier."
         )
 
 
@@ -65,8 +67,22 @@ def head_of(
     *,
     labels: LabelSet,
     embedding: EmbeddingModel | None = None,
+    named_tokens: tuple[int, ...] = (),
 ) -> Head:
     """Learn a head from predictions for labelled texts; rows without a distribution are left out.
+
+    Parameters
+    ----------
+    predictions : sequence of Prediction, length n
+        The model's own.
+    answers, texts : sequence of str, length n
+        True labels and texts.
+    labels : LabelSet
+        The legal labels.
+    embedding : EmbeddingModel, optional
+        Gives a vector to every text.
+    named_tokens : tuple of int, optional
+        Numbers of the tokens that the features are the log-probabilities of, on a server.
 
     Raises
     ------
@@ -85,14 +101,17 @@ def head_of(
             f"Expected distributions over the labels to learn from, got none on {len(predictions)} rows{reason}"
         )
     logprobs, features, shown, codes = zip(*usable, strict=True)
-    return fit_head(
+    head = fit_head(
         np.array(logprobs),
         np.array(codes),
         labels=labels,
         texts=shown,
-        features=None if any(one is None for one in features) else np.array(features, dtype=np.float64),
+        features=None
+        if any(one is None for one in features)
+        else _columns(features, named=bool(named_tokens)),
         embedding=embedding,
     )
+    return replace(head, named_tokens=named_tokens) if head.uses_features else head
 
 
 def true_labels(answers: Sequence[str], n: int, *, labels: LabelSet) -> list[str]:
@@ -134,9 +153,21 @@ def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:
     found = prediction.distribution
     if found is None or prediction.label is None or head.changes_nothing:
         return replace(prediction, features=None)
-    features: ArrayLike | None = None if prediction.features is None else prediction.features[None, :]
+    features: ArrayLike | None = None
+    if prediction.features is not None:
+        features = _columns([prediction.features], named=bool(head.named_tokens))
     logprobs = head.transform(found.logprobs[None, :], [text], features=features)[0]
     return _with_final(prediction, found, logprobs)
+
+
+def _columns(features: Sequence[NDArray[np.float16]], *, named: bool) -> NDArray[np.float64]:
+    """Return the features of rows as columns of a head, shape (n, d).
+
+    Those of named tokens are repeated up to the number of the embedded engine's: a head penalises each column alike, so
+    that few ones would hardly count. With 128 tokens a head kept 0.3 of the gain instead of 0.9.
+    """
+    columns = np.array(features, dtype=np.float64)
+    return np.tile(columns, (1, max(1, FEATURES // columns.shape[1]))) if named else columns
 
 
 def held_out_predictions(head: Head, predictions: Sequence[Prediction]) -> list[Prediction | None]:
