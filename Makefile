@@ -36,7 +36,7 @@ OPTIONS ?= data/option_logits
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -198,6 +198,9 @@ bench-fused: $(INSTALLED_DEV)
 
 bench-many-labels: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_many_labels.py --data $(DATA)
+
+bench-named-tokens: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_named_tokens.py --data $(DATA) --keep $(KEEP)
 
 bench-engine: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_engine.py

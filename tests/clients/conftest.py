@@ -231,10 +231,15 @@ class ToyServer(LoopbackServer):
         return {
             "/v1/models": lambda _: {"data": [{"id": "toy"}]},
             "/v1/completions": self._v1_completions,
+            **({"/generate": self.echoing.generate} if self._generates else {}),
             "/v1/chat/completions": lambda _: fake_response("Spa", ["Spa", "Sport"]),
             "/tokenize": self._tokenize,
             "/detokenize": lambda body: {said: model.detokenize(body["tokens"])},
         }
+
+    @property
+    def _generates(self) -> bool:
+        return self.kind == "sglang" and self.echoing.names_tokens
 
     def _tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         if self.kind == "sglang" and "messages" in body:
@@ -270,7 +275,11 @@ class ToyServer(LoopbackServer):
     def _tokens(self, text: str, count: int) -> list[dict[str, Any]]:
         found = list(self.model.next(text).items())[:count]
         return [
-            {"bytes": [] if token == SPECIAL else list(token.encode()), "logprob": math.log(probability)}
+            {
+                "id": VOCABULARY.index(token),
+                "bytes": [] if token == SPECIAL else list(token.encode()),
+                "logprob": math.log(probability),
+            }
             for token, probability in found
         ]
 

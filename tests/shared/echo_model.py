@@ -43,6 +43,13 @@ class EchoModel:
         self._longest = max(map(len, self.vocabulary))
         self._known: dict[bytes, NDArray[np.float64]] = {}
 
+    def after(self, tokens: Sequence[int]) -> NDArray[np.float64]:
+        """Return the log-probability of every token after these tokens."""
+        state = b""
+        for token in tokens:
+            state = hashlib.blake2b(state + bytes([token // 256, token % 256]), digest_size=8).digest()
+        return self._next(state)
+
     def tokenize(self, text: str) -> list[int]:
         """Return the tokens of a text."""
         data, found = text.encode(), []
@@ -67,10 +74,7 @@ class EchoModel:
 
     def written(self, tokens: Sequence[int]) -> int:
         """Return the most probable token after these tokens."""
-        state = b""
-        for token in tokens:
-            state = hashlib.blake2b(state + bytes([token // 256, token % 256]), digest_size=8).digest()
-        return int(self._next(state).argmax())
+        return int(self.after(tokens).argmax())
 
     def _next(self, state: bytes) -> NDArray[np.float64]:
         if state not in self._known:
@@ -104,12 +108,15 @@ class Echoing:
         Whether vLLM can be asked to write no token.
     counted : bool
         Whether tokens are counted.
+    names_tokens : bool
+        Whether the server knows the option, or the route, that names tokens; another one ignores it.
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.model = EchoModel()
         self.echo, self.max_logprobs, self.writes_none, self.counted = True, 20, True, True
+        self.names_tokens = True
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a request."""
@@ -131,6 +138,11 @@ class Echoing:
 
     def _refusal(self, body: dict[str, Any]) -> str | None:
         if self.kind == "vllm":
+            named = body.get("logprob_token_ids", []) if self.names_tokens else []
+            if len(named) > 128:
+                return f"logprob_token_ids: at most 128 tokens, got {len(named)}"
+            if max(named, default=0) >= len(self.model.vocabulary):
+                return "logprob_token_ids contain out-of-vocab token ids."
             if body["logprobs"] > self.max_logprobs:
                 return (
                     f"Requested sample logprobs of {body['logprobs']}, which is greater than max allowed: "
@@ -141,15 +153,18 @@ class Echoing:
         return None
 
     def _choice(self, body: dict[str, Any], place: int, tokens: list[int]) -> dict[str, Any]:
-        written = self.model.written(tokens)
+        given, written = tokens, self.model.written(tokens)
         logprobs: list[float | None] = [None, *self.model.logprobs(tokens)]
         # SGLang computes a prompt's log-probabilities only where alternatives are wanted.
         echoed = self.echo and body.get("echo") and (self.kind == "vllm" or body["logprobs"])
         tokens = [*(tokens if echoed else ()), *([written] if body["max_tokens"] else ())]
         logprobs = logprobs[:-1] if echoed and not body["max_tokens"] else logprobs[-len(tokens) :]
-        shown = [self.model.shown(token) for token in tokens]
+        as_numbers = self.kind == "vllm" and bool(body.get("return_tokens_as_token_ids"))
+        shown = [self._shown(token, as_numbers=as_numbers) for token in tokens]
         offsets = [sum(map(len, shown[:number])) for number in range(len(shown))]
         top = [None if value is None else {text: value} for text, value in zip(shown, logprobs, strict=True)]
+        if body["max_tokens"]:
+            top[-1] = self._generated(body, given, as_numbers=as_numbers)
         return {
             "index": place,
             "text": "".join(shown),
@@ -161,3 +176,28 @@ class Echoing:
             },
             "finish_reason": "length",
         }
+
+    def _shown(self, token: int, *, as_numbers: bool) -> str:
+        return f"token_id:{token}" if as_numbers else self.model.shown(token)
+
+    def _generated(self, body: dict[str, Any], tokens: list[int], *, as_numbers: bool) -> dict[str, float]:
+        """Return the tokens listed where the first one is written: the best, or those that are named."""
+        logprobs = self.model.after(tokens)
+        best = np.argsort(-logprobs)[: max(1, body["logprobs"])].tolist()
+        named = body.get("logprob_token_ids") if self.kind == "vllm" and self.names_tokens else None
+        listed = best[:1] + named if named else best
+        return {self._shown(token, as_numbers=as_numbers): float(logprobs[token]) for token in listed}
+
+    def generate(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to a request to SGLang's ``/generate`` with one text."""
+        tokens = self.model.tokenize("<s>" + body["text"])
+        logprobs = self.model.after(tokens)
+        best = np.argsort(-logprobs)[: body.get("top_logprobs_num", 0)].tolist()
+
+        def entries(listed: list[int]) -> list[list[Any]]:
+            return [[float(logprobs[token]), token, None] for token in listed]
+
+        meta = {"prompt_tokens": len(tokens), "completion_tokens": 1, "output_top_logprobs": [entries(best)]}
+        if body.get("token_ids_logprob"):
+            meta["output_token_ids_logprobs"] = [entries(body["token_ids_logprob"])]
+        return {"text": "", "meta_info": meta}

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from calibrant.clients._calls import FirstCall
 from calibrant.clients._chat_template import ChatTemplate
 from calibrant.clients._http import JsonHttp, Reply
+from calibrant.clients._named_tokens import TokenNaming, check_complete, find_naming, usage_of
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.core._completion import (
     CompletionRequest,
@@ -24,6 +25,7 @@ from calibrant.core._completion import (
     LabelLogprobs,
     Message,
     NextTokens,
+    TokenListing,
 )
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import Usage
@@ -92,6 +94,8 @@ class OpenAICompatibleClient(OpenAIChatClient):
         self._template = None if chat_template is None else ChatTemplate(chat_template)
         self._next_tokens = next_tokens
         self._server: Server | None = None
+        self._naming: TokenNaming | None = None
+        self._is_naming_known = False
         # Checking labels and scoring rows use different routes, so each has its own first call.
         self._first_check = FirstCall()
         self.first_score = FirstCall()
@@ -173,6 +177,19 @@ class OpenAICompatibleClient(OpenAIChatClient):
                 "chat_template in its tokenizer_config.json."
             )
         return prompt
+
+    async def naming(self) -> TokenNaming | None:
+        """Return the way in which a server of ``/v1/completions`` names tokens, found out once; None if it has none.
+
+        Raises
+        ------
+        ProviderError
+            The call failed.
+        """
+        if not self._is_naming_known:
+            self._naming = await find_naming(self._http, self._model)
+            self._is_naming_known = True
+        return self._naming
 
     async def _detected_server(self) -> Server:
         """Return the server, whose kind is detected once; concurrent calls share one detection."""
@@ -301,6 +318,12 @@ class _TokenRow(_ServerRow):
         score = partial(self.server.next_tokens, count=self.count, few=is_short, slot=self.slot)
         return await self._scored(text, score)
 
+    async def candidate_tokens(self, text: str) -> TokenListing:
+        """Return the most probable next tokens after `text`."""
+        found = await self.next_tokens(text)
+        logprobs = {number: logprob for number, (_, logprob) in zip(found.ids, found.top, strict=False)}
+        return TokenListing(logprobs=logprobs, most_named=self.server.most_named, usage=found.usage)
+
 
 @dataclass
 class _LabelRow(_ServerRow):
@@ -309,9 +332,31 @@ class _LabelRow(_ServerRow):
     server: CompletionsServer
     whole: bool
 
-    async def label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
-        """Return the log-probability of each label after `text`."""
-        return await self._scored(text, partial(self.server.label_logprobs, values=values, whole=self.whole))
+    async def label_logprobs(
+        self, text: str, values: Sequence[str], *, tokens: Sequence[int] = ()
+    ) -> LabelLogprobs:
+        """Return the log-probability of each label after `text`, and those of the named tokens."""
+
+        async def score(prompt: str) -> LabelLogprobs:
+            naming = await self.client.naming() if tokens else None
+            if naming is None:
+                check_complete({}, tokens, provider=self.client.name)
+            return await self.server.label_logprobs(
+                prompt, values, whole=self.whole, naming=naming, tokens=tokens
+            )
+
+        return await self._scored(text, score)
+
+    async def candidate_tokens(self, text: str) -> TokenListing:
+        """Return next tokens after `text` that may be named; none if the server does not name tokens."""
+
+        async def score(prompt: str) -> TokenListing:
+            naming = await self.client.naming()
+            if naming is None:
+                return TokenListing()
+            return await naming.candidates(prompt, self.server.special(whole=self.whole))
+
+        return await self._scored(text, score)
 
 
 Listing: TypeAlias = tuple[tuple[bytes, float], ...]
@@ -363,6 +408,7 @@ class LlamaCppServer:
 
     route: ClassVar[str] = "/completion"
     template_routes: ClassVar[str] = "/apply-template"
+    most_named: ClassVar[int] = 256
 
     @classmethod
     def recognised(cls, http: JsonHttp, props: Reply) -> LlamaCppServer | None:
@@ -409,9 +455,11 @@ class LlamaCppServer:
             answer = self.http.checked(await self.ask(prompt, count=wanted, slot=slot))
             listing = self.listing(answer)
             if listing:
-                usage = _usage(answer, prompt="tokens_evaluated", completion="tokens_predicted")
+                usage = usage_of(answer, prompt="tokens_evaluated", completion="tokens_predicted")
                 model = _text(answer, "model")
-                return NextTokens(top=listing, usage=usage, model=model, short=wanted < most)
+                return NextTokens(
+                    top=listing, usage=usage, model=model, short=wanted < most, ids=_listed_ids(answer)
+                )
         raise ProviderError(
             f"the server answered {REPEATS} times without log-probabilities.",
             provider=self.http.provider,
@@ -472,11 +520,17 @@ class CompletionsServer:
     route: ClassVar[str] = "/v1/completions"
     template_routes: ClassVar[str] = "/tokenize and /detokenize"
 
-    async def ask(self, prompts: Sequence[str], *, whole: bool = False) -> Reply:
-        """Request the log-probabilities of the prompts' tokens.
+    def special(self, *, whole: bool) -> Mapping[str, Any]:
+        """Return the fields for prompts that hold every special token already, if they are `whole`."""
+        return {"add_special_tokens": False} if whole else {}
+
+    async def ask(
+        self, prompts: Sequence[str], *, whole: bool = False, fields: Mapping[str, Any] | None = None
+    ) -> Reply:
+        """Request the log-probabilities of the prompts' tokens, with more `fields`.
 
         One token is generated behind each prompt: older servers refuse to generate none, and newer ones compute
-        it anyway. `whole` prompts hold every special token already, so the server must not add any.
+        it anyway.
         """
         body = {
             "model": self.model,
@@ -486,11 +540,20 @@ class CompletionsServer:
             "max_tokens": 1,
             "temperature": 0,
         }
-        special = {"add_special_tokens": False} if whole else {}
-        return await self.http.exchange(self.route, body | special)
+        return await self.http.exchange(self.route, {**body, **self.special(whole=whole), **(fields or {})})
 
-    async def label_logprobs(self, prompt: str, values: Sequence[str], *, whole: bool) -> LabelLogprobs:
+    async def label_logprobs(
+        self,
+        prompt: str,
+        values: Sequence[str],
+        *,
+        whole: bool,
+        naming: TokenNaming | None = None,
+        tokens: Sequence[int] = (),
+    ) -> LabelLogprobs:
         """Return the log-probability of each label with its closing quote after `prompt`.
+
+        With `naming`, those of the named tokens are among them; without, tokens are not asked for.
 
         Raises
         ------
@@ -498,22 +561,30 @@ class CompletionsServer:
             A call failed, or brought no usable log-probabilities.
         """
         batches = self.batches((prompt, *(f'{prompt}{value}"' for value in values)))
+        fields = {} if naming is None else naming.fields(tokens)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self.ask(batch, whole=whole)) for batch in batches]
+                tasks = [group.create_task(self.ask(batch, whole=whole, fields=fields)) for batch in batches]
             answers = [self.http.checked(task.result()) for task in tasks]
             echoes: list[Echoed] = []
             usage = Usage()
             for answer, batch in zip(answers, batches, strict=True):
                 echoes += read_echoes(answer, batch)
                 counts = reported_mapping(answer.get("usage"))
-                usage += _usage(counts, prompt="prompt_tokens", completion="completion_tokens")
+                usage += usage_of(counts)
             logprobs = label_logprobs(echoes[0], echoes[1:])
+            first = _choices(answers[0], len(batches[0]))[0]
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         except EchoError as error:
             raise self.unusable(error) from None
-        return LabelLogprobs(logprobs=logprobs, usage=usage, model=_text(answers[0], "model"))
+        named = TokenListing() if naming is None else await naming.named(prompt, tokens, first)
+        return LabelLogprobs(
+            logprobs=logprobs,
+            usage=usage + named.usage,
+            model=_text(answers[0], "model"),
+            named=named.logprobs,
+        )
 
     def unusable(self, error: EchoError) -> ProviderError:
         """Return the error for an answer without usable log-probabilities."""
@@ -571,6 +642,13 @@ class CompletionsServer:
 Server: TypeAlias = LlamaCppServer | CompletionsServer
 
 
+def _listed_ids(answer: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the numbers of the tokens listed in an answer of llama.cpp's server; empty if it tells none."""
+    listed = answer["completion_probabilities"][0]["top_logprobs"]
+    numbers = [token.get("id") for token in listed]
+    return tuple(numbers) if all(isinstance(number, int) for number in numbers) else ()
+
+
 def _smaller_count(reply: Reply, count: int) -> int | None:
     """Return a smaller number of next tokens if `count` was refused as too large, else None."""
     words = reply.words.lower()
@@ -585,13 +663,6 @@ def _chat(messages: Sequence[Message], options: Mapping[str, Any]) -> dict[str, 
     """Return the part of a request with the messages and the variables of the chat template."""
     variables = {"chat_template_kwargs": dict(options)} if options else {}
     return {"messages": [dict(message) for message in messages], **variables}
-
-
-def _usage(counts: Mapping[str, Any], *, prompt: str, completion: str) -> Usage:
-    return Usage(
-        prompt_tokens=bounded_count(counts.get(prompt)),
-        completion_tokens=bounded_count(counts.get(completion)),
-    )
 
 
 def _text(answer: Mapping[str, Any], name: str) -> str | None:

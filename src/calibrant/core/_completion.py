@@ -196,6 +196,8 @@ class NextTokens:
         The model that really answered.
     short : bool
         True if the client listed fewer tokens than it could.
+    ids : tuple of int
+        Numbers of the tokens of `top`; empty where the client does not know them.
 
     Examples
     --------
@@ -207,6 +209,26 @@ class NextTokens:
     usage: Usage = Usage()
     model: str | None = None
     short: bool = False
+    ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenListing:
+    """Log-probabilities of next tokens after a text, by the numbers of the tokens.
+
+    Attributes
+    ----------
+    logprobs : mapping of int to float
+        Natural logarithm of the probability of each listed token.
+    most_named : int
+        Tokens that a request may name to be told their log-probabilities; 0 where the server knows no such request.
+    usage : Usage
+        Tokens and cost of the call.
+    """
+
+    logprobs: Mapping[int, float] = field(default_factory=dict)
+    most_named: int = 0
+    usage: Usage = Usage()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,11 +243,14 @@ class LabelLogprobs:
         Tokens and cost of the call.
     model : str or None
         The model that really answered.
+    named : mapping of int to float
+        Natural logarithms of the probabilities of the named tokens, as the next ones after the answer prefix.
     """
 
     logprobs: tuple[float, ...]
     usage: Usage = Usage()
     model: str | None = None
+    named: Mapping[int, float] = field(default_factory=dict)
 
 
 class Continuation(Protocol):
@@ -257,7 +282,9 @@ class Continuation(Protocol):
 class LabelContinuation(Protocol):
     """Session for one row, on a server that returns the log-probability of a whole label."""
 
-    async def label_logprobs(self, text: str, values: Sequence[str]) -> LabelLogprobs:
+    async def label_logprobs(
+        self, text: str, values: Sequence[str], *, tokens: Sequence[int] = ()
+    ) -> LabelLogprobs:
         """Return the log-probability of each label after the answer prefix `text`.
 
         Each label is scored as the model's tokeniser writes it. Where a token holds the end of `text` and the
@@ -270,6 +297,22 @@ class LabelContinuation(Protocol):
             The beginning of the answer; ends with the quote before the label.
         values : sequence of str, length L
             The labels as JSON spells them, without quotes.
+        tokens : sequence of int, optional
+            Numbers of tokens whose own log-probabilities after `text` are wanted as well.
+
+        Raises
+        ------
+        ProviderError
+            The call failed.
+        """
+
+
+@runtime_checkable
+class NamingContinuation(Protocol):
+    """Session for one row on a server whose tokens may be named by their numbers."""
+
+    async def candidate_tokens(self, text: str) -> TokenListing:
+        """Return next tokens after the answer prefix `text`, among which to choose those that are named later.
 
         Raises
         ------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol, runtime_checkable
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from calibrant.core._completion import Continuation
 from calibrant.core._prediction import Usage
 
-_FEATURES: Final = 1024
+FEATURES: Final = 1024
+"""Features that the embedded engine reports, about."""
+
 # Characters that may stand behind a label's closing quote in the same token.
 _STRUCTURE: Final = b" \t\r\n,}]"
 _LEAST_FEATURE: Final = np.float32(100.0)
@@ -79,12 +81,8 @@ class TokenLogprobs:
         They are linear in the model's last hidden state; tokens spread evenly over the vocabulary tell as much as it
         for a regression, and cost nothing.
         """
-        some = self.logits[:: max(1, len(self.logits) // _FEATURES)][:_FEATURES]
-        some = np.maximum(
-            some, self.logits.max() - _LEAST_FEATURE
-        )  # what is ruled out may be any small number
-        centred: NDArray[np.float16] = (some - some.mean()).astype(np.float16)
-        return centred
+        some = self.logits[:: max(1, len(self.logits) // FEATURES)][:FEATURES]
+        return _centred(some, most=self.logits.max())
 
     def most_probable(self, count: int) -> tuple[tuple[bytes, float], ...]:
         """Return bytes and log-probabilities of the `count` most probable tokens, the best first."""
@@ -96,6 +94,30 @@ class TokenLogprobs:
             (pieces[token], logprob)
             for token, logprob in zip(ordered.tolist(), self.at(ordered).tolist(), strict=True)
         )
+
+
+def named_features(logprobs: Mapping[int, float], tokens: Sequence[int]) -> NDArray[np.float16]:
+    """Return centred log-probabilities of named tokens, as features of the text for a regression, shape (n,).
+
+    A token that is not listed is taken to be as probable as the least probable one that is.
+
+    Parameters
+    ----------
+    logprobs : mapping of int to float
+        Natural log-probabilities of the listed tokens, by their numbers; at least one.
+    tokens : sequence of int, length n
+        Numbers of the named tokens.
+    """
+    least = min(logprobs.values())
+    some = np.array([logprobs.get(token, least) for token in tokens], dtype=np.float32)
+    return _centred(some, most=np.float32(max(logprobs.values())))
+
+
+def _centred(logits: NDArray[np.float32], *, most: np.float32) -> NDArray[np.float16]:
+    # What is ruled out may be any small number.
+    some = np.maximum(logits, most - _LEAST_FEATURE)
+    centred: NDArray[np.float16] = (some - some.mean()).astype(np.float16)
+    return centred
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -83,6 +84,8 @@ class Head(SavedFit):
         labelled rows.
     embedding : HeadEmbedding or None
         The embedding model it reads texts with, beside their words; None where it needs none.
+    named_tokens : tuple of int
+        Numbers of the tokens whose log-probabilities are its features, on a server that reports those of named tokens.
     held_out_losses : ndarray of shape (n_rows,) or None
         Held-out log loss of each labelled row, in nats; None if nothing was tried, or for a head read from a file.
     held_out_logprobs : ndarray of shape (n_rows, L) or None
@@ -109,6 +112,7 @@ class Head(SavedFit):
     temperature: float | None = None
     shift: tuple[float, ...] | None = None
     embedding: HeadEmbedding | None = None
+    named_tokens: tuple[int, ...] = ()
     figures: tuple[HeadFigures, ...] = field(default=(), repr=False)
     n_rows: int = 0
     reason: str = ""
@@ -209,6 +213,7 @@ class Head(SavedFit):
         state: list[Any] = [self.labels, self.temperature, self.n_rows, self.model.to_state()]
         state += [] if self.shift is None else [self.shift]
         state += [] if self.embedding is None else [self.embedding.to_state()]
+        state += [self.named_tokens] if self.named_tokens else []
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     def describe(self) -> dict[str, Any]:
@@ -236,6 +241,7 @@ class Head(SavedFit):
             "model": self.model.to_state(),
             **({} if self.shift is None else {"shift": list(self.shift)}),
             **({} if self.embedding is None else {"embedding": self.embedding.to_state()}),
+            **({"named_tokens": list(self.named_tokens)} if self.named_tokens else {}),
         }
 
     @classmethod
@@ -256,6 +262,7 @@ class Head(SavedFit):
             model=model,
             strengths=state["strengths"],
             embedding=embedding,
+            named_tokens=tuple(map(operator.index, state.get("named_tokens", ()))),
             temperature=state["temperature"],
             shift=None if shift is None else tuple(shift),
             figures=tuple(HeadFigures(**one) for one in state["figures"]),

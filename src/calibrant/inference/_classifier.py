@@ -32,7 +32,7 @@ from calibrant.core._records import Journal
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities, abilities_of_client
-from calibrant.inference._base import BasePredictor
+from calibrant.inference._base import BasePredictor, run_sync
 from calibrant.inference._feed import Feed, Runner
 from calibrant.inference._limits import Gate, client_gate
 from calibrant.inference._methods import (
@@ -331,8 +331,12 @@ class Classifier(BasePredictor):
             from calibrant.inference._embeddings import open_embedding_model  # noqa: PLC0415 (if one is named)
 
             embedding = open_embedding_model(embeddings)
-        asked = self.with_features().classify_many(texts)
-        self.head = head_of(asked, answers, texts, labels=self.labels, embedding=embedding)
+        asking = self.with_features(texts)
+        asked = asking.classify_many(texts)
+        tokens = asking.method.named_tokens
+        self.head = head_of(
+            asked, answers, texts, labels=self.labels, embedding=embedding, named_tokens=tokens
+        )
         return self
 
     @property
@@ -343,9 +347,27 @@ class Classifier(BasePredictor):
         """
         return tuned_of(self, task_of(self))
 
-    def with_features(self) -> Self:
-        """Return a copy without a head; its predictions include text features if the model reports them."""
-        other = self._with_method(self._method.with_features())
+    def with_features(self, texts: Sequence[str] = ()) -> Self:
+        """Return a copy without a head; its predictions include text features if the model reports them.
+
+        Parameters
+        ----------
+        texts : sequence of str, optional
+            Texts like those to come. A server reports the log-probabilities of tokens that are named to it; which ones,
+            is found out by its next tokens after the first 150 of these. Without any, its predictions have no features.
+
+        Raises
+        ------
+        ProviderError
+            A call failed.
+        """
+        tokens: tuple[int, ...] = ()
+        if texts and not self.in_process and self.scoring == "exact":
+            from calibrant.inference._named_tokens import choose_tokens  # noqa: PLC0415 (only for servers)
+
+            queries = [self.query(text) for text in texts]
+            tokens = run_sync(choose_tokens(self._method, queries, self.journal))
+        other = self._with_method(self._method.with_features(tokens))
         other._owns_client = False  # noqa: SLF001 (of its own kind)
         other.head = None
         return other
@@ -692,7 +714,7 @@ class Classifier(BasePredictor):
             from calibrant.inference._heads import check_head, opened_head  # noqa: PLC0415 (if it has one)
 
             if head.uses_features:
-                self._method = self._method.with_features()
+                self._method = self._method.with_features(head.named_tokens)
             check_head(head, labels=self.labels, method=self.method)
             head = opened_head(head)
         self._head = head

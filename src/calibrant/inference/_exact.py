@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, singledispatch
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,7 +31,9 @@ from calibrant.core._completion import (
     ContinuingClient,
     LabelContinuation,
     LabelLogprobs,
+    NamingContinuation,
     NextTokens,
+    TokenListing,
 )
 from calibrant.core._composite import Field, FieldLabels, MultiLabels
 from calibrant.core._errors import (
@@ -42,7 +44,7 @@ from calibrant.core._errors import (
 )
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Part, Prediction, Usage
-from calibrant.core._tokens import TokenContinuation, TokenLogprobs
+from calibrant.core._tokens import TokenContinuation, TokenLogprobs, named_features
 from calibrant.inference._methods import Method, ModelCalls, ModelSetup, Tolerance
 from calibrant.inference._reader import joint_confidence, parts_of_set, scored_part
 from calibrant.logprobs._distribution import whole_label_distribution
@@ -255,8 +257,22 @@ class LabelScorer:
         calls: RowCalls,
         *,
         expected: Expected,
+        tokens: Sequence[int] = (),
     ) -> LabelDistribution:
         """Return the label distribution of a row after `prefix`, which ends with a quote.
+
+        Parameters
+        ----------
+        row : Continuation or LabelContinuation
+            Session of the row.
+        prefix : str
+            The answer up to the label.
+        calls : RowCalls
+            Record of the row's calls, which gets the text features.
+        expected : Expected
+            What is known of the prompt.
+        tokens : sequence of int, optional
+            Named tokens whose log-probabilities are the text features.
 
         Raises
         ------
@@ -264,15 +280,20 @@ class LabelScorer:
             A call failed; ``attempts`` counts the row's calls.
         """
         if isinstance(row, LabelContinuation):
-            return await self._score_labels(row, prefix, calls)
+            return await self._score_labels(row, prefix, calls, tokens)
         if isinstance(row, TokenContinuation):
             return await calls.make(partial(self._score_tokens, row, prefix, calls, expected))
-        return await self._score_texts(row, prefix, calls)
+        return await self._score_texts(row, prefix, calls, tokens)
 
-    async def _score_labels(self, row: LabelContinuation, prefix: str, calls: RowCalls) -> LabelDistribution:
-        """Return the label distribution from one call that scores all whole labels."""
-        found = await calls.make(partial(row.label_logprobs, prefix, self._spelled))
+    async def _score_labels(
+        self, row: LabelContinuation, prefix: str, calls: RowCalls, tokens: Sequence[int]
+    ) -> LabelDistribution:
+        """Return the label distribution from one call that scores all whole labels, and names the tokens."""
+        named = {"tokens": tokens} if tokens else {}
+        found = await calls.make(partial(row.label_logprobs, prefix, self._spelled, **named))
         calls.add(found)
+        if tokens:
+            calls.features = named_features(found.named, tokens)
         return whole_label_distribution(self.labels, found.logprobs)
 
     async def _score_tokens(
@@ -293,7 +314,9 @@ class LabelScorer:
         root: tuple[int, ...] = os.path.commonprefix(written)  # type: ignore[assignment]  # noqa: RUF071 (no paths)
         return root, self._token_trie(tuple(tokens[len(root) :] for tokens in written), row.vocabulary)
 
-    async def _score_texts(self, row: Continuation, prefix: str, calls: RowCalls) -> LabelDistribution:
+    async def _score_texts(
+        self, row: Continuation, prefix: str, calls: RowCalls, tokens: Sequence[int]
+    ) -> LabelDistribution:
         """Return the label distribution from next-token calls at the nodes of the label trie."""
         walk = LabelWalk(self.labels, tolerance=self._tolerance, trie=self._label_trie)
         last = ""
@@ -301,18 +324,29 @@ class LabelScorer:
             while texts := walk.pending(after=last):
                 texts = texts[:1] if row.serial else texts
                 last = texts[0]
-                answers = await self._ask(row, prefix, walk, texts, calls)
+                # The tokens are named where every row begins, and most of them are far down the list.
+                names_some = bool(tokens) and calls.features is None
+                answers = await self._ask(row, prefix, walk, texts, calls, most=names_some)
+                if names_some:
+                    calls.features = named_features(_by_number(answers[0]), tokens)
                 for text, answer in zip(texts, answers, strict=True):
                     walk.visit(text, answer.top)
         return walk.distribution()
 
     async def _ask(
-        self, row: Continuation, prefix: str, walk: LabelWalk, texts: list[str], calls: RowCalls
+        self,
+        row: Continuation,
+        prefix: str,
+        walk: LabelWalk,
+        texts: list[str],
+        calls: RowCalls,
+        *,
+        most: bool = False,
     ) -> list[NextTokens]:
         """Return the next tokens after each text, from concurrent calls that share the row's cached prompt.
 
-        A few alternatives will mostly do, and every further one costs time. Where they do not, the
-        whole list is asked for.
+        A few alternatives will mostly do, and every further one costs time. Where they do not, or if `most` are wanted,
+        the whole list is asked for.
         """
 
         async def once(text: str, *, few: bool) -> NextTokens:
@@ -322,7 +356,8 @@ class LabelScorer:
 
         async def ask(text: str) -> NextTokens:
             # With many labels, the first list may not do.
-            few = not self._is_exact and (bool(text) or len(self.labels) <= _FEW_LABELS)
+            will_do = bool(text) or len(self.labels) <= _FEW_LABELS
+            few = not (most or self._is_exact) and will_do
             found = await once(text, few=few)
             enough = not found.short or walk.is_enough(text, found.top)
             return found if enough else await once(text, few=False)
@@ -333,6 +368,19 @@ class LabelScorer:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
+
+
+def _by_number(answer: NextTokens) -> dict[int, float]:
+    """Return the listed log-probabilities by the numbers of the tokens.
+
+    Raises
+    ------
+    LogprobsUnavailableError
+        The server tells no numbers.
+    """
+    if not answer.ids:
+        raise LogprobsUnavailableError("the listed tokens have no numbers")
+    return {number: logprob for number, (_, logprob) in zip(answer.ids, answer.top, strict=True)}
 
 
 async def _follow(
@@ -412,6 +460,20 @@ class ExactScoring(ExactMethod):
     def __post_init__(self) -> None:
         self._scorer = self.scorer(self.reader.labels)
 
+    def with_features(self, named_tokens: Sequence[int] = ()) -> Self:
+        """Return a method whose predictions hold text features; on a server those of named tokens."""
+        if self.traits.in_process:
+            return super().with_features()
+        return replace(self, keep_features=bool(named_tokens), named_tokens=tuple(named_tokens))
+
+    async def candidate_tokens(self, request: CompletionRequest) -> TokenListing:
+        """Return first tokens of the label, among which to choose those to name; none if the server names none."""
+        calls = RowCalls(calls=self.calls, provider=self.client.name)
+        async with self.client.continuing(replace(request, top_logprobs=0)) as row:
+            if not isinstance(row, NamingContinuation):
+                return TokenListing()
+            return await calls.make(partial(row.candidate_tokens, self.constraint.prefix))
+
     @property
     def might_keep_features(self) -> bool:
         """True if the engine can report text features, but predictions do not include them."""
@@ -422,7 +484,9 @@ class ExactScoring(ExactMethod):
         calls = await self.row_calls(self.constraint.values)
         expected = await self._scorer.prepare(request, self.constraint.prefix)
         async with self.client.continuing(replace(request, top_logprobs=0)) as row:
-            distribution = await self._scorer.score(row, self.constraint.prefix, calls, expected=expected)
+            distribution = await self._scorer.score(
+                row, self.constraint.prefix, calls, expected=expected, tokens=self.named_tokens
+            )
         label = distribution.emitted
         if not label:
             return calls.unlikely()
@@ -436,7 +500,7 @@ class ExactScoring(ExactMethod):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the labels, their position in the answer and the settings of `ExactMethod`."""
-        kept = {"features": True} if self.keep_features else {}
+        kept = {"features": list(self.named_tokens) or True} if self.keep_features else {}
         own = {"labels": self.reader.labels.labels, "prefix": self.constraint.prefix}
         return {**super().describe(), **kept, **own}
 

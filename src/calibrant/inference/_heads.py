@@ -34,7 +34,8 @@ def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
     if head.uses_features and not method.keep_features:
         raise ConfigurationError(
             f"Expected an engine that tells what it made of a text for a head of {head.title}, got one that does "
-            "not: use the embedded engine with scoring='exact', or fit the head on this classifier."
+            "not: use the embedded engine or the server that it was fitted on, with scoring='exact', or fit the head "
+            "on this classifier."
         )
 
 
@@ -65,8 +66,22 @@ def head_of(
     *,
     labels: LabelSet,
     embedding: EmbeddingModel | None = None,
+    named_tokens: tuple[int, ...] = (),
 ) -> Head:
     """Learn a head from predictions for labelled texts; rows without a distribution are left out.
+
+    Parameters
+    ----------
+    predictions : sequence of Prediction, length n
+        The model's own.
+    answers, texts : sequence of str, length n
+        True labels and texts.
+    labels : LabelSet
+        The legal labels.
+    embedding : EmbeddingModel, optional
+        Gives a vector to every text.
+    named_tokens : tuple of int, optional
+        Numbers of the tokens that the features are the log-probabilities of, on a server.
 
     Raises
     ------
@@ -85,7 +100,7 @@ def head_of(
             f"Expected distributions over the labels to learn from, got none on {len(predictions)} rows{reason}"
         )
     logprobs, features, shown, codes = zip(*usable, strict=True)
-    return fit_head(
+    head = fit_head(
         np.array(logprobs),
         np.array(codes),
         labels=labels,
@@ -93,6 +108,7 @@ def head_of(
         features=None if any(one is None for one in features) else np.array(features, dtype=np.float64),
         embedding=embedding,
     )
+    return replace(head, named_tokens=named_tokens) if head.uses_features else head
 
 
 def true_labels(answers: Sequence[str], n: int, *, labels: LabelSet) -> list[str]:

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from calibrant.clients._calls import RetryPolicy, with_retries
 from calibrant.clients._failures import rate_state
-from calibrant.core._completion import Client, ClientTraits, Completion, CompletionRequest
+from calibrant.core._completion import (
+    Client,
+    ClientTraits,
+    Completion,
+    CompletionRequest,
+    TokenListing,
+)
 from calibrant.core._errors import (
     CalibrantError,
     ConfigurationError,
@@ -224,11 +230,14 @@ class Method(ABC):
         True if predictions hold text features.
     retrieval : Retrieval or None
         Chooses the demonstrations that prompts show.
+    named_tokens : tuple of int
+        Numbers of the tokens that a server is asked for by name, for the features; empty in process.
     """
 
     setup: ModelSetup
     keep_features: bool = False
     retrieval: Retrieval | None = None
+    named_tokens: tuple[int, ...] = ()
     # False if the method can do with answers that have none.
     needs_logprobs: ClassVar[bool] = False
     _keys: QueryKeys = field(default_factory=QueryKeys, init=False, repr=False, compare=False)
@@ -279,9 +288,25 @@ class Method(ABC):
         """True if the method could add text features to predictions, but does not."""
         return False
 
-    def with_features(self) -> Self:
-        """Return a method whose predictions hold text features, if its engine reports them."""
+    def with_features(self, named_tokens: Sequence[int] = ()) -> Self:  # noqa: ARG002 (of those that name some)
+        """Return a method whose predictions hold text features, if its engine reports them.
+
+        Parameters
+        ----------
+        named_tokens : sequence of int, optional
+            Numbers of the tokens whose log-probabilities are the features, on a server.
+        """
         return replace(self, keep_features=True) if self.might_keep_features else self
+
+    async def candidate_tokens(self, request: CompletionRequest) -> TokenListing:  # noqa: ARG002 (of those that name some)
+        """Return first tokens of the label, among which to choose those to name; none if the server names none.
+
+        Raises
+        ------
+        ProviderError
+            The call failed.
+        """
+        return TokenListing()
 
     def with_gate(self, gate: Gate) -> Self:
         """Return a method whose calls go through another gate."""

@@ -166,9 +166,16 @@ class Learned:
         """
         found: list[Prediction] = []
         texts = [row.input for row in rows]
-        answer_texts(classifier.with_features(), texts, lambda _, prediction: found.append(prediction))
+        asking = classifier.with_features(texts)
+        answer_texts(asking, texts, lambda _, prediction: found.append(prediction))
         rows = rows[: len(found)]
-        head = head_of(found, [row.answer for row in rows], texts[: len(found)], labels=classifier.labels)
+        head = head_of(
+            found,
+            [row.answer for row in rows],
+            texts[: len(found)],
+            labels=classifier.labels,
+            named_tokens=asking.method.named_tokens,
+        )
         saved = SavedRows.of(
             {"input": row.input, "answer": row.answer, "label": one.label, "confidence": one.confidence}
             for row, one in zip(rows, held_out_predictions(head, found), strict=True)
