@@ -25,6 +25,7 @@ from calibrant.heads._tuned import Measurements, thresholds_of
 from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import head_of, held_out_predictions
+from calibrant.inference._text_vectors import Embeddings, head_embedding, prepare_vectors
 from calibrant.runs._journal import PredictionJournal
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
@@ -91,7 +92,7 @@ def better_prompt(
         validation=tuple(rows[ends[0] : ends[1]]),
         train=tuple(rows[ends[1] :]),
     )
-    result = optimize(task, model=classifier, max_metric_calls=budget.search, seed=seed)
+    result = optimize(task, model=classifier, max_metric_calls=budget.search, seed=seed, embeddings=False)
     assert result.answers is not None  # noqa: S101 (every search has them)
     return result.best_prompt.prompt, result.answers
 
@@ -154,7 +155,7 @@ class Learned:
         return measurements_of(self.held_out, labels, thresholds=self.thresholds())
 
     @classmethod
-    def of(cls, classifier: Classifier, rows: Sequence[Example]) -> Learned:
+    def of(cls, classifier: Classifier, rows: Sequence[Example], *, embeddings: Embeddings | None) -> Learned:
         """Ask the model about labelled rows, within the classifier's limits, and learn from the answers.
 
         Raises
@@ -166,9 +167,20 @@ class Learned:
         """
         found: list[Prediction] = []
         texts = [row.input for row in rows]
-        answer_texts(classifier.with_features(), texts, lambda _, prediction: found.append(prediction))
-        rows = rows[: len(found)]
-        head = head_of(found, [row.answer for row in rows], texts[: len(found)], labels=classifier.labels)
+        asked = classifier.with_features()
+        charge = asked.meter.charge
+        embedding = head_embedding(
+            embeddings,
+            texts,
+            labels=classifier.labels,
+            reports_features=asked.method.keep_features,
+            charge=charge,
+        )
+        answer_texts(asked, texts, lambda _, prediction: found.append(prediction))
+        rows, texts = rows[: len(found)], texts[: len(found)]
+        prepare_vectors(embedding, texts, charge=charge)
+        answers = [row.answer for row in rows]
+        head = head_of(found, answers, texts, labels=classifier.labels, embedding=embedding)
         saved = SavedRows.of(
             {"input": row.input, "answer": row.answer, "label": one.label, "confidence": one.confidence}
             for row, one in zip(rows, held_out_predictions(head, found), strict=True)
