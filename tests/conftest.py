@@ -68,6 +68,8 @@ def pytest_configure() -> None:
     """
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ.setdefault(name, "1")
+    # Heads beside fake models would load the embedded model; tests of that name it, or take this away.
+    os.environ.setdefault("CALIBRANT_EMBEDDINGS", "none")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

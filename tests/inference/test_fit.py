@@ -390,6 +390,6 @@ def test_missing_embeddings_raise_before_calls(monkeypatch: pytest.MonkeyPatch) 
     fake = FakeClient(LABELS, of_one_mind)
     with pytest.raises(ConfigurationError, match=r"pip install .*\[embeddings\]"):
         make(fake).fit(*KNOWN, embeddings="model2vec")
-    with pytest.raises(ConfigurationError, match="model2vec:NAME, got 'glove'"):
+    with pytest.raises(ConfigurationError, match="that litellm knows, got 'glove'"):
         make(fake).fit(*KNOWN, embeddings="glove")
     assert not fake.requests

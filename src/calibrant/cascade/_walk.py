@@ -583,7 +583,7 @@ class Walk:
             if error.systemic:
                 row.systemic.append(error)
             return Prediction(label=None, outcome=Outcome.ERROR, reason=str(error), attempts=error.attempts)
-        return classifier.finished(query, answer)
+        return await classifier.finished_ahead(query, answer)
 
     async def _assess(
         self, row: _RowState, position: int, query: Query, answer: Prediction

@@ -106,6 +106,9 @@ class Optimize:
         Budget in US dollars, reflection and test rows included; counted anew when a run is resumed.
     deadline
         Seconds the command may take.
+    no_embeddings
+        Learn the head from probabilities and words alone; by default it also reads vectors of the texts by the embedded
+        model where that is installed, or by the one that the task names in [head].
     out
         Run directory; an interrupted run in it is resumed. By default runs/ and the task's name.
     """
@@ -125,6 +128,7 @@ class Optimize:
     thresholds: str | None = None
     max_cost: float | None = None
     deadline: float | None = None
+    no_embeddings: bool = False
     out: Path | None = None
     as_json: bool = False
 
@@ -338,7 +342,10 @@ class Calibrate:
     head
         Instead learn a head, a classifier on the model's label probabilities; a task names its head.json in [head].
     embeddings
-        With --head: embedding model that reads the texts, model2vec or model2vec:NAME.
+        With --head: embedding model that reads the texts, such as openai/text-embedding-3-small or model2vec:NAME; by
+        default the embedded one, where it is installed.
+    no_embeddings
+        With --head: learn from probabilities and words alone.
     """
 
     predictions: Path = field(kw_only=False)
@@ -348,6 +355,7 @@ class Calibrate:
     seed: int = 0
     head: bool = False
     embeddings: str | None = None
+    no_embeddings: bool = False
     as_json: bool = False
 
 

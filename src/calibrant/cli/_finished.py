@@ -41,6 +41,8 @@ _HEAD_FIGURES: Final = {
 def calibrate(options: Calibrate) -> None:
     """Calibrate or learn a head, write the files and print the results."""
     predictions, out, seed = options.predictions, options.out, options.seed
+    if options.embeddings is not None and options.no_embeddings:
+        raise ConfigurationError("Expected --embeddings or --no-embeddings, got both: leave one out.")
     if not options.head and options.embeddings is None:
         result = evaluation.calibrate_predictions(
             SavedRows.load(predictions),
@@ -59,7 +61,8 @@ def calibrate(options: Calibrate) -> None:
         raise ConfigurationError(
             "Expected --target-accuracy or --head, got both: evaluate with the head first, then certify that run."
         )
-    learned = evaluation.learn_head(predictions, seed=seed, embeddings=options.embeddings)
+    embeddings = False if options.no_embeddings else options.embeddings
+    learned = evaluation.learn_head(predictions, seed=seed, embeddings=embeddings)
     file = learned.write(out)
     _warn(predictions, saved=True)
     record = {**learned.to_record(), "file": str(file)}

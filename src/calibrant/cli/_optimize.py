@@ -92,6 +92,7 @@ def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationRes
             out=_directory(task, options),
             progress=display,
             limits=Limits(max_cost=options.max_cost, run_seconds=options.deadline),
+            embeddings=False if options.no_embeddings else None,
         )
         if model is None:
             return result, None

@@ -30,7 +30,7 @@ from calibrant.clients._failures import advised, declined, refusal, translate, w
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._installation import install_command
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.core._reported import bounded_count, reported_mapping
 
 if TYPE_CHECKING:
@@ -211,6 +211,16 @@ class LiteLLMEmbedder(LiteLLMBase):
         ProviderError
             The call failed, or its answer is not one vector per text.
         """
+        return (await self.embed_priced(texts))[0]
+
+    async def embed_priced(self, texts: Sequence[str]) -> tuple[NDArray[np.float64], Usage]:
+        """Return the vectors of some texts, shape (n, d), and the usage of the call.
+
+        Raises
+        ------
+        ProviderError
+            The call failed, or its answer is not one vector per text.
+        """
         arguments = {**self._options, "model": self._model, "input": list(texts)}
         try:
             # Asked for no retries, litellm still tries OpenAI's interface three times.
@@ -218,9 +228,17 @@ class LiteLLMEmbedder(LiteLLMBase):
         except Exception as error:  # noqa: BLE001 (the seam: anything may come)
             failure = error
         else:
-            return embedding_matrix(_vectors(response), count=len(texts), provider=self.name)
+            vectors = embedding_matrix(_vectors(response), count=len(texts), provider=self.name)
+            return vectors, self._usage(response)
         # The cause may hold a key.
         raise self._failure(failure) from None
+
+    def _usage(self, response: object) -> Usage:
+        """Return the tokens of a response, and their cost where a price is known."""
+        tokens = _count(getattr(getattr(response, "usage", None), "prompt_tokens", None)) or 0
+        name = self.name if "/" in self.name else f"{provider_of_bare_name(self.name)}/{self.name}"
+        price = price_of_model(name, self._options)
+        return Usage(prompt_tokens=tokens, cost=None if price is None else tokens * price.prompt)
 
 
 def embedding_matrix(rows: ArrayLike | None, *, count: int, provider: str) -> NDArray[np.float64]:

@@ -134,6 +134,12 @@ def locate_weights(model: str) -> Path:
     return path
 
 
+def weights_digest(model: str) -> str:
+    """Return the SHA-256 of an embedded model's weights, which `locate_weights` verifies; its name if it is unknown."""
+    package = _PACKAGES.get(model)
+    return model if package is None else package.sha256
+
+
 def check_weights(path: Path) -> None:
     """Raise ConfigurationError unless a path leads to a GGUF file.
 

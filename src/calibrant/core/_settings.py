@@ -191,10 +191,11 @@ class HeadSettings(Section):
         A saved head, applied to every prediction under the prompt and the model it was fitted on.
     fit : {"auto", "off"}
         With ``auto``, a search learns a head for its best prompt.
-    embeddings : str or None
-        ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``): gives a head that is learned a vector of each text
-        beside its words, and a saved one the model it was fitted with, in place of the name it holds. None reads words
-        alone, and a saved head with the model that it names.
+    embeddings : str, False or None
+        Embedding model (see `calibrant.inference.open_embedding_model`): gives a head that is learned a vector of each
+        text beside its words, and a saved one the model it was fitted with, in place of the name it holds. None is the
+        embedded model, where it is installed and the task's model reports no features of the texts; False reads words
+        alone.
 
     Examples
     --------
@@ -204,4 +205,4 @@ class HeadSettings(Section):
 
     file: Path | None = None
     fit: Literal["auto", "off"] = "auto"
-    embeddings: Annotated[str, pydantic.StringConstraints(pattern=r"^model2vec(:.+)?$")] | None = None
+    embeddings: Annotated[str, pydantic.StringConstraints(min_length=1)] | Literal[False] | None = None

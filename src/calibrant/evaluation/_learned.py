@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,10 +17,12 @@ from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Outcome
 from calibrant.core._rows import Example
 from calibrant.heads._compared import BaselineComparison, compare_with_baselines
-from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
 from calibrant.runs._directory import METRICS, PREDICTIONS, RESULT, make_folder, read_origin, write_json
 from calibrant.runs._rows import SavedRows, read_row, row_lines
+
+if TYPE_CHECKING:
+    from calibrant.inference._text_vectors import Embeddings
 
 _LEAST: Final = 1e-300  # a probability that was too small to be written
 _RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
@@ -85,9 +87,7 @@ class LearnedHead:
         return directory / "head.json"
 
 
-def learn_head(
-    path: str | Path, *, seed: int = 0, embeddings: str | EmbeddingModel | None = None
-) -> LearnedHead:
+def learn_head(path: str | Path, *, seed: int = 0, embeddings: Embeddings | None = None) -> LearnedHead:
     """Learn a head from stored predictions for labelled rows; see `calibrant.heads.fit_head`.
 
     Hidden features of the embedded model are not stored, so no candidate head uses them.
@@ -98,14 +98,15 @@ def learn_head(
         Directory of `calibrant evaluate` or `calibrant batch`, of one model, without a head or a label prior.
     seed : int, default 0
         Of the folds.
-    embeddings : str or EmbeddingModel, optional
-        ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``): gives the head a vector of each text beside its
-        words. By default words alone.
+    embeddings : str, EmbeddingModel or bool, optional
+        Gives the head a vector of each text beside its words, as `Classifier.fit` takes it.
 
     Raises
     ------
     ConfigurationError
         There is no such embedding model.
+    ProviderError
+        Its server cannot be asked.
     DataError
         The predictions are of something else, or none has a distribution and a true label.
     StateError
@@ -151,9 +152,9 @@ def learn_head(
         raise _refusal_error(place, "rows with a distribution and a true label, got none")
     # Baselines, which every evaluation has, do without both.
     from calibrant.heads._fit import fit_head  # noqa: PLC0415
-    from calibrant.inference._embeddings import open_embedding_model  # noqa: PLC0415
+    from calibrant.inference._text_vectors import head_embedding  # noqa: PLC0415
 
-    embedding = None if embeddings is None else open_embedding_model(embeddings)
+    embedding = head_embedding(embeddings, texts, labels=fingerprint.labels, reports_features=False)
     head = fit_head(
         np.array(logprobs), answers, labels=fingerprint.labels, texts=texts, embedding=embedding, rng=seed
     )

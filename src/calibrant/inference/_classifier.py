@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 
     from calibrant.calibration._calibrators import ConfidenceCalibrator
     from calibrant.calibration._prior import LabelPriorCorrection
-    from calibrant.heads._embedding import EmbeddingModel
     from calibrant.heads._head import Head
     from calibrant.heads._tuned import Measurements, Tuned
     from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
+    from calibrant.inference._text_vectors import Embeddings, VectorsAhead
 
 _LOG = logging.getLogger("calibrant")
 _SAMPLED: Final = frozenset({"sampled", "fused"})
@@ -291,12 +291,12 @@ class Classifier(BasePredictor):
 
                 found = found.asked_for(task.head.file)
                 head = Head.load(task.head.file, fingerprint=found.fingerprint())
-                found.head = opened_head(head, task.head.embeddings)
+                found.head = opened_head(head, task.head.embeddings or None)
             opened.pop_all()
         return found
 
     def fit(
-        self, texts: Iterable[str], answers: Iterable[str], *, embeddings: str | EmbeddingModel | None = None
+        self, texts: Iterable[str], answers: Iterable[str], *, embeddings: Embeddings | None = None
     ) -> Self:
         """Ask the model about labelled texts, and learn a head from its answers.
 
@@ -309,9 +309,11 @@ class Classifier(BasePredictor):
             Labelled texts; about 100 are a good beginning.
         answers : sequence or series of str, length n
             Their true labels; the first belongs to the first text, whatever the index of a series.
-        embeddings : str or EmbeddingModel, optional
+        embeddings : str, EmbeddingModel or bool, optional
             Gives the head a vector of each text beside its words: see `calibrant.inference.open_embedding_model`. By
-            default words alone.
+            default the embedded model does where it is installed, unless the classifier's own model reports features
+            of the texts; one line in the log says so. The variable ``CALIBRANT_EMBEDDINGS`` names another default,
+            ``none`` for words alone, as False does here.
 
         Raises
         ------
@@ -319,20 +321,23 @@ class Classifier(BasePredictor):
             An answer is no label, or holds several, the lengths differ, the model gives no distributions, or the
             embedding model cannot be opened.
         ProviderError
-            A fault that every call would meet.
+            A fault that every call would meet, those of embeddings included.
         """
         from calibrant.core._frames import texts_of  # noqa: PLC0415 (if it learns a head)
         from calibrant.inference._heads import head_of, true_labels  # noqa: PLC0415 (if it learns one)
 
         texts, answers = texts_of(texts), texts_of(answers, what="answers")
         true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
-        embedding = None
-        if embeddings is not None:
-            from calibrant.inference._embeddings import open_embedding_model  # noqa: PLC0415 (if one is named)
+        from calibrant.inference._text_vectors import head_embedding, prepare_vectors  # noqa: PLC0415 (if it learns one)
 
-            embedding = open_embedding_model(embeddings)
         asking = self.with_features(texts)
+        reports_features = asking.method.keep_features
+        charge = asking.meter.charge
+        embedding = head_embedding(
+            embeddings, texts, labels=self.labels, reports_features=reports_features, charge=charge
+        )
         asked = asking.classify_many(texts)
+        prepare_vectors(embedding, texts, charge=charge)
         tokens = asking.method.named_tokens
         self.head = head_of(
             asked, answers, texts, labels=self.labels, embedding=embedding, named_tokens=tokens
@@ -632,10 +637,26 @@ class Classifier(BasePredictor):
             self._runner,
             deliver,
             finish=self.finished if learned else None,
+            ahead=self._vectors_ahead(),
             on_prediction=on_prediction,
             stop=stop,
         )
         return feed.run(queries)
+
+    def _vectors_ahead(self) -> VectorsAhead | None:
+        """Return the source of the vectors of a feed's texts for the head; None if it needs none by calls."""
+        if self._head is None or self._head.embedding is None:
+            return None
+        from calibrant.inference._text_vectors import TextVectors, VectorsAhead  # noqa: PLC0415 (if a head has some)
+
+        model = self._head.embedding.model
+        if not isinstance(model, TextVectors):
+            return None
+        return VectorsAhead(model=model, needs=self._is_own, charge=self.meter.charge)
+
+    def _is_own(self, query: Query) -> bool:
+        """Return True if a query has the classifier's own prompt, to which head and label prior belong."""
+        return (query.prompt, query.user_template) == (self.prompt, self.user_template)
 
     async def answer(self, query: Query) -> Prediction:
         """Return the model's prediction of one query, before the label prior and head are applied.
@@ -727,8 +748,7 @@ class Classifier(BasePredictor):
 
     def finished(self, query: Query, prediction: Prediction) -> Prediction:
         """Return a prediction with label prior and head applied, if the query has the predictor's prompt."""
-        own = (query.prompt, query.user_template) == (self.prompt, self.user_template)
-        if not own or (self.prior_correction is None and self.head is None):
+        if not self._is_own(query) or (self.prior_correction is None and self.head is None):
             return prediction
         from calibrant.calibration._prior import correct_prediction  # noqa: PLC0415  (if there is anything to apply)
         from calibrant.inference._heads import apply_head  # noqa: PLC0415
@@ -736,6 +756,14 @@ class Classifier(BasePredictor):
         if self.prior_correction is not None:
             prediction = correct_prediction(prediction, self.prior_correction)
         return prediction if self.head is None else apply_head(self.head, prediction, query.text)
+
+    async def finished_ahead(self, query: Query, prediction: Prediction) -> Prediction:
+        """Return a prediction as `finished` does, after the vector of its text was asked for; failed if that failed."""
+        ahead = self._vectors_ahead()
+        if ahead is not None and prediction.label is not None and self._is_own(query):
+            list(ahead.over([query]))
+            prediction = await ahead.checked(query, prediction)
+        return self.finished(query, prediction)
 
     def fingerprint(self) -> Fingerprint:
         """Return the fingerprint that binds a correction or calibration to this classifier."""

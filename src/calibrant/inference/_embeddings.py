@@ -21,12 +21,12 @@ from calibrant.clients._litellm import LiteLLMEmbedder, embedding_matrix
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
 from calibrant.core._reported import writable
-from calibrant.heads._embedding import EmbeddingModel, unit_rows
+from calibrant.heads._embedding import unit_rows
 from calibrant.metrics._validation import check_count
 
 _LOG = logging.getLogger("calibrant")
 _HASHING: Final = "hashing"
-_MODEL2VEC: Final = "model2vec"
+MODEL2VEC: Final = "model2vec"
 _DEFAULT_MODEL2VEC: Final = "minishlab/potion-base-8M"
 
 
@@ -194,7 +194,7 @@ class Model2VecEmbedder(CallableEmbedder):
                 f"({type(error).__name__}: {error!s:.200})."
             ) from error
         super().__init__(self.vectors)
-        self.name, self.dimension = f"{_MODEL2VEC}:{name}", int(self._model.dim)
+        self.name, self.dimension = f"{MODEL2VEC}:{name}", int(self._model.dim)
 
     def vectors(self, texts: list[str]) -> ArrayLike:
         """Return one vector per text, shape (n, d), computed in this thread."""
@@ -348,7 +348,7 @@ def open_embedder(
         raise ConfigurationError(
             "Expected the name of an embedder, got an empty text: hashing needs nothing."
         )
-    if isinstance(embedder, str) and embedder != _HASHING and kind != _MODEL2VEC:
+    if isinstance(embedder, str) and embedder != _HASHING and kind != MODEL2VEC:
         return LiteLLMEmbedder(embedder, **(options or {}))
     if options:
         raise ConfigurationError(
@@ -363,31 +363,6 @@ def open_embedder(
         opened = embedder if isinstance(embedder, Embedder) else CallableEmbedder(embedder)
     _check_size(opened, dim)
     return opened
-
-
-def open_embedding_model(model: str | EmbeddingModel) -> EmbeddingModel:
-    """Return the embedding model of a head.
-
-    Parameters
-    ----------
-    model : str or EmbeddingModel
-        ``model2vec`` or ``model2vec:NAME`` (extra ``embeddings``), NAME a folder or a model of the Hugging Face hub,
-        which is downloaded once; a model of your own is returned unchanged.
-
-    Raises
-    ------
-    ConfigurationError
-        The name is another one, there is no such model, or what it needs is not installed.
-    """
-    if not isinstance(model, str):
-        return model
-    kind, _, name = model.partition(":")
-    if kind != _MODEL2VEC:
-        raise ConfigurationError(
-            f"Expected embeddings for a head as model2vec or model2vec:NAME, got {model!r:.80}: write one of these, or "
-            "hand over a model of your own in Python."
-        )
-    return Model2VecEmbedder(name or _DEFAULT_MODEL2VEC)
 
 
 def _check_size(embedder: Embedder, dim: int) -> None:

@@ -75,6 +75,18 @@ class RowModel(Protocol):
         ...
 
 
+class Ahead(Protocol):
+    """Protocol of what computes something about texts while the model answers."""
+
+    def over(self, queries: Iterable[Query]) -> Iterator[Query]:
+        """Yield queries, and begin to compute for those that come soon."""
+        ...
+
+    async def checked(self, query: Query, prediction: Prediction) -> Prediction:
+        """Wait for what a query needs; return the prediction, or a failed one if it could not be computed."""
+        ...
+
+
 class QueryKeys:
     """Journal keys of queries: digests of the settings and texts that can change the prediction."""
 
@@ -249,15 +261,18 @@ class Feed:
         As `calibrant.core.Predictor.feed` has them.
     finish : callable, optional
         Returns what is handed over for a query and its prediction; the journal keeps the prediction as it came.
+    ahead : Ahead, optional
+        Computes what `finish` needs while the model answers.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (keyword-only options)
         self,
         model: RowModel,
         runner: Runner,
         deliver: OnPrediction,
         *,
         finish: Callable[[Query, Prediction], Prediction] | None = None,
+        ahead: Ahead | None = None,
         on_prediction: OnPrediction | None = None,
         stop: Stop | None = None,
     ) -> None:
@@ -265,6 +280,7 @@ class Feed:
         self._runner = runner
         self._deliver = deliver
         self._finish = finish
+        self._ahead = ahead
         self._on_prediction = on_prediction
         self._stop = stop or Stop()
         self._gate = runner.gate
@@ -294,7 +310,7 @@ class Feed:
         queries, first = (
             (queries, opening) if self._model.knows_abilities or opening else _with_first(queries)
         )
-        rows = self._runner.rows(self._model, queries)
+        rows = self._runner.rows(self._model, queries if self._ahead is None else self._ahead.over(queries))
         seconds = self._gate.limits.run_seconds
         deadline = asyncio.timeout(seconds)
         loop = asyncio.get_running_loop()
@@ -347,6 +363,8 @@ class Feed:
                     prediction = await self._runner.answer(self._model, row)
                 finally:
                     self._under_way -= 1
+                if self._ahead is not None and prediction.label is not None:
+                    prediction = await self._ahead.checked(row.query, prediction)
                 final = prediction if self._finish is None else self._finish(row.query, prediction)
                 self._hand_over(index, final)
                 self._watch(prediction)

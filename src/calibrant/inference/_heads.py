@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, Prediction
+from calibrant.core._prediction import LabelDistribution, Prediction, Usage
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head
-from calibrant.inference._embeddings import open_embedding_model
 from calibrant.inference._methods import Method
+from calibrant.inference._text_vectors import open_embedding_model, prepare_vectors
+
+_TOGETHER: Final = 2_048  # texts whose vectors are computed together
 
 
 def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
@@ -56,7 +59,7 @@ def opened_head(head: Head, embeddings: str | EmbeddingModel | None = None) -> H
     """
     if head.embedding is None or (head.embedding.model is not None and embeddings is None):
         return head
-    return head.with_embedding(open_embedding_model(embeddings or head.embedding.name))
+    return head.with_embedding(open_embedding_model(embeddings or head.embedding.name, labels=head.labels))
 
 
 def head_of(
@@ -153,6 +156,29 @@ def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:
     features: ArrayLike | None = None if prediction.features is None else prediction.features[None, :]
     logprobs = head.transform(found.logprobs[None, :], [text], features=features)[0]
     return _with_final(prediction, found, logprobs)
+
+
+def apply_head_to_all(
+    head: Head,
+    predictions: Sequence[Prediction],
+    texts: Sequence[str],
+    *,
+    charge: Callable[[Usage], None] | None = None,
+) -> list[Prediction]:
+    """Return predictions as `apply_head` makes them, the vectors of their texts computed together.
+
+    Raises
+    ------
+    ProviderError
+        The server of the embedding model cannot be asked.
+    """
+    found: list[Prediction] = []
+    for start in range(0, len(texts), _TOGETHER):
+        block = texts[start : start + _TOGETHER]
+        prepare_vectors(None if head.embedding is None else head.embedding.model, block, charge=charge)
+        pairs = zip(predictions[start : start + _TOGETHER], block, strict=True)
+        found += [apply_head(head, prediction, text) for prediction, text in pairs]
+    return found
 
 
 def held_out_predictions(head: Head, predictions: Sequence[Prediction]) -> list[Prediction | None]:

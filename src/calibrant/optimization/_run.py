@@ -24,8 +24,8 @@ from calibrant.evaluation._data import find_abilities
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
-from calibrant.inference._embeddings import open_embedding_model
 from calibrant.inference._models import expected_cost, replaced_model
+from calibrant.inference._text_vectors import head_embedding
 from calibrant.optimization._choice import FIRST, ValidationLog
 from calibrant.optimization._plan import (
     Proposer,
@@ -94,6 +94,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     prior_correction: Literal["batch", "off"] | None = None,
     thresholds: Thresholds | None = None,
     limits: Limits | None = None,
+    embeddings: str | Literal[False] | None = None,
 ) -> OptimizationResult:
     """Search for a better prompt with GEPA and report on rows the search never saw.
 
@@ -142,6 +143,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     limits : Limits, optional
         Rates, budgets and a deadline of the whole search, test rows included. What a reflection model costs counts
         towards the budgets. They start anew when a run goes on.
+    embeddings : str or False, optional
+        Name of the model that gives the head a vector of each text beside its words, as `Classifier.fit` takes it, or
+        False for none; by default what the task says under ``[head]``.
 
     Notes
     -----
@@ -193,7 +197,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     started = time.perf_counter()
     if out is not None:
         check_names(model, reflection_model, proposer)
-    task = _opened_task(task, text=text, label=label, labels=labels, prompt=prompt)
+    task = _opened_task(task, text=text, label=label, labels=labels, prompt=prompt, embeddings=embeddings)
     may_race = isinstance(model, Classifier) or not isinstance(model, Predictor)
     choices = (reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
     plan = make_plan(task, *choices, may_race=may_race)
@@ -201,7 +205,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     limits, stop = limits or Limits(), Stop()
     with ExitStack() as stack:
-        predictor, embedding = _open(task, model, stack, limits), _open_embedding(task)
+        predictor = _open(task, model, stack, limits)
         tracker = _tracker(task, model, predictor, progress, max_metric_calls)
         if isinstance(model, Predictor):  # whose description is part of the fingerprint
             tracker.begin(predictor)
@@ -225,7 +229,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         most = max_metric_calls - for_head
         search = Search(parts=parts, directory=directory, max_metric_calls=most, seen=seen)
         budget = max_metric_calls if teaches else 0
-        heads = HeadStage(parts=parts, embedding=embedding, max_metric_calls=budget)
+        heads = HeadStage(parts=parts, embedding=_open_embedding(task, predictor), max_metric_calls=budget)
         choice, head = heads.run(search.run(for_race=for_race))
         test = FinalStage(parts=parts, directory=directory, choice=choice, head=head, ended=search.ended)
         result = test.run(_asked_task(task, model, predictor), started=started)
@@ -239,20 +243,23 @@ def _opened_task(
     label: str | None,
     labels: LabelSet | Sequence[str] | None,
     prompt: str | None,
+    embeddings: str | Literal[False] | None,
 ) -> Task:
-    """Return the task that is given, in a file, or made of a frame."""
+    """Return the task that is given, in a file, or made of a frame, with the embeddings of its head."""
     if isinstance(task, Task | str | Path):
         if (text, label, labels, prompt) != (None,) * 4:
             raise ConfigurationError(
                 "Expected text, label, labels and prompt beside a frame alone, got a task: it has its own."
             )
-        return task if isinstance(task, Task) else Task.from_file(task)
+        found = task if isinstance(task, Task) else Task.from_file(task)
+        return _with_embeddings(found, embeddings)
     if text is None or label is None:
         raise ConfigurationError(
             "Expected a task, its file, or a frame with the names of its columns, got "
             f"{type(task).__name__} without them: add text= and label=."
         )
-    return Task.from_frame(task, text=text, label=label, labels=labels, prompt=prompt)
+    found = Task.from_frame(task, text=text, label=label, labels=labels, prompt=prompt)
+    return _with_embeddings(found, embeddings)
 
 
 def _tracker(
@@ -396,10 +403,21 @@ def _asked_task(task: Task, model: ModelLike | Predictor | None, predictor: Pred
     return replace(task, model=own, sections={})
 
 
-def _open_embedding(task: Task) -> EmbeddingModel | None:
+def _with_embeddings(task: Task, embeddings: str | Literal[False] | None) -> Task:
+    """Return the task with the embeddings of `optimize` under ``[head]``, if any."""
+    if embeddings is None:
+        return task
+    return replace(task, head=task.head.model_copy(update={"embeddings": embeddings}))
+
+
+def _open_embedding(task: Task, predictor: Predictor) -> EmbeddingModel | None:
     """Return the embedding model of the search's head; None for a head on words alone."""
-    named = task.head.embeddings if task.head.fit == "auto" else None
-    return None if named is None else open_embedding_model(named)
+    if task.labels.holds_several or task.head.fit != "auto" or not isinstance(predictor, Classifier):
+        return None
+    texts = [row.input for row in (*task.validation, *task.train, *task.test)]
+    named, reports_features = task.head.embeddings, predictor.method.keep_features
+    charge = predictor.meter.charge
+    return head_embedding(named, texts, labels=task.labels, reports_features=reports_features, charge=charge)
 
 
 def _adapter(

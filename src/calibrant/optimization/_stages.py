@@ -31,7 +31,8 @@ from calibrant.heads._head import Head
 from calibrant.heads._tuned import Tuned, thresholds_of
 from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier
-from calibrant.inference._heads import apply_head, head_of
+from calibrant.inference._heads import apply_head_to_all, head_of
+from calibrant.inference._text_vectors import prepare_vectors
 from calibrant.metrics._paired import PairedComparison
 from calibrant.optimization._choice import (
     BETTER,
@@ -157,6 +158,7 @@ class HeadStage(SearchStage):
     def _fit(self, rows: Sequence[Example], predictions: Sequence[Prediction]) -> Head:
         answers = [row.answer for row in rows]
         texts = [row.input for row in rows]
+        prepare_vectors(self.embedding, texts, charge=self.charge)
         return head_of(predictions, answers, texts, labels=self.task.labels, embedding=self.embedding)
 
 
@@ -246,10 +248,8 @@ class FinalStage(SearchStage):
         if self.plan.races:
             predictions["prior"] = self._without_prior(seed, asked["seed"])
         if self.head is not None:
-            predictions["final"] = [
-                apply_head(self.head, prediction, example.input)
-                for prediction, example in zip(asked["best"], self.task.test, strict=True)
-            ]
+            texts = [example.input for example in self.task.test]
+            predictions["final"] = apply_head_to_all(self.head, asked["best"], texts, charge=self.charge)
         return predictions
 
     def _predict(self, candidate: Mapping[str, str]) -> list[Prediction]:

@@ -30,6 +30,7 @@ from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, tuned_of
 from calibrant.inference._methods import Scoring
 from calibrant.inference._models import ModelLike, may_be_withheld, open_client, without_secrets
+from calibrant.inference._text_vectors import Embeddings
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.sklearn._fitting import Budget, Learned, answer_texts, better_prompt, report_failures
 from calibrant.sklearn._rows import (
@@ -79,6 +80,9 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         True searches for a better prompt first (`calibrant.optimize`), on some of the rows.
     head : {"auto", "off"}, default "auto"
         ``off`` learns nothing from the texts and asks nothing in `fit`: the model's own distributions count.
+    embeddings : str, EmbeddingModel or bool, default True
+        Gives the head a vector of each text beside its words, as `calibrant.Classifier.fit` takes it; False does
+        without.
     scoring : {"exact", "decode", "sampled"}, optional
         See `calibrant.Classifier`.
     options : mapping, optional
@@ -137,6 +141,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         max_calls: int | None = None,
         search: bool = False,
         head: Literal["auto", "off"] = "auto",
+        embeddings: Embeddings = True,
         scoring: Scoring | None = None,
         options: Mapping[str, Any] | None = None,
         concurrency: int | None = None,
@@ -150,6 +155,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.max_calls = max_calls
         self.search = search
         self.head = head
+        self.embeddings = embeddings
         self.scoring = scoring
         self.options = options
         self.concurrency = concurrency
@@ -197,7 +203,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 # In the process a row is one call, checks aside.
                 max_requests = None if limited.in_process else budget.left(calls)
                 limited = limited.with_limits(replace(limited.limits, max_requests=max_requests))
-                learned = Learned.of(limited, rows[: budget.rows])
+                learned = Learned.of(limited, rows[: budget.rows], embeddings=self.embeddings)
                 classifier.head = learned.head
             self.n_calls_ = calls + (limited.meter.rows if limited.in_process else limited.meter.requests)
         if not isinstance(self.model, str):  # a bundle names the function, and does not ask another model

@@ -25,6 +25,7 @@ from calibrant.heads._tuned import Measurements, thresholds_of
 from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import head_of, held_out_predictions
+from calibrant.inference._text_vectors import Embeddings, head_embedding, prepare_vectors
 from calibrant.runs._journal import PredictionJournal
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
@@ -91,7 +92,7 @@ def better_prompt(
         validation=tuple(rows[ends[0] : ends[1]]),
         train=tuple(rows[ends[1] :]),
     )
-    result = optimize(task, model=classifier, max_metric_calls=budget.search, seed=seed)
+    result = optimize(task, model=classifier, max_metric_calls=budget.search, seed=seed, embeddings=False)
     assert result.answers is not None  # noqa: S101 (every search has them)
     return result.best_prompt.prompt, result.answers
 
@@ -154,7 +155,7 @@ class Learned:
         return measurements_of(self.held_out, labels, thresholds=self.thresholds())
 
     @classmethod
-    def of(cls, classifier: Classifier, rows: Sequence[Example]) -> Learned:
+    def of(cls, classifier: Classifier, rows: Sequence[Example], *, embeddings: Embeddings | None) -> Learned:
         """Ask the model about labelled rows, within the classifier's limits, and learn from the answers.
 
         Raises
@@ -167,13 +168,23 @@ class Learned:
         found: list[Prediction] = []
         texts = [row.input for row in rows]
         asking = classifier.with_features(texts)
+        charge = asking.meter.charge
+        embedding = head_embedding(
+            embeddings,
+            texts,
+            labels=classifier.labels,
+            reports_features=asking.method.keep_features,
+            charge=charge,
+        )
         answer_texts(asking, texts, lambda _, prediction: found.append(prediction))
-        rows = rows[: len(found)]
+        rows, texts = rows[: len(found)], texts[: len(found)]
+        prepare_vectors(embedding, texts, charge=charge)
         head = head_of(
             found,
             [row.answer for row in rows],
-            texts[: len(found)],
+            texts,
             labels=classifier.labels,
+            embedding=embedding,
             named_tokens=asking.method.named_tokens,
         )
         saved = SavedRows.of(

@@ -40,7 +40,7 @@ from calibrant.inference import (
     RetryPolicy,
     open_client,
 )
-from calibrant.inference._embeddings import open_embedding_model
+from calibrant.inference._text_vectors import open_embedding_model
 from calibrant.testing import FakeClient, fake_response
 from command_line import prediction_rows
 from synonyms import KNOWN, install_model2vec

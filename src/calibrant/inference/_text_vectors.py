@@ -1,0 +1,487 @@
+"""Vectors of texts for heads: asked for in batches, kept on disk, computed here or by a provider."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.clients._endpoint import public_address, server_address
+from calibrant.clients._litellm import LiteLLMEmbedder
+from calibrant.clients._weights import local_models, weights_digest
+from calibrant.core._completion import CompletionRequest, ContinuingClient, Message
+from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._files import user_path
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Outcome, Prediction, Usage
+from calibrant.core._predictor import Query
+from calibrant.core._reported import writable
+from calibrant.core._tokens import TokenContinuation
+from calibrant.heads._embedding import EmbeddingModel
+from calibrant.inference._base import run_sync
+from calibrant.inference._embeddings import MODEL2VEC, Model2VecEmbedder
+from calibrant.inference._limits import Gate
+from calibrant.inference._methods import ModelCalls
+from calibrant.inference._models import open_client
+from calibrant.store._vectors import VectorStore
+
+_LOG = logging.getLogger("calibrant")
+
+Embeddings: TypeAlias = str | EmbeddingModel | bool
+"""Embedding model of a head: its name, an opened one, True for the default, False for none."""
+
+_LOCAL: Final = "local/smollm2-135m"
+_VARIABLE: Final = "CALIBRANT_EMBEDDINGS"
+_NONE: Final = "none"
+_GGUF: Final = "llamacpp:"
+_EMBEDDED: Final = ("local/", _GGUF)
+_QUESTION: Final = "Which of these labels fits the text best?"
+_BEGUN: Final = '{"label": "'
+_MOST_QUESTION: Final = 4_000  # characters of the labels' names: more are not shown
+# Of a text, that the engine reads: about 500 tokens, 2 seconds. The beginning tells what a text is about.
+_ENGINE_BYTES: Final = 2_000
+_ENGINE_BATCH: Final = 8
+# OpenAI takes 2,048 texts and 300,000 tokens a call, and a token has at least one byte. Fewer texts a call lose less
+# in a kill, and keep rows that wait for their vectors moving.
+_BATCH: Final = 256
+_BATCH_BYTES: Final = 300_000
+_IN_MEMORY: Final = 8_192
+_ROWS_AHEAD: Final = 256
+_FEWEST_ROWS: Final = 10  # of which a head learns anything
+_TIMED: Final = 4  # texts that tell how long the others take
+# Statuses by which servers refuse a batch for its size, or for one of its texts.
+_REFUSED: Final = frozenset({400, 413, 422})
+
+
+class BatchEmbedder(Protocol):
+    """Protocol of what computes vectors: several texts a call, with the usage of the call."""
+
+    async def embed_priced(self, texts: Sequence[str]) -> tuple[NDArray[np.float64], Usage]:
+        """Return one vector per text, shape (n, d), and the usage of the call."""
+        ...
+
+
+class EngineEmbedder:
+    """Embedder by an embedded model: the logits of its next token after the text.
+
+    They are the features that predictions of the embedded model hold, under a fixed question that names the labels: one
+    vector of a text does for every prompt of a task. What they have in common for all texts, which would hide how
+    texts differ, is taken away: the vector of an empty text.
+
+    Parameters
+    ----------
+    model : str
+        ``local/NAME`` or ``llamacpp:PATH.gguf``.
+    labels : sequence of str
+        Names of the labels; none are shown where they are too long.
+
+    Raises
+    ------
+    ConfigurationError
+        Engine or weights are not installed, or the file is missing or not GGUF.
+    """
+
+    def __init__(self, model: str, labels: Sequence[str]) -> None:
+        client = open_client(model)
+        assert isinstance(client, ContinuingClient)  # noqa: S101 (every embedded engine continues texts)
+        self._client = client
+        shown = "\n".join(f"- {label}" for label in labels)
+        # Beside the text alone, with 120 labelled rows each: cross-validated log loss .15 for .19 on banking requests,
+        # .94 for 1.04 on requests of ten domains (features standardised, words beside them).
+        self._system = f"{_QUESTION}\n{shown}" if len(shown) <= _MOST_QUESTION else _QUESTION
+        self._centre: NDArray[np.float64] | None = None
+        traits: Any = client
+        weights = traits.endpoint if model.startswith(_GGUF) else weights_digest(model)
+        self.identity = [weights, traits.tokenisation, self._system, _BEGUN, _ENGINE_BYTES]
+
+    async def embed_priced(self, texts: Sequence[str]) -> tuple[NDArray[np.float64], Usage]:
+        """Return one vector per text, shape (n, d); nothing is paid."""
+        if self._centre is None:
+            self._centre = (await self._features("")).astype(np.float64)
+        found = np.array([await self._features(text) for text in texts], dtype=np.float64)
+        return found - self._centre, Usage()
+
+    async def _features(self, text: str) -> NDArray[np.float16]:
+        shown = text.encode()[:_ENGINE_BYTES].decode(errors="ignore")
+        messages: tuple[Message, ...] = (
+            {"role": "system", "content": self._system},
+            {"role": "user", "content": shown},
+        )
+        async with self._client.continuing(CompletionRequest(messages=messages, top_logprobs=0)) as row:
+            assert isinstance(row, TokenContinuation)  # noqa: S101 (an embedded engine knows its tokens)
+            (found,) = await row.next_logprobs([row.tokens(_BEGUN)])
+            return found.features()
+
+
+class TextVectors:
+    """Embedding model that asks for several texts a call, and for no text twice.
+
+    Vectors are kept in ``vectors.sqlite`` of the user's cache folder as soon as their call has ended, so another run,
+    or the same one after a kill, asks for the others alone. A text without characters has zeros.
+
+    Parameters
+    ----------
+    name : str
+        Name that opens the model again.
+    embedder : BatchEmbedder
+        Computes the vectors.
+    identity : sequence
+        Everything that determines a vector but the text, as JSON values.
+    batch_size : int
+        Texts a call.
+    place : str
+        Host or provider that gets the texts; empty if they stay on this machine.
+    calls : ModelCalls, optional
+        Retries and concurrency of the calls.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        embedder: BatchEmbedder,
+        *,
+        identity: Sequence[Any],
+        batch_size: int = _BATCH,
+        place: str = "",
+        calls: ModelCalls | None = None,
+    ) -> None:
+        self.name, self.place, self.batch_size = name, place, batch_size
+        self._embedder = embedder
+        self._calls = calls or ModelCalls(gate=Gate(provider=name))
+        self._store = VectorStore(user_path("vectors.sqlite", "cache"))
+        self._digest = hashlib.sha256(json.dumps(list(identity)).encode())
+        self._kept: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._dimension: int | None = None
+
+    def vectors(self, texts: list[str]) -> NDArray[np.float32]:
+        """Return one vector per text, shape (n, d).
+
+        Raises
+        ------
+        ProviderError
+            A call failed, retries included.
+        """
+        found = self._in_memory(texts)
+        if len(found) < len(set(texts)):
+            found, failures = run_sync(self._found(texts, None))
+            if failures:
+                raise next(iter(failures.values()))
+        width = self._dimension or 1
+        return np.array([found[text] for text in texts], dtype=np.float32).reshape(len(texts), width)
+
+    async def prepare(
+        self, texts: Sequence[str], *, charge: Callable[[Usage], None] | None = None
+    ) -> Mapping[str, ProviderError]:
+        """Compute the vectors of texts that are to be asked for soon; return what failed, by text.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            At most 8,192 are kept in memory, the last ones.
+        charge : callable, optional
+            Receives the usage of each call.
+        """
+        return (await self._found(list(map(writable, texts)), charge))[1]
+
+    def missing(self, texts: Sequence[str]) -> list[str]:
+        """Return the different texts whose vectors are neither in memory nor on disk."""
+        different = dict.fromkeys(text for text in map(writable, texts) if text.strip())
+        left = [text for text in different if self._key(text) not in self._kept]
+        stored = self._store.get_many([self._key(text) for text in left])
+        return [text for text in left if self._key(text) not in stored]
+
+    def _key(self, text: str) -> str:
+        digest = self._digest.copy()
+        digest.update(text.encode())
+        return digest.hexdigest()
+
+    def _in_memory(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        with self._lock:
+            found = {text: self._kept[key] for text in set(texts) if (key := self._key(text)) in self._kept}
+            blank = np.zeros(self._dimension or 1, dtype=np.float32)
+        return found | {text: blank for text in set(texts) if not text.strip()}
+
+    async def _found(
+        self, texts: Sequence[str], charge: Callable[[Usage], None] | None
+    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, ProviderError]]:
+        """Return vectors by text, and errors by text."""
+        found: dict[str, NDArray[np.float32]] = {}
+        failures: dict[str, ProviderError] = {}
+        for text, vector in self._stored(texts).items():
+            found[text] = self._checked(vector)
+        left = [text for text in dict.fromkeys(texts) if text.strip() and text not in found]
+        asked = await asyncio.gather(*(self._ask(batch, charge) for batch in self._batches(left)))
+        for vectors, errors in asked:
+            found |= vectors
+            failures |= errors
+        self._keep(found)
+        return found | self._in_memory([text for text in texts if not text.strip()]), failures
+
+    def _stored(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """Return the vectors in memory and on disk, by text."""
+        found = self._in_memory([text for text in texts if text.strip()])
+        keys = {self._key(text): text for text in texts if text.strip() and text not in found}
+        return found | {keys[key]: vector for key, vector in self._store.get_many(list(keys)).items()}
+
+    def _batches(self, texts: Sequence[str]) -> Iterator[list[str]]:
+        batch: list[str] = []
+        size = 0
+        for text in texts:
+            size += len(text.encode())
+            if batch and (len(batch) >= self.batch_size or size > _BATCH_BYTES):
+                yield batch
+                batch, size = [], len(text.encode())
+            batch.append(text)
+        if batch:
+            yield batch
+
+    async def _ask(
+        self, texts: list[str], charge: Callable[[Usage], None] | None
+    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, ProviderError]]:
+        """Return the vectors of one call, or of two where a server that has answered refuses it as a whole."""
+        try:
+            call = partial(self._embedder.embed_priced, texts)
+            (matrix, usage), _ = await self._calls.make(call, provider=self.name)
+            rows = [self._checked(row) for row in matrix.astype(np.float32)]
+        except ProviderError as error:
+            is_divisible = error.status in _REFUSED and len(texts) > 1 and self._dimension is not None
+            if not is_divisible:
+                return {}, dict.fromkeys(texts, error)
+            middle = len(texts) // 2
+            halves = [await self._ask(part, charge) for part in (texts[:middle], texts[middle:])]
+            return halves[0][0] | halves[1][0], halves[0][1] | halves[1][1]
+        if charge is not None:
+            charge(usage)
+        self._store.put_many({self._key(text): row for text, row in zip(texts, rows, strict=True)})
+        return dict(zip(texts, rows, strict=True)), {}
+
+    def _checked(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return a vector; raise ProviderError if it is not finite, or has another length than those before."""
+        if not vector.size or not np.isfinite(vector).all():
+            raise ProviderError("Expected vectors of finite numbers, got others.", provider=self.name)
+        with self._lock:
+            self._dimension = self._dimension or vector.size
+        if vector.size != self._dimension:
+            raise ProviderError(
+                f"Expected vectors of {self._dimension} numbers, as before, got {vector.size}: the server has another "
+                "model under this name. Fit the head again, with the embeddings under another name.",
+                provider=self.name,
+            )
+        return vector
+
+    def _keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
+        with self._lock:
+            for text, vector in vectors.items():
+                self._kept[self._key(text)] = vector
+                self._kept.move_to_end(self._key(text))
+            while len(self._kept) > _IN_MEMORY:
+                self._kept.popitem(last=False)
+
+
+def open_embedding_model(model: str | EmbeddingModel, *, labels: Sequence[str] = ()) -> EmbeddingModel:
+    """Return the embedding model of a head.
+
+    Parameters
+    ----------
+    model : str or EmbeddingModel
+        ``local/smollm2-135m`` or ``llamacpp:PATH.gguf``, the embedded engine; ``model2vec`` or ``model2vec:NAME``
+        (extra ``embeddings``), NAME a folder or a model of the Hugging Face hub, which is downloaded once; or any name
+        of litellm's (``openai/text-embedding-3-small``, ``ollama/NAME``), of an OpenAI-compatible server with its
+        address: ``openai/NAME@http://HOST/v1``. A model of your own is returned unchanged.
+    labels : sequence of str, default ()
+        Names of the labels, which the embedded engine reads beside the text.
+
+    Raises
+    ------
+    ConfigurationError
+        No such model is known, or what it needs is not installed.
+    """
+    if not isinstance(model, str):
+        return model
+    if not model.strip():
+        raise ConfigurationError("Expected the name of an embedding model, got an empty text: leave it out.")
+    kind, _, name = model.partition(":")
+    if kind == MODEL2VEC:
+        return Model2VecEmbedder(name) if name else Model2VecEmbedder()
+    if model.startswith(_EMBEDDED):
+        engine = EngineEmbedder(model, labels)
+        return TextVectors(model, engine, identity=engine.identity, batch_size=_ENGINE_BATCH)
+    return _open_remote(model)
+
+
+def _open_remote(model: str) -> TextVectors:
+    name, at, address = model.partition("@")
+    if at and public_address(address) != address.rstrip("/"):
+        raise ConfigurationError(
+            f"Expected the address of an embedding server without credentials, got {name}@...: set the key in the "
+            "environment, such as OPENAI_API_KEY."
+        )
+    options: dict[str, Any] = {"api_base": address} if at else {}
+    embedder = LiteLLMEmbedder(name, **options)
+    provider, slash, _ = name.partition("/")
+    found = address or server_address(name)
+    place = found or (provider if slash else "the provider of this model")
+    return TextVectors(model, embedder, identity=[model, found], place=place)
+
+
+def head_embedding(
+    embeddings: Embeddings | None,
+    texts: Sequence[str],
+    *,
+    labels: LabelSet | Sequence[str],
+    reports_features: bool,
+    charge: Callable[[Usage], None] | None = None,
+) -> EmbeddingModel | None:
+    """Return the embedding model to fit a head with; say which, where texts go, and how long it takes.
+
+    Parameters
+    ----------
+    embeddings : str, EmbeddingModel, bool or None
+        As `open_embedding_model` takes them. True or None is the default: what ``$CALIBRANT_EMBEDDINGS`` names
+        (``none`` for nothing), or else the embedded model, where it is installed and `reports_features` is False.
+        False is none.
+    texts : sequence of str
+        The texts that are read.
+    labels : LabelSet or sequence of str
+        The labels.
+    reports_features : bool
+        True if the model that is asked reports features of the texts, which tell as much.
+    charge : callable, optional
+        Receives the usage of each call.
+
+    Raises
+    ------
+    ConfigurationError
+        The model cannot be opened.
+    ProviderError
+        Its server cannot be asked.
+    """
+    named = embeddings
+    if named is True or named is None:
+        named = None if reports_features else _default()
+    if named is None or named is False or len(texts) < _FEWEST_ROWS:
+        return None
+    model = open_embedding_model(named, labels=LabelSet.of(labels).labels)
+    if isinstance(model, TextVectors):
+        _tell(model, texts, charge)
+    return model
+
+
+def _default() -> str | None:
+    """Return the name of the default model; None where it is not installed, or switched off."""
+    named = os.environ.get(_VARIABLE, "").strip()
+    if named:
+        return None if named == _NONE else named
+    return _LOCAL if any(model.name == _LOCAL and model.installed for model in local_models()) else None
+
+
+def _tell(model: TextVectors, texts: Sequence[str], charge: Callable[[Usage], None] | None) -> None:
+    """Log one line on the texts that are left to be embedded, after the first of them."""
+    left = model.missing(texts)
+    first = left[: _TIMED + 1]
+    _prepare(model, first[:1], charge)  # the first one also waits for the model to be loaded
+    start = time.perf_counter()
+    _prepare(model, first[1:], charge)
+    each = (time.perf_counter() - start) / max(1, len(first) - 1)
+    where = f"they are sent to {model.place}" if model.place else "nothing leaves this machine"
+    seconds = "" if model.place else f", about {max(1.0, each * len(left)):.0f} s"
+    count = (
+        f"{len(left):,} of {len(texts):,} texts are left to read{seconds}" if left else "all texts are known"
+    )
+    _LOG.warning(
+        "The head also reads vectors of the texts by %s: %s; %s (embeddings=False or --no-embeddings does without).",
+        model.name,
+        count,
+        where,
+    )
+
+
+def _prepare(model: TextVectors, texts: Sequence[str], charge: Callable[[Usage], None] | None) -> None:
+    failures = run_sync(model.prepare(texts, charge=charge))
+    if failures:
+        raise next(iter(failures.values()))
+
+
+def prepare_vectors(
+    model: EmbeddingModel | None, texts: Sequence[str], *, charge: Callable[[Usage], None] | None = None
+) -> None:
+    """Compute the vectors of texts before a head asks for them one by one; do nothing for models that need no calls.
+
+    Raises
+    ------
+    ProviderError
+        A call failed, retries included.
+    """
+    if isinstance(model, TextVectors):
+        _prepare(model, texts, charge)
+
+
+@dataclass(kw_only=True)
+class VectorsAhead:
+    """Vectors of a stream of texts, computed while the model answers.
+
+    Attributes
+    ----------
+    model : TextVectors
+        Computes them.
+    needs : callable
+        Returns True for queries whose text needs a vector.
+    charge : callable
+        Receives the usage of each call.
+    """
+
+    model: TextVectors
+    needs: Callable[[Query], bool]
+    charge: Callable[[Usage], None]
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _failures: dict[str, ProviderError] = field(default_factory=dict, init=False)
+
+    def over(self, queries: Iterable[Query]) -> Iterator[Query]:
+        """Yield queries; the vectors of their texts are asked for a block at a time."""
+        waiting = iter(queries)
+        while block := list(islice(waiting, _ROWS_AHEAD)):
+            texts = [query.text for query in block if self.needs(query) and query.text not in self._tasks]
+            different = list(dict.fromkeys(texts))
+            for start in range(0, len(different), self.model.batch_size):
+                self._begin(different[start : start + self.model.batch_size])
+            yield from block
+
+    def _begin(self, texts: Sequence[str]) -> None:
+        task = asyncio.get_running_loop().create_task(self._prepare(texts))
+        self._tasks |= dict.fromkeys(texts, task)
+        for text in texts:
+            self._failures.pop(writable(text), None)
+
+    async def _prepare(self, texts: Sequence[str]) -> None:
+        try:
+            self._failures |= await self.model.prepare(texts, charge=self.charge)
+        finally:
+            for text in texts:
+                self._tasks.pop(text, None)
+
+    async def checked(self, query: Query, prediction: Prediction) -> Prediction:
+        """Wait for the vector of a query's text; return the prediction, or a failed one if the call failed."""
+        task = self._tasks.get(query.text)
+        if task is not None:
+            await asyncio.shield(task)
+        error = self._failures.get(writable(query.text))
+        if error is None:
+            return prediction
+        failed = Prediction(
+            label=None, outcome=Outcome.ERROR, reason=str(error), attempts=prediction.attempts
+        )
+        return replace(failed, usage=prediction.usage, latency_seconds=prediction.latency_seconds)

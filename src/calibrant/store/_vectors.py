@@ -1,0 +1,77 @@
+"""Store of the vectors that embedding models gave to texts, in a SQLite file."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LOG = logging.getLogger("calibrant")
+_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS vectors (key TEXT PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
+)
+_SECONDS: Final = 5.0  # to wait for the lock of another process
+_READ_BLOCK: Final = 500  # keys a statement; old SQLite takes 999 parameters
+_TYPE: Final = np.dtype("<f4")
+
+
+class VectorStore:
+    """Vectors by key, in a file that several processes may use at once.
+
+    Each call opens the file for itself, so threads and forks share nothing. A file that cannot be read or written
+    costs a warning, and the vectors are computed again.
+
+    Parameters
+    ----------
+    path : Path
+        The SQLite file, which only its owner may read; a missing one is created with its folders.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._has_warned = False
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """Return the stored vectors by key; missing keys are left out."""
+        found: dict[str, NDArray[np.float32]] = {}
+        if not keys or not self._path.exists():
+            return found
+        try:
+            with closing(self._connection()) as connection:
+                for start in range(0, len(keys), _READ_BLOCK):
+                    block = keys[start : start + _READ_BLOCK]
+                    marks = ", ".join("?" * len(block))
+                    query = f"SELECT key, vector FROM vectors WHERE key IN ({marks})"  # noqa: S608 (marks alone)
+                    rows = connection.execute(query, block).fetchall()
+                    found |= {key: np.frombuffer(vector, dtype=_TYPE) for key, vector in rows}
+        except (sqlite3.Error, OSError, ValueError) as error:
+            self._warn("read", error)
+        return found
+
+    def put_many(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
+        """Store vectors by key in one transaction."""
+        rows = [(key, vector.astype(_TYPE).tobytes()) for key, vector in vectors.items()]
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.touch(mode=0o600)
+            with closing(self._connection()) as connection, connection:
+                connection.execute(_TABLE)
+                connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
+        except (sqlite3.Error, OSError) as error:
+            self._warn("saved", error)
+
+    def _connection(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=_SECONDS)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "%s: vectors of texts cannot be %s (%s): they are computed again.", self._path, what, error
+            )

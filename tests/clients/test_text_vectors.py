@@ -1,0 +1,85 @@
+"""Tests of vectors of texts that heads read, asked of a local server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant.core import ConfigurationError, ProviderError
+from calibrant.inference import Classifier
+from calibrant.inference._text_vectors import TextVectors, head_embedding, open_embedding_model
+from calibrant.testing import FakeClient
+
+LABELS = ["cat", "dog"]
+TEXTS = [f"it {verb} {number}" for number in range(10) for verb in ("purrs", "barks")]
+
+
+def body(*vectors: Any) -> dict[str, Any]:
+    """Return an answer in OpenAI's shape."""
+    data = [{"object": "embedding", "index": n, "embedding": vector} for n, vector in enumerate(vectors)]
+    usage = {"prompt_tokens": 3, "total_tokens": 3}
+    return {"object": "list", "model": "vectors", "data": data, "usage": usage}
+
+
+def opened(server: Any) -> TextVectors:
+    """Return the embedding model of a local server."""
+    model = open_embedding_model(f"openai/vectors@{server.url}")
+    assert isinstance(model, TextVectors)
+    return model
+
+
+def test_texts_share_a_call_and_another_run_asks_nothing(server: Any) -> None:
+    """Several texts take one call; a model that is opened anew finds their vectors on disk."""
+    server.answer(200, body([3.0, 4.0], [1.0, 2.0]))
+    expected = [[3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]
+    np.testing.assert_array_equal(opened(server).vectors(["one", "two", "one"]), expected)
+    np.testing.assert_array_equal(opened(server).vectors(["one", "two", "one"]), expected)
+    (sent,) = server.bodies
+    assert sent["input"] == ["one", "two"]
+
+
+def test_an_empty_text_has_zeros_and_is_not_sent(server: Any) -> None:
+    """A text without characters, which servers refuse, has a vector of zeros."""
+    server.answer(200, body([3.0, 4.0]))
+    np.testing.assert_array_equal(opened(server).vectors([" ", "one"]), [[0.0, 0.0], [3.0, 4.0]])
+    assert server.bodies[0]["input"] == ["one"]
+
+
+def test_a_changed_dimension_is_an_error(server: Any) -> None:
+    """A server whose vectors get another length raises ProviderError."""
+    server.answer(200, body([3.0, 4.0]))
+    model = opened(server)
+    model.vectors(["one"])
+    server.answer(200, body([3.0, 4.0, 5.0]))
+    with pytest.raises(ProviderError, match="vectors of 2 numbers, as before, got 3"):
+        model.vectors(["two"])
+
+
+def test_an_address_with_credentials_is_refused() -> None:
+    """The name of a model, which is saved with the head, holds no password."""
+    with pytest.raises(ConfigurationError, match="without credentials") as caught:
+        open_embedding_model("openai/vectors@http://user:verysecret@127.0.0.1:1/v1")
+    assert "verysecret" not in str(caught.value)
+
+
+def test_the_default_is_off_where_features_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model is opened beside a model with features, for False, or where the variable says none."""
+    monkeypatch.setenv("CALIBRANT_EMBEDDINGS", "llamacpp:nowhere.gguf")
+    for given, has_features in ((None, True), (False, False)):
+        assert head_embedding(given, TEXTS, labels=LABELS, reports_features=has_features) is None
+    with pytest.raises(ConfigurationError, match=r"nowhere\.gguf"):
+        head_embedding(None, TEXTS, labels=LABELS, reports_features=False)
+    monkeypatch.setenv("CALIBRANT_EMBEDDINGS", "none")
+    assert head_embedding(None, TEXTS, labels=LABELS, reports_features=False) is None
+
+
+def test_a_server_that_fails_is_an_error_before_the_model_is_asked(server: Any) -> None:
+    """A fit with embeddings of a server that refuses raises ProviderError and asks the model nothing."""
+    server.answer(401, {"error": {"message": "no"}})
+    fake = FakeClient(LABELS, {"purrs": "cat", "barks": "dog"})
+    classifier = Classifier(model=fake, labels=LABELS, field="category")
+    with pytest.raises(ProviderError):
+        classifier.fit(TEXTS, ["cat", "dog"] * 10, embeddings=f"openai/vectors@{server.url}")
+    assert not fake.requests
