@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
     from calibrant.heads._fit import fit_head
     from calibrant.heads._head import Head, HeadFigures
-    from calibrant.heads._linear import HeadRows, LinearModel
+    from calibrant.heads._linear import Columns, HeadRows, LinearModel, Words
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "BaselineComparison",
     "BaselineScore",
+    "Columns",
     "EmbeddingModel",
     "Head",
     "HeadEmbedding",
@@ -28,6 +29,7 @@ __all__ = [
     "HeadRows",
     "LinearModel",
     "TextBaseline",
+    "Words",
     "compare_with_baselines",
     "fit_head",
 ]

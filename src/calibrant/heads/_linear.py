@@ -107,6 +107,12 @@ class Words:
 
     A word that occurs ``k`` times in a text weighs ``1 + log(k)`` times its inverse document frequency; each of the
     two kinds has length 1 in every text (scikit-learn's `TfidfVectorizer` with ``sublinear_tf=True``).
+
+    Examples
+    --------
+    >>> words = Words()
+    >>> words.learn(["a red fox", "a grey owl"]).shape == words.transform(["a red owl", "an owl"]).shape
+    True
     """
 
     def __init__(self) -> None:
@@ -178,6 +184,11 @@ class Columns:
         A column less its mean, times its scale, is what the coefficients are for.
     coefficients : ndarray of shape (d, L)
         Coefficients of each label.
+
+    Examples
+    --------
+    >>> Columns(mean=np.zeros(2), scale=np.ones(2), coefficients=np.eye(2)).coefficients.shape
+    (2, 2)
     """
 
     mean: NDArray[np.float64]
