@@ -393,12 +393,16 @@ class Export:
 
 @command(app, "calibrant.cli._serve:serve", example="calibrant serve bundle --port 8890")
 class Serve:
-    """Serve a bundle over HTTP: texts to POST /v1/classify, labels back; also /healthz, /readyz, /metrics.
+    """Serve a bundle over HTTP: POST /v1/classify, /v1/systemone, /v1/decisions; GET /healthz, /readyz, /metrics.
 
     Attributes
     ----------
     source : BUNDLE|RUN|TASK
         A bundle of `calibrant export`, the directory of a run, or a task file (answers carry no decision).
+    model : MODEL
+        Instead of a bundle, a model alone, which answers typed questions; see `calibrant models`.
+    only_task
+        Refuse typed questions whose options are not the task's labels.
     host
         Address to listen on; 0.0.0.0 lets other machines in.
     port
@@ -408,7 +412,7 @@ class Serve:
     max_body
         Most bytes in a request.
     max_texts
-        Most texts in a request.
+        Most texts or questions in a request.
     max_rows
         Most texts under way at once; further requests get status 429.
     max_concurrency
@@ -425,12 +429,14 @@ class Serve:
         Print one JSON object, with the address, when ready.
     """
 
-    source: Path = field(kw_only=False)
+    source: Path | None = field(default=None, kw_only=False)
+    model: str | None = None
+    only_task: bool = False
     host: str = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8890
     api_key_env: list[str] | None = None
     max_body: int = 2**20
-    max_texts: int = 100
+    max_texts: int = 128
     max_rows: int = 256
     max_concurrency: int = 64
     deadline: float = 30.0

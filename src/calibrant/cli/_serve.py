@@ -1,4 +1,4 @@
-"""``calibrant serve`` and ``calibrant verifier serve``: a bundle, or a verifier of answers, over HTTP."""
+"""``calibrant serve`` and ``calibrant verifier serve``: a bundle, a model, or a verifier of answers, over HTTP."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._task import RecordedTask
 from calibrant.evaluation._history import AnswerRecorder, RunScope
 from calibrant.heads._tuned import Tuned
+from calibrant.inference._classifier import Classifier
 from calibrant.tuned._open import open_tuned
 from calibrant.tuned._sources import read_source
 
@@ -36,7 +38,7 @@ _LOGGERS: Final = ("calibrant", "uvicorn", "asyncio")
 
 
 def serve(options: Serve) -> None:
-    """Serve the bundle until a signal comes, then finish the accepted requests."""
+    """Serve the bundle or the model until a signal comes, then finish the accepted requests."""
     create_app = serving.create_classifier_app  # first, as it says which extra is missing
     settings = serving.ServiceSettings(
         api_keys=tuple(map(_key, options.api_key_env or ())),
@@ -45,35 +47,62 @@ def serve(options: Serve) -> None:
         most_rows=options.max_rows,
         deadline_seconds=options.deadline,
         log_texts=options.log_texts,
+        only_task=options.only_task,
     )
     with ExitStack() as opened:
-        loaded, classifier = _opened(options)
-        opened.callback(classifier.close)
+        if options.source is None:
+            classifier = _model_alone(options)
+            opened.callback(classifier.close)
+            app = serving.create_decision_app(classifier, settings=settings)
+            record: dict[str, str | None] = {"name": classifier.name}
+        else:
+            loaded, predictor = _opened(options.source, options)
+            opened.callback(predictor.close)
+            recorder = _recorder(loaded, predictor, options)
+            if recorder is not None:
+                opened.callback(recorder.close)
+            on_predictions = None if recorder is None else recorder.add
+            app = create_app(loaded, predictor, settings=settings, on_predictions=on_predictions)
+            record = {"name": loaded.name, "sha256": loaded.digest}
         opened.callback(gc.unfreeze)
         opened.enter_context(json_logs())
-        recorder = _recorder(loaded, classifier, options)
-        if recorder is not None:
-            opened.callback(recorder.close)
         if not settings.api_keys and options.host not in {"127.0.0.1", "::1", "localhost"}:
             _LOG.warning("Other machines may be answered without a key: give --api-key-env.")
+        path = "systemone" if options.source is None else "classify"
 
         def announce(address: str) -> None:
-            record = {"url": address, "name": loaded.name, "sha256": loaded.digest}
-            line = f"{loaded.name} answers at {address}/v1/classify; Ctrl-C ends it."
-            print_output(record, [line], as_json=options.as_json)
+            line = f"{record['name']} answers at {address}/v1/{path}; Ctrl-C ends it."
+            print_output({"url": address, **record}, [line], as_json=options.as_json)
             # The objects loaded so far stay alive: collecting garbage among them would delay requests by some 100 ms.
             gc.collect()
             gc.freeze()
 
-        on_predictions = None if recorder is None else recorder.add
         limits = {"notice_seconds": options.notice, "finish_seconds": settings.finish_seconds}
-        app = create_app(loaded, classifier, settings=settings, on_predictions=on_predictions)
         _server().serve_app(app, host=options.host, port=options.port, on_ready=announce, **limits)
 
 
-def _opened(options: Serve) -> tuple[Tuned, BasePredictor]:
+def _model_alone(options: Serve) -> Classifier:
+    """Open the model that `options` name; it is asked other questions than the classifier's own."""
+    given = {"--history": options.history, "--accept-suggested": options.accept_suggested}
+    needless = [name for name, value in {**given, "--only-task": options.only_task}.items() if value]
+    if options.model is None or needless:
+        got = needless[0] if needless else "neither"
+        raise ConfigurationError(
+            f"Expected a bundle, a run or a task file, or --model alone, got {got}: name what is to be served."
+        )
+    return Classifier(
+        model=options.model,
+        labels=["no", "yes"],
+        options=dict(map(parse_option, options.option or ())),
+        limits=Limits(concurrency=options.max_concurrency),
+    )
+
+
+def _opened(source: Path, options: Serve) -> tuple[Tuned, BasePredictor]:
     """Open a bundle, a run, or a task file, which decides nothing."""
-    found, limits = read_source(options.source), Limits(concurrency=options.max_concurrency)
+    if options.model is not None:
+        raise ConfigurationError(f"Expected either {source} or --model {options.model}, got both.")
+    found, limits = read_source(source), Limits(concurrency=options.max_concurrency)
     given = dict(map(parse_option, options.option or ()))
     if isinstance(found, Tuned):
         tuned = found.accepting_suggested() if options.accept_suggested else found

@@ -152,6 +152,7 @@ class Classifier(BasePredictor):
     """
 
     _method: Method
+    _choice: ScoringChoice
     _head: Head | None = None
     _prior_correction: LabelPriorCorrection | None = None
 
@@ -216,7 +217,9 @@ class Classifier(BasePredictor):
             samples=samples,
             temperature=temperature,
             is_named=isinstance(model, str),
+            space=reader.space,
         )
+        self._choice = choice
         self._method = choose_method(setup, choice)
         self._runner = Runner(gate=setup.calls.gate, journal=journal)
         if head is not None:
@@ -393,6 +396,32 @@ class Classifier(BasePredictor):
         other.prompt = prompt
         if user_template is not None:
             other.user_template = user_template
+        return other
+
+    def about(self, labels: LabelSet | Sequence[str], *, prompt: str) -> Self:
+        """Return a copy that asks another question: other labels under another prompt, and no demonstrations.
+
+        Client, limits, counters and journal are shared; what was learned stays behind.
+
+        Parameters
+        ----------
+        labels : sequence of str or LabelSet
+            The labels of its answers, in the field ``answer``.
+        prompt : str
+            The system prompt.
+
+        Raises
+        ------
+        ConfigurationError
+            The labels are not distinct, or the model takes no such labels.
+        """
+        labels, field = LabelSet.of(labels), "answer"
+        setup = self._method.setup
+        choice = self._choice
+        reader = replace(setup.reader, labels=labels, field=field, answer_field=field, space=choice.space)
+        setup = replace(setup, reader=reader, response_format=enum_schema(labels, field))
+        other = self._unlearned(choose_method(setup, choice))
+        other.labels, other.field, other.prompt, other.user_template = labels, field, prompt, None
         return other
 
     def with_demonstrations(
@@ -952,6 +981,8 @@ class ScoringChoice:
     is_named : bool
         True for a model by name, of which it is found out whether it gives log-probabilities; of others only with
         ``auto``. Answers that lack them are else predictions without a confidence.
+    space : LogprobSpace
+        Space of the log-probabilities of decoded answers.
     """
 
     scoring: Scoring | None
@@ -959,6 +990,7 @@ class ScoringChoice:
     samples: int | None
     temperature: float | None
     is_named: bool
+    space: LogprobSpace
 
 
 def choose_method(setup: ModelSetup, choice: ScoringChoice) -> Method:

@@ -9,12 +9,17 @@ from calibrant.core._installation import install_command
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.serving._classifier_app import ServiceSettings, create_classifier_app
+    from calibrant.serving._classifier_app import (
+        ServiceSettings,
+        create_classifier_app,
+        create_decision_app,
+    )
     from calibrant.serving._verifier_app import create_verifier_app
 
 __all__ = [
     "ServiceSettings",
     "create_classifier_app",
+    "create_decision_app",
     "create_verifier_app",
 ]
 

@@ -1,4 +1,4 @@
-"""HTTP service of a bundle's classifier."""
+"""HTTP service of a bundle's classifier, or of a model alone, for typed decisions."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, HTTPException, Request, Security
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._predictor import Predictor, RetryCancelScope
-from calibrant.heads._tuned import Tuned
+from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
 from calibrant.inference._base import ask_async
+from calibrant.inference._classifier import Classifier
 from calibrant.metrics._validation import check_count, check_number
 from calibrant.serving._answers import (
     Answers,
@@ -37,13 +40,18 @@ from calibrant.serving._answers import (
     request_schema,
 )
 from calibrant.serving._metrics import ServiceMetrics
-from calibrant.serving._requests import bounded_body, prepare_app, while_connected
+from calibrant.serving._questions import Questions
+from calibrant.serving._requests import bounded_body, plain_error, prepare_app, while_connected
+from calibrant.serving._wires import WIRES, read_questions, wire_at
 
 _LOG = logging.getLogger("calibrant.service")
 _CLASSIFY: Final = "/v1/classify"
+_MODELS: Final = "/v1/models"
+_DECISION: Final = "X-Calibrant-Decision"
 _PROBES: Final = ("/healthz", "/readyz", "/metrics")
 _PROBE_TEXT: Final = "Are you there?"
 _ALL_FAILED: Final = "The model failed for every text: ask again later."
+_CALL_FAILED: Final = "A call of the model failed: ask again later."
 _UNREACHABLE: Final = "The model's server refuses connections."
 _FAILED: Final = "Nobody expected this; the log says why."
 _FAILURES_IN_A_ROW: Final = 3
@@ -70,6 +78,11 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     },
     504: {"model": Refusal, "description": "The answer did not come in time."},
 }
+# Of typed decisions, whose errors have the forms of their wires.
+_WIRE_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    status: {name: value for name, value in told.items() if name != "model"}
+    for status, told in _RESPONSES.items()
+}
 _BEARER: Final = HTTPBearer(scheme_name="key", auto_error=False)
 
 
@@ -86,8 +99,8 @@ class ServiceSettings:
         Keys that ``Authorization: Bearer`` must name one of; none by default, which answers every client.
     most_bytes : int, default 1 MiB
         The longest body that is read.
-    most_texts : int, default 100
-        Texts of one request at most.
+    most_texts : int, default 128
+        Texts or questions of one request at most.
     most_rows : int, default 256
         Texts in progress at most, of all requests; beyond it, 429. At least `most_texts`.
     deadline_seconds : float, default 30
@@ -96,6 +109,8 @@ class ServiceSettings:
         Deadline of a request's body, at least 0; then 408.
     log_texts : bool, default False
         True to log texts and labels.
+    only_task : bool, default False
+        True to refuse typed questions whose options are not the task's labels.
 
     Raises
     ------
@@ -117,11 +132,12 @@ class ServiceSettings:
 
     api_keys: tuple[str, ...] = ()
     most_bytes: int = 2**20
-    most_texts: int = 100
+    most_texts: int = 128
     most_rows: int = 256
     deadline_seconds: float = 30.0
     body_seconds: float = 30.0
     log_texts: bool = False
+    only_task: bool = False
 
     def __post_init__(self) -> None:
         for name in ("most_bytes", "most_texts", "most_rows"):
@@ -152,7 +168,7 @@ def create_classifier_app(
     settings: ServiceSettings | None = None,
     on_predictions: Callable[[Sequence[Prediction]], None] | None = None,
 ) -> FastAPI:
-    """Return the application that answers ``POST /v1/classify`` with a tuned classifier.
+    """Return the application that answers ``POST /v1/classify`` and typed decisions with a tuned classifier.
 
     It takes ``{"text": ...}`` or ``{"texts": [...]}`` and returns ``{"results": [...]}``, in order: ``label``,
     ``probabilities``, ``confidence``, ``calibrated``, ``decision`` (``accepted``, ``review`` or null), ``decided_by``
@@ -160,6 +176,12 @@ def create_classifier_app(
     several labels has ``parts``, with ``name``, ``label``, ``probabilities`` and ``confidence`` each. A failed call
     shows in the outcome of its text; the provider's message is logged if texts are. If every call failed, the
     status is 503, with ``error`` beside ``results``.
+    ``POST /v1/systemone`` and ``POST /v1/decisions`` take typed questions about a text, on the wires of System One and
+    of OpenAI's Decisions, whose clients need not be changed; see `create_decision_app`. A question whose options are
+    the task's labels gets the tuned prediction: on System One's wire with ``x_decision``, ``x_confidence``
+    (calibrated), ``x_compared`` with ``x_threshold``, ``x_certificate`` and ``x_calibrated``; on the other one the
+    header ``X-Calibrant-Decision`` names the decision. Other questions are answered by the model alone, unless
+    `settings` say otherwise. ``GET /v1/models`` names the service.
     ``GET /healthz`` is the liveness check, ``GET /readyz`` the readiness check (503 during shutdown and while the
     model fails), ``GET /metrics`` serves Prometheus, ``GET /openapi.json`` the description.
     Every other answer is ``{"error": ...}``.
@@ -199,24 +221,80 @@ def create_classifier_app(
     >>> answer["label"], round(answer["confidence"], 2), answer["outcome"]
     ('cat', 0.9, 'ok')
     """
-    settings = settings or ServiceSettings()
-    app = FastAPI(title=f"calibrant: {tuned.name}", version=tuned.calibrant, docs_url=None, redoc_url=None)
-    routes = f"POST {_CLASSIFY} and GET {', '.join(_PROBES)} and /openapi.json"
-    stopping = prepare_app(app, routes=routes)
-    service = _Service(tuned, classifier, settings, on_predictions, stopping)
+    return _new_app(tuned, classifier, settings or ServiceSettings(), on_predictions)
+
+
+def create_decision_app(classifier: Classifier, *, settings: ServiceSettings | None = None) -> FastAPI:
+    """Return the application that answers typed decisions with a model alone.
+
+    ``POST /v1/systemone`` and ``POST /v1/decisions`` take questions about a text (one of several options, one of
+    several levels, or yes and no) and return the probability of every option, each question asked on its own. The
+    body tells which of the two wires it is written for. Errors have the form of the wire. ``GET /v1/models`` names
+    the model; the other routes are those of `create_classifier_app`.
+
+    Parameters
+    ----------
+    classifier : Classifier
+        Any classifier of the model, which scores labels; only its model, settings and limits are used. Not closed.
+    settings : ServiceSettings, optional
+        Keys, limits and logs.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> import httpx
+    >>> from calibrant import Classifier
+    >>> from calibrant.serving import create_decision_app
+    >>> from calibrant.testing import fake_response
+    >>> def model(messages):
+    ...     return fake_response("yes", probabilities={"yes": 0.9, "no": 0.1})
+    >>> app = create_decision_app(Classifier(model=model, labels=["no", "yes"]))
+    >>> async def ask(body):
+    ...     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://model") as client:
+    ...         return (await client.post("/v1/systemone", json=body)).json()["answers"]
+    >>> question = {"type": "noul", "instructions": "Does the text thank somebody?"}
+    >>> asyncio.run(ask({"state": "Thank you!", "questions": {"thanks": question}}))
+    {'thanks': {'type': 'noul', 'noul': 0.9, 'x_calibrated': False}}
+    """
+    return _new_app(None, classifier, settings or ServiceSettings(), None)
+
+
+def _new_app(
+    tuned: Tuned | None,
+    classifier: Predictor,
+    settings: ServiceSettings,
+    on_predictions: Callable[[Sequence[Prediction]], None] | None,
+) -> FastAPI:
+    """Return the application of a tuned classifier, or of a model alone."""
+    name = classifier.name if tuned is None else tuned.name
+    version = metadata.version("calibrant") if tuned is None else tuned.calibrant
+    app = FastAPI(title=f"calibrant: {name}", version=version, docs_url=None, redoc_url=None)
+    posts = [*([] if tuned is None else [_CLASSIFY]), *WIRES]
+    routes = f"POST {', '.join(posts)} and GET {', '.join((_MODELS, *_PROBES))} and /openapi.json"
+    stopping = prepare_app(app, routes=routes, form=_error_form)
+    service = _Service(name, tuned, classifier, settings, on_predictions, stopping)
     app.add_middleware(_Watch, service=service)
     keyed = [Security(service.check_key)] if settings.api_keys else []
-    body = {
-        "content": {"application/json": {"schema": request_schema(settings.most_texts)}},
-        "required": True,
-    }
-    app.post(
-        _CLASSIFY,
-        summary="Classify one text or several",
-        responses=_RESPONSES,
-        openapi_extra={"requestBody": body},
-        dependencies=keyed,
-    )(service.classify)
+    if tuned is not None:
+        app.post(
+            _CLASSIFY,
+            summary="Classify one text or several",
+            responses=_RESPONSES,
+            openapi_extra=_described_body(request_schema(settings.most_texts)),
+            dependencies=keyed,
+        )(service.classify)
+    for path, wire in WIRES.items():
+        app.post(
+            path,
+            summary=f"Answer typed questions about a text: {wire.title}",
+            responses=_WIRE_RESPONSES,
+            openapi_extra=_described_body(wire.schema(settings.most_texts)),
+            dependencies=keyed,
+        )(service.decide)
+    no_key: dict[int | str, dict[str, Any]] = {401: _RESPONSES[401]} if keyed else {}
+    app.get(_MODELS, summary="The name of the service's model", responses=no_key, dependencies=keyed)(
+        service.models
+    )
     app.get("/healthz", summary="Whether the process lives")(service.healthz)
     app.get(
         "/readyz",
@@ -227,10 +305,20 @@ def create_classifier_app(
         "/metrics",
         summary="Counts for Prometheus",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}}, **({401: _RESPONSES[401]} if keyed else {})},
+        responses={200: {"content": {"text/plain": {}}}, **no_key},
         dependencies=keyed,
     )(service.prometheus)
     return app
+
+
+def _described_body(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}
+
+
+def _error_form(scope: Scope, error: AnyHTTPException) -> tuple[int, dict[str, Any]]:
+    """Return status and body of an error, in the form of the request's wire if it has one."""
+    wire = wire_at(scope)
+    return plain_error(scope, error) if wire is None else wire.error(error)
 
 
 class _Service:
@@ -238,14 +326,20 @@ class _Service:
 
     def __init__(
         self,
-        tuned: Tuned,
+        name: str,
+        tuned: Tuned | None,
         classifier: Predictor,
         settings: ServiceSettings,
         on_predictions: Callable[[Sequence[Prediction]], None] | None,
         stopping: threading.Event,
     ) -> None:
         self.stopping = stopping
-        self.metrics = ServiceMetrics(tuned.history, tuned.labels)
+        if tuned is None:
+            self.metrics = ServiceMetrics(PredictionHistory())
+        else:
+            self.metrics = ServiceMetrics(tuned.history, tuned.labels)
+        self._name = name
+        self._questions = Questions(tuned, classifier, only_task=settings.only_task)
         self._readiness = _Readiness(self._probe, seconds=settings.deadline_seconds, stopping=stopping)
         self._on_predictions = on_predictions
         self._tuned = tuned
@@ -281,7 +375,13 @@ class _Service:
         """Answer ``GET /metrics``."""
         return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    async def _answer(self, text: str) -> Prediction:
+    async def models(self) -> dict[str, Any]:
+        """Answer ``GET /v1/models``, in the forms of both wires at once."""
+        described = {"name": self._name, "description": "Typed decisions by calibrant.", "release_date": ""}
+        listed = {"id": self._name, "object": "model", "created": 0, "owned_by": "calibrant"}
+        return {"object": "list", "data": [listed], "models": [described]}
+
+    async def _answer(self, predictor: Predictor, text: str) -> Prediction:
         """Return the prediction of one text; a failed one instead of a wait for a server that is not there."""
         retries = RetryCancelScope(on_failure=self._note_failed_call)
         if self._readiness.is_unreachable:
@@ -289,7 +389,7 @@ class _Service:
         self._waiting.add(retries)
         try:
             with retries.applied():
-                return (await ask_async(self._predictor, [self._predictor.query(text)]))[0]
+                return (await ask_async(predictor, [predictor.query(text)]))[0]
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not retries.is_cancelled or task is None or task.uncancel() > 0:
@@ -308,40 +408,76 @@ class _Service:
 
     async def classify(self, request: Request) -> JSONResponse:
         """Answer ``POST /v1/classify``."""
+        texts = parse_request(await self._body(request), self._settings.most_texts)
+        rows = [(self._predictor, text) for text in texts]
+        predictions = await self._ask(request, rows)
+        decisions = self._counted(request, rows, predictions)
+        results = [
+            answer_record(prediction, decision)
+            for prediction, decision in zip(predictions, decisions, strict=True)
+            if decision is not None
+        ]
+        if any(map(_is_answered, predictions)):
+            return JSONResponse({"results": results})
+        return JSONResponse({"error": _ALL_FAILED, "results": results}, 503, {"Retry-After": "1"})
+
+    async def decide(self, request: Request) -> JSONResponse:
+        """Answer ``POST /v1/systemone`` and ``POST /v1/decisions``."""
+        body = await self._body(request)
+        wire, text, questions = read_questions(request.scope, body, most=self._settings.most_texts)
+        predictors = [self._questions.predictor_of(question) for question in questions]
+        # All questions of the task are answered by one prediction.
+        rows = [(predictor, text) for predictor in dict.fromkeys(predictors)]
+        predictions = await self._ask(request, rows)
+        decisions = self._counted(request, rows, predictions)
+        if not all(map(_is_answered, predictions)):
+            raise HTTPException(503, _CALL_FAILED, {"Retry-After": "1"})
+        asked = [predictor for predictor, _ in rows]
+        places = [asked.index(predictor) for predictor in predictors]
+        answers = [
+            self._questions.answer(question, predictions[place], decisions[place])
+            for question, place in zip(questions, places, strict=True)
+        ]
+        usage = sum((prediction.usage for prediction in predictions), start=Usage())
+        names = ["refused" if answer is None else answer.decision for answer in answers]
+        return JSONResponse(
+            wire.body(self._name, questions, answers, usage), headers={_DECISION: ", ".join(names)}
+        )
+
+    async def _body(self, request: Request) -> bytes:
+        """Return the body of a request for answers, unless the service is full."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             # Pages in a browser cannot send this kind to a service on loopback without asking first.
             raise HTTPException(415, "Expected Content-Type: application/json, got another or none: set it.")
-        settings = self._settings
         self._refuse_flood(1)
-        body = await bounded_body(request, settings.most_bytes, seconds=settings.body_seconds)
-        texts = parse_request(body, settings.most_texts)
-        self._refuse_flood(len(texts))
-        self._rows_in_flight += len(texts)
+        settings = self._settings
+        return await bounded_body(request, settings.most_bytes, seconds=settings.body_seconds)
+
+    async def _ask(self, request: Request, rows: Sequence[tuple[Predictor, str]]) -> list[Prediction]:
+        """Return the predictions of texts, each by a predictor, within the service's limits."""
+        self._refuse_flood(len(rows))
+        self._rows_in_flight += len(rows)
         self.metrics.in_flight.set(self._rows_in_flight)
+        seconds = self._settings.deadline_seconds
         try:
-            async with asyncio.timeout(settings.deadline_seconds):
-                predictions = await while_connected(request, self._predict(texts))
+            async with asyncio.timeout(seconds):
+                predictions = await while_connected(request, self._predict(rows))
         except TimeoutError:
             self._readiness.note(answered=False)
             raise HTTPException(
-                504,
-                f"The answer did not come within {settings.deadline_seconds:g} seconds: send fewer texts.",
+                504, f"The answer did not come within {seconds:g} seconds: send fewer texts."
             ) from None
         finally:
-            self._rows_in_flight -= len(texts)
+            self._rows_in_flight -= len(rows)
             self.metrics.in_flight.set(self._rows_in_flight)
-        results = self._results(request, texts, predictions)
-        answered = any(map(_is_answered, predictions))
-        self._readiness.note(answered=answered)
-        if answered:
-            return JSONResponse({"results": results})
-        return JSONResponse({"error": _ALL_FAILED, "results": results}, 503, {"Retry-After": "1"})
+        self._readiness.note(answered=any(map(_is_answered, predictions)))
+        return predictions
 
     async def _probe(self) -> bool:
         """Return whether the model answers a short text; the call does not count as a request."""
         try:
-            return _is_answered(await self._answer(_PROBE_TEXT))
+            return _is_answered(await self._answer(self._predictor, _PROBE_TEXT))
         except CalibrantError as error:
             _LOG.warning("The model cannot be asked.", extra={"fields": self._error_fields(error)})
             return False
@@ -355,11 +491,11 @@ class _Service:
                 {"Retry-After": "1"},
             )
 
-    async def _predict(self, texts: list[str]) -> list[Prediction]:
+    async def _predict(self, rows: Sequence[tuple[Predictor, str]]) -> list[Prediction]:
         """Return the predictions of texts; the rows of all requests share the classifier's limits."""
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._answer(text)) for text in texts]
+                tasks = [group.create_task(self._answer(*row)) for row in rows]
         except BaseExceptionGroup as errors:
             first = errors.exceptions[0]
             if not isinstance(first, CalibrantError):
@@ -375,18 +511,24 @@ class _Service:
         words = str(error) if self._settings.log_texts else None
         return {"error": type(error).__name__, **details, "words": words}
 
-    def _results(
-        self, request: Request, texts: list[str], predictions: list[Prediction]
-    ) -> list[dict[str, Any]]:
-        self._call_back(predictions)
-        results, outcomes, review = [], Counter[str](), 0
-        for prediction in predictions:
-            decision = self._tuned.decide(prediction)
+    def _counted(
+        self, request: Request, rows: Sequence[tuple[Predictor, str]], predictions: Sequence[Prediction]
+    ) -> list[Decision | None]:
+        """Count and log predictions; return the decision on each, None on those of the model alone."""
+        decisions: list[Decision | None] = []
+        own: list[Prediction] = []
+        outcomes, review = Counter[str](), 0
+        for (predictor, _), prediction in zip(rows, predictions, strict=True):
+            decision = None
+            if self._tuned is not None and predictor is self._predictor:
+                decision = self._tuned.decide(prediction)
+                own.append(prediction)
+                review += decision.name == "review"
             self.metrics.count(prediction, decision)
             outcomes[prediction.outcome.value] += 1
-            review += decision.name == "review"
-            results.append(answer_record(prediction, decision))
-        request.state.log_fields = {"texts": len(texts), "outcomes": dict(outcomes), "review": review}
+            decisions.append(decision)
+        self._call_back(own)
+        request.state.log_fields = {"texts": len(rows), "outcomes": dict(outcomes), "review": review}
         if self._settings.log_texts:
             request.state.log_fields["rows"] = [
                 {
@@ -396,13 +538,13 @@ class _Service:
                     "outcome": found.outcome.value,
                     "reason": found.reason,  # in the provider's words
                 }
-                for text, found in zip(texts, predictions, strict=True)
+                for (_, text), found in zip(rows, predictions, strict=True)
             ]
-        return results
+        return decisions
 
     def _call_back(self, predictions: list[Prediction]) -> None:
         """Call the predictions callback; its errors are logged and never fail a request."""
-        if self._on_predictions is None:
+        if self._on_predictions is None or not predictions:
             return
         try:
             self._on_predictions(predictions)
@@ -531,7 +673,8 @@ class _Watch:
             _LOG.exception("A request failed.", extra={"fields": {"id": number}})
             if status:  # half an answer is out
                 raise
-            await JSONResponse({"error": _FAILED}, 500)(scope, receive, sent)
+            failure, body = _error_form(scope, HTTPException(500, _FAILED))
+            await JSONResponse(body, failure)(scope, receive, sent)
         finally:
             self._note(
                 scope["path"], status or 500, time.perf_counter() - start, number, state.get("log_fields", {})
@@ -539,7 +682,7 @@ class _Watch:
 
     def _note(self, path: str, status: int, seconds: float, number: str, fields: dict[str, Any]) -> None:
         metrics = self._service.metrics
-        path = path if path == _CLASSIFY or path in _PROBES else "other"
+        path = path if path in {_CLASSIFY, *WIRES, *_PROBES} else "other"
         metrics.requests.labels(path, str(status)).inc()
         metrics.seconds.labels(path).observe(seconds)
         if path not in _PROBES:

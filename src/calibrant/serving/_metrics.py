@@ -60,6 +60,7 @@ class ServiceMetrics:
         self.seconds = histogram("calibrant_request_seconds", seconds, ["path"], buckets=_SECONDS)
         self.in_flight = gauge("calibrant_rows_in_flight", "Texts being classified.")
         self.rows = counter("calibrant_rows", "Texts classified, by outcome.", ["outcome"])
+        self.open_questions = counter("calibrant_open_questions", "Rows answered by the model alone.")
         self.labels = counter("calibrant_labels", "Texts by predicted label.", ["label"])
         decisions = "Texts accepted, sent to review, or undecided for want of a threshold."
         self.decisions = counter("calibrant_decisions", decisions, ["decision"])
@@ -74,9 +75,12 @@ class ServiceMetrics:
         gauge("calibrant_confidence_drift", drift).set_function(self.drift)
         gauge("calibrant_history_rows", "Confidences in the bundle's history.").set(len(self._history))
 
-    def count(self, prediction: Prediction, decision: Decision) -> None:
-        """Count one classified text."""
+    def count(self, prediction: Prediction, decision: Decision | None) -> None:
+        """Count one answered text; None in place of a decision stands for another question than the task's."""
         self.rows.labels(prediction.outcome.value).inc()
+        if decision is None:
+            self.open_questions.inc()
+            return
         self.decisions.labels(decision.name or "undecided").inc()
         if prediction.label is not None:
             for label in self._labels.decisions(prediction.label):

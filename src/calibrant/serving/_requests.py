@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeAlias, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 _CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
 _FAILED: Final = "The service failed; its log says why."
 _T = TypeVar("_T")
 
+ErrorForm: TypeAlias = Callable[[Scope, AnyHTTPException], tuple[int, dict[str, Any]]]
+"""Returns status and body of an error."""
 
-def prepare_app(app: FastAPI, *, routes: str) -> threading.Event:
-    """Set up the state that `serve_app` needs, and errors as JSON, ``{"error": ...}``.
+
+def plain_error(scope: Scope, error: AnyHTTPException) -> tuple[int, dict[str, Any]]:
+    """Return status and body of an error: ``{"error": ...}``."""
+    del scope
+    return error.status_code, {"error": error.detail}
+
+
+def prepare_app(app: FastAPI, *, routes: str, form: ErrorForm = plain_error) -> threading.Event:
+    """Set up the state that `serve_app` needs, and errors as JSON.
 
     Parameters
     ----------
@@ -26,6 +36,8 @@ def prepare_app(app: FastAPI, *, routes: str) -> threading.Event:
         The application.
     routes : str
         Its routes, for the message of 404 and 405.
+    form : callable
+        Gives errors their form; by default `plain_error`.
 
     Returns
     -------
@@ -33,11 +45,13 @@ def prepare_app(app: FastAPI, *, routes: str) -> threading.Event:
         Set by `serve_app` when the service ends; one application may be served in several event loops.
     """
 
-    async def refuse(_: Request, error: Exception) -> JSONResponse:
+    async def refuse(request: Request, error: Exception) -> JSONResponse:
         if not isinstance(error, AnyHTTPException):  # the server logs it
-            return JSONResponse({"error": _FAILED}, 500)
-        message = f"There is only {routes}." if error.status_code in {404, 405} else error.detail
-        return JSONResponse({"error": message}, error.status_code, error.headers)
+            error = HTTPException(500, _FAILED)
+        elif error.status_code in {404, 405}:
+            error = HTTPException(error.status_code, f"There is only {routes}.", error.headers)
+        status, body = form(request.scope, error)
+        return JSONResponse(body, status, error.headers)
 
     app.add_exception_handler(AnyHTTPException, refuse)
     app.add_exception_handler(Exception, refuse)

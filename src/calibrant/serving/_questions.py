@@ -1,0 +1,202 @@
+"""Questions of typed decisions: which of them a tuned classifier answers, and which the model alone."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.core._decision import DecisionClient
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._predictor import Predictor
+from calibrant.core._structures import OrdinalLabels
+from calibrant.heads._tuned import Decision, Tuned
+from calibrant.inference._classifier import Classifier
+from calibrant.serving._wires import Answer, BadQuestionError, Question
+
+_KEPT: Final = 64  # other questions whose classifiers are kept
+_YES_NO: Final = (("no", "yes"), ("false", "true"))
+_DEFAULT_INSTRUCTIONS: Final = "Which option describes the text?"
+_AHEAD: Final = 1e-9  # by which a label leads where calibration alone would make another one as probable
+
+
+class Questions:
+    """Questions that a service can answer.
+
+    A question whose options are the task's labels, or those of one of its fields, is the task's. A yes/no question
+    names no options, and several fields may have the same labels: the instructions of such a question are the name
+    of the field (of a set of labels, the label), or of a task of one label its name, its field or its prompt.
+
+    Parameters
+    ----------
+    tuned : Tuned or None
+        The tuned classifier; None leaves every question to the model alone.
+    predictor : Predictor
+        The same opened.
+    only_task : bool, default False
+        True to refuse questions that are not the task's.
+    """
+
+    def __init__(self, tuned: Tuned | None, predictor: Predictor, *, only_task: bool = False) -> None:
+        self._tuned = tuned
+        self._predictor = predictor
+        self._only_task = only_task
+        self._classifiers = lru_cache(maxsize=_KEPT)(self._new_classifier)
+
+    def part_of(self, question: Question) -> str | None:
+        """Return the part of the task's answer that a question is about; None for a question of another kind."""
+        if self._tuned is None or self._tuned.labels.is_open:
+            return None
+        labels = self._tuned.labels
+        fitting = [part for part in labels.parts if _places(question, labels.labels_of(part)) is not None]
+        if question.kind != "yes_no" and len(fitting) == 1:
+            return fitting[0]
+        asked = normalise_label(question.instructions)
+        return next((part for part in fitting if asked in self._titles(part)), None)
+
+    def _titles(self, part: str) -> set[str]:
+        """Return the instructions that stand for a part of the task's answer."""
+        assert self._tuned is not None  # noqa: S101 (it has parts)
+        tuned = self._tuned
+        titles = [part] if tuned.labels.holds_several else [tuned.name, tuned.field, tuned.prompt]
+        return set(map(normalise_label, titles))
+
+    def predictor_of(self, question: Question) -> Predictor:
+        """Return the predictor that answers a question.
+
+        Raises
+        ------
+        BadQuestionError
+            The question is not the task's, and nothing else is answered, or the model takes no such options.
+        """
+        if self.part_of(question) is not None:
+            return self._predictor
+        if self._only_task or not isinstance(self._predictor, Classifier):
+            known = "" if self._tuned is None else f" ({', '.join(self._tuned.labels.labels[:8])})"
+            message = f"Expected a question with the task's labels as its options{known}, got others."
+            raise BadQuestionError((question.place, message, "other_question"))
+        try:
+            return self._classifiers(question.kind, question.options, self._prompt(question))
+        except ConfigurationError as error:
+            raise BadQuestionError((question.place, str(error), "bad_options")) from None
+
+    def _new_classifier(self, kind: str, options: tuple[str, ...], prompt: str) -> Classifier:
+        assert isinstance(self._predictor, Classifier)  # noqa: S101 (`predictor_of` has looked)
+        labels = OrdinalLabels(options) if kind == "score" else LabelSet(options)
+        return self._predictor.about(labels, prompt=prompt)
+
+    def _prompt(self, question: Question) -> str:
+        """Return the prompt of a question that is not the task's: its instructions and what its options mean."""
+        instructions = question.instructions.strip() or _DEFAULT_INSTRUCTIONS
+        takes_options = isinstance(self._predictor, Classifier) and isinstance(
+            self._predictor.client, DecisionClient
+        )
+        if takes_options and not any(question.descriptions):
+            return instructions
+        lines = []
+        for option, description in zip(question.options, question.descriptions, strict=True):
+            shown = option if option.isprintable() else json.dumps(option, ensure_ascii=False)
+            lines.append(f"- {shown}: {description}" if description else f"- {shown}")
+        order = ", from the lowest to the highest" if question.kind == "score" else ""
+        return "\n".join([f"{instructions}\n\nThe answer is one of these{order}:", *lines])
+
+    def answer(self, question: Question, prediction: Prediction, decision: Decision | None) -> Answer | None:
+        """Return the answer to a question; None where the model declined.
+
+        Parameters
+        ----------
+        question : Question
+            The question.
+        prediction : Prediction
+            Of its predictor.
+        decision : Decision or None
+            On the tuned classifier's prediction; None where the model alone has answered.
+
+        Raises
+        ------
+        BadQuestionError
+            The prediction has no distribution.
+        """
+        if prediction.outcome is Outcome.REFUSAL:
+            return None
+        labels, found, calibrated = LabelSet(question.options), prediction.distribution, None
+        label = prediction.label
+        details: dict[str, Any] = {"x_calibrated": False}
+        if decision is not None and self._tuned is not None:
+            part, labels = self.part_of(question), self._tuned.labels
+            details = _details(self._tuned, decision)
+            if labels.holds_several:  # the calibrated confidence is that in all of them
+                own = next((own for own in prediction.parts if own.name == part), None)
+                label, found = (None, None) if own is None else (own.label, own.distribution)
+                labels = labels.labels_of(part or "")
+            else:
+                calibrated = decision.calibrated
+        places = _places(question, labels)
+        if label is None or found is None or places is None:
+            why = prediction.reason or "the model reports no probabilities of labels"
+            message = (
+                f"Expected an answer with probabilities, got none ({why}): ask otherwise, or another model."
+            )
+            raise BadQuestionError((question.place, message, "no_answer"))
+        shares = _led(found.probabilities, labels.labels.index(label), calibrated)[places]
+        return Answer(
+            probabilities=shares,
+            best=int(shares.argmax()),
+            decision="uncalibrated" if decision is None else decision.name or "undecided",
+            details=details,
+        )
+
+
+def _places(question: Question, labels: LabelSet) -> list[int] | None:
+    """Return the place of each option among labels; None if they are other labels."""
+    spellings = _YES_NO if question.kind == "yes_no" else (question.options,)
+    for options in spellings:
+        found = [labels.canonical(option) for option in options]
+        if len(found) == len(labels) and set(found) == set(labels):
+            return [labels.labels.index(label) for label in found if label is not None]
+    return None
+
+
+def _led(shares: NDArray[np.float64], label: int, calibrated: float | None) -> NDArray[np.float64]:
+    """Return probabilities in which the label's is the calibrated confidence, and the others share the rest as before.
+
+    The label stays ahead, if only by a billionth: calibration says how often it is right, not which one would be.
+
+    Parameters
+    ----------
+    shares : ndarray of shape (L,)
+        Probabilities; the sum is 1 up to rounding.
+    label : int
+        Index of the label.
+    calibrated : float or None
+        Calibrated confidence in the label, in [0, 1]; None keeps its probability.
+    """
+    led: NDArray[np.float64] = shares / shares.sum()
+    own = float(led[label]) if calibrated is None else calibrated
+    led[label] = 0.0
+    rest, most = float(led.sum()), float(led.max())
+    tied = most / (rest + most) if rest else 0.0  # where the label is as probable as the next one
+    own = min(1.0, max(own, tied + _AHEAD)) if rest else 1.0
+    led *= (1.0 - own) / (rest or 1.0)
+    led[label] = own
+    return led
+
+
+def _details(tuned: Tuned, decision: Decision) -> dict[str, Any]:
+    """Return what System One's answers say of the tuned classifier's prediction."""
+    compared = {"confidence": decision.confidence, "calibrated": decision.calibrated}
+    certified = tuned.thresholds["certified"] if decision.rule == "certified" else None
+    return {
+        "x_calibrated": tuned.head is not None or tuned.calibrator is not None,
+        "x_decision": decision.name,
+        "x_confidence": decision.final_confidence,
+        "x_compared": compared.get(decision.decided_by or ""),
+        "x_threshold": decision.threshold,
+        "x_certificate": certified
+        and {"accuracy": certified["target_accuracy"], "probability": 1.0 - certified["delta"]},
+    }
