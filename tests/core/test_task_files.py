@@ -139,7 +139,7 @@ def test_head_files_are_beside_the_task(write_task: WriteTask) -> None:
     [
         ("fitt = 1", ":2: unknown key 'head.fitt'"),
         ('file = "h.json"\nfit = "on"', ":3: head.fit: Input should be 'auto' or 'off', got 'on'"),
-        ('embeddings = "glove"', ":2: head.embeddings"),
+        ('embeddings = ""', ":2: head.embeddings"),
         ('file = "h.json"\n[[cascade.models]]\nname = "a"', ":2: expected no head beside [cascade]"),
         (
             'file = "h.json"\n[[routing.providers]]\nname = "openai/a"',

@@ -401,6 +401,8 @@ class Serve:
         A bundle of `calibrant export`, the directory of a run, or a task file (answers carry no decision).
     model : MODEL
         Instead of a bundle, a model alone, which answers typed questions; see `calibrant models`.
+    api_base : URL
+        With --model: address of the model's server.
     only_task
         Refuse typed questions whose options are not the task's labels.
     host
@@ -431,6 +433,7 @@ class Serve:
 
     source: Path | None = field(default=None, kw_only=False)
     model: str | None = None
+    api_base: str | None = None
     only_task: bool = False
     host: str = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8890

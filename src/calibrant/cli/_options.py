@@ -41,7 +41,15 @@ _GROUPS: Final = {
         *("reflection_model", "reflection_option"),
     ),
     "Search": (
-        *("proposer", "max_metric_calls", "minibatch_size", "seed", "prior_correction", "thresholds"),
+        *(
+            "proposer",
+            "max_metric_calls",
+            "minibatch_size",
+            "seed",
+            "prior_correction",
+            "thresholds",
+            "no_embeddings",
+        ),
     ),
     "Speed and budget": (
         *("concurrency", "requests_per_minute", "tokens_per_minute", "timeout", "deadline", "max_cost"),

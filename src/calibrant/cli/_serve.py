@@ -90,10 +90,11 @@ def _model_alone(options: Serve) -> Classifier:
         raise ConfigurationError(
             f"Expected a bundle, a run or a task file, or --model alone, got {got}: name what is to be served."
         )
+    address = {} if options.api_base is None else {"api_base": options.api_base}
     return Classifier(
         model=options.model,
         labels=["no", "yes"],
-        options=dict(map(parse_option, options.option or ())),
+        options=address | dict(map(parse_option, options.option or ())),
         limits=Limits(concurrency=options.max_concurrency),
     )
 
@@ -102,6 +103,10 @@ def _opened(source: Path, options: Serve) -> tuple[Tuned, BasePredictor]:
     """Open a bundle, a run, or a task file, which decides nothing."""
     if options.model is not None:
         raise ConfigurationError(f"Expected either {source} or --model {options.model}, got both.")
+    if options.api_base is not None:
+        raise ConfigurationError(
+            "Expected --api-base beside --model, got it without: use --option api_base=URL."
+        )
     found, limits = read_source(source), Limits(concurrency=options.max_concurrency)
     given = dict(map(parse_option, options.option or ()))
     if isinstance(found, Tuned):

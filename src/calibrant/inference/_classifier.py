@@ -184,8 +184,7 @@ class Classifier(BasePredictor):
         abilities: ModelAbilities | None = None,
     ) -> None:
         self.labels, self.field = LabelSet.of(labels), field
-        self.prompt, self.user_template = prompt, user_template
-        self.prior_correction = prior_correction
+        self.prompt, self.user_template, self.prior_correction = prompt, user_template, prior_correction
         self._owns_client = not isinstance(model, Client)
         limits = limits or Limits()
         if concurrency is not None:
@@ -211,7 +210,7 @@ class Classifier(BasePredictor):
             options=call_options(options),
             label_descriptions=label_descriptions or {},
         )
-        choice = ScoringChoice(
+        self._choice = ScoringChoice(
             scoring=scoring if scoring is not None or space is None else "decode",
             tolerance=tolerance,
             samples=samples,
@@ -219,8 +218,7 @@ class Classifier(BasePredictor):
             is_named=isinstance(model, str),
             space=reader.space,
         )
-        self._choice = choice
-        self._method = choose_method(setup, choice)
+        self._method = choose_method(setup, self._choice)
         self._runner = Runner(gate=setup.calls.gate, journal=journal)
         if head is not None:
             self.head = head

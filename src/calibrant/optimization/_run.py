@@ -205,7 +205,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     limits, stop = limits or Limits(), Stop()
     with ExitStack() as stack:
-        predictor = _open(task, model, stack, limits)
+        predictor, embedding = _open_with_embedding(task, model, stack, limits)
         tracker = _tracker(task, model, predictor, progress, max_metric_calls)
         if isinstance(model, Predictor):  # whose description is part of the fingerprint
             tracker.begin(predictor)
@@ -229,7 +229,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         most = max_metric_calls - for_head
         search = Search(parts=parts, directory=directory, max_metric_calls=most, seen=seen)
         budget = max_metric_calls if teaches else 0
-        heads = HeadStage(parts=parts, embedding=_open_embedding(task, predictor), max_metric_calls=budget)
+        heads = HeadStage(parts=parts, embedding=embedding, max_metric_calls=budget)
         choice, head = heads.run(search.run(for_race=for_race))
         test = FinalStage(parts=parts, directory=directory, choice=choice, head=head, ended=search.ended)
         result = test.run(_asked_task(task, model, predictor), started=started)
@@ -410,12 +410,20 @@ def _with_embeddings(task: Task, embeddings: str | Literal[False] | None) -> Tas
     return replace(task, head=task.head.model_copy(update={"embeddings": embeddings}))
 
 
+def _open_with_embedding(
+    task: Task, model: ModelLike | Predictor | None, stack: ExitStack, limits: Limits
+) -> tuple[Predictor, EmbeddingModel | None]:
+    """Open the model, and the embedding model of the head; both refuse before a call is paid."""
+    predictor = _open(task, model, stack, limits)
+    return predictor, _open_embedding(task, predictor)
+
+
 def _open_embedding(task: Task, predictor: Predictor) -> EmbeddingModel | None:
     """Return the embedding model of the search's head; None for a head on words alone."""
     if task.labels.holds_several or task.head.fit != "auto" or not isinstance(predictor, Classifier):
         return None
     texts = [row.input for row in (*task.validation, *task.train, *task.test)]
-    named, reports_features = task.head.embeddings, predictor.method.keep_features
+    named, reports_features = task.head.embeddings, predictor.with_features().method.keep_features
     charge = predictor.meter.charge
     return head_embedding(named, texts, labels=task.labels, reports_features=reports_features, charge=charge)
 

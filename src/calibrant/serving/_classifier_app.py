@@ -247,7 +247,7 @@ def create_decision_app(classifier: Classifier, *, settings: ServiceSettings | N
     >>> from calibrant.serving import create_decision_app
     >>> from calibrant.testing import fake_response
     >>> def model(messages):
-    ...     return fake_response("yes", probabilities={"yes": 0.9, "no": 0.1})
+    ...     return fake_response("yes", field="answer", probabilities={"yes": 0.9, "no": 0.1})
     >>> app = create_decision_app(Classifier(model=model, labels=["no", "yes"]))
     >>> async def ask(body):
     ...     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://model") as client:
@@ -283,14 +283,7 @@ def _new_app(
             openapi_extra=_described_body(request_schema(settings.most_texts)),
             dependencies=keyed,
         )(service.classify)
-    for path, wire in WIRES.items():
-        app.post(
-            path,
-            summary=f"Answer typed questions about a text: {wire.title}",
-            responses=_WIRE_RESPONSES,
-            openapi_extra=_described_body(wire.schema(settings.most_texts)),
-            dependencies=keyed,
-        )(service.decide)
+    _add_wires(app, service, settings.most_texts, keyed)
     no_key: dict[int | str, dict[str, Any]] = {401: _RESPONSES[401]} if keyed else {}
     app.get(_MODELS, summary="The name of the service's model", responses=no_key, dependencies=keyed)(
         service.models
@@ -309,6 +302,18 @@ def _new_app(
         dependencies=keyed,
     )(service.prometheus)
     return app
+
+
+def _add_wires(app: FastAPI, service: _Service, most: int, keyed: list[Any]) -> None:
+    """Add the routes of typed questions."""
+    for path, wire in WIRES.items():
+        app.post(
+            path,
+            summary=f"Answer typed questions about a text: {wire.title}",
+            responses=_WIRE_RESPONSES,
+            openapi_extra=_described_body(wire.schema(most)),
+            dependencies=keyed,
+        )(service.decide)
 
 
 def _described_body(schema: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from calibrant.serving._wires import Answer, BadQuestionError, Question
 _KEPT: Final = 64  # other questions whose classifiers are kept
 _YES_NO: Final = (("no", "yes"), ("false", "true"))
 _DEFAULT_INSTRUCTIONS: Final = "Which option describes the text?"
+_MOST_LISTED: Final = 6_000  # characters of options and descriptions: about 1,500 tokens
 _AHEAD: Final = 1e-9  # by which a label leads where calibration alone would make another one as probable
 
 
@@ -102,6 +103,8 @@ class Questions:
         for option, description in zip(question.options, question.descriptions, strict=True):
             shown = option if option.isprintable() else json.dumps(option, ensure_ascii=False)
             lines.append(f"- {shown}: {description}" if description else f"- {shown}")
+        if sum(map(len, lines)) > _MOST_LISTED:
+            return instructions  # the model scores every option all the same
         order = ", from the lowest to the highest" if question.kind == "score" else ""
         return "\n".join([f"{instructions}\n\nThe answer is one of these{order}:", *lines])
 
@@ -188,7 +191,7 @@ def _led(shares: NDArray[np.float64], label: int, calibrated: float | None) -> N
 
 
 def _details(tuned: Tuned, decision: Decision) -> dict[str, Any]:
-    """Return what System One's answers say of the tuned classifier's prediction."""
+    """Return members of System One's answers that tell of the tuned classifier's prediction."""
     compared = {"confidence": decision.confidence, "calibrated": decision.calibrated}
     certified = tuned.thresholds["certified"] if decision.rule == "certified" else None
     return {
