@@ -75,6 +75,22 @@ def test_the_verdict_follows_the_paired_interval(labelled: list[Example], given:
 
 
 @pytest.mark.parametrize(
+    ("labelled", "said"),
+    [
+        (rows("seen", "cat", "cat", "cat"), "The head, which reads the text alone, adds +0.500 accuracy"),
+        (LABELLED * 3, "On these rows the head, which reads the text alone, adds nothing certain to TF-IDF"),
+    ],
+)
+def test_a_head_on_text_alone_is_called_so(labelled: list[Example], said: str) -> None:
+    """Of a head that uses no answer of the model, the verdict says nothing of what the model adds."""
+    judged = rows("new", *["cat", "dog"] * 20)
+    given = [row.answer for row in judged]
+    found = compare_with_baselines(judged, given, labelled, labels=LABELS, uses_model=False)
+    assert found.verdict.startswith(said)
+    assert "model" not in found.verdict
+
+
+@pytest.mark.parametrize(
     ("judged", "labelled", "said"),
     [
         ([], LABELLED, "No row was answered, so"),

@@ -194,6 +194,7 @@ def compare_with_baselines(
     *,
     labels: LabelSet,
     failed: int = 0,
+    uses_model: bool = True,
 ) -> BaselineComparison:
     """Compare answers with two baselines: the majority label, and TF-IDF with logistic regression.
 
@@ -209,6 +210,9 @@ def compare_with_baselines(
         The labels; an answer is one of them.
     failed : int, default 0
         Rows beside `rows` whose call failed.
+    uses_model : bool, default True
+        False if `given` comes from a head that reads the text alone, of which the verdict does not say that the model
+        adds something.
 
     Returns
     -------
@@ -239,7 +243,9 @@ def compare_with_baselines(
         scores = tuple(_score(name, truth, found, labels) for name, found in guesses.items())
         against_text = paired_comparison(_right(truth, by_words), _right(truth, given))
         without_label = failed + sum(label is None for label in given)
-        verdict = _fault(without_label, len(rows) + failed) or _verdict(against_text)
+        verdict = _fault(without_label, len(rows) + failed) or _verdict(
+            against_text, "model" if uses_model else "head, which reads the text alone,"
+        )
     else:
         missing = (
             "There is no labelled row with a text of its own to learn from" if rows else "No row was answered"
@@ -274,16 +280,16 @@ def _score(name: str, truth: Sequence[str], given: Sequence[str | None], labels:
     )
 
 
-def _verdict(found: PairedComparison) -> str:
+def _verdict(found: PairedComparison, subject: str) -> str:
     interval = f"95 % interval {found.interval.lower:+.3f} to {found.interval.upper:+.3f}"
     if found.interval.lower > 0.0:
-        return f"The model adds {found.difference:+.3f} accuracy to TF-IDF with logistic regression ({interval})."
+        return f"The {subject} adds {found.difference:+.3f} accuracy to TF-IDF with logistic regression ({interval})."
     if found.interval.upper < 0.0:
         return (
             "On this task you do not need a language model: TF-IDF with logistic regression is better (model minus "
             f"TF-IDF {found.difference:+.3f}, {interval})."
         )
     return (
-        "On these rows the model adds nothing certain to TF-IDF with logistic regression (model minus TF-IDF "
-        f"{found.difference:+.3f}, {interval})."
+        f"On these rows the {subject} adds nothing certain to TF-IDF with logistic regression "
+        f"({subject.partition(',')[0]} minus TF-IDF {found.difference:+.3f}, {interval})."
     )

@@ -365,6 +365,7 @@ def final_score(
         [*task.train, *task.validation],
         labels=labels,
         failed=len(final) - len(answered),
+        uses_model=head.uses_model,
     )
     without_prior = None
     if "prior" in predictions:
