@@ -74,7 +74,8 @@ def test_models_without_logprobs_end_the_run(serve: Serve) -> None:
     error = failure(Cascade([first, second], method="label_probability"))
     assert str(error).startswith("hosted_vllm/small: Its answers come without token log-probabilities.")
     assert '[[cascade.models]]\nname = "hosted_vllm/small"\nscoring = "fused"' in str(error)
-    assert sum(small.counts.values()) <= 2 * 4
+    # Two calls for each of the four rows at once; a place that the first failure frees may take one more row each.
+    assert sum(small.counts.values()) <= 2 * (4 + 4)
     assert sum(large.counts.values()) == 0
 
 
