@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import signal
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +62,37 @@ def test_a_signal_ends_the_server(number: signal.Signals, host: str, shown: str)
     assert told[0].startswith(shown)
     assert found == [503]
     assert [signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def no_delay(client: socket.socket) -> int:
+    """Return whether the other end of a connection, in this process, sends small packets at once."""
+    for entry in Path("/proc/self/fd").iterdir():
+        if not (entry.is_symlink() and entry.readlink().name.startswith("socket:")):
+            continue
+        with socket.socket(fileno=os.dup(int(entry.name))) as found, contextlib.suppress(OSError):
+            if found.getpeername() == client.getsockname():
+                return found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    raise AssertionError("there is no such connection")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks at the sockets of this process")
+def test_answers_are_sent_without_delay() -> None:
+    """Connections send small packets at once: an answer's body does not wait until its headers are acknowledged."""
+    found: list[int] = []
+
+    def ask(address: str) -> None:
+        with connection(address) as line:
+            line.request("GET", "/health")
+            line.getresponse().read()
+            found.append(no_delay(line.sock))
+        signal.raise_signal(signal.SIGTERM)
+
+    serve_app(
+        create_verifier_app(None),
+        port=0,
+        on_ready=lambda address: threading.Thread(target=ask, args=(address,)).start(),
+    )
+    assert found == [1]
 
 
 def test_late_requests_are_cancelled_at_shutdown() -> None:

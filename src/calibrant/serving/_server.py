@@ -128,11 +128,15 @@ def _listen(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server(address[:2], family=family)
+        listening = socket.create_server(address[:2], family=family)
     except (OSError, OverflowError, UnicodeError) as error:
         raise ConfigurationError(
             f"Expected an address to listen at, got {host!r} and port {port}: {error}. Take another port or host."
         ) from error
+    # Connections inherit it. asyncio sets it only on sockets that name their protocol; without it an answer's body
+    # waits some 40 ms for the client to acknowledge its headers.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def _address(listening: socket.socket) -> str:
