@@ -172,10 +172,10 @@ def test_other_questions_are_refused_where_only_the_task_is_served(
     ("body", "place"),
     [
         ({"questions": {"q": choice("a", "b")}}, ["body", "state"]),
-        ({"state": "x", "questions": {"q": choice("a")}}, ["body", "questions", "q", "choice", "criteria"]),
+        ({"state": "x", "questions": {"q": choice("a")}}, ["body", "questions", "q", "criteria"]),
         ({"state": "x", "questions": {"q": {"type": "essay"}}}, ["body", "questions", "q"]),
         ({"state": "x", "questions": {}}, ["body", "questions"]),
-        ({"state": "x", "questions": {"q": {"type": "noul"}}}, ["body", "questions", "q", "noul"]),
+        ({"state": "x", "questions": {"q": {"type": "noul"}}}, ["body", "questions", "q"]),
         (
             {"state": "x", "questions": {f"q{n}": choice("a", "b") for n in range(129)}},
             ["body", "questions"],
@@ -196,7 +196,7 @@ def test_openai_s_mistakes_have_its_form(open_service: Any) -> None:
     assert found.status == 400
     error = found.json["error"]
     assert error.keys() == {"message", "type", "param", "code"}
-    assert (error["type"], error["param"]) == ("invalid_request_error", "questions[0].predicate.instructions")
+    assert (error["type"], error["param"]) == ("invalid_request_error", "questions[0].instructions")
 
 
 def test_a_key_is_asked_for_in_the_form_of_the_wire(serve: Any, bundle: Tuned) -> None:

@@ -497,12 +497,19 @@ def read_questions(scope: Scope, body: bytes, *, most: int) -> tuple[Wire, str, 
     try:
         text, questions = wire.read(record)
     except ValidationError as error:
-        problems = [(one["loc"], one["msg"], one["type"]) for one in error.errors()[:_MOST_PROBLEMS]]
+        listed = error.errors()[:_MOST_PROBLEMS]
+        problems = [(_without_kind(one["loc"]), one["msg"], one["type"]) for one in listed]
         raise BadQuestionError(*problems) from None
     if len(questions) > most:
         message = f"Expected at most {most:,} questions, got {len(questions):,}: send several requests."
         raise BadQuestionError((("questions",), message, "too_long"))
     return wire, text, questions
+
+
+def _without_kind(place: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """Return a place without the kind of question that is named behind the question."""
+    is_inside = place[0:1] == ("questions",) and place[2:3] and place[2] != "[key]"
+    return (*place[:2], *place[3:]) if is_inside else place
 
 
 def _wire_of(record: Any) -> Wire | None:  # noqa: ANN401 (any JSON value)
