@@ -126,6 +126,7 @@ def test_cost_counts_paid_rows_alone(tmp_path: Path) -> None:
     found = BatchEvaluator(model).evaluate(texts, out=tmp_path / "out").metrics
     assert (found.cost, found.unpriced_rows, found.rows_from_cache, found.calls) == (0.5, 1, 1, 4)
     assert (found.prompt_tokens, found.completion_tokens) == (17, 2)
+    assert found.rows_per_second == pytest.approx(found.rows / found.seconds)
 
 
 @pytest.mark.parametrize(

@@ -77,13 +77,14 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     says of each label (its log-probability; the likeness of the text, or of its vector, to the label's name) has one
     weight that all labels share, and every column has coefficients of its own with a Gaussian prior. The variance of
     that prior is the block's strength, chosen together with those of the other blocks by the log loss on held-out rows
-    (five folds, stratified by label); a block that lowers it by nothing is left out. Labels count alike, however many
-    rows they have. Last comes the temperature of least held-out log loss.
+    (five folds, stratified by label); a block that lowers it by less than 0.001 nats is left out. Labels count alike,
+    however many rows they have. Last comes the temperature of least held-out log loss.
 
     With no block but the weight of the log-probabilities, that is temperature scaling with an offset for each label.
     Beside it, the distributions as they were scored and at their best temperature are judged on the same rows. The
-    regression is taken if its log loss is the lowest, and neither its accuracy nor its macro F1 is below theirs by more
-    than the standard error of the difference, paired over rows. With fewer than ten rows nothing is learned.
+    regression is taken if its log loss is lower than theirs by more than the standard error of the difference, paired
+    over rows, and neither its accuracy nor its macro F1 is lower by more than 1.2 of theirs. With fewer than ten rows
+    nothing is learned.
 
     Parameters
     ----------

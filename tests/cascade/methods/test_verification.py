@@ -256,6 +256,7 @@ def test_short_contexts_are_sent_with_all_samples() -> None:
         ("one two three four", "one two"),
         ("ab" + " " + "x" * 37, "ab" + " " + "x" * 17),
         ("xxxx", "xx"),
+        ("      ", "   "),
     ],
 )
 def test_contexts_are_cut_between_words(context: str, kept: str) -> None:
