@@ -51,7 +51,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from calibrant.calibration import certify_threshold
-from calibrant.heads import fit_head
+from calibrant.heads import EmbeddingModel, fit_head
 
 BINS: Final = 15
 DRAWN_LABELS: Final = 200
@@ -118,7 +118,7 @@ def fitted(
     asked: Places,
     *,
     with_features: bool = False,
-    encoder: Vectors | None = None,
+    encoder: EmbeddingModel | None = None,
 ) -> Array:
     """Return what a head says."""
     features = found.features if with_features else None

@@ -427,6 +427,20 @@ def test_texts_and_answers_that_are_all_alike_are_read(text: str) -> None:
     assert (found > 0.0).all()
 
 
+def test_the_length_of_many_features_tells_nothing() -> None:
+    """A row ten times as far from the mean says the same if it has many features, and more if it has few."""
+    answers = np.arange(60) % 3
+    rng = np.random.default_rng(0)
+    for width, is_alike in ((40, True), (4, False)):
+        features = np.eye(3)[answers] @ rng.normal(size=(3, width)) + rng.normal(size=(60, width))
+        head = fit_head(np.zeros((60, 3)), answers, labels=THREE, features=features)
+        assert head.uses_features
+        mean = features.mean(axis=0)
+        far = mean + 10.0 * (features - mean)
+        near_said, far_said = (head.transform(np.zeros((60, 3)), features=rows) for rows in (features, far))
+        assert np.allclose(near_said, far_said, atol=1e-6) == is_alike
+
+
 @pytest.mark.parametrize("useless", [np.full((60, 3), 7.0), np.zeros((60, 0)), np.full((60, 1), 1e100)])
 def test_columns_that_do_not_vary_add_nothing(useless: Array) -> None:
     """Constant, missing or huge features give the figures of the regression without features."""

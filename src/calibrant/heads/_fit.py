@@ -97,7 +97,8 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     texts : sequence of str, length n, optional
         The texts; without them no block looks at the text.
     features : array-like of shape (n, d), optional
-        The model's features of each text, such as its last hidden state.
+        The model's features of each text, such as its last hidden state. They are standardised; from 32 of them on,
+        every row is then put to length 1.
     embedding : EmbeddingModel, optional
         Gives a vector to every text, such as `calibrant.inference.Model2VecEmbedder`. Words that no labelled row holds
         are then known by their likes.
