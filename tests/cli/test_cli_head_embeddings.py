@@ -69,6 +69,33 @@ def test_a_search_embeds_its_head(task: Path, tmp_path: Path, monkeypatch: pytes
         calibrant.load(tmp_path / "bundle")
 
 
+def test_an_export_says_what_a_vector_costs(task: Path, tmp_path: Path) -> None:
+    """An export tells the seconds that the head's file holds, which change no digest of the head."""
+    task.write_text(task.read_text() + SECTION)
+    run_path = tmp_path / "run"
+    done("optimize", task, "--out", run_path, *BUDGET)
+    assert "a new text adds next to nothing to its answer" in done(
+        "export", run_path, "--out", tmp_path / "a"
+    )
+    head = json.loads((run_path / "head.json").read_text())
+    head["state"]["embedding"]["seconds_per_text"] = 0.21
+    (run_path / "head.json").write_text(json.dumps(head))
+    said = done("export", run_path, "--out", tmp_path / "b")
+    assert "by model2vec:here: a new text adds about 0.21 s of processor time to its answer." in said
+
+
+@pytest.mark.parametrize("seconds", [-1.0, "soon", float("nan")])
+def test_seconds_that_are_none_are_refused(task: Path, tmp_path: Path, seconds: object) -> None:
+    """A head's file whose seconds are no number is damaged."""
+    task.write_text(task.read_text() + SECTION)
+    run_path = tmp_path / "run"
+    done("optimize", task, "--out", run_path, *BUDGET)
+    head = json.loads((run_path / "head.json").read_text())
+    head["state"]["embedding"]["seconds_per_text"] = seconds
+    (run_path / "head.json").write_text(json.dumps(head))
+    assert "head.json" in refusal(run("export", run_path, "--out", tmp_path / "bundle"))
+
+
 def test_a_missing_extra_is_named(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra, a search with embeddings is refused; a search without a head works."""
     without_model2vec(monkeypatch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, ProviderError
@@ -28,23 +27,6 @@ def opened(server: Any) -> TextVectors:
     model = open_embedding_model(f"openai/vectors@{server.url}")
     assert isinstance(model, TextVectors)
     return model
-
-
-def test_texts_share_a_call_and_another_run_asks_nothing(server: Any) -> None:
-    """Several texts take one call; a model that is opened anew finds their vectors on disk."""
-    server.answer(200, body([3.0, 4.0], [1.0, 2.0]))
-    expected = [[3.0, 4.0], [1.0, 2.0], [3.0, 4.0]]
-    np.testing.assert_array_equal(opened(server).vectors(["one", "two", "one"]), expected)
-    np.testing.assert_array_equal(opened(server).vectors(["one", "two", "one"]), expected)
-    (sent,) = server.bodies
-    assert sent["input"] == ["one", "two"]
-
-
-def test_an_empty_text_has_zeros_and_is_not_sent(server: Any) -> None:
-    """A text without characters, which servers refuse, has a vector of zeros."""
-    server.answer(200, body([3.0, 4.0]))
-    np.testing.assert_array_equal(opened(server).vectors([" ", "one"]), [[0.0, 0.0], [3.0, 4.0]])
-    assert server.bodies[0]["input"] == ["one"]
 
 
 def test_a_changed_dimension_is_an_error(server: Any) -> None:

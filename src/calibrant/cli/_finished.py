@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from calibrant.evaluation._calibrate import CalibrationResult
     from calibrant.evaluation._compare import RunComparison
     from calibrant.evaluation._learned import LearnedHead
+    from calibrant.heads._embedding import HeadEmbedding
     from calibrant.heads._tuned import Tuned
 
 _HEAD_FIGURES: Final = {
@@ -245,6 +246,18 @@ def export(options: Export) -> None:
     print_output(record, _contents(saved, out), as_json=options.as_json)
 
 
+def _cost_of_vectors(embedding: HeadEmbedding) -> str:
+    """Return a sentence on the time that vectors of texts add to answers."""
+    seconds = embedding.seconds_per_text
+    if seconds is not None:
+        added = f"adds about {seconds:.2g} s of processor time to its answer"
+    elif embedding.name.startswith("model2vec"):
+        added = "adds next to nothing to its answer"
+    else:
+        added = "takes a call of that model"
+    return f"The head reads vectors of the texts by {embedding.name}: a new text {added}."
+
+
 def _contents(tuned: Tuned, out: Path) -> Iterator[str]:
     yield f"{tuned.name}: {out}"
     yield f"SHA-256 of the bundle: {tuned.digest}"
@@ -259,6 +272,8 @@ def _contents(tuned: Tuned, out: Path) -> Iterator[str]:
             f"It holds {len(first.train):,} training texts with their labels: whoever has the folder can read them "
             "(--no-texts leaves them out)."
         )
+    if tuned.head is not None and tuned.head.embedding is not None:
+        yield _cost_of_vectors(tuned.head.embedding)
     figures = tuned.figures
     shown = [one for one in figures if "macro F1" in one.name or one.name == LABELS_ANSWERED]
     if shown:

@@ -10,11 +10,12 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +26,14 @@ from calibrant.core._errors import ConfigurationError, ContextLengthError, Provi
 from calibrant.core._files import SCHEMA_VERSION, atomic_writer, is_in_place, read_run_record
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
+from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.heads._head import Head
 from calibrant.inference import RetryPolicy
 from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
-from calibrant.inference._heads import apply_head, opened_head
+from calibrant.inference._heads import apply_head_to_all, opened_head
 from calibrant.inference._methods import Decoding
 from calibrant.inference._models import BatchApi, RemoteBatch, open_batch_api
 from calibrant.inference._reader import AnswerReader
@@ -48,6 +49,7 @@ from calibrant.runs._directory import (
 from calibrant.runs._rows import origin_record, row_line
 
 _ROWS: Final = "batch-rows.jsonl"
+_FINISHED_TOGETHER: Final = 2_048  # rows whose vectors are asked for together
 HEAD: Final = "head.json"
 LABEL_PRIOR: Final = "label_prior.json"
 _RESTORE: Final = "restore the file, or look the batches up at the provider, as they may have been paid for"
@@ -179,7 +181,7 @@ class BatchReport:
     outcomes : mapping of str to int
         Rows by outcome; empty until they are collected.
     prompt_tokens, completion_tokens : int
-        Of the collected answers.
+        Of the collected answers, and of the texts whose vectors a head needs.
     broken, unknown, duplicates : int
         Lines of the provider that were no JSON, named no row of their batch, or a row a second time.
     """
@@ -593,8 +595,18 @@ class BatchAnswers:
         return _error(str(failure))
 
 
-def finisher(job: BatchJob) -> Callable[[Prediction, str], Prediction]:
-    """Return a function that applies the job's label prior and head to a prediction.
+Finisher: TypeAlias = Callable[[Sequence[Prediction], Sequence[str]], list[Prediction]]
+
+
+def finisher(job: BatchJob, charge: Callable[[Usage], None]) -> Finisher:
+    """Return a function that applies the job's label prior and head to predictions for texts.
+
+    Parameters
+    ----------
+    job : BatchJob
+        The job.
+    charge : callable
+        Receives the usage of each call of the embedding model.
 
     Raises
     ------
@@ -611,14 +623,15 @@ def finisher(job: BatchJob) -> Callable[[Prediction, str], Prediction]:
             raise StateError(
                 f"{job.path / HEAD}: expected the head that the job was submitted with, got another: restore it."
             )
-        head = opened_head(head)
+        head = opened_head(head, charge=charge)
     if about.get("label_prior") is not None:
         prior = LabelPriorCorrection.load(job.path / LABEL_PRIOR, fingerprint=_fingerprint(job, about))
 
-    def finish(prediction: Prediction, text: str) -> Prediction:
+    def finish(predictions: Sequence[Prediction], texts: Sequence[str]) -> list[Prediction]:
+        found = list(predictions)
         if prior is not None:
-            prediction = correct_prediction(prediction, prior)
-        return prediction if head is None else apply_head(head, prediction, text)
+            found = [correct_prediction(one, prior) for one in found]
+        return found if head is None else apply_head_to_all(head, found, texts, charge=charge)
 
     return finish
 
@@ -1044,14 +1057,16 @@ async def _watch(
 
 def _join(job: BatchJob, api: BatchApi) -> BatchReport:
     """Write the predictions of all rows in input order, atomically."""
-    answers, finish = BatchAnswers(job, api), finisher(job)
     outcomes: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
+
+    def charge(usage: Usage) -> None:
+        tokens["prompt_tokens"] += usage.prompt_tokens
+
+    answers, finish = BatchAnswers(job, api), finisher(job, charge)
     with atomic_writer(job.path / PREDICTIONS) as file:
-        for index, (example, answer) in enumerate(zip(job.read_rows(), answers.predictions(), strict=True)):
-            prediction = Prediction(label=None, outcome=Outcome.UNPARSED, reason=NO_TEXT)
-            if example.input or example.answer:
-                prediction = finish(answer, example.input)
+        rows = zip(job.read_rows(), answers.predictions(), strict=True)
+        for index, (example, prediction) in enumerate(_finished_rows(rows, finish)):
             file.write(row_line(index, example, prediction).decode())
             outcomes[prediction.outcome.value] += 1
             tokens["prompt_tokens"] += prediction.usage.prompt_tokens
@@ -1065,6 +1080,17 @@ def _join(job: BatchJob, api: BatchApi) -> BatchReport:
         unknown=answers.discarded["unknown"],
         duplicates=answers.discarded["duplicates"],
     )
+
+
+def _finished_rows(
+    rows: Iterator[tuple[Example, Prediction]], finish: Finisher
+) -> Iterator[tuple[Example, Prediction]]:
+    """Yield rows with their final predictions, in blocks whose vectors are asked for together."""
+    without_text = Prediction(label=None, outcome=Outcome.UNPARSED, reason=NO_TEXT)
+    while block := list(islice(rows, _FINISHED_TOGETHER)):
+        examples = [example for example, _ in block]
+        answers = [answer if one.input or one.answer else without_text for one, answer in block]
+        yield from zip(examples, finish(answers, [one.input for one in examples]), strict=True)
 
 
 def _failed_requests(job: BatchJob, api: BatchApi) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, Self
@@ -45,10 +46,14 @@ class HeadEmbedding:
         The vector it gives to a fixed sentence followed by the labels' names; another model gives another.
     model : EmbeddingModel or None
         The model; None in a head that was read from a file.
+    seconds_per_text : float or None
+        Seconds that one text took where the head was fitted, on this machine; None if unknown, as of models that are
+        asked over a network.
     """
 
     name: str
     probe: tuple[float, ...] = field(repr=False)
+    seconds_per_text: float | None = field(default=None, compare=False)
     model: EmbeddingModel | None = field(default=None, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,9 +79,7 @@ class HeadEmbedding:
         ConfigurationError
             `model` is not the one that the head was fitted with.
         """
-        given, expected = np.array(_probe(model, labels)), np.array(self.probe)
-        length = float(np.linalg.norm(expected))
-        if given.shape != expected.shape or np.linalg.norm(given - expected) > _TOLERANCE * length:
+        if not is_same_vector(np.array(_probe(model, labels)), np.array(self.probe)):
             raise ConfigurationError(
                 f"Expected the embedding model {self.name!r} that the head was fitted with, got {model.name!r} whose "
                 "vectors are others: use that model, or fit the head again."
@@ -104,9 +107,16 @@ class HeadEmbedding:
             )
         return found
 
-    def to_state(self) -> dict[str, Any]:
-        """Return the name and the test vector as JSON values."""
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The name and the test vector as JSON values."""
         return {"name": self.name, "probe": list(self.probe)}
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the attributes but the model as JSON values."""
+        if self.seconds_per_text is None:
+            return self.identity
+        return {**self.identity, "seconds_per_text": self.seconds_per_text}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
@@ -114,11 +124,30 @@ class HeadEmbedding:
         probe = np.asarray(state["probe"], dtype=np.float64)
         if not isinstance(state["name"], str) or probe.ndim != 1 or not np.isfinite(probe).all():
             raise ValueError("the name or the probe of the embedding model is missing")
-        return cls(name=state["name"], probe=tuple(probe.tolist()))
+        seconds = state.get("seconds_per_text")
+        if seconds is not None and not 0.0 <= float(seconds) < math.inf:
+            raise ValueError("the seconds of a text are no number")
+        return cls(
+            name=state["name"],
+            probe=tuple(probe.tolist()),
+            seconds_per_text=None if seconds is None else float(seconds),
+        )
+
+
+def is_same_vector(given: NDArray[np.floating[Any]], expected: NDArray[np.floating[Any]]) -> bool:
+    """Return True if two vectors of one text are those of one model."""
+    if given.shape != expected.shape:
+        return False
+    return bool(np.linalg.norm(given - expected) <= _TOLERANCE * np.linalg.norm(expected))
+
+
+def recognised_text(labels: Sequence[str]) -> str:
+    """Return the text whose vector a head over these labels recognises its model by."""
+    return _PROBE + ", ".join(labels)
 
 
 def _probe(model: EmbeddingModel, labels: Sequence[str]) -> tuple[float, ...]:
-    return tuple(np.round(_vectors(model, [_PROBE + ", ".join(labels)])[0], 6).tolist())
+    return tuple(np.round(_vectors(model, [recognised_text(labels)])[0], 6).tolist())
 
 
 def _vectors(model: EmbeddingModel, texts: Sequence[str]) -> NDArray[np.float64]:

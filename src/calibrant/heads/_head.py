@@ -212,7 +212,7 @@ class Head(SavedFit):
         """SHA-256 of everything that determines the output, 64 hexadecimal digits."""
         state: list[Any] = [self.labels, self.temperature, self.n_rows, self.model.to_state()]
         state += [] if self.shift is None else [self.shift]
-        state += [] if self.embedding is None else [self.embedding.to_state()]
+        state += [] if self.embedding is None else [self.embedding.identity]
         state += [self.named_tokens] if self.named_tokens else []
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 

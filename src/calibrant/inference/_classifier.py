@@ -292,7 +292,7 @@ class Classifier(BasePredictor):
 
                 found = found.asked_for(task.head.file)
                 head = Head.load(task.head.file, fingerprint=found.fingerprint())
-                found.head = opened_head(head, task.head.embeddings or None)
+                found.head = opened_head(head, task.head.embeddings or None, charge=found.meter.charge)
             opened.pop_all()
         return found
 
@@ -329,7 +329,7 @@ class Classifier(BasePredictor):
 
         texts, answers = texts_of(texts), texts_of(answers, what="answers")
         true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
-        from calibrant.inference._text_vectors import head_embedding, prepare_vectors  # noqa: PLC0415 (if it learns one)
+        from calibrant.inference._text_vectors import head_embedding  # noqa: PLC0415 (if it learns one)
 
         asking = self.with_features(texts)
         reports_features = asking.method.keep_features
@@ -338,10 +338,14 @@ class Classifier(BasePredictor):
             embeddings, texts, labels=self.labels, reports_features=reports_features, charge=charge
         )
         asked = asking.classify_many(texts)
-        prepare_vectors(embedding, texts, charge=charge)
-        tokens = asking.method.named_tokens
         self.head = head_of(
-            asked, answers, texts, labels=self.labels, embedding=embedding, named_tokens=tokens
+            asked,
+            answers,
+            texts,
+            labels=self.labels,
+            embedding=embedding,
+            named_tokens=asking.method.named_tokens,
+            charge=charge,
         )
         return self
 
@@ -764,7 +768,7 @@ class Classifier(BasePredictor):
             if head.uses_features:
                 self._method = self._method.with_features(head.named_tokens)
             check_head(head, labels=self.labels, method=self.method)
-            head = opened_head(head)
+            head = opened_head(head, charge=self.meter.charge)
         self._head = head
 
     def save_learned(self, directory: Path) -> None:

@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Prediction, Usage
-from calibrant.heads._embedding import EmbeddingModel
+from calibrant.heads._embedding import EmbeddingModel, recognised_text
 from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head
+from calibrant.heads._linear import as_text
 from calibrant.inference._methods import Method
-from calibrant.inference._text_vectors import open_embedding_model, prepare_vectors
+from calibrant.inference._text_vectors import TextVectors, open_embedding_model, prepare_vectors
 
 _TOGETHER: Final = 2_048  # texts whose vectors are computed together
 
@@ -42,7 +43,12 @@ def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
         )
 
 
-def opened_head(head: Head, embeddings: str | EmbeddingModel | None = None) -> Head:
+def opened_head(
+    head: Head,
+    embeddings: str | EmbeddingModel | None = None,
+    *,
+    charge: Callable[[Usage], None] | None = None,
+) -> Head:
     """Return a head with its embedding model loaded, if it has one.
 
     Parameters
@@ -51,18 +57,24 @@ def opened_head(head: Head, embeddings: str | EmbeddingModel | None = None) -> H
         The head as loaded from its file.
     embeddings : str or EmbeddingModel, optional
         The model (see `open_embedding_model`); by default the one that the head names.
+    charge : callable, optional
+        Receives the usage of the calls that recognise the model.
 
     Raises
     ------
     ConfigurationError
         The embedding model cannot be opened, or differs from the fitted one.
+    ProviderError
+        Its server cannot be asked.
     """
     if head.embedding is None or (head.embedding.model is not None and embeddings is None):
         return head
-    return head.with_embedding(open_embedding_model(embeddings or head.embedding.name, labels=head.labels))
+    model = open_embedding_model(embeddings or head.embedding.name, labels=head.labels)
+    prepare_vectors(model, [recognised_text(head.labels)], charge=charge)
+    return head.with_embedding(model)
 
 
-def head_of(
+def head_of(  # noqa: PLR0913 (what a fit takes)
     predictions: Sequence[Prediction],
     answers: Sequence[str],
     texts: Sequence[str],
@@ -70,6 +82,7 @@ def head_of(
     labels: LabelSet,
     embedding: EmbeddingModel | None = None,
     named_tokens: tuple[int, ...] = (),
+    charge: Callable[[Usage], None] | None = None,
 ) -> Head:
     """Learn a head from predictions for labelled texts; rows without a distribution are left out.
 
@@ -85,11 +98,15 @@ def head_of(
         Gives a vector to every text.
     named_tokens : tuple of int, optional
         Numbers of the tokens that the features are the log-probabilities of, on a server.
+    charge : callable, optional
+        Receives the usage of each call for vectors.
 
     Raises
     ------
     ConfigurationError
         No row has a distribution, an answer is no label, or the lengths differ.
+    ProviderError
+        The server of the embedding model cannot be asked.
     """
     truth = true_labels(answers, len(texts), labels=labels)
     usable = [
@@ -103,6 +120,7 @@ def head_of(
             f"Expected distributions over the labels to learn from, got none on {len(predictions)} rows{reason}"
         )
     logprobs, features, shown, codes = zip(*usable, strict=True)
+    prepare_vectors(embedding, [*shown, *_read_by_fits(labels)], charge=charge)
     head = fit_head(
         np.array(logprobs),
         np.array(codes),
@@ -111,7 +129,21 @@ def head_of(
         features=None if any(one is None for one in features) else np.array(features, dtype=np.float64),
         embedding=embedding,
     )
+    head = timed_head(head)
     return replace(head, named_tokens=named_tokens) if head.uses_features else head
+
+
+def timed_head(head: Head) -> Head:
+    """Return a fitted head with the seconds that its embedding model takes for a text, where they are known."""
+    if head.embedding is None or not isinstance(head.embedding.model, TextVectors):
+        return head
+    seconds = head.embedding.model.seconds_per_text
+    return replace(head, embedding=replace(head.embedding, seconds_per_text=seconds))
+
+
+def _read_by_fits(labels: LabelSet) -> list[str]:
+    """Return the texts that a fit reads beside the labelled ones."""
+    return [recognised_text(labels.labels), *map(as_text, labels.labels)]
 
 
 def true_labels(answers: Sequence[str], n: int, *, labels: LabelSet) -> list[str]:
@@ -175,8 +207,10 @@ def apply_head_to_all(
     found: list[Prediction] = []
     for start in range(0, len(texts), _TOGETHER):
         block = texts[start : start + _TOGETHER]
-        prepare_vectors(None if head.embedding is None else head.embedding.model, block, charge=charge)
-        pairs = zip(predictions[start : start + _TOGETHER], block, strict=True)
+        pairs = list(zip(predictions[start : start + _TOGETHER], block, strict=True))
+        if head.embedding is not None:
+            needed = [text for prediction, text in pairs if prediction.label is not None]
+            prepare_vectors(head.embedding.model, needed, charge=charge)
         found += [apply_head(head, prediction, text) for prediction, text in pairs]
     return found
 

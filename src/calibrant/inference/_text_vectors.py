@@ -30,7 +30,7 @@ from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._predictor import Query
 from calibrant.core._reported import writable
 from calibrant.core._tokens import TokenContinuation
-from calibrant.heads._embedding import EmbeddingModel
+from calibrant.heads._embedding import EmbeddingModel, is_same_vector, recognised_text
 from calibrant.inference._base import run_sync
 from calibrant.inference._embeddings import MODEL2VEC, Model2VecEmbedder
 from calibrant.inference._limits import Gate
@@ -130,7 +130,9 @@ class TextVectors:
     """Embedding model that asks for several texts a call, and for no text twice.
 
     Vectors are kept in ``vectors.sqlite`` of the user's cache folder as soon as their call has ended, so another run,
-    or the same one after a kill, asks for the others alone. A text without characters has zeros.
+    or the same one after a kill, asks for the others alone. A server is asked for one fixed text anew whenever it is
+    opened: if that vector has changed, another model has taken the name, and what was kept is not used. A text without
+    characters has zeros.
 
     Parameters
     ----------
@@ -146,6 +148,11 @@ class TextVectors:
         Host or provider that gets the texts; empty if they stay on this machine.
     calls : ModelCalls, optional
         Retries and concurrency of the calls.
+
+    Attributes
+    ----------
+    seconds_per_text : float or None
+        Seconds that a text takes on this machine; None if unknown.
     """
 
     def __init__(
@@ -163,6 +170,8 @@ class TextVectors:
         self._calls = calls or ModelCalls(gate=Gate(provider=name))
         self._store = VectorStore(user_path("vectors.sqlite", "cache"))
         self._digest = hashlib.sha256(json.dumps(list(identity)).encode())
+        self._is_recognised = not place  # the identity of a model on this machine covers its weights
+        self.seconds_per_text: float | None = None
         self._kept: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
         self._lock = threading.Lock()
         self._dimension: int | None = None
@@ -197,12 +206,53 @@ class TextVectors:
         """
         return (await self._found(list(map(writable, texts)), charge))[1]
 
+    async def recognise(self, *, charge: Callable[[Usage], None] | None = None) -> None:
+        """Ask a server for one fixed text, and use the kept vectors only if its vector is as before.
+
+        Raises
+        ------
+        ProviderError
+            The call failed, retries included.
+        """
+        if self._is_recognised:
+            return
+        text = recognised_text(())
+        key = self._key(text)
+        (row,) = await self._called([text], charge)
+        given = self._checked(row)
+        known = self._store.get_many([key]).get(key)
+        if known is None or not is_same_vector(given, known):
+            self._store.put_many({key: given})
+            known = given
+        with self._lock:
+            if not self._is_recognised:
+                self._digest.update(known.tobytes())
+                self._is_recognised = True
+
     def missing(self, texts: Sequence[str]) -> list[str]:
-        """Return the different texts whose vectors are neither in memory nor on disk."""
+        """Return the different texts whose vectors are neither in memory nor on disk; `recognise` comes before."""
         different = dict.fromkeys(text for text in map(writable, texts) if text.strip())
         left = [text for text in different if self._key(text) not in self._kept]
         stored = self._store.get_many([self._key(text) for text in left])
         return [text for text in left if self._key(text) not in stored]
+
+    async def timed(self, texts: Sequence[str]) -> float:
+        """Return the seconds that a text takes, of two or more that are computed anew; the first may load the model.
+
+        Raises
+        ------
+        ProviderError
+            A text could not be computed.
+        """
+        first, *others = dict.fromkeys(text for text in map(writable, texts) if text.strip())
+        seconds = 0.0
+        for part in ([first], others or [first]):
+            start = time.perf_counter()
+            _, failures = await self._ask(part, None)
+            seconds = (time.perf_counter() - start) / len(part)
+            for error in failures.values():
+                raise error
+        return seconds
 
     def _key(self, text: str) -> str:
         digest = self._digest.copy()
@@ -221,6 +271,11 @@ class TextVectors:
         """Return vectors by text, and errors by text."""
         found: dict[str, NDArray[np.float32]] = {}
         failures: dict[str, ProviderError] = {}
+        if any(text.strip() for text in texts):
+            try:
+                await self.recognise(charge=charge)
+            except ProviderError as error:
+                return found, {text: error for text in texts if text.strip()}
         for text, vector in self._stored(texts).items():
             found[text] = self._checked(vector)
         left = [text for text in dict.fromkeys(texts) if text.strip() and text not in found]
@@ -254,9 +309,7 @@ class TextVectors:
     ) -> tuple[dict[str, NDArray[np.float32]], dict[str, ProviderError]]:
         """Return the vectors of one call, or of two where a server that has answered refuses it as a whole."""
         try:
-            call = partial(self._embedder.embed_priced, texts)
-            (matrix, usage), _ = await self._calls.make(call, provider=self.name)
-            rows = [self._checked(row) for row in matrix.astype(np.float32)]
+            rows = await self._called(texts, charge)
         except ProviderError as error:
             is_divisible = error.status in _REFUSED and len(texts) > 1 and self._dimension is not None
             if not is_divisible:
@@ -264,10 +317,23 @@ class TextVectors:
             middle = len(texts) // 2
             halves = [await self._ask(part, charge) for part in (texts[:middle], texts[middle:])]
             return halves[0][0] | halves[1][0], halves[0][1] | halves[1][1]
-        if charge is not None:
+        found: dict[str, NDArray[np.float32]] = {}
+        failures: dict[str, ProviderError] = {}
+        for text, row in zip(texts, rows, strict=True):
+            try:
+                found[text] = self._checked(row)
+            except ProviderError as error:
+                failures[text] = error
+        self._store.put_many({self._key(text): row for text, row in found.items()})
+        return found, failures
+
+    async def _called(self, texts: list[str], charge: Callable[[Usage], None] | None) -> NDArray[np.float32]:
+        call = partial(self._embedder.embed_priced, texts)
+        (matrix, usage), _ = await self._calls.make(call, provider=self.name)
+        if charge is not None:  # whatever the vectors are worth
             charge(usage)
-        self._store.put_many({self._key(text): row for text, row in zip(texts, rows, strict=True)})
-        return dict(zip(texts, rows, strict=True)), {}
+        with np.errstate(over="ignore"):  # a number that is too large is no finite one, which is checked
+            return matrix.astype(np.float32)
 
     def _checked(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a vector; raise ProviderError if it is not finite, or has another length than those before."""
@@ -390,15 +456,14 @@ def _default() -> str | None:
 
 
 def _tell(model: TextVectors, texts: Sequence[str], charge: Callable[[Usage], None] | None) -> None:
-    """Log one line on the texts that are left to be embedded, after the first of them."""
+    """Log one line on the texts that are left to be embedded; a failing server raises before the model is asked."""
+    run_sync(model.recognise(charge=charge))
     left = model.missing(texts)
-    first = left[: _TIMED + 1]
-    _prepare(model, first[:1], charge)  # the first one also waits for the model to be loaded
-    start = time.perf_counter()
-    _prepare(model, first[1:], charge)
-    each = (time.perf_counter() - start) / max(1, len(first) - 1)
-    where = f"they are sent to {model.place}" if model.place else "nothing leaves this machine"
-    seconds = "" if model.place else f", about {max(1.0, each * len(left)):.0f} s"
+    where, seconds = f"they are sent to {model.place}", ""
+    if not model.place and any(text.strip() for text in texts):
+        shown = left[: _TIMED + 1] if len(left) > 1 else [text for text in texts if text.strip()][:2]
+        model.seconds_per_text = each = run_sync(model.timed(shown))
+        where, seconds = "nothing leaves this machine", f", about {max(1.0, each * len(left)):.0f} s"
     count = (
         f"{len(left):,} of {len(texts):,} texts are left to read{seconds}" if left else "all texts are known"
     )

@@ -32,7 +32,6 @@ from calibrant.heads._tuned import Tuned, thresholds_of
 from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head_to_all, head_of
-from calibrant.inference._text_vectors import prepare_vectors
 from calibrant.metrics._paired import PairedComparison
 from calibrant.optimization._choice import (
     BETTER,
@@ -158,8 +157,14 @@ class HeadStage(SearchStage):
     def _fit(self, rows: Sequence[Example], predictions: Sequence[Prediction]) -> Head:
         answers = [row.answer for row in rows]
         texts = [row.input for row in rows]
-        prepare_vectors(self.embedding, texts, charge=self.charge)
-        return head_of(predictions, answers, texts, labels=self.task.labels, embedding=self.embedding)
+        return head_of(
+            predictions,
+            answers,
+            texts,
+            labels=self.task.labels,
+            embedding=self.embedding,
+            charge=self.charge,
+        )
 
 
 def _standing(head: Head) -> CandidateStanding:

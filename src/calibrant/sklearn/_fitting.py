@@ -25,7 +25,7 @@ from calibrant.heads._tuned import Measurements, thresholds_of
 from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import head_of, held_out_predictions
-from calibrant.inference._text_vectors import Embeddings, head_embedding, prepare_vectors
+from calibrant.inference._text_vectors import Embeddings, head_embedding
 from calibrant.runs._journal import PredictionJournal
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
@@ -178,7 +178,6 @@ class Learned:
         )
         answer_texts(asking, texts, lambda _, prediction: found.append(prediction))
         rows, texts = rows[: len(found)], texts[: len(found)]
-        prepare_vectors(embedding, texts, charge=charge)
         head = head_of(
             found,
             [row.answer for row in rows],
@@ -186,6 +185,7 @@ class Learned:
             labels=classifier.labels,
             embedding=embedding,
             named_tokens=asking.method.named_tokens,
+            charge=charge,
         )
         saved = SavedRows.of(
             {"input": row.input, "answer": row.answer, "label": one.label, "confidence": one.confidence}

@@ -7,6 +7,7 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.store._cache import PredictionCache
     from calibrant.store._scores import Scope, ScopeSummary
+    from calibrant.store._vectors import VectorStore
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
@@ -14,4 +15,5 @@ __all__ = [
     "PredictionCache",
     "Scope",
     "ScopeSummary",
+    "VectorStore",
 ]

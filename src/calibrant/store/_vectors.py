@@ -13,9 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LOG = logging.getLogger("calibrant")
+# Numbers grow with time: the lowest ones are the oldest.
 _TABLE: Final = (
-    "CREATE TABLE IF NOT EXISTS vectors (key TEXT PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
+    "CREATE TABLE IF NOT EXISTS numbered_vectors "
+    "(number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, vector BLOB NOT NULL)"
 )
+_REMOVE_OLDEST: Final = (
+    "DELETE FROM numbered_vectors WHERE number <= "
+    "(SELECT min(number) + (max(number) - min(number)) / 10 FROM numbered_vectors)"
+)
+MAX_BYTES: Final = 1024**3
 _SECONDS: Final = 5.0  # to wait for the lock of another process
 _READ_BLOCK: Final = 500  # keys a statement; old SQLite takes 999 parameters
 _TYPE: Final = np.dtype("<f4")
@@ -31,10 +38,13 @@ class VectorStore:
     ----------
     path : Path
         The SQLite file, which only its owner may read; a missing one is created with its folders.
+    max_bytes : int, default 1 GiB
+        Most bytes in use; beyond it those written first are removed, a tenth at a time. The file does not shrink,
+        but uses freed space again.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES) -> None:
+        self._path, self._max_bytes = path, max_bytes
         self._has_warned = False
 
     def get_many(self, keys: Sequence[str]) -> dict[str, NDArray[np.float32]]:
@@ -47,7 +57,7 @@ class VectorStore:
                 for start in range(0, len(keys), _READ_BLOCK):
                     block = keys[start : start + _READ_BLOCK]
                     marks = ", ".join("?" * len(block))
-                    query = f"SELECT key, vector FROM vectors WHERE key IN ({marks})"  # noqa: S608 (marks alone)
+                    query = f"SELECT key, vector FROM numbered_vectors WHERE key IN ({marks})"  # noqa: S608 (marks alone)
                     rows = connection.execute(query, block).fetchall()
                     found |= {key: np.frombuffer(vector, dtype=_TYPE) for key, vector in rows}
         except (sqlite3.Error, OSError, ValueError) as error:
@@ -62,7 +72,11 @@ class VectorStore:
             self._path.touch(mode=0o600)
             with closing(self._connection()) as connection, connection:
                 connection.execute(_TABLE)
-                connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
+                insert = "INSERT OR REPLACE INTO numbered_vectors (key, vector) VALUES (?, ?)"
+                connection.executemany(insert, rows)
+                while _used_bytes(connection) > self._max_bytes:
+                    if not connection.execute(_REMOVE_OLDEST).rowcount:
+                        break
         except (sqlite3.Error, OSError) as error:
             self._warn("saved", error)
 
@@ -75,3 +89,11 @@ class VectorStore:
             _LOG.warning(
                 "%s: vectors of texts cannot be %s (%s): they are computed again.", self._path, what, error
             )
+
+
+def _used_bytes(connection: sqlite3.Connection) -> int:
+    pages, free, size = (
+        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size

@@ -43,6 +43,7 @@ from calibrant.inference import (
 from calibrant.inference._text_vectors import open_embedding_model
 from calibrant.testing import FakeClient, fake_response
 from command_line import prediction_rows
+from embedding_server import TOKENS, EmbeddingServer
 from synonyms import KNOWN, install_model2vec
 
 KEY = "sk-planted-0123456789abcdef"
@@ -223,6 +224,29 @@ def test_a_head_with_embeddings_is_applied(tmp_path: Path, monkeypatch: pytest.M
     install_model2vec(monkeypatch, {"here": 0})
     collect(tmp_path)
     assert all(one["correct"] for one in prediction_rows(tmp_path))
+
+
+@pytest.mark.usefixtures("server")
+def test_vectors_of_a_head_are_asked_for_together_and_counted(tmp_path: Path) -> None:
+    """Collecting asks for the vectors of all rows in one call, and its tokens count those of the texts."""
+    vectors = EmbeddingServer()
+    given = classifier()
+    given.head = fit_head(
+        np.log(np.full((len(KNOWN[0]), 2), 0.5)),
+        [("cat", "dog").index(answer) for answer in KNOWN[1]],
+        labels=["cat", "dog"],
+        texts=KNOWN[0],
+        embedding=open_embedding_model(vectors.name),
+    )
+    rows = [Example(input=f"kitty {number}", answer="cat") for number in range(6)]
+    submit_batch(given, rows, out=tmp_path / "with", limits=TWO_A_FILE, retry=RETRY)
+    vectors.calls.clear()
+    report = collect(tmp_path / "with")
+    vectors.stop()
+    submit_batch(classifier(), rows, out=tmp_path / "without", limits=TWO_A_FILE, retry=RETRY)
+    without = collect(tmp_path / "without").prompt_tokens
+    assert [len(call) for call in vectors.calls] == [1, 6]
+    assert report.prompt_tokens == without + TOKENS * 7
 
 
 def test_a_job_with_another_head_is_another_job(server: Any, tmp_path: Path) -> None:

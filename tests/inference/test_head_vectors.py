@@ -1,0 +1,143 @@
+"""Tests of heads that read vectors of texts, which a server computes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from calibrant.core import ConfigurationError, Outcome, ProviderError
+from calibrant.heads import Head
+from calibrant.inference import Classifier
+from calibrant.testing import FakeClient
+from embedding_server import TOKENS, EmbeddingServer
+from synonyms import KNOWN, LABELS, UNSEEN
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    """Return a server of embeddings."""
+    found = EmbeddingServer()
+    yield found
+    found.stop()
+
+
+def unsure() -> Classifier:
+    """Return a classifier by a model that knows nothing."""
+    fake = FakeClient(LABELS, lambda _: {"cat": 0.6, "dog": 0.4})
+    return Classifier(model=fake, labels=LABELS, field="category")
+
+
+def fitted(server: EmbeddingServer) -> Classifier:
+    """Return a classifier with a head that reads vectors of the server."""
+    classifier = unsure().fit(*KNOWN, embeddings=server.name)
+    assert classifier.head is not None
+    assert classifier.head.uses_embedding
+    return classifier
+
+
+def reloaded(classifier: Classifier, folder: Path) -> Classifier:
+    """Return another classifier with the head as its file holds it."""
+    assert classifier.head is not None
+    classifier.head.save(folder / "head.json", fingerprint=classifier.fingerprint())
+    other = unsure()
+    other.head = Head.load(folder / "head.json", fingerprint=other.fingerprint())
+    return other
+
+
+def test_texts_share_calls_and_another_run_asks_for_one_fixed_text(
+    server: EmbeddingServer, tmp_path: Path
+) -> None:
+    """Known texts are not asked for again, but one fixed text is."""
+    first = fitted(server)
+    assert len(server.calls) < 6
+    asked = len(server.calls)
+    expected = first.classify_many(KNOWN[0])
+    other = reloaded(first, tmp_path)
+    found = other.classify_many(KNOWN[0])
+    assert [one.confidence for one in found] == [one.confidence for one in expected]
+    assert len(server.texts) == len(set(server.texts)) + 1
+    assert server.calls[asked:] == [[server.calls[0][0]]]
+
+
+def test_every_vector_is_charged(server: EmbeddingServer, tmp_path: Path) -> None:
+    """The texts, the names of the labels and the texts that recognise the model count as tokens."""
+    used = fitted(server)
+    without = unsure().fit(*KNOWN, embeddings=False)
+    assert used.meter.tokens - without.meter.tokens == TOKENS * len(server.texts)
+    server.calls.clear()
+    opened = reloaded(used, tmp_path)
+    assert opened.meter.tokens == TOKENS * len(server.texts) > 0
+
+
+def test_another_model_under_the_name_is_noticed(server: EmbeddingServer, tmp_path: Path) -> None:
+    """A server with another model of the same dimension raises ConfigurationError, whatever is on disk."""
+    first = fitted(server)
+    server.change_model()
+    with pytest.raises(ConfigurationError, match="fit the head again"):
+        reloaded(first, tmp_path)
+
+
+def test_vectors_of_another_model_are_not_used_for_a_fit(server: EmbeddingServer) -> None:
+    """A fit after the server's model was changed asks for all texts again."""
+    fitted(server)
+    server.change_model()
+    server.calls.clear()
+    again = fitted(server)
+    assert set(KNOWN[0]) <= set(server.texts)
+    assert [one.label for one in again.classify_many(UNSEEN[0])] == UNSEEN[1]
+
+
+@pytest.mark.parametrize("fault", ["without", "broken"])
+def test_a_text_without_a_usable_vector_fails_alone_or_with_its_call(
+    server: EmbeddingServer, fault: str
+) -> None:
+    """A vector that is no number fails its row; an answer without a vector for each text fails its call."""
+    classifier = fitted(server)
+    getattr(server, fault).add("kitty here")
+    found = classifier.classify_many(["kitty here", "hound there"])
+    assert found[0].outcome is Outcome.ERROR
+    assert "vector" in found[0].reason
+    assert (found[1].label == "dog") == (fault == "broken")
+
+
+def test_blank_and_equal_texts_are_not_asked_for(server: EmbeddingServer) -> None:
+    """A blank text has no vector to ask for, and equal texts share one."""
+    classifier = fitted(server)
+    server.calls.clear()
+    found = classifier.classify_many(["hound", " ", "hound", "\n", "hound"])
+    assert server.texts == ["hound"]
+    assert {one.label for one in found[::2]} == {"dog"}
+
+
+def test_a_classifier_serves_several_loops(server: EmbeddingServer) -> None:
+    """Loops one after another, and synchronous calls between them and inside one, get equal answers."""
+    classifier = fitted(server)
+
+    async def asked(text: str) -> str | None:
+        synchronous = classifier.classify(f"{text} again")
+        awaited = await classifier.aclassify(text)
+        assert synchronous.label == awaited.label
+        return awaited.label
+
+    assert [asyncio.run(asked(text)) for text in UNSEEN[0][:6]] == UNSEEN[1][:6]
+    assert [one.label for one in classifier.classify_many(UNSEEN[0])] == UNSEEN[1]
+
+
+def test_a_server_that_is_busy_is_asked_again(server: EmbeddingServer) -> None:
+    """Statuses 429 and 500 are retried."""
+    classifier = fitted(server)
+    server.statuses = [429, 500]
+    assert classifier.classify("hound").label == "dog"
+
+
+def test_a_server_that_refuses_fails_the_fit_first(server: EmbeddingServer) -> None:
+    """Status 401 raises ProviderError before the model is asked."""
+    server.statuses = [401]
+    fake = FakeClient(LABELS, lambda _: {"cat": 0.6, "dog": 0.4})
+    classifier = Classifier(model=fake, labels=LABELS, field="category")
+    with pytest.raises(ProviderError):
+        classifier.fit(*KNOWN, embeddings=server.name)
+    assert not fake.requests
