@@ -46,13 +46,16 @@ class CallCounter:
         self.without_logprobs = 0
 
     def new(self, queries: Sequence[Query]) -> list[bool]:
-        """Return one flag per query: True if it is a metric call. With a journal, repetitions are free."""
+        """Return one flag per query: True if it is a metric call. With a journal, repetitions are free.
+
+        A query with a problem, about which no model is asked, is none either.
+        """
         if self._predictor.journal is None:
-            return [True] * len(queries)
+            return [not query.problem for query in queries]
         seen = set(self._answered)
         is_new = []
         for query in queries:
-            is_new.append(query not in seen)
+            is_new.append(query not in seen and not query.problem)
             seen.add(query)
         return is_new
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Protocol, Self, Unpack, runtime_checkable
 
 from gepa.core.adapter import ProposalFn
 
 from calibrant.adapters._calls import CallBudget, CallCounter, FailureMonitor, SearchSize
+from calibrant.adapters._descriptions import described_candidate, format_record
 from calibrant.adapters._learned import (
     PriorCorrection,
     PriorCorrector,
@@ -19,6 +21,7 @@ from calibrant.adapters._learned import (
     refuse_open,
 )
 from calibrant.adapters._rows import (
+    LABEL_DESCRIPTIONS,
     Candidate,
     ConfidenceDataInst,
     ConfidenceGrader,
@@ -84,6 +87,8 @@ class ConfidenceAdapter(ConfidenceGrader):
     Every row is asked with the candidate's first component as system prompt and ``input`` as user message (shaped by
     an optional component ``user_template`` holding ``{input}``), with the schema's enum and token log-probabilities.
     An optional component ``demonstrations`` (`DemonstrationSettings.to_text`) shows it the nearest labelled texts.
+    An optional component ``label_descriptions``, one line ``label: description`` for each label, is listed below the
+    prompt, or beside the options of a decision model; rows of a candidate with any other text in it are not asked.
     The score is the scoring strategy's; the feedback names the model's confidence and its closest alternatives.
 
     Rows whose call failed get `failure_score` and are left out of the reflective dataset; too many of them stop the
@@ -288,6 +293,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         rows = [checked_row(row, self.labels) for row in threshold_rows]
         self._thresholds = None if thresholds is None else ThresholdFinder(thresholds, rows, self.labels)
         self._failures = FailureMonitor()
+        self._refusal = ""
         self.stop: Stop | None = None
         self._observers = [part for part in (proposer, observer) if isinstance(part, EvaluationObserver)]
         if isinstance(proposer, PreparedProposer):
@@ -393,7 +399,7 @@ class ConfidenceAdapter(ConfidenceGrader):
         rows = [[checked_row(row, self.labels) for row in batch] for _, batch in items]
         queries: list[Query] = []
         for (candidate, _), batch in zip(items, rows, strict=True):
-            queries += [query_of(candidate, row) for row in batch]
+            queries += self._queries(candidate, batch)
         sample = [] if self._thresholds is None else self._thresholds.queries(queries)
         wanted = [*sample, *queries]
         is_new = self._counter.new(wanted)
@@ -419,6 +425,25 @@ class ConfidenceAdapter(ConfidenceGrader):
             graded.append(result)
             start = counted = end
         return graded
+
+    def described(self, candidate: Candidate) -> Candidate:
+        """Return a candidate whose component ``label_descriptions``, if it has one, is a part of its prompt.
+
+        Raises
+        ------
+        ConfigurationError
+            That text is not one line for each label.
+        """
+        return described_candidate(candidate, self.predictor)
+
+    def _queries(self, candidate: Candidate, rows: Sequence[ConfidenceDataInst]) -> list[Query]:
+        """Return the queries of rows; none of them is asked where the label descriptions cannot be read."""
+        try:
+            described = self.described(candidate)
+        except ConfigurationError as error:
+            self._refusal = str(error)
+            return [replace(query_of(candidate, row), problem=self._refusal) for row in rows]
+        return [query_of(described, row) for row in rows]
 
     def make_reflective_dataset(
         self,
@@ -447,7 +472,11 @@ class ConfidenceAdapter(ConfidenceGrader):
             for trajectory in eval_batch.trajectories
             if trajectory["prediction"].outcome is not Outcome.ERROR
         ]
-        return {name: [dict(record) for record in records] for name in components_to_update}
+        datasets = {name: [dict(record) for record in records] for name in components_to_update}
+        if LABEL_DESCRIPTIONS in datasets:
+            datasets[LABEL_DESCRIPTIONS].insert(0, format_record(self.labels, self._refusal))
+            self._refusal = ""
+        return datasets
 
     def affordable(self, queries: Sequence[Query], calls: int) -> list[bool]:
         """Return one flag per query: True if `calls` metric calls pay for this query and those before."""

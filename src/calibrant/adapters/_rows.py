@@ -26,6 +26,9 @@ from calibrant.scoring._strategies import BrierScoring, LinearBlendScoring, Scor
 
 USER_TEMPLATE: Final = "user_template"
 DEMONSTRATED: Final = "demonstrations"
+LABEL_DESCRIPTIONS: Final = "label_descriptions"
+OTHER_COMPONENTS: Final = (USER_TEMPLATE, DEMONSTRATED, LABEL_DESCRIPTIONS)
+"""Components of a candidate that are no system prompt."""
 _AS_JSON: Final = " Write a whole answer as its JSON text, as json.dumps does."
 Candidate: TypeAlias = dict[str, str]
 Objective: TypeAlias = Callable[[Prediction, str], float]
@@ -212,16 +215,26 @@ def checked_context(context: object, row: object) -> Mapping[str, object] | str 
     return context
 
 
-def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
-    """Return the query of a row under a candidate's prompt, template and demonstrations."""
-    named = (USER_TEMPLATE, DEMONSTRATED)
-    prompt = next((text for name, text in candidate.items() if name not in named), None)
-    if prompt is None:
+def prompt_component(candidate: Mapping[str, str]) -> str:
+    """Return the name of the component that is the system prompt: the first that is nothing else.
+
+    Raises
+    ------
+    ConfigurationError
+        There is none.
+    """
+    name = next((name for name in candidate if name not in OTHER_COMPONENTS), None)
+    if name is None:
         raise ConfigurationError(
             f"Expected a candidate with a system prompt, got the components {list(candidate)}."
         )
+    return name
+
+
+def query_of(candidate: Candidate, row: ConfidenceDataInst) -> Query:
+    """Return the query of a row under a candidate's prompt, template and demonstrations."""
     return Query(
-        prompt=prompt,
+        prompt=candidate[prompt_component(candidate)],
         text=row["input"],
         user_template=candidate.get(USER_TEMPLATE),
         context=row.get("context"),

@@ -20,6 +20,7 @@ from calibrant.core._decision import (
     QuestionKind,
 )
 from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._label_list import split_label_list
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction
 from calibrant.core._structures import OrdinalLabels
@@ -45,8 +46,9 @@ _DEFAULT_INSTRUCTIONS: Final = "Which option describes the text?"
 class Deciding(Method):
     """Method that asks a decision model for the probability of every label, with one call a row.
 
-    The system message becomes the instructions of the question, the user message the text it is about. A label set is
-    a choice, an ordinal one of up to ten levels a score, and one of two labels yes and no, or true and false, a
+    The system message becomes the instructions of the question, the user message the text it is about. A list of all
+    labels in the system message, as `label_list` writes it, becomes the descriptions of the options instead. A label
+    set is a choice, an ordinal one of up to ten levels a score, and one of two labels yes and no, or true and false, a
     question of that kind; every field of an answer, and every label of `MultiLabels`, is a question of its own in the
     same call. Zeros are raised to a quarter of the last decimal that the answer is rounded to, so that
     log-probabilities stay finite, and the distribution is divided by its sum. The label is the most probable one; of
@@ -128,9 +130,18 @@ class Deciding(Method):
         """Return the questions with their instructions, which nearly all rows share."""
         last, asked = self._asked
         if prompt != last:
-            asked = tuple(replace(one, instructions=f"{prompt}{one.instructions}") for one in self.questions)
+            asked = tuple(self._question_under(prompt, one) for one in self.questions)
             self._asked = prompt, asked
         return asked
+
+    def _question_under(self, prompt: str, question: DecisionQuestion) -> DecisionQuestion:
+        """Return a question with the instructions of a prompt, and the descriptions that it lists."""
+        labels = self.reader.labels
+        instructions, descriptions = split_label_list(prompt, labels) if labels.is_plain else (prompt, None)
+        if descriptions is not None:
+            question = _described(replace(question, descriptions=()), descriptions)
+        instructions = instructions or _DEFAULT_INSTRUCTIONS
+        return replace(question, instructions=f"{instructions}{question.instructions}")
 
     @cached_property
     def _parts(self) -> tuple[_Part, ...]:

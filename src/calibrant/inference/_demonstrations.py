@@ -31,6 +31,8 @@ _EXAMPLES: Final = "\n\nExamples:\n\n"
 _BETWEEN: Final = "\n\n"
 _TEXT: Final = "Text: "
 _ANSWER: Final = "\nAnswer: "
+_WRITE: Final = "\nAnswer with JSON of this form: "
+_PLACEHOLDER: Final = "..."
 _MOST_AT_ONCE: Final = 4_000_000  # likenesses held at a time: 32 MB
 
 _Likeness: TypeAlias = Callable[[Sequence[str]], _Floats]
@@ -262,6 +264,12 @@ class DemonstrationIndex:
         for start in range(0, len(texts), step):
             batch = texts[start : start + step]
             yield from zip(batch, self._retrievers[retriever](list(map(one_line, batch))), strict=True)
+
+
+def answer_form(field: str) -> str:
+    """Return the sentence on the form of an answer that holds one label, at `field`."""
+    # Never a real label in the form: small models copy it.
+    return _WRITE + DemonstrationFormat(field=field).answer(_PLACEHOLDER)
 
 
 class DemonstrationFormat:

@@ -23,6 +23,7 @@ from calibrant.clients._endpoint import (
 from calibrant.clients._http import JsonService
 from calibrant.clients._litellm import LiteLLMClient, needs_litellm, price_of_model, provider_of_bare_name
 from calibrant.core._completion import STAND_INS, Client
+from calibrant.core._decision import DecisionClient
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._settings import ModelSettings
@@ -141,6 +142,11 @@ def open_client(
         return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
     _refuse_settings(settings, ENGINE_SETTINGS, model, _ENGINE_USE)
     return _open_remote(model, space or LogprobSpace.MASKED, concurrency, options, served=served)
+
+
+def is_decision_model(model: object) -> bool:
+    """Return True for the name of a decision model, or a client of one."""
+    return model.startswith(_DECIDING) if isinstance(model, str) else isinstance(model, DecisionClient)
 
 
 def _open_remote(

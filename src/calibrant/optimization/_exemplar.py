@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
+from calibrant.adapters._rows import DEMONSTRATED, prompt_component
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import as_label_set, normalise_label
 from calibrant.core._prediction import Outcome, Prediction
@@ -21,7 +21,6 @@ from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, esti
 
 MAX_DEMONSTRATION_SHARE = 0.2
 TRIES = 25
-OTHER_COMPONENTS = (USER_TEMPLATE, DEMONSTRATED)
 RETRIEVED = (4, 8)  # nearest training rows a text is shown, tried before anything else
 
 _NOTE_WORDS = 4
@@ -197,7 +196,7 @@ class ExemplarProposer:
             if k < len(set(self._train)) and shown != given and shown not in self._proposed:
                 self._proposed.add(shown)
                 return {DEMONSTRATED: shown}
-        component = _component(candidate)
+        component = prompt_component(candidate)
         prompt = candidate[component]
         parts = self._format.parse(prompt)
         record = self._records[_answers_key(candidate)]
@@ -338,14 +337,10 @@ class ExemplarProposer:
         return self._rng.sample(items, len(items))
 
 
-def _component(candidate: Mapping[str, str]) -> str:
-    return next((name for name in candidate if name not in OTHER_COMPONENTS), next(iter(candidate)))
-
-
 def _answers_key(candidate: Mapping[str, str]) -> str:
     """Return the key under which the answers of a candidate are recorded."""
     shown = candidate.get(DEMONSTRATED, "")
-    return candidate[_component(candidate)] + (f"\n{shown}" if shown.strip() else "")
+    return candidate[prompt_component(candidate)] + (f"\n{shown}" if shown.strip() else "")
 
 
 def _pair(row: Example | Mapping[str, Any]) -> tuple[str, str]:

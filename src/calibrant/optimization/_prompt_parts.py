@@ -8,22 +8,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from calibrant.adapters._rows import LABEL_DESCRIPTIONS
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._label_list import label_list
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._task import Task
-from calibrant.inference._demonstrations import Demonstration, DemonstrationFormat, one_line
+from calibrant.inference._demonstrations import Demonstration, DemonstrationFormat, answer_form, one_line
 
 if TYPE_CHECKING:
     from gepa.core.state import GEPAState
     from gepa.proposer.base import CandidateProposal
 
 COMPONENT: Final = "system_prompt"
+DESCRIBED: Final = "prompt with label descriptions"
 
 
 _FORM = "\n\nLabels: "
-_LISTED = "\n\nLabels:\n"
-_WRITE = "\nAnswer with JSON of this form: "
-_PLACEHOLDER = "..."
 _NOTES = "\n\nNotes:\n"
 _BULLET = "- "
 # A shorter text, such as "ok", may stand in an instruction without having been copied from a row.
@@ -76,11 +76,9 @@ class PromptFormat:
     def __init__(self, labels: Iterable[str], *, field: str, label_set: LabelSet | None = None) -> None:
         self._demonstrations = DemonstrationFormat(field=field, labels=label_set)
         self._labels = {self._demonstrations.answer(label): label for label in labels}
-        # Never a real label in the form: small models copy it.
         is_single = label_set is None or not label_set.holds_several
-        shown = self._demonstrations.answer(_PLACEHOLDER) if is_single else ""
-        self._write = _WRITE + shown
-        self._form = f"{_FORM}{', '.join(self._labels.values())}.{self._write}" if shown else ""
+        self._write = answer_form(field)
+        self._form = f"{_FORM}{', '.join(self._labels.values())}.{self._write}" if is_single else ""
 
     def render(self, parts: PromptParts) -> str:
         """Return `parts` as a prompt, which `parse` converts back."""
@@ -103,15 +101,12 @@ class PromptFormat:
         descriptions : mapping of str to str
             By label; a label without one is listed alone.
         """
-        sentences = {label: one_line(text) for label, text in descriptions.items()}
-        if all(sentence in prompt for sentence in sentences.values()):
+        if all(one_line(text) in prompt for text in descriptions.values()):
             return prompt
-        lines = []
-        for label in self._labels.values():
-            sentence = f": {sentences[label]}" if label in sentences else ""
-            lines.append(f"{_BULLET}{label}{sentence}")
         parts = self.parse(prompt)
-        listed = parts.instruction + _LISTED + "\n".join(lines) + self._write
+        listed = (
+            parts.instruction + label_list(descriptions, LabelSet(tuple(self._labels.values()))) + self._write
+        )
         return self.render(replace(parts, instruction=listed, form=False))
 
     def names_all(self, instruction: str) -> bool:
@@ -140,7 +135,7 @@ def given_prompts(task: Task) -> dict[str, str]:
     prompts = {f"other prompt {number}": prompt for number, prompt in enumerate(task.other_prompts, 1)}
     if task.label_descriptions:
         form = PromptFormat(task.labels, field=task.field)
-        prompts["prompt with label descriptions"] = form.described(task.prompt, task.label_descriptions)
+        prompts[DESCRIBED] = form.described(task.prompt, task.label_descriptions)
     return {name: prompt for name, prompt in prompts.items() if prompt != task.prompt}
 
 
@@ -225,7 +220,8 @@ class NoCopies(NewAndBetter):
             return False
         task = self._task
         written = PromptFormat(task.labels, field=task.field).parse(proposal.candidate[COMPONENT])
-        shown = ShownTexts("\n".join([written.instruction, *written.notes]), task)
+        descriptions = proposal.candidate.get(LABEL_DESCRIPTIONS, "")
+        shown = ShownTexts("\n".join([written.instruction, *written.notes, descriptions]), task)
         copies = any(text in shown for text in self._texts)
         return not copies and self._held_out.isdisjoint(
             _plain(demonstration.text) for demonstration in written.demonstrations

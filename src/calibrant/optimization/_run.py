@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from calibrant.adapters._descriptions import decides, listed_prompt, own_descriptions
 from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._learned import Thresholds
 from calibrant.adapters._rows import example_row
 from calibrant.core._errors import ConfigurationError, LimitReachedError
+from calibrant.core._label_list import takes_descriptions
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Predictor, Stop
@@ -24,7 +26,7 @@ from calibrant.evaluation._data import find_abilities
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
-from calibrant.inference._models import expected_cost, replaced_model
+from calibrant.inference._models import expected_cost, is_decision_model, replaced_model
 from calibrant.inference._text_vectors import head_embedding
 from calibrant.optimization._choice import FIRST, ValidationLog
 from calibrant.optimization._plan import (
@@ -198,6 +200,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     if out is not None:
         check_names(model, reflection_model, proposer)
     task = _opened_task(task, text=text, label=label, labels=labels, prompt=prompt, embeddings=embeddings)
+    task = _described(task, model)
     may_race = isinstance(model, Classifier) or not isinstance(model, Predictor)
     choices = (reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
     plan = make_plan(task, *choices, may_race=may_race)
@@ -228,8 +231,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         for_race, for_head = _reserved_calls(task, plan, max_metric_calls, teaches=teaches)
         most = max_metric_calls - for_head
         search = Search(parts=parts, directory=directory, max_metric_calls=most, seen=seen)
-        budget = max_metric_calls if teaches else 0
-        heads = HeadStage(parts=parts, embedding=embedding, max_metric_calls=budget)
+        heads = HeadStage(parts=parts, embedding=embedding, max_metric_calls=max_metric_calls * teaches)
         choice, head = heads.run(search.run(for_race=for_race))
         test = FinalStage(parts=parts, directory=directory, choice=choice, head=head, ended=search.ended)
         result = test.run(_asked_task(task, model, predictor), started=started)
@@ -262,6 +264,28 @@ def _opened_task(
     return _with_embeddings(found, embeddings)
 
 
+def _described(task: Task, model: ModelLike | Predictor | None) -> Task:
+    """Return the task with its label descriptions in its prompts, where a decision model answers.
+
+    There they belong to each prompt, and are kept with the best one.
+
+    Raises
+    ------
+    ConfigurationError
+        A prompt or description shows a validation or test row.
+    """
+    check_given_prompts(task)
+    asked = task.model.name if model is None and not task.sections else model
+    descriptions = task.label_descriptions or own_descriptions(asked)
+    is_taken = (is_decision_model(asked) or decides(asked)) and takes_descriptions(task.labels)
+    if not descriptions or not is_taken:
+        return task
+    prompt, *others = (
+        listed_prompt(prompt, descriptions, task.labels) for prompt in (task.prompt, *task.other_prompts)
+    )
+    return replace(task, prompt=prompt, other_prompts=tuple(others), label_descriptions={})
+
+
 def _tracker(
     task: Task,
     model: ModelLike | Predictor | None,
@@ -277,7 +301,6 @@ def _tracker(
 
 def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
     """Refuse a plan that does not fit task or budget; warn about too few rows."""
-    check_given_prompts(task)
     search_size(task, plan).check(max_metric_calls)
     gain = plan.detectable_gain
     if gain is not None and gain > _LARGE_GAIN:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE, example_row
+from calibrant.adapters._descriptions import REFLECTION_TEMPLATE, decides
+from calibrant.adapters._rows import DEMONSTRATED, LABEL_DESCRIPTIONS, USER_TEMPLATE, example_row
+from calibrant.core._label_list import description_lines, split_label_list, takes_descriptions
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
@@ -34,7 +36,13 @@ from calibrant.optimization._choice import (
     standing,
 )
 from calibrant.optimization._plan import SearchPlan, SearchStage, queries_of
-from calibrant.optimization._prompt_parts import COMPONENT, NewAndBetter, NoCopies, given_prompts
+from calibrant.optimization._prompt_parts import (
+    COMPONENT,
+    DESCRIBED,
+    NewAndBetter,
+    NoCopies,
+    given_prompts,
+)
 from calibrant.optimization._reflection import Guard
 
 if TYPE_CHECKING:
@@ -90,13 +98,33 @@ class Search(SearchStage):
 
     @cached_property
     def _seed(self) -> dict[str, str]:
-        """Seed candidate: prompt, user template and demonstration settings, where the task has them."""
+        """Seed candidate: prompt and, where there are any, user template, demonstrations and label descriptions."""
         candidate = {COMPONENT: self.task.prompt}
         if self.task.user_template is not None:
             candidate[USER_TEMPLATE] = self.task.user_template
         if self.task.demonstrations is not None:
             candidate[DEMONSTRATED] = self.task.demonstrations.to_text()
+        if self.reflection is None or not takes_descriptions(self.task.labels):
+            return candidate
+        if decides(self.adapter.predictor):
+            prompt, listed = split_label_list(self.task.prompt, self.task.labels)
+            lines = description_lines(listed or {}, self.task.labels)
+            return {**candidate, COMPONENT: prompt, LABEL_DESCRIPTIONS: lines}
+        if self.task.label_descriptions:  # what is given is tried against none
+            candidate[LABEL_DESCRIPTIONS] = description_lines({}, self.task.labels)
         return candidate
+
+    @cached_property
+    def _given(self) -> list[dict[str, str]]:
+        """Candidates of the task beside the seed."""
+        candidates = []
+        for name, prompt in given_prompts(self.task).items():
+            changed = {COMPONENT: prompt}
+            if name == DESCRIBED and LABEL_DESCRIPTIONS in self._seed:
+                lines = description_lines(self.task.label_descriptions, self.task.labels)
+                changed = {LABEL_DESCRIPTIONS: lines}
+            candidates.append({**self._seed, **changed})
+        return candidates
 
     @cached_property
     def _validation(self) -> list[Example]:
@@ -125,14 +153,15 @@ class Search(SearchStage):
             validated = []
             for candidate, score in scored:
                 predictions = self.seen.predictions(candidate)
-                validated.append(self._validated(candidate, score, self._screened, predictions))
+                described = self.adapter.described(candidate)
+                validated.append(self._validated(described, score, self._screened, predictions))
             choice = choose(validated)
         return replace(choice, validated=tuple(map(self._named, choice.validated)))
 
     def _named(self, validated: ValidatedCandidate) -> ValidatedCandidate:
         """Return a candidate with its name, if the task gave its prompt."""
         prompt = validated.candidate[COMPONENT]
-        if {**validated.candidate, COMPONENT: self.task.prompt} != self._seed:
+        if {**validated.candidate, COMPONENT: ""} != {**self.adapter.described(self._seed), COMPONENT: ""}:
             return validated
         names = {given: name for name, given in given_prompts(self.task).items()}
         return replace(validated, origin=names.get(prompt))
@@ -165,6 +194,9 @@ class Search(SearchStage):
             valset=valset,
             adapter=self.adapter,
             reflection_lm=self.reflection,
+            reflection_prompt_template=(
+                {LABEL_DESCRIPTIONS: REFLECTION_TEMPLATE} if LABEL_DESCRIPTIONS in self._seed else None
+            ),
             reflection_minibatch_size=self.plan.minibatch_size,
             module_selector="all" if self.reflection is None else _texts_in_turn(),
             stop_callbacks=stoppers,
@@ -181,11 +213,10 @@ class Search(SearchStage):
 
     def _repeat_watch(self) -> RepeatWatch:
         """Return the watch for proposals that repeat texts of earlier candidates."""
-        given = [{**self._seed, COMPONENT: prompt} for prompt in given_prompts(self.task).values()]
         # The exemplar proposer costs nothing, and has other ideas on other rows.
         most = None if self.plan.name == "exemplar" else _MOST_REPEATS
         writer = "the reflection model" if self.reflection is not None else "the proposer"
-        return RepeatWatch([self._seed, *given], writer=writer, most=most)
+        return RepeatWatch([self._seed, *self._given], writer=writer, most=most)
 
     def _add_given_prompts(
         self, state: GEPAState[object, int], valset: list[ConfidenceDataInst], max_metric_calls: int
@@ -197,10 +228,9 @@ class Search(SearchStage):
         """
         from gepa.core.state import ValsetEvaluation  # noqa: PLC0415  (heavy)
 
-        for prompt in given_prompts(self.task).values():
+        for candidate in self._given:
             if self.adapter.metric_calls + len(valset) > max_metric_calls:
                 break
-            candidate = {**self._seed, COMPONENT: prompt}
             scores = self.adapter.evaluate(valset, candidate).scores
             state.increment_evals(len(scores))
             evaluation: ValsetEvaluation[object, int] = ValsetEvaluation({}, dict(enumerate(scores)))
@@ -212,12 +242,13 @@ class Search(SearchStage):
         """Return True if the seed prompt makes no error on its first validation rows."""
         first = len(self._screened)
         rows = (self._validation[:first], self._validation[: first + FIRST])
-        self._is_perfect = all(self._standing(self._seed, some).accuracy == 1.0 for some in rows)
+        seed = self.adapter.described(self._seed)
+        self._is_perfect = all(self._standing(seed, some).accuracy == 1.0 for some in rows)
         return self._is_perfect
 
     def _race(self, searched: GEPAResult[object, object]) -> Choice:
         """Run a race of the best screened candidates on unused validation rows."""
-        candidates = searched.candidates
+        candidates = list(map(self.adapter.described, searched.candidates))
         screened = self._screened
         fresh = self._fresh
         first = [self._standing(candidate, screened) for candidate in candidates]
