@@ -16,7 +16,7 @@ from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._learned import Thresholds
 from calibrant.adapters._rows import example_row
 from calibrant.core._errors import ConfigurationError, LimitReachedError
-from calibrant.core._label_list import takes_descriptions
+from calibrant.core._label_list import split_label_list, takes_descriptions
 from calibrant.core._limits import Limits
 from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Predictor, Stop
@@ -231,7 +231,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         for_race, for_head = _reserved_calls(task, plan, max_metric_calls, teaches=teaches)
         most = max_metric_calls - for_head
         search = Search(parts=parts, directory=directory, max_metric_calls=most, seen=seen)
-        heads = HeadStage(parts=parts, embedding=embedding, max_metric_calls=max_metric_calls * teaches)
+        heads = HeadStage(
+            parts=parts, embedding=embedding, max_metric_calls=max_metric_calls if teaches else 0
+        )
         choice, head = heads.run(search.run(for_race=for_race))
         test = FinalStage(parts=parts, directory=directory, choice=choice, head=head, ended=search.ended)
         result = test.run(_asked_task(task, model, predictor), started=started)
@@ -276,14 +278,17 @@ def _described(task: Task, model: ModelLike | Predictor | None) -> Task:
     """
     check_given_prompts(task)
     asked = task.model.name if model is None and not task.sections else model
-    descriptions = task.label_descriptions or own_descriptions(asked)
+    listed = split_label_list(task.prompt, task.labels)[1]
+    descriptions = listed or task.label_descriptions or own_descriptions(asked)
     is_taken = (is_decision_model(asked) or decides(asked)) and takes_descriptions(task.labels)
     if not descriptions or not is_taken:
         return task
-    prompt, *others = (
-        listed_prompt(prompt, descriptions, task.labels) for prompt in (task.prompt, *task.other_prompts)
-    )
-    return replace(task, prompt=prompt, other_prompts=tuple(others), label_descriptions={})
+    prompts = [task.prompt, *task.other_prompts]
+    for place, given in enumerate(prompts):
+        if split_label_list(given, task.labels)[1] is None:
+            prompts[place] = listed_prompt(given, descriptions, task.labels)
+    prompt, *others = prompts
+    return replace(task, prompt=prompt, other_prompts=tuple(others), label_descriptions=descriptions)
 
 
 def _tracker(

@@ -355,6 +355,7 @@ class FinalStage(SearchStage):
             name=asked.name,
             labels=asked.labels,
             prompt=candidate[COMPONENT],
+            label_descriptions=asked.label_descriptions,
             field=asked.field,
             user_template=candidate.get(USER_TEMPLATE),
             model=asked.model,
