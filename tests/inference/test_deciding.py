@@ -429,3 +429,57 @@ def test_a_description_of_no_label_is_refused(server: DecisionServer) -> None:
     """A name that is no label is said."""
     with pytest.raises(ConfigurationError, match="label_descriptions of plain labels, got one of 'cow'"):
         classifier(server, label_descriptions={"cow": "An animal that moos."})
+
+
+LIST = "Which animal?\n\nLabels:\n- cat: A small animal that purrs.\n- dog\n- bird: An animal that flies."
+SHOWN = '\n\nExamples:\n\nText: tweet\nAnswer: {"label": "bird"}'
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("end", ["", SHOWN], ids=["alone", "before-demonstrations"])
+def test_a_list_of_labels_in_the_prompt_goes_beside_the_options(
+    server: DecisionServer, wire: str, end: str
+) -> None:
+    """It is sent as descriptions are, and is no part of the instructions."""
+    for prompt, words in ((LIST + end, None), ("Which animal?" + end, WORDS)):
+        with classifier(server, wire, prompt=prompt, label_descriptions=words) as asked:
+            asked.classify("It purrs.")
+    by_list, by_option = (body["questions"] for body in server.asked)
+    assert by_list == by_option
+
+
+def test_a_list_comes_before_other_descriptions(server: DecisionServer) -> None:
+    """A prompt's own list stands in place of the classifier's descriptions, also where it has none."""
+    bare = "Which animal?\n\nLabels:\n- cat\n- dog\n- bird"
+    with classifier(server, prompt=bare, label_descriptions=WORDS) as asked:
+        asked.classify("It purrs.")
+    (question,) = server.asked[0]["questions"].values()
+    assert question == {"type": "choice", "instructions": "Which animal?", "criteria": dict.fromkeys(ANIMALS)}
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Which?\n\nLabels:\n- cat: It purrs.\n- dog: It barks.",
+        "Which?\n\nLabels:\n- cat\n- dog\n- cow",
+        "Which?\n\nLabels:\n- cat\n- dog\n- dog",
+        "Which?\n\nLabels:\ncat\ndog\nbird",
+    ],
+)
+def test_any_other_list_stays_in_the_instructions(server: DecisionServer, prompt: str) -> None:
+    """What does not name each label once, a line each, is a part of the prompt."""
+    with classifier(server, prompt=prompt) as asked:
+        asked.classify("It purrs.")
+    (question,) = server.asked[0]["questions"].values()
+    assert question["instructions"] == prompt
+    assert question["criteria"] == dict.fromkeys(ANIMALS)
+
+
+def test_labels_in_a_list_may_hold_colons(server: DecisionServer) -> None:
+    """The longest label that a line begins with is its label."""
+    labels = ["Bills", "Bills: gas", "Food"]
+    prompt = "Which?\n\nLabels:\n- Bills: gas: methane: or oil\n- Bills: power\n- food:"
+    with classifier(server, labels=labels, prompt=prompt) as asked:
+        asked.classify("May")
+    (question,) = server.asked[0]["questions"].values()
+    assert question["criteria"] == {"Bills": "power", "Bills: gas": "methane: or oil", "Food": None}

@@ -5,40 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from aiohttp import web
-from sparrow_decider import Decider
 
 from calibrant import Classifier, Task
 from calibrant.core import LogprobSpace
-from loopback import LoopbackServer
+from sparrow_server import SparrowServer
 
 BANKING = Path(__file__).parents[2] / "examples" / "banking"
-
-
-class SparrowServer(LoopbackServer):
-    """Answers System One with the model; counts the calls."""
-
-    def __init__(self) -> None:
-        self.model = Decider.load()
-        self.calls = 0
-        super().__init__()
-
-    def routed(self) -> web.Application:
-        app = web.Application()
-        app.router.add_post("/v1/systemone", self._answer)
-        return app
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        self.calls += 1
-        body: dict[str, Any] = await request.json()
-        answers = self.model.ask(body["state"], body["questions"])
-        return web.json_response(
-            {"model": self.model.name, "answers": answers, "usage": {"input_tokens": 0, "output_tokens": 0}}
-        )
 
 
 @pytest.fixture(scope="module")
