@@ -483,3 +483,11 @@ def test_labels_in_a_list_may_hold_colons(server: DecisionServer) -> None:
         asked.classify("May")
     (question,) = server.asked[0]["questions"].values()
     assert question["criteria"] == {"Bills": "power", "Bills: gas": "methane: or oil", "Food": None}
+
+
+def test_another_question_has_no_descriptions(server: DecisionServer) -> None:
+    """Those of a classifier belong to its own labels."""
+    with classifier(server, label_descriptions=WORDS) as asked:
+        asked.about(["up", "down", "left"], prompt="Which way?").classify("It climbs.")
+    (question,) = server.asked[0]["questions"].values()
+    assert question["criteria"] == {"up": None, "down": None, "left": None}

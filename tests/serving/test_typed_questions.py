@@ -273,6 +273,18 @@ def test_fields_are_told_apart_by_labels_or_instructions(serve: Any, bundle: Tun
         assert problem["type"] == "other_question"
 
 
+def test_a_prompt_is_known_without_its_list_of_labels(serve: Any, bundle: Tuned) -> None:
+    """The instructions of a yes/no question are the task's prompt, with descriptions of its labels or without."""
+    listed = "Is it spam?\n\nLabels:\n- no\n- yes: Anything that sells."
+    task = replace(bundle.task, labels=["no", "yes"], prompt=listed)
+    found = Prediction(label="yes", confidence=0.7, distribution=distribution(no=0.3, yes=0.7))
+    tuned = replace(with_threshold(bundle, 0.2), tasks=(RecordedTask(task=task),))
+    running = serve(app(tuned, Held(held=False, answer=lambda _: found), only_task=True))
+    for instructions in (listed, "is it spam?"):
+        answer = system_one(running, {"q": {"type": "noul", "instructions": instructions}})["answers"]["q"]
+        assert answer["noul"] == pytest.approx(0.7)
+
+
 def test_a_label_of_a_set_is_a_yes_no_question(serve: Any, bundle: Tuned) -> None:
     """The instructions of a yes/no question name a label of a set."""
     topics = MultiLabels(["cat", "dog"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from calibrant.adapters._rows import LABEL_DESCRIPTIONS, Candidate, prompt_component
+from calibrant.adapters._rows import Candidate, prompt_component
 from calibrant.core._decision import DecisionClient
-from calibrant.core._label_list import label_list, read_descriptions, split_label_list
+from calibrant.core._label_list import LABEL_DESCRIPTIONS, label_list, read_descriptions, split_label_list
 from calibrant.core._labels import LabelSet
 from calibrant.core._predictor import Predictor
 from calibrant.inference._classifier import Classifier

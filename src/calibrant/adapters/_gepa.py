@@ -21,7 +21,6 @@ from calibrant.adapters._learned import (
     refuse_open,
 )
 from calibrant.adapters._rows import (
-    LABEL_DESCRIPTIONS,
     Candidate,
     ConfidenceDataInst,
     ConfidenceGrader,
@@ -39,6 +38,7 @@ from calibrant.calibration._thresholds import ThresholdSuggestion
 from calibrant.core._completion import Client
 from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._label_list import LABEL_DESCRIPTIONS
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Predictor, Query, Stop

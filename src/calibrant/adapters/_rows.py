@@ -14,6 +14,7 @@ from gepa.core.adapter import EvaluationBatch
 from calibrant.core._completion import Completion
 from calibrant.core._composite import unknown_answer
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError
+from calibrant.core._label_list import LABEL_DESCRIPTIONS
 from calibrant.core._labels import Aspect, LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Query
@@ -26,7 +27,6 @@ from calibrant.scoring._strategies import BrierScoring, LinearBlendScoring, Scor
 
 USER_TEMPLATE: Final = "user_template"
 DEMONSTRATED: Final = "demonstrations"
-LABEL_DESCRIPTIONS: Final = "label_descriptions"
 OTHER_COMPONENTS: Final = (USER_TEMPLATE, DEMONSTRATED, LABEL_DESCRIPTIONS)
 """Components of a candidate that are no system prompt."""
 _AS_JSON: Final = " Write a whole answer as its JSON text, as json.dumps does."

@@ -8,6 +8,8 @@ from typing import Final
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 
+LABEL_DESCRIPTIONS: Final = "label_descriptions"
+"""Name of the component of a candidate that holds the lines of `description_lines`."""
 _HEADING: Final = "\n\nLabels:\n"
 _BULLET: Final = "- "
 

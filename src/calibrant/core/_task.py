@@ -64,7 +64,8 @@ class Task:
         System prompts that a search compares with `prompt` before it proposes any of its own.
     label_descriptions : mapping of str to str
         One sentence for each of some labels. A search tries `prompt` with the labels and their descriptions below it,
-        and a decision model gets them beside its options; nothing else shows them. Plain labels only.
+        and a decision model gets them beside its options, unless its prompt has such a list; nothing else shows them.
+        A reflection model rewrites them. Plain labels only.
     field : str
         JSON path of the label in the answer (``category``, ``classification.name``), or of the array of labels; the
         fields of `FieldLabels` have paths of their own.

@@ -130,7 +130,7 @@ class Classifier(BasePredictor):
         take room in a journal.
     label_descriptions : mapping of str to str, optional
         What some labels mean, for a decision model, which takes a sentence beside each option; plain labels only. A
-        chat model reads its prompt alone.
+        list of all labels in `prompt` comes before it. A chat model reads its prompt alone.
     abilities : ModelAbilities, optional
         How the model is asked, where that is known: the form of its answers, and whether it gives log-probabilities.
         By default a server is asked one question of calibrant's own before the first row, unless `examine` or such a
@@ -421,7 +421,9 @@ class Classifier(BasePredictor):
         setup = self._method.setup
         choice = self._choice
         reader = replace(setup.reader, labels=labels, field=field, answer_field=field, space=choice.space)
-        setup = replace(setup, reader=reader, response_format=enum_schema(labels, field))
+        setup = replace(
+            setup, reader=reader, response_format=enum_schema(labels, field), label_descriptions={}
+        )
         other = self._unlearned(choose_method(setup, choice))
         other.labels, other.field, other.prompt, other.user_template = labels, field, prompt, None
         return other

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from calibrant.adapters._rows import LABEL_DESCRIPTIONS
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._label_list import label_list
+from calibrant.core._label_list import LABEL_DESCRIPTIONS, label_list
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._task import Task
 from calibrant.inference._demonstrations import Demonstration, DemonstrationFormat, answer_form, one_line

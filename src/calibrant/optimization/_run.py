@@ -157,6 +157,9 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     macro F1 as well. The winner and the second are then compared with the heads that the validation rows teach under
     them, where answers come with distributions and budget is left.
 
+    A reflection model rewrites the label descriptions in turn with the instructions, where the task has some or a
+    decision model answers; the best prompt lists them.
+
     A task that names a strategy under ``[scoring]``, or whose labels have a structure, is searched as GEPA does: every
     accepted prompt is asked about all validation rows, and the best is one with a higher score, accuracy and macro F1.
 
@@ -228,12 +231,10 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         adapter = _adapter(predictor, scoring, task, plan, tracker, seen)
         adapter.stop = stop
         parts = SearchParts(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
-        for_race, for_head = _reserved_calls(task, plan, max_metric_calls, teaches=teaches)
-        most = max_metric_calls - for_head
+        for_race, most = _divided_calls(task, plan, max_metric_calls, teaches=teaches)
         search = Search(parts=parts, directory=directory, max_metric_calls=most, seen=seen)
-        heads = HeadStage(
-            parts=parts, embedding=embedding, max_metric_calls=max_metric_calls if teaches else 0
-        )
+        budget = max_metric_calls if teaches else 0
+        heads = HeadStage(parts=parts, embedding=embedding, max_metric_calls=budget)
         choice, head = heads.run(search.run(for_race=for_race))
         test = FinalStage(parts=parts, directory=directory, choice=choice, head=head, ended=search.ended)
         result = test.run(_asked_task(task, model, predictor), started=started)
@@ -317,18 +318,19 @@ def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
         )
 
 
-def _reserved_calls(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool) -> tuple[int, int]:
-    """Return the metric calls reserved for the race, and those for the head's training rows.
+def _divided_calls(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool) -> tuple[int, int]:
+    """Return the metric calls reserved for the race, and those of the search, which leaves some for the head's rows.
 
-    Each gets at most a third of what one proposal leaves; without a race, the rows get half. What the race does not
+    Race and head get at most a third of what one proposal leaves; without a race, the rows get half. What the race does not
     need is the head's, too.
     """
     spare = max_metric_calls - search_size(task, plan).floor
     # One prompt and the seed prompt on the rows of a first stage, if it can be.
     for_race = min(race_reserve(task, plan), max(spare // 3, min(spare, 2 * FIRST)))
     if not teaches or task.labels.holds_several:
-        return for_race, 0
-    return for_race, min(len(task.train), spare // 2, (spare - for_race) // (2 if for_race else 1))
+        return for_race, max_metric_calls
+    for_head = min(len(task.train), spare // 2, (spare - for_race) // (2 if for_race else 1))
+    return for_race, max_metric_calls - for_head
 
 
 def _chosen_directory(

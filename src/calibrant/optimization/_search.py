@@ -14,8 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.adapters._descriptions import REFLECTION_TEMPLATE, decides
-from calibrant.adapters._rows import DEMONSTRATED, LABEL_DESCRIPTIONS, USER_TEMPLATE, example_row
-from calibrant.core._label_list import description_lines, split_label_list, takes_descriptions
+from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE, example_row
+from calibrant.core._label_list import (
+    LABEL_DESCRIPTIONS,
+    description_lines,
+    split_label_list,
+    takes_descriptions,
+)
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example

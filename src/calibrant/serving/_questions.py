@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from calibrant.core._decision import DecisionClient
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._label_list import split_label_list
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
@@ -64,7 +65,9 @@ class Questions:
         """Return the instructions that stand for a part of the task's answer."""
         assert self._tuned is not None  # noqa: S101 (it has parts)
         tuned = self._tuned
-        titles = [part] if tuned.labels.holds_several else [tuned.name, tuned.field, tuned.prompt]
+        titles = [part]
+        if not tuned.labels.holds_several:
+            titles = [tuned.name, tuned.field, tuned.prompt, split_label_list(tuned.prompt, tuned.labels)[0]]
         return set(map(normalise_label, titles))
 
     def predictor_of(self, question: Question) -> Predictor:
