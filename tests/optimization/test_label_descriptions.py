@@ -91,6 +91,12 @@ def test_a_worse_list_is_rejected() -> None:
     assert not any("moos" in one.candidate["system_prompt"] for one in result.validated)
 
 
+def test_a_list_with_a_training_text_is_rejected() -> None:
+    """However much it helps: descriptions copy no rows."""
+    result = search(Writer("cat: It meows, as in train cat 12.\ndog: It barks."))
+    assert not any("meows" in one.candidate["system_prompt"] for one in result.validated)
+
+
 @pytest.mark.parametrize(
     ("written", "got"),
     [

@@ -321,8 +321,8 @@ def _check_plan(task: Task, plan: SearchPlan, max_metric_calls: int) -> None:
 def _divided_calls(task: Task, plan: SearchPlan, max_metric_calls: int, *, teaches: bool) -> tuple[int, int]:
     """Return the metric calls reserved for the race, and those of the search, which leaves some for the head's rows.
 
-    Race and head get at most a third of what one proposal leaves; without a race, the rows get half. What the race does not
-    need is the head's, too.
+    Race and head get at most a third each of what one proposal leaves; without a race, the head gets half. What the
+    race does not need is the head's, too.
     """
     spare = max_metric_calls - search_size(task, plan).floor
     # One prompt and the seed prompt on the rows of a first stage, if it can be.
