@@ -68,6 +68,14 @@ def test_a_chat_model_reads_them_before_its_demonstrations() -> None:
     )
 
 
+def test_they_replace_a_list_in_the_prompt(model: DecidingAnimals) -> None:
+    """The component alone says what labels mean."""
+    listed = "Which?\n\nLabels:\n- cat: It moos.\n- dog"
+    adapter_of(model).evaluate(ROWS[:1], {"system_prompt": listed, "label_descriptions": GOOD})
+    assert described(model) == [("It purrs.", "It barks.")]
+    assert model.questions[0].instructions == "Which?"
+
+
 def test_other_texts_are_not_asked_about(model: DecidingAnimals) -> None:
     """Their rows are unparsed, no metric calls, and the next reflection is told why, once."""
     adapter = adapter_of(model)

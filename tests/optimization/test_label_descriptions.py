@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from calibrant import Classifier, Example, Task
+from calibrant.assembly import open_classifier
+from calibrant.cascade import CascadeSettings
 from calibrant.core import HeadSettings, ModelSettings, OrdinalLabels, ScoringSettings
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
 from deciding_animals import DecidingAnimals
+from decision_server import DecisionServer
 from small_tasks import LABELS, task_of
 from sparrow_server import SparrowServer
 
@@ -128,6 +131,37 @@ def test_descriptions_of_the_task_come_first() -> None:
     result = search(writer, label_descriptions={"dog": "It growls."})
     assert result.seed_prompt.prompt == "Which animal?\n\nLabels:\n- cat\n- dog: It growls."
     assert "```\ncat:\ndog: It growls.\n```" in writer.list_prompts[0]
+
+
+def test_lists_in_given_prompts_come_before_descriptions() -> None:
+    """A prompt that lists descriptions keeps them, and others get those of the first."""
+    moos = {"cat": "It moos.", "dog": "It moos, too."}
+    other = "Which?\n\nLabels:\n- cat: It growls.\n- dog"
+    mooing = "Which animal?\n\nLabels:\n- cat\n- dog: It moos."
+    result = search(None, prompt=mooing, label_descriptions=moos, other_prompts=[other, "Guess."])
+    prompts = [one.candidate["system_prompt"] for one in result.validated]
+    assert prompts[:3] == [mooing, other, "Guess.\n\nLabels:\n- cat\n- dog: It moos."]
+    assert [one.origin for one in result.validated][:3] == [None, "other prompt 1", "other prompt 2"]
+    assert "prompt with label descriptions" not in [one.origin for one in result.validated]
+
+
+def test_a_cascade_keeps_the_descriptions_of_its_task() -> None:
+    """Its models get them beside their options, as they did in the search."""
+    server = DecisionServer(0.4, 0.6)
+    address = {"api_base": server.root, "name": "systemone/small"}
+    members = [{**address, "alias": "first"}, {**address, "name": "systemone/large", "alias": "second"}]
+    settings = CascadeSettings.model_validate({"confidence_method": "label_probability", "models": members})
+    given = task(label_descriptions={"cat": "It meows."}, sections={"cascade": settings})
+    try:
+        with open_classifier(given) as opened:
+            result = optimize(given, model=opened, max_metric_calls=300)
+        assert result.tuned is not None
+        server.asked.clear()
+        with result.tuned.open() as tuned:
+            tuned.classify("test cat 1")  # type: ignore[attr-defined]
+    finally:
+        server.stop()
+    assert {body["questions"]["q0"]["criteria"]["cat"] for body in server.asked} == {"It meows."}
 
 
 def test_descriptions_can_be_dropped() -> None:
