@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from calibrant.calibration._promise import certificate_from_record, certificate_lines
 from calibrant.cli._evaluation_table import counts_text
 from calibrant.cli._tables import say
 from calibrant.core._errors import CalibrantError, ConfigurationError
@@ -155,6 +154,8 @@ class DecidedLabels:
             why = "as nothing is certified"
         yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"
         if self.tuned is not None and rule == "certified" and least is None:
+            from calibrant.calibration._promise import certificate_from_record, certificate_lines
+
             found = certificate_from_record(self.tuned.thresholds["certification"])
             yield from certificate_lines(found, run=self._run, out=self._run)
 

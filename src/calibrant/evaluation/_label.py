@@ -34,11 +34,9 @@ from calibrant.core._frames import (
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._reported import writable
 from calibrant.core._rows import MAX_ROW_BYTES, Example, Row, TextWithContext
-from calibrant.core._table_files import read_excel_cells, require_excel
 from calibrant.core._text_files import ANY_CSV, CsvFormat, CsvSpelling, csv_spelling
 from calibrant.evaluation._data import NO_TEXT, UnlabelledFile, UnlabelledTexts
 from calibrant.evaluation._metrics import EvaluationResult, WrittenLabels, answered_lines
-from calibrant.evaluation._parquet import NUMBERS, require_parquet
 from calibrant.runs._directory import to_keep_answers, unwritable
 from calibrant.runs._rows import record_line
 
@@ -192,8 +190,12 @@ class LabelFile:
                 f"Expected the format to be one of {', '.join(FORMATS)}, got {file_format!r:.40}."
             )
         if file_format == "parquet":
+            from calibrant.evaluation._parquet import require_parquet  # noqa: PLC0415 (of an optional package)
+
             require_parquet()
         if file_format == "xlsx":
+            from calibrant.core._table_files import require_excel  # noqa: PLC0415 (of an optional package)
+
             require_excel("--format xlsx")
         if source is not None and directory.resolve() in (source.resolve(), *source.resolve().parents[:1]):
             raise ConfigurationError(
@@ -324,6 +326,8 @@ class LabelFile:
         """
         rows = self._rows
         if self._format == "parquet" and isinstance(rows, UnlabelledFile) and rows.is_parquet:
+            from calibrant.evaluation._parquet import require_parquet  # noqa: PLC0415 (of an optional package)
+
             arrow = require_parquet()
             for batch in arrow.parquet.ParquetFile(rows.path).iter_batches(batch_size=_BLOCK):
                 cells = batch.select(rows.read_columns).to_pylist()
@@ -334,6 +338,8 @@ class LabelFile:
                 yield block, arrow.Table.from_batches([batch])
             return
         if self._format == "xlsx" and isinstance(rows, UnlabelledFile) and rows.is_excel:
+            from calibrant.core._table_files import read_excel_cells  # noqa: PLC0415 (of an optional package)
+
             lines = read_excel_cells(rows.path, MAX_ROW_BYTES)
             while sheet_rows := list(islice(lines, _BLOCK)):
                 block, cells = [], []
@@ -518,6 +524,8 @@ def _cell(value: object) -> str | None:
 @contextmanager
 def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> Iterator[_Write]:
     """Open a writer that keeps the column types of a Parquet input; columns of other inputs are texts."""
+    from calibrant.evaluation._parquet import NUMBERS, require_parquet  # noqa: PLC0415 (of an optional package)
+
     arrow = require_parquet()
     texts = arrow.schema([(column, arrow.string()) for column in rows.columns])
     schema = texts
@@ -577,6 +585,8 @@ def excel_writer(
     DataError
         There are more rows than a sheet holds.
     """
+    from calibrant.core._table_files import require_excel  # noqa: PLC0415 (of an optional package)
+
     excel = require_excel(str(path))
     book = excel.Workbook(write_only=True)
     sheet = _Sheet(book.create_sheet("labels"), excel)

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head_to_all, opened_head
 from calibrant.inference._methods import Decoding
-from calibrant.inference._models import BatchApi, RemoteBatch, open_batch_api
+from calibrant.inference._models import open_batch_api
 from calibrant.inference._reader import AnswerReader
 from calibrant.runs._directory import (
     BATCH,
@@ -47,6 +47,9 @@ from calibrant.runs._directory import (
     write_json,
 )
 from calibrant.runs._rows import origin_record, row_line
+
+if TYPE_CHECKING:
+    from calibrant.inference._models import BatchApi, RemoteBatch
 
 _ROWS: Final = "batch-rows.jsonl"
 _FINISHED_TOGETHER: Final = 2_048  # rows whose vectors are asked for together

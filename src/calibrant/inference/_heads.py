@@ -13,7 +13,6 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Prediction, Usage
 from calibrant.heads._embedding import EmbeddingModel, recognised_text
-from calibrant.heads._fit import fit_head
 from calibrant.heads._head import Head
 from calibrant.heads._linear import as_text
 from calibrant.inference._methods import Method
@@ -108,6 +107,8 @@ def head_of(  # noqa: PLR0913 (what a fit takes)
     ProviderError
         The server of the embedding model cannot be asked.
     """
+    from calibrant.heads._fit import fit_head  # noqa: PLC0415 (applying a head fits none)
+
     truth = true_labels(answers, len(texts), labels=labels)
     usable = [
         (found.distribution.logprobs, found.features, text, labels.labels.index(label))

@@ -7,10 +7,9 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
-from calibrant.clients._batch_api import BatchApi, RemoteBatch
 from calibrant.clients._calls import RetryPolicy
 from calibrant.clients._endpoint import (
     ADDRESSES,
@@ -31,10 +30,14 @@ from calibrant.core._task import Task
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
 from calibrant.inference._methods import Scoring
 
+if TYPE_CHECKING:
+    from calibrant.clients._batch_api import BatchApi as BatchApi  # noqa: PLC0414 (for the layers above)
+    from calibrant.clients._batch_api import RemoteBatch as RemoteBatch  # noqa: PLC0414 (as above)
+
 ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
 """A model's name, a client, or a callable ``messages -> response``."""
 
-__all__ = ["BatchApi", "JsonService", "RemoteBatch"]  # for layers that open no clients themselves
+__all__ = ["JsonService"]  # for layers that open no clients themselves
 
 ENGINE_SETTINGS = ("n_ctx", "n_parallel", "n_threads")
 SERVER_SETTINGS = ("chat_template", "next_tokens")
@@ -293,6 +296,8 @@ def open_batch_api(
     ConfigurationError
         There is no such interface for this model.
     """
+    from calibrant.clients._batch_api import BatchApi  # noqa: PLC0415 (only for batches of a provider)
+
     given = options or {}
     found = {name: given[name] for name in ("api_base", "api_key", "timeout") if name in given}
     return BatchApi(model, retry=retry, **found)

@@ -13,7 +13,6 @@ import numpy as np
 
 from calibrant.calibration._thresholds import ThresholdSuggestion
 from calibrant.core._files import SCHEMA_VERSION
-from calibrant.core._frames import pandas_frame
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._reported import escaped_line
@@ -271,6 +270,8 @@ class OptimizationResult:
         ConfigurationError
             pandas is not installed.
         """
+        from calibrant.core._frames import pandas_frame  # noqa: PLC0415 (if a frame is wanted)
+
         tested = {score.prompt: score.accuracy for score in (self.seed_prompt, self.best_prompt)}
         prompts = [validated.candidate[COMPONENT] for validated in self.validated]
         columns: dict[str, list[Any]] = {"prompt": prompts}

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from calibrant.core._composite import part_of
 from calibrant.core._labels import LabelSet, as_label_set
 from calibrant.core._prediction import Outcome
-from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
 from calibrant.metrics._composite import CompositeMetrics, CompositeTally, GivenPart
 from calibrant.runs._rows import UNKNOWN, SavedRow, SavedRows
+
+if TYPE_CHECKING:
+    from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
 
 _ROUNDING: Final = 1e-6
 _OF_SET: Final = {("yes", "yes"): "right", ("no", "yes"): "missed", ("yes", "no"): "added", ("no", "no"): ""}
@@ -195,15 +197,18 @@ def _tallies(
     saved: SavedRows, labels: LabelSet | Iterable[str]
 ) -> tuple[CascadeMetrics | None, CompositeMetrics | None]:
     """Return the metrics of a cascade's models, and of answers with several labels, where the rows have them."""
-    cascade = CascadeTally()
     label_set = as_label_set(labels)
     composite = CompositeTally(label_set) if label_set.holds_several else None
-    if composite is not None or "steps" in saved.fields:
-        for place, row in enumerate(saved.rows()):
-            try:
-                _count_row(row, cascade, composite)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise saved.invalid(place, f"expected the steps or parts of an answer ({error!r})") from error
+    if composite is None and "steps" not in saved.fields:
+        return None, None
+    from calibrant.metrics._cascade import CascadeTally  # noqa: PLC0415 (of a cascade's rows)
+
+    cascade = CascadeTally()
+    for place, row in enumerate(saved.rows()):
+        try:
+            _count_row(row, cascade, composite)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise saved.invalid(place, f"expected the steps or parts of an answer ({error!r})") from error
     return cascade.metrics(), None if composite is None else composite.metrics()
 
 
