@@ -110,7 +110,8 @@ class CallGate:
     def turn(self, *, clients: int = 1) -> asyncio.Semaphore:
         """Return the semaphore of the running event loop; `clients` share the limit of open files."""
         loop = asyncio.get_running_loop()
-        if loop not in self._gates:
+        found = self._gates.get(loop)
+        if found is None:
             # A semaphore that was waited for refers to its loop, so a weak key alone would keep it.
             for other in [one for one in self._gates if one.is_closed()]:
                 del self._gates[other]
@@ -118,8 +119,8 @@ class CallGate:
             free = self.calls if limit is None else _free_sockets(limit) // clients
             # At least 1: without room even for one socket, calls fail and are retried one at a time.
             calls = max(1, min(self.calls, free))
-            self._gates[loop] = asyncio.Semaphore(calls), calls
-        gate, calls = self._gates[loop]
+            found = self._gates[loop] = asyncio.Semaphore(calls), calls
+        gate, calls = found
         if calls < self.calls and gate.locked():
             _warn_of_waiting(calls)
         return gate

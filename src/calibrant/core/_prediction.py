@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
@@ -241,13 +242,11 @@ class LabelDistribution:
         limit : int, default 3
             Maximum number of labels.
         """
-        order = np.argsort(-self.logprobs, kind="stable")
-        found = [
-            (self.labels[i], float(np.exp(self.logprobs[i])))
-            for i in order
-            if self.measured[i] and self.labels[i] != exclude
-        ]
-        return found[:limit]
+        logprobs = self.logprobs.tolist()
+        known = self.measured.tolist()
+        places = [place for place, label in enumerate(self.labels) if known[place] and label != exclude]
+        best = nlargest(limit, places, key=logprobs.__getitem__)
+        return [(self.labels[place], math.exp(logprobs[place])) for place in best]
 
 
 @dataclass(frozen=True, kw_only=True)

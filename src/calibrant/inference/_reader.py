@@ -268,22 +268,21 @@ def _distribution(
 ) -> LabelDistribution | None:
     if space is LogprobSpace.NONE:
         return None
-    names = labels.labels
-    if len(names) > 1:
+    if len(labels) > 1:
         try:
-            return extract_distribution(completion, names, field, space)
+            return extract_distribution(completion, labels, field, space)
         except LogprobsUnavailableError:
             return None
     joint = joint_logprob(completion, field)  # of the only label of an open set so far
     if joint is None:
         return None
     return LabelDistribution(
-        labels=names,
+        labels=labels.labels,
         logprobs=np.zeros(1),
         measured=np.ones(1, dtype=np.bool_),
         joint_logprob=joint,
         label_mass=math.exp(joint),
         unresolved_mass=0.0,
         space=space,
-        emitted=names[0],
+        emitted=labels.labels[0],
     )

@@ -244,20 +244,26 @@ class _BranchMasses:
     branches: list[tuple[Sequence[int], float]] = field(default_factory=list)
     bounds: list[tuple[Sequence[int], float]] = field(default_factory=list)
 
+    def peak(self) -> float:
+        """Return the largest mass, as a logarithm; 0 without any."""
+        return max([mass for _, mass in (*self.branches, *self.bounds)], default=0.0)
+
     def label_mass(self) -> float:
         """Return the total mass of the branches that fit exactly one label, in [0, 1]."""
-        return min(1.0, math.fsum(math.exp(mass) for fit, mass in self.branches if len(fit) == 1))
+        return min(1.0, math.fsum([math.exp(mass) for fit, mass in self.branches if len(fit) == 1]))
 
     def unresolved(self) -> float:
         """Return the mass that may belong to labels but cannot be assigned to one, in [0, 1]."""
-        shared = math.fsum(math.exp(mass) for fit, mass in self.branches if len(fit) > 1)
-        bounded = math.fsum(len(fit) * math.exp(mass) for fit, mass in self.bounds)
+        shared = math.fsum([math.exp(mass) for fit, mass in self.branches if len(fit) > 1])
+        bounded = math.fsum([len(fit) * math.exp(mass) for fit, mass in self.bounds])
         return min(1.0, shared + bounded)
 
     def shared(self, names: Sequence[str]) -> tuple[tuple[tuple[str, ...], float], ...]:
         """Return the labels that a token begins together, and their mass as a share of all, largest first."""
+        if all(len(fit) == 1 for fit, _ in self.branches):
+            return ()
         groups: dict[tuple[int, ...], float] = {}
-        peak = max((mass for _, mass in (*self.branches, *self.bounds)), default=0.0)
+        peak = self.peak()
         total = math.fsum(math.exp(mass - peak) for _, mass in self.branches)
         total += math.fsum(len(fit) * math.exp(mass - peak) for fit, mass in self.bounds)
         for fit, mass in self.branches:
@@ -269,7 +275,7 @@ class _BranchMasses:
     def normalised(self, n_labels: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return normalised log-probabilities and the mask of measured labels, both of shape (L,)."""
         # Forced tokens make raw masses tiny. Relative to the largest, only negligible ones underflow.
-        peak = max((mass for _, mass in (*self.branches, *self.bounds)), default=0.0)
+        peak = self.peak()
         weights = [0.0] * n_labels
         measured = [False] * n_labels
         for fit, mass in sorted(self.branches, key=lambda branch: len(branch[0]) > 1):
@@ -283,10 +289,19 @@ class _BranchMasses:
                 # The measured mass at the opening quote may be smaller than the bound of a later node.
                 measured[label] = measured[label] and weights[label] >= bound
                 weights[label] += bound
-        return log_normalise(weights), np.array(measured, dtype=np.bool_)
+        mask = np.array(measured, dtype=np.bool_)
+        mask.setflags(write=False)  # a distribution copies arrays that can be written
+        return log_normalise(weights), mask
 
 
 def log_normalise(weights: list[float]) -> NDArray[np.float64]:
+    """Return the logarithms of weights as shares of their sum, none below that of `FLOOR`; read-only."""
+    logprobs = _log_shares(weights)
+    logprobs.setflags(write=False)  # a distribution copies arrays that can be written
+    return logprobs
+
+
+def _log_shares(weights: list[float]) -> NDArray[np.float64]:
     total = math.fsum(weights)
     if total <= 0:
         return np.full(len(weights), -math.log(len(weights)))
