@@ -177,20 +177,20 @@ class RemoteDecisionClient:
             return DecisionAnswer(probabilities=(1.0 - yes, yes))
         shares = self._shares(answer.get("probabilities"))
         names = question.options if kind == "choice" else _LEVELS[: len(question.options)]
-        if len(shares) != len(names) or not all(name in shares for name in names):
+        if shares.keys() != set(names):
             asked, others = len(names), ", ".join(map(repr, shares))
             raise self._broken(
                 f"expected the probabilities of the {asked} options, got those of {others:.80}"
             )
         chosen = answer.get("choice")
         return DecisionAnswer(
-            probabilities=tuple(self._number(shares[name]) for name in names),
+            probabilities=tuple([self._number(shares[name]) for name in names]),
             chosen=question.options.index(chosen) if chosen in question.options else None,
         )
 
     def _shares(self, probabilities: object) -> Mapping[str, Any]:
         """Return the reported probabilities by option, or by the number of a level."""
-        if isinstance(probabilities, Mapping):
+        if isinstance(probabilities, dict):
             return probabilities
         entries = probabilities if isinstance(probabilities, list | tuple) else []
         found: dict[str, Any] = {}
@@ -202,6 +202,8 @@ class RemoteDecisionClient:
         return found
 
     def _number(self, value: object) -> float:
+        if type(value) is float and math.isfinite(value):  # as nearly all are
+            return value
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise self._broken(f"expected a probability, got {value!r:.40}")
         return float(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -111,7 +112,7 @@ class Deciding(Method):
         text = _content(request, "user")
         questions = self._questions_under(prompt)
 
-        async def decide() -> tuple[DecisionResponse, list[NDArray[np.float64] | None]]:
+        async def decide() -> tuple[DecisionResponse, list[list[float] | None]]:
             decision = await client.decide(text, questions)
             return decision, [self._checked(answer) for answer in decision.answers]
 
@@ -150,7 +151,7 @@ class Deciding(Method):
         pairs = zip(self.questions, labels.parts, strict=True)
         return tuple(_Part.of(question, labels.labels_of(name).labels) for question, name in pairs)
 
-    def _checked(self, answer: DecisionAnswer | None) -> NDArray[np.float64] | None:
+    def _checked(self, answer: DecisionAnswer | None) -> list[float] | None:
         """Return the probabilities of an answer, above 0 and with the sum 1; None for a refusal."""
         if answer is None:
             return None
@@ -217,19 +218,19 @@ class _Part:
 
     options: tuple[str, ...]
     labels: tuple[str, ...]
-    places: NDArray[np.intp]  # of the labels among the options
+    places: tuple[int, ...]  # of the labels among the options
     measured: NDArray[np.bool_]
 
     @classmethod
     def of(cls, question: DecisionQuestion, labels: tuple[str, ...]) -> _Part:
         measured = np.ones(len(labels), dtype=np.bool_)
         measured.setflags(write=False)  # so that a distribution makes no copy
-        places = np.array([question.options.index(label) for label in labels], dtype=np.intp)
+        places = tuple(map(question.options.index, labels))
         return cls(options=question.options, labels=labels, places=places, measured=measured)
 
-    def distribution(self, label: str, probabilities: NDArray[np.float64]) -> LabelDistribution:
+    def distribution(self, label: str, probabilities: Sequence[float]) -> LabelDistribution:
         """Return the distribution over the labels from the probabilities of the options."""
-        logprobs = np.log(probabilities[self.places])
+        logprobs = np.array([math.log(probabilities[place]) for place in self.places])
         logprobs.setflags(write=False)
         return LabelDistribution(
             labels=self.labels,
@@ -243,7 +244,7 @@ class _Part:
         )
 
 
-def smoothed(reported: Sequence[float]) -> NDArray[np.float64]:
+def smoothed(reported: Sequence[float]) -> list[float]:
     """Return reported probabilities without zeros, divided by their sum.
 
     A zero stands for anything below half of the last decimal that all of them are rounded to, and becomes half of
@@ -256,20 +257,22 @@ def smoothed(reported: Sequence[float]) -> NDArray[np.float64]:
 
     Returns
     -------
-    ndarray of shape (n,)
+    list of float, length n
         Above 0, with the sum 1.
     """
-    raised = np.array(reported, dtype=np.float64)
+    raised = reported
     if min(reported) < _LARGEST_FLOOR:
-        raised = np.maximum(raised, _floor(raised))
-    total = float(raised.sum())
-    return np.divide(raised, total)
+        floor = _floor(reported)
+        raised = [max(probability, floor) for probability in reported]
+    total = sum(raised)
+    # Not in NumPy, whose calls take longer than these few numbers.
+    return [probability / total for probability in raised]
 
 
-def _floor(reported: NDArray[np.float64]) -> float:
+def _floor(reported: Sequence[float]) -> float:
     """Return a quarter of the last decimal that all probabilities are rounded to."""
     for decimals in _DECIMALS:
-        if np.abs(reported - reported.round(decimals)).max() < _UNROUNDED:
+        if all(abs(one - round(one, decimals)) < _UNROUNDED for one in reported):
             return _LARGEST_FLOOR * 10.0 ** (2 - decimals)
     return _UNROUNDED
 
