@@ -440,7 +440,7 @@ class _EvaluationRun:
         while True:
             await asyncio.sleep(_TICK)
             if self._file is not None:
-                self._file.flush_when_due()
+                self._file.flush()
             self._report()
 
     def _report(self) -> None:

@@ -75,6 +75,9 @@ _NUMBERS: Final = {
 }
 _CORRECT: Final = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
 
+# `json.dumps` makes an encoder for every call.
+_ENCODE: Final = json.JSONEncoder(ensure_ascii=False).encode
+
 CountRow: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Called with the record of a row that has its final prediction; raises KeyError, TypeError or ValueError otherwise."""
 
@@ -174,7 +177,8 @@ def row_line(index: int, example: Example, prediction: Prediction) -> bytes:
 def record_line(record: Mapping[str, Any], *, default: Callable[[Any], Any] | None = None) -> bytes:
     """Return a record as one line of the file; `default` converts values that JSON lacks."""
     try:
-        return json.dumps(record, ensure_ascii=False, default=default).encode() + b"\n"
+        encode = _ENCODE if default is None else json.JSONEncoder(ensure_ascii=False, default=default).encode
+        return encode(record).encode() + b"\n"
     except UnicodeEncodeError:  # half of a surrogate pair, which only the escaped form can hold
         return json.dumps(record, default=default).encode() + b"\n"
 

@@ -46,6 +46,8 @@ _PREDICTIONS = sa.Table(
 _READ_BLOCK = 500  # keys per statement; old SQLite takes 999 parameters
 _WRITE_BLOCK = 128  # rows per statement, a power of two; times four parameters
 _GOAL = 0.9  # of the cap is left after an eviction: one makes room for many writes
+# `json.dumps` makes an encoder for every call.
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 # Neither can occur unescaped in JSON.
 _UNIT, _RECORD = "\x1f", "\x1e"
 
@@ -270,7 +272,7 @@ class PredictionCache(WriteBehind):
     def _encoded_record(self, key: str, prediction: Prediction) -> tuple[str, str] | None:
         try:
             # ASCII: any database takes it, halves of characters included.
-            return key, json.dumps(prediction_to_record(prediction), separators=(",", ":"))
+            return key, _ENCODE(prediction_to_record(prediction))
         except (TypeError, ValueError, AttributeError) as error:
             self._warn_once("encode", f"A prediction that is no JSON is not saved: {error}")
             self._dropped += 1
