@@ -40,6 +40,7 @@ _LARGEST_FLOOR: Final = 0.0025
 # Rounding to two decimals moves each of n probabilities by at most half of 0.01.
 _ROUNDING: Final = 0.005
 _LEAST_SLACK: Final = 0.02
+_DECLINED: Final = "the model declined to answer"
 _DEFAULT_INSTRUCTIONS: Final = "Which option describes the text?"
 
 
@@ -185,21 +186,20 @@ class Deciding(Method):
     ) -> Prediction:
         """Return the prediction of one label, or of several parts; a refused part leaves the row without a label."""
         labels = self.reader.labels
+        if not labels.holds_several:
+            (one,) = found
+            if one is None:
+                return Prediction(label=None, outcome=Outcome.REFUSAL, reason=_DECLINED, **effort)
+            label, distribution = one
+            confidence = distribution.confidence(label)
+            return Prediction(label=label, confidence=confidence, distribution=distribution, **effort)
         names = labels.parts
         refused = [name for name, one in zip(names, found, strict=True) if one is None]
         answered = [(name, one) for name, one in zip(names, found, strict=True) if one is not None]
         parts = tuple(scored_part(name, label, distribution) for name, (label, distribution) in answered)
-        if not labels.holds_several:
-            parts = ()
         if refused:
-            reason = "the model declined to answer"
-            if labels.holds_several:
-                reason = f"{reason} about {', '.join(map(repr, refused))}"
+            reason = f"{_DECLINED} about {', '.join(map(repr, refused))}"
             return Prediction(label=None, outcome=Outcome.REFUSAL, reason=reason, parts=parts, **effort)
-        if not labels.holds_several:
-            ((_, (label, distribution)),) = answered
-            confidence = distribution.confidence(label)
-            return Prediction(label=label, confidence=confidence, distribution=distribution, **effort)
         answer = labels.answer_of({part.name: part.label for part in parts})
         return Prediction(label=answer, confidence=joint_confidence(parts), parts=parts, **effort)
 

@@ -118,6 +118,7 @@ class Gate:
     ) -> None:
         self.limits = limits = limits or Limits()
         self.provider = provider
+        self._has_budget = (limits.max_requests, limits.max_tokens, limits.max_cost) != (None, None, None)
         self.concurrency = limits.concurrency or default_concurrency
         self.on_pause: Callable[[], None] | None = None
         self.allowed = float(self.concurrency)
@@ -262,14 +263,13 @@ class Gate:
 
     def finish_row(self, usage: Usage) -> None:
         """Count a finished row, and add the usage of its calls to the totals."""
-        self.charge(usage)
-        with self._lock:
-            self.rows += 1
+        self.charge(usage, rows=1)
 
-    def charge(self, usage: Usage) -> None:
-        """Add the usage of calls to the totals."""
+    def charge(self, usage: Usage, *, rows: int = 0) -> None:
+        """Add the usage of calls to the totals, and the number of rows that they finished."""
         tokens = usage.prompt_tokens + usage.completion_tokens
         with self._lock:
+            self.rows += rows
             self.tokens += tokens
             self.cost += usage.cost or 0.0
             self.unpriced += usage.cost is None and tokens > 0
@@ -278,6 +278,8 @@ class Gate:
 
     def used_up(self, under_way: int) -> str:
         """Return a message if a budget is used up or cannot be checked; otherwise an empty text."""
+        if not self._has_budget:
+            return ""
         limits = self.limits
         share = 1.0 + under_way / max(1, self.rows)
         if limits.max_cost is not None and self.unpriced:

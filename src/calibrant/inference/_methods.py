@@ -76,7 +76,9 @@ class ModelCalls:
             The call failed, or took longer than its deadline.
         """
         gate = self.gate
-        epoch = await gate.enter()
+        epoch = gate.try_enter()
+        if epoch is None:
+            epoch = await gate.enter()
         try:
             seconds = gate.limits.call_seconds
             if seconds is None:  # mostly, and every row would pay for a deadline
