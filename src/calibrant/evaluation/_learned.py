@@ -152,8 +152,7 @@ def learn_head(path: str | Path, *, seed: int = 0, embeddings: Embeddings | None
         raise _refusal_error(place, "rows with a distribution and a true label, got none")
     # Baselines, which every evaluation has, do without both.
     from calibrant.heads._fit import fit_head  # noqa: PLC0415
-    from calibrant.inference._heads import timed_head  # noqa: PLC0415
-    from calibrant.inference._text_vectors import head_embedding  # noqa: PLC0415
+    from calibrant.inference._text_vectors import head_embedding, timed_head  # noqa: PLC0415
 
     embedding = head_embedding(embeddings, texts, labels=fingerprint.labels, reports_features=False)
     head = fit_head(

@@ -16,7 +16,6 @@ from calibrant.heads._embedding import EmbeddingModel, recognised_text
 from calibrant.heads._head import Head
 from calibrant.heads._linear import as_text
 from calibrant.inference._methods import Method
-from calibrant.inference._text_vectors import TextVectors, open_embedding_model, prepare_vectors
 
 _TOGETHER: Final = 2_048  # texts whose vectors are computed together
 
@@ -68,6 +67,8 @@ def opened_head(
     """
     if head.embedding is None or (head.embedding.model is not None and embeddings is None):
         return head
+    from calibrant.inference._text_vectors import open_embedding_model, prepare_vectors  # noqa: PLC0415 (if it reads vectors)
+
     model = open_embedding_model(embeddings or head.embedding.name, labels=head.labels)
     prepare_vectors(model, [recognised_text(head.labels)], charge=charge)
     return head.with_embedding(model)
@@ -107,7 +108,9 @@ def head_of(  # noqa: PLR0913 (what a fit takes)
     ProviderError
         The server of the embedding model cannot be asked.
     """
-    from calibrant.heads._fit import fit_head  # noqa: PLC0415 (applying a head fits none)
+    # Applying a head fits none, and loads neither.
+    from calibrant.heads._fit import fit_head  # noqa: PLC0415
+    from calibrant.inference._text_vectors import prepare_vectors, timed_head  # noqa: PLC0415
 
     truth = true_labels(answers, len(texts), labels=labels)
     usable = [
@@ -132,14 +135,6 @@ def head_of(  # noqa: PLR0913 (what a fit takes)
     )
     head = timed_head(head)
     return replace(head, named_tokens=named_tokens) if head.uses_features else head
-
-
-def timed_head(head: Head) -> Head:
-    """Return a fitted head with the seconds that its embedding model takes for a text, where they are known."""
-    if head.embedding is None or not isinstance(head.embedding.model, TextVectors):
-        return head
-    seconds = head.embedding.model.seconds_per_text
-    return replace(head, embedding=replace(head.embedding, seconds_per_text=seconds))
 
 
 def _read_by_fits(labels: LabelSet) -> list[str]:
@@ -205,6 +200,8 @@ def apply_head_to_all(
     ProviderError
         The server of the embedding model cannot be asked.
     """
+    from calibrant.inference._text_vectors import prepare_vectors  # noqa: PLC0415 (of many texts)
+
     found: list[Prediction] = []
     for start in range(0, len(texts), _TOGETHER):
         block = texts[start : start + _TOGETHER]

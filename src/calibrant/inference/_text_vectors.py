@@ -31,6 +31,7 @@ from calibrant.core._predictor import Query
 from calibrant.core._reported import writable
 from calibrant.core._tokens import TokenContinuation
 from calibrant.heads._embedding import EmbeddingModel, is_same_vector, recognised_text
+from calibrant.heads._head import Head
 from calibrant.inference._base import run_sync
 from calibrant.inference._embeddings import MODEL2VEC, Model2VecEmbedder
 from calibrant.inference._limits import Gate
@@ -479,6 +480,14 @@ def _prepare(model: TextVectors, texts: Sequence[str], charge: Callable[[Usage],
     failures = run_sync(model.prepare(texts, charge=charge))
     if failures:
         raise next(iter(failures.values()))
+
+
+def timed_head(head: Head) -> Head:
+    """Return a fitted head with the seconds that its embedding model takes for a text, where they are known."""
+    if head.embedding is None or not isinstance(head.embedding.model, TextVectors):
+        return head
+    seconds = head.embedding.model.seconds_per_text
+    return replace(head, embedding=replace(head.embedding, seconds_per_text=seconds))
 
 
 def prepare_vectors(
