@@ -67,6 +67,9 @@ def test_a_search_embeds_its_head(task: Path, tmp_path: Path, monkeypatch: pytes
     install_model2vec(monkeypatch, {"here": 1})
     with pytest.raises(ConfigurationError, match="'model2vec:here' that the head was fitted with"):
         calibrant.load(tmp_path / "bundle")
+    without_model2vec(monkeypatch)
+    with pytest.raises(ConfigurationError, match="The head reads vectors of the texts by 'model2vec:here'"):
+        calibrant.load(tmp_path / "bundle")
 
 
 def test_an_export_says_what_a_vector_costs(task: Path, tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ def test_the_most_probable_label_is_taken(server: DecisionServer, caplog: pytest
         {"probabilities": {}},
         {"probabilities": {"cat": math.nan, "dog": 0.3, "bird": 0.7}},
         {"probabilities": {"cat": math.inf, "dog": 0.0, "bird": 0.0}},
+        {"probabilities": {"cat": 10**400, "dog": 0.0, "bird": 0.0}},
         {"probabilities": {"cat": "0.7", "dog": 0.3, "bird": 0.0}},
         {"probabilities": {"cat": 0.7, "dog": 0.7, "bird": 0.1}},
         {"probabilities": {"cat": 1.2, "dog": -0.2, "bird": 0.0}},
@@ -169,6 +170,16 @@ def test_a_wrong_answer_is_the_rows_error(server: DecisionServer, changes: dict[
         found = asked.classify("wrong")
     assert (found.outcome, found.label) == (Outcome.ERROR, None)
     assert found.reason
+
+
+def test_an_answer_whose_name_is_no_text_is_the_rows_error(server: DecisionServer) -> None:
+    """An answer named by something else than a text is an error of the row."""
+    with classifier(server, "decisions/own") as asked:
+        asked.classify("right")
+        server.changes = {"name": ["q0"]}
+        found = asked.classify("wrong")
+    assert found.outcome is Outcome.ERROR
+    assert "broken response" in found.reason
 
 
 def test_a_broken_answer_is_asked_again(server: DecisionServer) -> None:

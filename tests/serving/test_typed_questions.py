@@ -335,6 +335,8 @@ def test_a_model_alone_is_a_decision_server(serve: Any, model: Classifier) -> No
         ({"state": "x", "questions": {str(n): CATS for n in range(6)}}, S1, ["questions"]),
         ({"state": "x", "questions": {"q": CATS}, "images": ["i"]}, S1, ["images"]),
         (b"{", OA, "None"),
+        ([], S1, []),
+        ("text", OA, "None"),
         ({"questions": [{"type": "predicate", "instructions": "?"}]}, OA, "input"),
         ({"input": "x", "questions": [{"type": "predicate"}]}, OA, "questions[0].instructions"),
         (
@@ -376,6 +378,7 @@ def test_bad_bodies_are_refused_in_the_wire_s_form(
     for problem in asked(found, status=422)["detail"]:
         assert problem["loc"][0] == "body"
         assert problem["msg"]
+        assert "instance of" not in problem["msg"]
         assert problem["type"]
         assert place is None or problem["loc"][1:] == place
 

@@ -152,7 +152,7 @@ class RemoteDecisionClient:
         reported = found.data.get("answers")
         if isinstance(reported, list | tuple):
             entries = map(reported_mapping, reported)
-            reported = {entry.get("name") or _id(place): entry for place, entry in enumerate(entries)}
+            reported = {str(entry.get("name") or _id(place)): entry for place, entry in enumerate(entries)}
         by_id = reported_mapping(reported)
         answers = [
             self._answer(question, reported_mapping(by_id.get(_id(place))))
@@ -202,9 +202,9 @@ class RemoteDecisionClient:
         return found
 
     def _number(self, value: object) -> float:
-        if type(value) is float and math.isfinite(value):  # as nearly all are
+        if type(value) is float and abs(value) <= _MOST:  # as nearly all are
             return value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MOST:
             raise self._broken(f"expected a probability, got {value!r:.40}")
         return float(value)
 
@@ -318,6 +318,7 @@ def _advised(error: ProviderError) -> ProviderError:
     )
 
 
+_MOST: Final = 2.0  # a rounded probability may exceed 1: what the sum may be is checked with the distribution
 # Prefixes of the providers whose decision models litellm knows.
 _KNOWN: Final = (
     "openai/",

@@ -69,7 +69,11 @@ def opened_head(
         return head
     from calibrant.inference._text_vectors import open_embedding_model, prepare_vectors  # noqa: PLC0415 (if it reads vectors)
 
-    model = open_embedding_model(embeddings or head.embedding.name, labels=head.labels)
+    name = embeddings or head.embedding.name
+    try:
+        model = open_embedding_model(name, labels=head.labels)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"The head reads vectors of the texts by {name!r}: {error}") from error
     prepare_vectors(model, [recognised_text(head.labels)], charge=charge)
     return head.with_embedding(model)
 

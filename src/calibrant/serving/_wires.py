@@ -498,12 +498,19 @@ def read_questions(scope: Scope, body: bytes, *, most: int) -> tuple[Wire, str, 
         text, questions = wire.read(record)
     except ValidationError as error:
         listed = error.errors()[:_MOST_PROBLEMS]
-        problems = [(_without_kind(one["loc"]), one["msg"], one["type"]) for one in listed]
+        problems = [(_without_kind(one["loc"]), _message(one), one["type"]) for one in listed]
         raise BadQuestionError(*problems) from None
     if len(questions) > most:
         message = f"Expected at most {most:,} questions, got {len(questions):,}: send several requests."
         raise BadQuestionError((("questions",), message, "too_long"))
     return wire, text, questions
+
+
+def _message(problem: Mapping[str, Any]) -> str:
+    """Return the message of a mistake, without names of classes."""
+    if problem["type"] == "model_type":
+        return "Input should be an object"
+    return str(problem["msg"])
 
 
 def _without_kind(place: tuple[str | int, ...]) -> tuple[str | int, ...]:

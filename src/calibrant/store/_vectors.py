@@ -41,6 +41,18 @@ class VectorStore:
     max_bytes : int, default 1 GiB
         Most bytes in use; beyond it those written first are removed, a tenth at a time. The file does not shrink,
         but uses freed space again.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from calibrant.store import VectorStore
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = VectorStore(Path(folder) / "vectors.sqlite")
+    ...     store.put_many({"first": np.array([0.5, 2.0], dtype=np.float32)})
+    ...     {key: vector.tolist() for key, vector in store.get_many(["first", "second"]).items()}
+    {'first': [0.5, 2.0]}
     """
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES) -> None:
