@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.store import VectorStore
+from calibrant.store._vectors import VectorStore
 
 CAP = 200_000
 BLOCKS = 40

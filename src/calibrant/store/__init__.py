@@ -7,7 +7,6 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.store._cache import PredictionCache
     from calibrant.store._scores import Scope, ScopeSummary
-    from calibrant.store._vectors import VectorStore
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
@@ -15,5 +14,4 @@ __all__ = [
     "PredictionCache",
     "Scope",
     "ScopeSummary",
-    "VectorStore",
 ]

@@ -47,7 +47,7 @@ class VectorStore:
     >>> import tempfile
     >>> from pathlib import Path
     >>> import numpy as np
-    >>> from calibrant.store import VectorStore
+    >>> from calibrant.store._vectors import VectorStore
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     store = VectorStore(Path(folder) / "vectors.sqlite")
     ...     store.put_many({"first": np.array([0.5, 2.0], dtype=np.float32)})
