@@ -16,7 +16,7 @@ from calibrant.core import ConfigurationError
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
 from command_line import refusal
-from synonyms import KNOWN, LABELS, UNSEEN, install_model2vec, texts, without_model2vec
+from synonyms import KNOWN, LABELS, UNSEEN, Synonyms, install_model2vec, texts, without_model2vec
 
 SECTION = '\n[head]\nembeddings = "model2vec:here"\n'
 
@@ -58,18 +58,43 @@ def test_a_search_embeds_its_head(task: Path, tmp_path: Path, monkeypatch: pytes
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["final"]["head"]["embedding"] == "model2vec:here"
     assert result["final"]["score"]["accuracy"]["estimate"] == 1.0
+    assert [score["name"] for score in result["final"]["baselines"]] == ["majority", "TF-IDF", "embeddings"]
+    assert result["final"]["verdict"].startswith(
+        "On these rows the head, which reads the text alone, adds nothing certain to embeddings"
+    )
     Tuned.from_run(tmp_path / "run").save(tmp_path / "bundle")
     assert "model2vec:here" in (tmp_path / "bundle" / "head.json").read_text()
     with calibrant.load(tmp_path / "bundle") as loaded:
         assert [one.label for one in loaded.classify_many(UNSEEN[0])] == UNSEEN[1]
-    done("evaluate", task, "--run", tmp_path / "run", "--out", tmp_path / "again", "--no-cache")
+    told = done("evaluate", task, "--run", tmp_path / "run", "--out", tmp_path / "again", "--no-cache")
     assert all_right(tmp_path / "again")
+    assert "adds nothing certain to embeddings" in " ".join(told.split())
     install_model2vec(monkeypatch, {"here": 1})
     with pytest.raises(ConfigurationError, match="'model2vec:here' that the head was fitted with"):
         calibrant.load(tmp_path / "bundle")
     without_model2vec(monkeypatch)
     with pytest.raises(ConfigurationError, match="The head reads vectors of the texts by 'model2vec:here'"):
         calibrant.load(tmp_path / "bundle")
+
+
+def test_a_failing_model_costs_its_baseline_alone(
+    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where labelled rows get no vectors, an evaluation has the other baselines, and a warning says why."""
+    task.write_text(task.read_text() + SECTION)
+    done("optimize", task, "--out", tmp_path / "run", *BUDGET)
+    of_texts = Synonyms.encode
+
+    def failing(self: Synonyms, texts: list[str], *, use_multiprocessing: bool) -> Any:
+        if any("purring" in text for text in texts):
+            raise OSError("the disk is gone")
+        return of_texts(self, texts, use_multiprocessing=use_multiprocessing)
+
+    monkeypatch.setattr(Synonyms, "encode", failing)
+    told = done("evaluate", task, "--run", tmp_path / "run", "--out", tmp_path / "again", "--no-cache")
+    assert all_right(tmp_path / "again")
+    assert "to TF-IDF with logistic regression" in " ".join(told.split())
+    assert "There is no baseline of embeddings, as model2vec:here failed" in caplog.text
 
 
 def test_an_export_says_what_a_vector_costs(task: Path, tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from calibrant.core import Example, LabelSet
 from calibrant.heads import TextBaseline, compare_with_baselines
@@ -42,6 +44,62 @@ def test_all_are_judged_on_the_same_rows() -> None:
     right = [guess == row.answer for guess, row in zip(guesses, ROWS, strict=True)]
     assert text.accuracy == wilson_interval(sum(right), 4)
     assert found.against_text == paired_comparison(right, [True, True, False, False])
+
+
+def vectors_of(examples: list[Example]) -> dict[str, list[float]]:
+    """Return vectors by text which tell cows from the others, far from 0 all of them."""
+    rng = np.random.default_rng(0)
+    told = {"cat": 0.0, "dog": 0.3, "cow": 2.0}
+    return {row.input: (5.0 + told[row.answer] + rng.normal(size=4)).tolist() for row in examples}
+
+
+def test_texts_with_vectors_have_another_baseline() -> None:
+    """It is scikit-learn's balanced regression on centred vectors of length 1, of the rows that have vectors."""
+    labelled, judged = (
+        rows("seen", *["cat", "dog", "cow", "dog"] * 8),
+        rows("new", *["cat", "cow", "dog"] * 9),
+    )
+    vectors = vectors_of([*labelled[:-3], *judged])
+    found = compare_with_baselines(judged, ["cat"] * 27, labelled, labels=LABELS, vectors=vectors)
+    known, asked = (np.array([vectors[row.input] for row in part]) for part in (labelled[:-3], judged))
+    mean = known.mean(axis=0)
+    known, asked = (
+        (part - mean) / np.linalg.norm(part - mean, axis=1, keepdims=True) for part in (known, asked)
+    )
+    peer = LogisticRegression(C=10.0, class_weight="balanced", max_iter=2000)
+    guesses = peer.fit(known, [row.answer for row in labelled[:-3]]).predict(asked)
+    right = [guess == row.answer for guess, row in zip(guesses, judged, strict=True)]
+    assert 9 < sum(right) < 27
+    assert found.scores[3].name == "embeddings"
+    assert found.scores[3].accuracy == wilson_interval(sum(right), 27)
+    model_right = [row.answer == "cat" for row in judged]
+    assert found.against_embeddings == paired_comparison(right, model_right)
+
+
+def test_a_judged_row_without_a_vector_leaves_the_baseline_out() -> None:
+    """Baselines are judged on the same rows: one on vectors that some of them lack is left out."""
+    found = compare_with_baselines(
+        ROWS, ["cat"] * 4, LABELLED, labels=LABELS, vectors=vectors_of([*LABELLED, *ROWS[1:]])
+    )
+    assert found == compare_with_baselines(ROWS, ["cat"] * 4, LABELLED, labels=LABELS)
+
+
+def test_the_verdict_is_on_the_better_baseline() -> None:
+    """A model that knows more than words, and no more than vectors, adds nothing certain to the vectors."""
+    labelled, judged = rows("seen", "cat", "cat", "cat"), rows("new", *["cat", "dog"] * 20)
+    labelled = [*labelled, *(Example(input=f"other {n}", answer="dog") for n in range(3))]
+    vectors = {row.input: [1.0, 0.0] if row.answer == "cat" else [0.0, 1.0] for row in (*labelled, *judged)}
+    right = [row.answer for row in judged]
+    found = compare_with_baselines(judged, right, labelled, labels=LABELS, vectors=vectors)
+    assert found.against_text is not None
+    assert found.against_text.interval.lower > 0.0
+    assert found.verdict.startswith(
+        "On these rows the model adds nothing certain to embeddings with logistic"
+    )
+    found = compare_with_baselines(judged, ["cat"] * 40, labelled, labels=LABELS, vectors=vectors)
+    assert found.verdict.startswith(
+        "On this task you do not need the model's answers: embeddings with logistic"
+    )
 
 
 def test_a_row_with_a_judged_text_teaches_nothing() -> None:

@@ -28,7 +28,7 @@ from calibrant.testing import FakeClient, MemoryJournal
 from distributions import distribution_of
 from saved_prediction import saved_and_read, to_record
 from synonyms import KNOWN, UNSEEN, install_model2vec, without_model2vec
-from token_engine import Engine, Row
+from token_engine import Engine, Telling
 
 LABELS = ("cat", "dog")
 TAUGHT = [f"number {n}" for n in range(40)]
@@ -241,25 +241,6 @@ def test_head_of_other_labels_is_refused(labels: tuple[str, ...]) -> None:
 # --- what an engine tells of a text -------------------------------------------------------------
 
 
-class Telling(Engine):
-    """Engine whose label tokens reveal nothing, while its other tokens reveal the answer."""
-
-    def row(self, text: str) -> Row:
-        """Return the row of a text."""
-        return TellingRow(self, text)
-
-
-class TellingRow(Row):
-    """Row of a `Telling` engine."""
-
-    def after(self, text: tuple[int, ...]) -> np.ndarray:
-        """Return the logits of the next token."""
-        logits = super().after(text)
-        capitals = slice(ord("A") - 32, ord("Z") - 31)
-        logits[capitals] += 6.0 * place(self.text)
-        return logits
-
-
 def features_of(classifier: Classifier, texts: Sequence[str]) -> list[np.ndarray]:
     """Return the features that predictions hold of texts."""
     found = [one.features for one in classifier.with_features().classify_many(texts)]
@@ -268,7 +249,7 @@ def features_of(classifier: Classifier, texts: Sequence[str]) -> list[np.ndarray
 
 def test_features_survive_a_journal() -> None:
     """Features are kept in half precision on request, and are equal after a JSON record."""
-    classifier = make(Telling())
+    classifier = make(Telling(place))
     assert classifier.classify(OTHERS[0]).features is None
     (found,) = classifier.with_features().classify_many(OTHERS[:1])
     assert found.features is not None
@@ -283,7 +264,7 @@ def test_features_survive_a_journal() -> None:
 
 def test_head_uses_and_drops_features() -> None:
     """A head learns from features, and final predictions and records hold none."""
-    journal, engine = MemoryJournal(), Telling()
+    journal, engine = MemoryJournal(), Telling(place)
     classifier = make(engine, journal=journal).fit(TAUGHT, truth(TAUGHT))
     assert head_of(classifier).uses_features
     found = classifier.classify_many(OTHERS)
@@ -300,14 +281,14 @@ def test_head_uses_and_drops_features() -> None:
 
 def test_head_needs_an_engine_with_features() -> None:
     """A head that needs features raises ConfigurationError on a model that reports none."""
-    head = make(Telling()).fit(TAUGHT, truth(TAUGHT)).head
-    for other in (make(), make(Telling(), scoring="decode")):
+    head = make(Telling(place)).fit(TAUGHT, truth(TAUGHT)).head
+    for other in (make(), make(Telling(place), scoring="decode")):
         with pytest.raises(ConfigurationError, match="tells what it made of a text"):
             other.head = head
         assert other.head is None
     bits = np.array([place(text) for text in TAUGHT])
     plain = fit_head(np.zeros((40, 2)) - np.log(2), bits, labels=LABELS)
-    assert make(Telling(), scoring="decode", head=plain).head is plain
+    assert make(Telling(place), scoring="decode", head=plain).head is plain
 
 
 def texts_asked(engine: Engine) -> int:
@@ -317,7 +298,7 @@ def texts_asked(engine: Engine) -> int:
 
 def test_journal_answers_without_features() -> None:
     """Answers stored with features serve classifiers without them, but not the other way round."""
-    journal, engine = MemoryJournal(), Telling()
+    journal, engine = MemoryJournal(), Telling(place)
     classifier = make(engine, journal=journal)
     with_features = classifier.with_features().classify_many(TAUGHT)
     assert texts_asked(engine) == 40
@@ -339,11 +320,11 @@ def test_journal_answers_without_features() -> None:
 
 def test_limits_keep_features() -> None:
     """Copies with other limits keep features on or off."""
-    copy = make(Telling()).with_features().with_limits(Limits(concurrency=1))
+    copy = make(Telling(place)).with_features().with_limits(Limits(concurrency=1))
     (found,) = copy.classify_many(OTHERS[:1])
     assert found.features is not None
     assert copy.with_features().with_limits(Limits()).classify(OTHERS[0]).features is not None
-    assert make(Telling()).with_limits(Limits(concurrency=1)).classify(OTHERS[0]).features is None
+    assert make(Telling(place)).with_limits(Limits(concurrency=1)).classify(OTHERS[0]).features is None
 
 
 # --- embeddings ---------------------------------------------------------------------------------

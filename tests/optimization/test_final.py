@@ -35,6 +35,7 @@ from small_tasks import (
     searched,
     task_of,
 )
+from token_engine import Telling
 
 BUDGET: dict[str, Any] = {"max_metric_calls": 120, "minibatch_size": 6}
 
@@ -85,6 +86,17 @@ def test_the_result_says_what_the_head_adds() -> None:
     assert majority.macro_f1 == pytest.approx(share / (1.0 + share))
     assert final.against_text.difference == pytest.approx(1.0 - text.accuracy.estimate)
     assert final.verdict.startswith("The model adds +")
+
+
+def test_features_of_the_model_are_a_baseline() -> None:
+    """Regression on the features of a model that has some is a baseline, which the model adds nothing to."""
+    model = Classifier(model=Telling(place), labels=LABELS, field="category", prompt="Which animal?")
+    final = optimize(hidden_task(), model=model, **BUDGET).final
+    assert final is not None
+    assert [score.name for score in final.baselines] == ["majority", "TF-IDF", "embeddings"]
+    assert final.baselines[2].accuracy.estimate >= 0.9
+    assert final.against_embeddings is not None
+    assert "adds nothing certain to embeddings" in final.verdict
 
 
 def test_the_files_agree_with_the_result(tmp_path: Path) -> None:

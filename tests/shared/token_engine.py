@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -94,3 +94,28 @@ class Row:
         """Return the logits after these tokens."""
         rng = random.Random(f"{self.text}/{text}")
         return np.array([6.0 * rng.random() for _ in self.vocabulary.pieces], dtype=np.float32)
+
+
+class Telling(Engine):
+    """Engine whose label tokens reveal nothing, while its other tokens reveal which of two labels a text has."""
+
+    def __init__(self, place: Callable[[str], int]) -> None:
+        super().__init__()
+        self.place = place
+
+    def row(self, text: str) -> Row:
+        """Return the row of a text."""
+        return TellingRow(self, text)
+
+
+class TellingRow(Row):
+    """Row of a `Telling` engine."""
+
+    engine: Telling
+
+    def after(self, text: tuple[int, ...]) -> np.ndarray:
+        """Return the logits of the next token."""
+        logits = super().after(text)
+        capitals = slice(ord("A") - 32, ord("Z") - 31)
+        logits[capitals] += 6.0 * self.engine.place(self.text)
+        return logits

@@ -90,7 +90,7 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
         loaded,
         entry,
         routing=routing,
-        baselines=_lines_beside(result, loaded, options),
+        baselines=_lines_beside(result, loaded, options, classifier),
         in_process=classifier.in_process,
         as_json=options.as_json,
     )
@@ -100,11 +100,14 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     exit_as(result, gates, stop=stop)
 
 
-def _lines_beside(result: evaluation.EvaluationResult, task: Task, options: Evaluate) -> list[str]:
+def _lines_beside(
+    result: evaluation.EvaluationResult, task: Task, options: Evaluate, classifier: BasePredictor
+) -> list[str]:
     """Return lines on what the run's certificate accepts, and on the baselines."""
     # Without --run, the source may be a run itself.
     accepted = acceptance_lines(result, run=options.run or options.task)
-    return [*accepted, *baseline_lines(result, task, file=options.file, split=options.split)]
+    head = classifier.head if isinstance(classifier, inference.Classifier) else None
+    return [*accepted, *baseline_lines(result, task, file=options.file, split=options.split, head=head)]
 
 
 def _gate(text: str) -> tuple[str, float]:

@@ -21,6 +21,7 @@ from calibrant.runs._directory import CALIBRATION
 if TYPE_CHECKING:
     from calibrant.evaluation._history import HistoryEntry
     from calibrant.heads._compared import BaselineComparison
+    from calibrant.heads._head import Head
     from calibrant.inference._base import BasePredictor
     from calibrant.inference.routed._assess import HelperStats
     from calibrant.inference.routed._provider import ProviderStats
@@ -260,7 +261,12 @@ def _helper_line(name: str, stats: HelperStats) -> str:
 
 
 def baseline_lines(
-    result: evaluation.EvaluationResult, task: Task, *, file: Path | None, split: str
+    result: evaluation.EvaluationResult,
+    task: Task,
+    *,
+    file: Path | None,
+    split: str,
+    head: Head | None = None,
 ) -> list[str]:
     """Compare a finished evaluation with baselines, and return the table and the verdict.
 
@@ -274,6 +280,8 @@ def baseline_lines(
         File of the evaluated rows, if they are not the task's.
     split : str
         Split of the evaluated rows, if they are the task's: no baseline learns from it.
+    head : Head, optional
+        Head of the evaluated classifier.
     """
     if result.directory is None or not result.metrics.complete or task.labels.holds_several:
         return []
@@ -288,7 +296,7 @@ def baseline_lines(
 
     say("comparing with baselines")  # takes seconds, of many rows half a minute
     try:
-        found = add_baselines(result.directory, labelled, labels=labels)
+        found = add_baselines(result.directory, labelled, labels=labels, head=head)
     except (ConfigurationError, DataError, StateError) as error:  # the evaluation is complete without them
         return [f"No baselines: {error}"]
     if not found.scores:

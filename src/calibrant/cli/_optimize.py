@@ -166,7 +166,8 @@ def _remarks(result: optimization.OptimizationResult) -> Iterator[str]:
     yield from search_verdict(result.to_record())
     if final is not None:
         yield final.verdict
-        yield f"Head ({final.head['title']}), from {final.head['n_rows']} labelled rows: {final.head['reason']}"
+        alone = "" if final.head["uses_model"] else ", which uses no answer of the model"
+        yield f"Head ({final.head['title']}){alone}, from {final.head['n_rows']} labelled rows: {final.head['reason']}"
     answered_labels = (result.best_prompt if final is None else final.score).answered_labels
     if answered_labels is not None and answered_labels.collapsed:
         yield f"warning: {answered_labels.warning}"

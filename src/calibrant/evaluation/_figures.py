@@ -134,7 +134,7 @@ def _evaluation_figures(metrics: _Record) -> Iterator[_Measured]:
         yield f"right down to level {number}", level, structure["rows"]
     baselines = metrics.get("baselines")
     if baselines is not None and baselines["against_text"] is not None:
-        yield from _baseline_figures(baselines["scores"][1:], baselines["against_text"], baselines["rows"])
+        yield from _baseline_figures(baselines["scores"][1:], baselines, baselines["rows"])
 
 
 def _composite_figures(composite: _Record | None, rows: int) -> Iterator[_Measured]:
@@ -149,10 +149,12 @@ def _composite_figures(composite: _Record | None, rows: int) -> Iterator[_Measur
 
 
 def _baseline_figures(
-    scores: Iterable[_Record], against_text: _Record, rows: int, *, kind: str = "", of: str = "the model"
+    scores: Iterable[_Record], compared: _Record, rows: int, *, kind: str = "", of: str = "the model"
 ) -> Iterator[_Measured]:
-    """Yield the accuracy difference to the TF-IDF baseline, and all baselines' scores on the same rows."""
-    yield f"{kind}accuracy, {of} minus TF-IDF", against_text["interval"], against_text["n"]
+    """Yield the accuracy differences to the baselines on texts, and all baselines' scores on the same rows."""
+    for name, key in (("TF-IDF", "against_text"), ("embeddings", "against_embeddings")):
+        if (against := compared.get(key)) is not None:
+            yield f"{kind}accuracy, {of} minus {name}", against["interval"], against["n"]
     for score in scores:
         answered = score["answered_labels"] or {}
         yield f"{kind}accuracy, {score['name']}", score["accuracy"], rows
@@ -187,7 +189,7 @@ def _search_figures(search: _Record) -> Iterator[_Measured]:
             yield "test accuracy, with the head minus first prompt", seed["interval"], seed["n"]
         if text is not None:
             yield from _baseline_figures(
-                final["baselines"], text, text["n"], kind="test ", of="with the head"
+                final["baselines"], final, text["n"], kind="test ", of="with the head"
             )
     if changed_prompt(search) and comparison is not None:
         yield "test accuracy, this minus first prompt", comparison["interval"], comparison["n"]

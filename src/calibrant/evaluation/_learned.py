@@ -205,7 +205,9 @@ class _DrawnRow(NamedTuple):
     label: str | None = None
 
 
-def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: LabelSet) -> BaselineComparison:
+def add_baselines(
+    directory: Path, labelled: Iterable[Example], *, labels: LabelSet, head: Head | None = None
+) -> BaselineComparison:
     """Compare a finished evaluation with baselines, and store the comparison in ``metrics.json``.
 
     Of many rows some are drawn with a fixed seed: at most 10,000 to learn from and 5,000 to judge on, fewer where they
@@ -219,6 +221,8 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
         Rows to learn from, answers spelled as in `labels`. Those with the text of a judged row are left out.
     labels : LabelSet
         The labels; an answer is one of them.
+    head : Head, optional
+        Head of the evaluated classifier. The vectors that it reads also make a baseline.
 
     Raises
     ------
@@ -244,12 +248,18 @@ def add_baselines(directory: Path, labelled: Iterable[Example], *, labels: Label
         lambda example: None if normalise_label(example.input) in texts else _DrawnRow(example),
         most=_LEARNED,
     )
+    from calibrant.inference._text_vectors import vectors_by_text  # noqa: PLC0415
+
+    embedding = None if head is None or head.embedding is None else head.embedding.model
+    vectors = vectors_by_text(embedding, [row.example.input for row in (*judged, *learned)])
     comparison = compare_with_baselines(
         [row.example for row in judged],
         [row.label for row in judged],
         [row.example for row in learned],
         labels=labels,
         failed=int(record["outcomes"][Outcome.ERROR.value]),
+        uses_model=head is None or head.changes_nothing or head.uses_model,
+        vectors=vectors,
     )
     write_json(metrics, {**record, "baselines": comparison.to_record()})
     return comparison

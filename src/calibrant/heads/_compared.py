@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
@@ -14,6 +14,7 @@ from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval
 from calibrant.core._rows import Example
+from calibrant.heads._embedding import unit_rows
 from calibrant.heads._head import check_texts
 from calibrant.heads._linear import MOST_IN_PRODUCTS, Words, as_text, root_of_products, tempered
 from calibrant.metrics._classification import AnsweredLabels, classification_summary
@@ -27,6 +28,10 @@ _MOST_WITHOUT_LABEL: Final = 0.1
 _C: Final = 10.0
 _NAME: Final = 2.0
 _ITERATIONS: Final = 2000
+
+TFIDF: Final = "TF-IDF"
+EMBEDDINGS: Final = "embeddings"
+"""Name of the baseline that learns from vectors of the texts."""
 
 
 class TextBaseline:
@@ -122,7 +127,8 @@ def _regression(
         return np.zeros((columns.shape[1], n_labels)), np.log(np.bincount(targets, weights=weights))
     model = LogisticRegression(C=_C, max_iter=_ITERATIONS)
     if len(targets) <= MOST_IN_PRODUCTS:
-        root = root_of_products((columns @ columns.T).toarray())
+        products = columns @ columns.T
+        root = root_of_products(products if isinstance(products, np.ndarray) else products.toarray())
         fitted = model.fit(root, targets, sample_weight=weights).coef_.T
         coefficients = columns.T @ solve_triangular(root.T, fitted, lower=False)
     else:
@@ -132,6 +138,27 @@ def _regression(
     return coefficients, model.intercept_
 
 
+def _by_vectors(
+    known: Sequence[Example], rows: Sequence[Example], labels: LabelSet, vectors: Mapping[str, ArrayLike]
+) -> dict[str, list[str]]:
+    """Return the labels that balanced logistic regression on vectors gives to rows, if all of them have one.
+
+    What the vectors of known rows have in common is taken away, and each has length 1 after that.
+    """
+    taught = [row for row in known if row.input in vectors]
+    if not taught or not all(row.input in vectors for row in rows):
+        return {}
+    given = np.array([vectors[row.input] for row in taught], dtype=np.float64)
+    judged = np.array([vectors[row.input] for row in rows], dtype=np.float64)
+    answers = [labels.labels.index(row.answer) for row in taught]
+    present, targets, counts = np.unique(answers, return_inverse=True, return_counts=True)
+    weights = len(taught) / (len(present) * counts[targets])
+    mean = given.mean(axis=0)
+    coefficients, intercept = _regression(unit_rows(given - mean), targets, weights)
+    best = (unit_rows(judged - mean) @ coefficients + intercept).argmax(axis=1)
+    return {EMBEDDINGS: [labels.labels[place] for place in present[best]]}
+
+
 @dataclass(frozen=True, kw_only=True)
 class BaselineScore:
     """Scores of one classifier on the compared rows.
@@ -139,7 +166,8 @@ class BaselineScore:
     Attributes
     ----------
     name : str
-        ``model``, ``majority`` (the most frequent label of the labelled rows) or ``TF-IDF`` (`TextBaseline`).
+        ``model``, ``majority`` (the most frequent label of the labelled rows), ``TF-IDF`` (`TextBaseline`) or
+        ``embeddings`` (logistic regression on vectors of the texts).
     accuracy : Interval
         Share of right labels, with its Wilson interval.
     macro_f1 : float
@@ -169,17 +197,19 @@ class BaselineComparison:
     labelled_rows : int
         Rows that the baselines learned from; none has the text of a judged row.
     scores : tuple of BaselineScore
-        Model, majority and TF-IDF; empty if there was nothing to judge or to learn from.
-    against_text : PairedComparison or None
-        Accuracy of the model less that of TF-IDF.
+        Model, majority, TF-IDF and, where texts have vectors, embeddings; empty if there was nothing to judge or to
+        learn from.
+    against_text, against_embeddings : PairedComparison or None
+        Accuracy of the model less that of TF-IDF, and less that of embeddings.
     verdict : str
-        One sentence: what the language model adds.
+        What the language model adds.
     """
 
     rows: int
     labelled_rows: int
     scores: tuple[BaselineScore, ...]
     against_text: PairedComparison | None
+    against_embeddings: PairedComparison | None = None
     verdict: str
 
     def to_record(self) -> dict[str, Any]:
@@ -187,7 +217,7 @@ class BaselineComparison:
         return {**asdict(self), "scores": [score.to_record() for score in self.scores]}
 
 
-def compare_with_baselines(
+def compare_with_baselines(  # noqa: PLR0913  (keyword-only options)
     rows: Sequence[Example],
     given: Sequence[str | None],
     labelled: Sequence[Example],
@@ -195,8 +225,9 @@ def compare_with_baselines(
     labels: LabelSet,
     failed: int = 0,
     uses_model: bool = True,
+    vectors: Mapping[str, ArrayLike] | None = None,
 ) -> BaselineComparison:
-    """Compare answers with two baselines: the majority label, and TF-IDF with logistic regression.
+    """Compare answers with the majority label, and with logistic regression on TF-IDF and on vectors of the texts.
 
     Parameters
     ----------
@@ -213,6 +244,9 @@ def compare_with_baselines(
     uses_model : bool, default True
         False if `given` comes from a head that reads the text alone, of which the verdict does not say that the model
         adds something.
+    vectors : mapping of str to array-like of shape (d,), optional
+        Vectors by text. There is a baseline on them if every judged row has one; it learns from the labelled rows that
+        have one.
 
     Returns
     -------
@@ -231,28 +265,37 @@ def compare_with_baselines(
     """
     judged = {normalise_label(row.input) for row in rows}
     known = [row for row in labelled if normalise_label(row.input) not in judged]
-    scores: tuple[BaselineScore, ...] = ()
-    against_text = None
-    if rows and known:
-        truth = [row.answer for row in rows]
-        answers = [labels.labels.index(row.answer) for row in known]
-        baseline = TextBaseline().fit([row.input for row in known], answers, labels=labels)
-        by_words = baseline.predict([row.input for row in rows])
-        majority = Counter(row.answer for row in known).most_common(1)[0][0]
-        guesses = {"model": given, "majority": [majority] * len(rows), "TF-IDF": by_words}
-        scores = tuple(_score(name, truth, found, labels) for name, found in guesses.items())
-        against_text = paired_comparison(_right(truth, by_words), _right(truth, given))
-        without_label = failed + sum(label is None for label in given)
-        verdict = _fault(without_label, len(rows) + failed) or _verdict(
-            against_text, "model" if uses_model else "head, which reads the text alone,"
-        )
-    else:
+    if not rows or not known:
         missing = (
             "There is no labelled row with a text of its own to learn from" if rows else "No row was answered"
         )
-        verdict = f"{missing}, so nothing can be said of what the model adds."
+        return BaselineComparison(
+            rows=len(rows),
+            labelled_rows=len(known),
+            scores=(),
+            against_text=None,
+            verdict=f"{missing}, so nothing can be said of what the model adds.",
+        )
+    truth = [row.answer for row in rows]
+    answers = [labels.labels.index(row.answer) for row in known]
+    majority = Counter(row.answer for row in known).most_common(1)[0][0]
+    baseline = TextBaseline().fit([row.input for row in known], answers, labels=labels)
+    by_text = {TFIDF: baseline.predict([row.input for row in rows])}
+    by_text |= {} if vectors is None else _by_vectors(known, rows, labels, vectors)
+    guesses = {"model": given, "majority": [majority] * len(rows), **by_text}
+    right = _right(truth, given)
+    against = {name: paired_comparison(_right(truth, found), right) for name, found in by_text.items()}
+    without_label = failed + sum(label is None for label in given)
+    verdict = _fault(without_label, len(rows) + failed) or _verdict(
+        against, "model" if uses_model else "head, which reads the text alone,"
+    )
     return BaselineComparison(
-        rows=len(rows), labelled_rows=len(known), scores=scores, against_text=against_text, verdict=verdict
+        rows=len(rows),
+        labelled_rows=len(known),
+        scores=tuple(_score(name, truth, found, labels) for name, found in guesses.items()),
+        against_text=against[TFIDF],
+        against_embeddings=against.get(EMBEDDINGS),
+        verdict=verdict,
     )
 
 
@@ -280,16 +323,23 @@ def _score(name: str, truth: Sequence[str], given: Sequence[str | None], labels:
     )
 
 
-def _verdict(found: PairedComparison, subject: str) -> str:
+def _verdict(against: Mapping[str, PairedComparison], subject: str) -> str:
+    """Return the verdict on a model or head beside the baseline on text that is the best of these rows."""
+    name, found = min(against.items(), key=lambda pair: pair[1].difference)
+    # Where another one is as good within its interval, the model adds nothing certain either.
+    if found.interval.lower > 0.0:
+        equal = [pair for pair in against.items() if pair[1].interval.lower <= 0.0]
+        name, found = equal[0] if equal else (name, found)
     interval = f"95 % interval {found.interval.lower:+.3f} to {found.interval.upper:+.3f}"
     if found.interval.lower > 0.0:
-        return f"The {subject} adds {found.difference:+.3f} accuracy to TF-IDF with logistic regression ({interval})."
+        return f"The {subject} adds {found.difference:+.3f} accuracy to {name} with logistic regression ({interval})."
     if found.interval.upper < 0.0:
+        needless, verb = ("a language model", "is") if name == TFIDF else ("the model's answers", "are")
         return (
-            "On this task you do not need a language model: TF-IDF with logistic regression is better (model minus "
-            f"TF-IDF {found.difference:+.3f}, {interval})."
+            f"On this task you do not need {needless}: {name} with logistic regression {verb} better (model minus "
+            f"{name} {found.difference:+.3f}, {interval})."
         )
     return (
-        f"On these rows the {subject} adds nothing certain to TF-IDF with logistic regression "
-        f"({subject.partition(',')[0]} minus TF-IDF {found.difference:+.3f}, {interval})."
+        f"On these rows the {subject} adds nothing certain to {name} with logistic regression "
+        f"({subject.partition(',')[0]} minus {name} {found.difference:+.3f}, {interval})."
     )

@@ -99,7 +99,7 @@ class HeadEmbedding:
                 f"Expected the embedding model {self.name!r} to be open, got a head as it was read from its file: use "
                 "it in a Classifier, or hand the model over with Head.with_embedding."
             )
-        found = _vectors(self.model, texts)
+        found = unit_vectors(self.model, texts)
         if found.shape[1] != len(self.probe):
             raise ConfigurationError(
                 f"Expected vectors of {len(self.probe)} numbers from {self.name!r}, got {found.shape[1]}: use the "
@@ -147,10 +147,17 @@ def recognised_text(labels: Sequence[str]) -> str:
 
 
 def _probe(model: EmbeddingModel, labels: Sequence[str]) -> tuple[float, ...]:
-    return tuple(np.round(_vectors(model, [recognised_text(labels)])[0], 6).tolist())
+    return tuple(np.round(unit_vectors(model, [recognised_text(labels)])[0], 6).tolist())
 
 
-def _vectors(model: EmbeddingModel, texts: Sequence[str]) -> NDArray[np.float64]:
+def unit_vectors(model: EmbeddingModel, texts: Sequence[str]) -> NDArray[np.float64]:
+    """Return a vector of length 1 for each text, shape (n, d).
+
+    Raises
+    ------
+    ConfigurationError
+        The model gives something else than vectors.
+    """
     legal = list(map(writable, texts))  # tokenisers ask for bytes
     found = np.asarray(model.vectors(legal), dtype=np.float64)
     if found.ndim != 2 or len(found) != len(legal) or not np.isfinite(found).all():

@@ -221,6 +221,7 @@ class Head(SavedFit):
         return {
             "kind": self.kind,
             "title": self.title,
+            "uses_model": self.uses_model,
             "strengths": dict(self.strengths),
             "reason": self.reason,
             "n_rows": self.n_rows,

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from calibrant.clients._endpoint import public_address, server_address
 from calibrant.clients._litellm import LiteLLMEmbedder
@@ -30,7 +30,7 @@ from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._predictor import Query
 from calibrant.core._reported import writable
 from calibrant.core._tokens import TokenContinuation
-from calibrant.heads._embedding import EmbeddingModel, is_same_vector, recognised_text
+from calibrant.heads._embedding import EmbeddingModel, is_same_vector, recognised_text, unit_vectors
 from calibrant.heads._head import Head
 from calibrant.inference._base import run_sync
 from calibrant.inference._embeddings import MODEL2VEC, Model2VecEmbedder
@@ -502,6 +502,21 @@ def prepare_vectors(
     """
     if isinstance(model, TextVectors):
         _prepare(model, texts, charge)
+
+
+def vectors_by_text(
+    model: EmbeddingModel | None, texts: Sequence[str], *, charge: Callable[[Usage], None] | None = None
+) -> Mapping[str, ArrayLike] | None:
+    """Return vectors by text for a baseline; None without a model, and with a warning if it fails."""
+    if model is None:
+        return None
+    different = list(dict.fromkeys(texts))
+    try:
+        prepare_vectors(model, different, charge=charge)
+        return dict(zip(different, unit_vectors(model, different), strict=True))
+    except Exception as error:  # noqa: BLE001 (a model of one's own may raise anything; the rest is complete)
+        _LOG.warning("There is no baseline of embeddings, as %s failed: %s", model.name, error)
+        return None
 
 
 @dataclass(kw_only=True)

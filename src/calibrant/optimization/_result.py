@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from calibrant.calibration._thresholds import ThresholdSuggestion
 from calibrant.core._files import SCHEMA_VERSION
@@ -118,8 +119,9 @@ class FinalScore:
         On the test rows.
     head : mapping
         `Head.describe`.
-    against_seed, against_text : PairedComparison or None
-        Its accuracy less that of the seed prompt as it was scored, and less that of TF-IDF, on the same test rows.
+    against_seed, against_text, against_embeddings : PairedComparison or None
+        Its accuracy less that of the seed prompt as it was scored, less that of TF-IDF, and less that of embeddings, on
+        the same test rows.
     baselines : tuple of BaselineScore
         Fitted on all training and validation rows but those with the text of a test row, and judged on the test rows
         that were answered.
@@ -137,6 +139,7 @@ class FinalScore:
     baselines: tuple[BaselineScore, ...]
     verdict: str
     without_prior: PromptScore | None = None
+    against_embeddings: PairedComparison | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,9 +357,14 @@ def compare(
 
 
 def final_score(
-    task: Task, head: Head, choice: Choice, predictions: Mapping[str, Sequence[Prediction]]
+    task: Task,
+    head: Head,
+    choice: Choice,
+    predictions: Mapping[str, Sequence[Prediction]],
+    *,
+    vectors: Mapping[str, ArrayLike] | None = None,
 ) -> FinalScore:
-    """Return the test figures of the best prompt with its head, given predictions by name."""
+    """Return the test figures of the best prompt with its head, given predictions by name and vectors by text."""
     final = predictions["final"]
     labels = task.labels
     answered = answered_rows(task.test, final)
@@ -367,6 +375,7 @@ def final_score(
         labels=labels,
         failed=len(final) - len(answered),
         uses_model=head.uses_model,
+        vectors=vectors,
     )
     without_prior = None
     if "prior" in predictions:
@@ -376,6 +385,7 @@ def final_score(
         head=head.describe(),
         against_seed=compare(task.test, predictions["seed"], final, labels=labels)[0],
         against_text=beside.against_text,
+        against_embeddings=beside.against_embeddings,
         baselines=beside.scores[1:],
         verdict=beside.verdict,
         without_prior=without_prior,

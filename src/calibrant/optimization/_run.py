@@ -235,8 +235,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         search = Search(parts=parts, directory=directory, max_metric_calls=most, seen=seen)
         budget = max_metric_calls if teaches else 0
         heads = HeadStage(parts=parts, embedding=embedding, max_metric_calls=budget)
-        choice, head = heads.run(search.run(for_race=for_race))
-        test = FinalStage(parts=parts, directory=directory, choice=choice, head=head, ended=search.ended)
+        choice = heads.run(search.run(for_race=for_race))
+        test = FinalStage(parts=parts, directory=directory, choice=choice, heads=heads, ended=search.ended)
         result = test.run(_asked_task(task, model, predictor), started=started)
         return replace(result, answers=PredictionJournal(journal))
 

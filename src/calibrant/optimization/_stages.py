@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from operator import and_
 from pathlib import Path
 from typing import Any, Final
+
+from numpy.typing import ArrayLike
 
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
 from calibrant.calibration._calibrators import ConfidenceCalibrator
@@ -32,6 +34,7 @@ from calibrant.heads._tuned import Tuned, thresholds_of
 from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head_to_all, head_of
+from calibrant.inference._text_vectors import vectors_by_text
 from calibrant.metrics._paired import PairedComparison
 from calibrant.optimization._choice import (
     BETTER,
@@ -68,18 +71,27 @@ class HeadStage(SearchStage):
         Reads texts for heads, beside their words.
     max_metric_calls : int
         Upper bound of the adapter's calls, those of the search included; 0 where no row may be asked.
+
+    Attributes
+    ----------
+    head : Head or None
+        The head learned under the best candidate.
+    features : dict of str to array-like
+        The model's features of the rows that it learned from, and of test rows, by text.
     """
 
     embedding: EmbeddingModel | None
     max_metric_calls: int
+    head: Head | None = field(default=None, init=False)
+    features: dict[str, ArrayLike] = field(default_factory=dict, init=False)
 
-    def run(self, choice: Choice) -> tuple[Choice, Head | None]:
-        """Return the final choice of candidate and the head learned under it, if any.
+    def run(self, choice: Choice) -> Choice:
+        """Return the final choice of candidate; learn a head under it where that is possible.
 
         Validation rows come first, then training rows, as far as the budget goes.
         """
         if self.task.head.fit != "auto" or not isinstance(self.adapter.predictor, Classifier):
-            return choice, None
+            return choice
         # Where nothing is wrong there is nothing to learn that would be worth a call.
         worth = not self._is_perfect(choice.best)
         choice = self._compared(choice) if worth else choice
@@ -90,8 +102,17 @@ class HeadStage(SearchStage):
         rows = list(compress(rows, asked))
         predictions = self.adapter.ask(queries_of(candidate, rows))
         if not any(prediction.distribution is not None for prediction in predictions):
-            return choice, None
-        return choice, self._fit(rows, predictions)
+            return choice
+        self.features = _features_of(rows, predictions)
+        self.head = self._fit(rows, predictions)
+        return choice
+
+    def vectors_by_text(self) -> Mapping[str, ArrayLike] | None:
+        """Return the model's features of the texts that it was asked about, or else the embedding model's vectors."""
+        if self.features:
+            return self.features
+        texts = [row.input for row in (*self.task.train, *self.task.validation, *self.task.test)]
+        return vectors_by_text(self.embedding, texts, charge=self.charge)
 
     def _is_perfect(self, best: ValidatedCandidate) -> bool:
         enough = min(len(self.task.validation), _FEWEST)
@@ -193,6 +214,15 @@ def labelled_rows(task: Task, prompt: str) -> list[Example]:
     return validation
 
 
+def _features_of(rows: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, ArrayLike]:
+    """Return the model's features by text, of the rows that have some."""
+    return {
+        row.input: prediction.features
+        for row, prediction in zip(rows, predictions, strict=True)
+        if prediction.features is not None
+    }
+
+
 @dataclass(kw_only=True)
 class FinalStage(SearchStage):
     """Search stage that scores the test rows and builds the result.
@@ -203,16 +233,21 @@ class FinalStage(SearchStage):
         The run directory.
     choice : Choice
         The choice of the best candidate.
-    head : Head or None
-        The head learned under it.
+    heads : HeadStage
+        The stage that learned a head under it.
     ended : str
         Why the search ended before its budget was used up; may be empty.
     """
 
     directory: Path | None
     choice: Choice
-    head: Head | None
+    heads: HeadStage
     ended: str
+
+    @property
+    def head(self) -> Head | None:
+        """The head learned under the best candidate."""
+        return self.heads.head
 
     def run(self, asked: Task, *, started: float) -> OptimizationResult:
         """Score the test rows; return the result, and write it to the run directory if there is one.
@@ -255,6 +290,7 @@ class FinalStage(SearchStage):
         if self.head is not None:
             texts = [example.input for example in self.task.test]
             predictions["final"] = apply_head_to_all(self.head, asked["best"], texts, charge=self.charge)
+            self.heads.features |= _features_of(self.task.test, asked["best"])
         return predictions
 
     def _predict(self, candidate: Mapping[str, str]) -> list[Prediction]:
@@ -381,6 +417,10 @@ class FinalStage(SearchStage):
             calibration.write(directory)
         return calibration.to_record(), calibration.selection.calibrator
 
+    def _final_score(self, head: Head, predictions: Mapping[str, Sequence[Prediction]]) -> FinalScore:
+        vectors = self.heads.vectors_by_text()
+        return final_score(self.task, head, self.choice, predictions, vectors=vectors)
+
     def _result(
         self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
     ) -> OptimizationResult:
@@ -388,7 +428,7 @@ class FinalStage(SearchStage):
         choice, rows, labels = self.choice, self.task.test, self.task.labels
         made_seed, made_best = predictions["seed"], predictions["best"]
         comparison, credit = compare(rows, made_seed, made_best, labels=labels)
-        final = None if self.head is None else final_score(self.task, self.head, choice, predictions)
+        final = None if self.head is None else self._final_score(self.head, predictions)
         reflection, now = self.reflection, self.tracker.now
         costs = [now.cost, None if reflection is None else reflection.total_cost]
         known = [cost for cost in costs if cost is not None]
