@@ -197,5 +197,6 @@ def make_job() -> None:
 
 
 if __name__ == "__main__":
+    os.environ["CALIBRANT_EMBEDDINGS"] = "none"  # as in the tests, wherever this runs
     shutil.rmtree(STORED, ignore_errors=True)
     make(STORED)
