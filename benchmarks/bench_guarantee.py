@@ -31,9 +31,9 @@ from _data import available
 from numpy.typing import NDArray
 
 from calibrant.cascade import RecordedRun, certify_cascade, plan_cascade
-from calibrant.cascade._rules import tie_ranks
 from calibrant.cascade.planning._guarantee import CertifiedCascade
 from calibrant.cascade.planning._planner import replay
+from calibrant.core._ranks import tie_ranks
 
 BARS = {"ag_news": 0.3, "emotion": 0.3, "rotten_tomatoes": 0.0}
 # Recorded set, prompt of the small model, epsilon, and the share that plans keep at least.

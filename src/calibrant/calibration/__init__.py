@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from calibrant.calibration._asked import AskedCertificate, certify
     from calibrant.calibration._calibrators import (
         CalibrationEvaluation,
         ConfidenceCalibrator,
@@ -34,6 +35,7 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
+    "AskedCertificate",
     "CalibrationEvaluation",
     "CalibratorSelection",
     "CertifiedClassThresholds",
@@ -50,6 +52,7 @@ __all__ = [
     "ThresholdSuggestion",
     "VectorScaling",
     "best_promise",
+    "certify",
     "certify_class_thresholds",
     "certify_threshold",
     "load_calibrator",

@@ -22,11 +22,12 @@ from calibrant.cascade._protocol import (
     for_one_row,
     is_share,
 )
-from calibrant.cascade._rules import KeepRule, tie_keys
+from calibrant.cascade._rules import KeepRule
 from calibrant.cascade.automix._frontier import bin_numbers
 from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, Seen
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._ranks import tie_keys
 from calibrant.inference._classifier import Classifier
 from calibrant.metrics._validation import check_number
 

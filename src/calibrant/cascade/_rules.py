@@ -2,96 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import PlainSerializer, PlainValidator
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._ranks import DEFAULT_KEY, check_key, tie_ranks
 from calibrant.metrics._validation import check_number
 
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]
-
-DEFAULT_KEY: Final = "calibrant"
-_LONGEST: Final = hashlib.blake2b.MAX_KEY_SIZE
-_DIGEST_SIZE: Final = 8  # bytes of a digest; 2**64 ranks do not repeat in practice
-_KEY_SIZE: Final = 16  # bytes of a derived key, which is twice as many hexadecimal digits
-_PLACE: Final = b"\xff"  # begins no text in UTF-8, so that no place is ever a text
-
-
-def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[np.float64]:
-    """Return a hash of each text as a rank in (0, 1], shape (n,), for breaking ties in confidence.
-
-    A BLAKE2b hash of the text under `key`, as a share of all hashes: it looks uniform, says nothing about whether an
-    answer is right, and is the same on every machine. A rule that keeps a share of a tied block keeps the ranks up
-    to that share.
-
-    Parameters
-    ----------
-    texts : sequence of (str or int), length n
-        The texts, as a model is asked them; the place of a row, from 0, where its text is not known.
-    key : str, default "calibrant"
-        Under another key other texts come first; 1 to 64 bytes in UTF-8.
-
-    Raises
-    ------
-    ConfigurationError
-        The key is empty, too long or no text.
-
-    Examples
-    --------
-    >>> tie_ranks(["a film", "a film", "a play"]).round(3).tolist()
-    [0.685, 0.685, 0.9]
-    """
-    secret = _secret(key)
-    hashes = (
-        hashlib.blake2b(_message(text), key=secret, digest_size=_DIGEST_SIZE).digest() for text in texts
-    )
-    return np.array(
-        [(int.from_bytes(digest) + 1) / 2.0 ** (8 * _DIGEST_SIZE) for digest in hashes], dtype=np.float64
-    )
-
-
-def tie_keys(key: str, count: int) -> tuple[str, ...]:
-    """Return one hash key per rule of a policy: `key`, then keys derived from it.
-
-    A text's ranks under different keys are independent. Under one key for all rules, the texts that the first rule
-    passes on have the ranks above its share, and the second rule keeps fewer of them than its own share.
-
-    Raises
-    ------
-    ConfigurationError
-        The key is empty, too long or no text.
-    """
-    secret = _secret(key)
-    # A digest, as a key of the longest allowed size has no room for a suffix.
-    derived = (
-        hashlib.blake2b(str(place).encode(), key=secret, digest_size=_KEY_SIZE).hexdigest()
-        for place in range(1, count)
-    )
-    return (key, *derived)[:count]
-
-
-def _secret(key: object) -> bytes:
-    """Return a hash key as bytes; ConfigurationError if it is no text or has a wrong length."""
-    secret = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else b""
-    if not 0 < len(secret) <= _LONGEST:
-        raise ConfigurationError(
-            f"Expected key as a text of 1 to {_LONGEST} bytes in UTF-8, got {key!r:.80}: shorten it, or leave it out."
-        )
-    return secret
-
-
-def _message(text: str | int) -> bytes:
-    if isinstance(text, str):
-        return text.encode("utf-8", "surrogatepass")
-    return _PLACE + str(int(text)).encode()  # the place may be a number of numpy's, which is no int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +61,7 @@ class KeepRule:
                 "Expected ascending, finite edges and one entry of keeps more than there are edges, got edges "
                 f"{self.edges!r:.80} and {len(self.keeps)} entries."
             )
-        _secret(self.key)
+        check_key(self.key)
         if check_number("tied_share", self.tied_share, "[0, 1]") < 1.0 and self.keeps != (False, True):
             raise ConfigurationError(
                 f"Expected tied_share below 1 only with keeps (False, True), got {self.tied_share!r} with "

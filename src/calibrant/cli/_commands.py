@@ -359,6 +359,47 @@ class Calibrate:
     as_json: bool = False
 
 
+@command(
+    app,
+    "calibrant.cli._certify:certify",
+    example="calibrant certify mine/labelled --target 0.95 --budget 200 --ask answers.csv --out mine/certified",
+)
+class Certify:
+    """Ask for labels of a labelled file, one at a time, until its most confident rows keep a promise.
+
+    Attributes
+    ----------
+    predictions : RUN|PREDICTIONS
+        Directory of label, or a file of predictions with label and confidence.
+    target
+        Share of right answers that is promised, above 0 and below 1.
+    budget
+        Most labels to ask for.
+    ask : FILE.csv|model:NAME|COMMAND
+        Who gives labels: a person in a file, which is written and read again; a larger model under the same prompt; or
+        a command that reads a text and prints its label.
+    out
+        Directory for certificate.json, decisions.csv and the answers of a model or a command.
+    delta
+        Probability that the promise is wrong.
+    metric
+        accuracy, of the accepted rows; or output, of all rows if the others get the label asked for.
+    label
+        Only the rows with this predicted label: the promise is about its precision.
+    """
+
+    predictions: Path = field(kw_only=False)
+    target: float
+    budget: int
+    ask: str
+    out: Path
+    delta: float = 0.1
+    metric: str = "accuracy"
+    label: str | None = None
+    api_base: str | None = None
+    as_json: bool = False
+
+
 @command(app, "calibrant.cli._finished:export", example="calibrant export mine/run --out bundle")
 class Export:
     """Pack a run into a bundle, a folder that label, classify, serve and calibrant.load open.

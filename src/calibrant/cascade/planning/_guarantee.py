@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._certify import candidate_thresholds
-from calibrant.cascade._rules import DEFAULT_KEY, KeepRule, tie_ranks
+from calibrant.cascade._rules import KeepRule
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._ranks import DEFAULT_KEY, tie_ranks
 from calibrant.metrics._validation import check_number
 
 _Floats = NDArray[np.float64]

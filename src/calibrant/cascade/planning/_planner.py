@@ -12,13 +12,10 @@ from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.calibration._choice import select_calibrator
 from calibrant.cascade._methods import METHODS
 from calibrant.cascade._rules import (
-    DEFAULT_KEY,
     KeepPolicy,
     KeepRule,
     rule_policy,
     threshold_policy,
-    tie_keys,
-    tie_ranks,
 )
 from calibrant.cascade.automix._frontier import rising_hull
 from calibrant.cascade.planning._guarantee import certify_cascade, count_passes, fewest_rows, loss_p_value
@@ -39,6 +36,7 @@ from calibrant.cascade.planning._plan import (
 from calibrant.cascade.planning._recorded import PairedRuns, RunSource, pair_runs
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._prediction import Interval
+from calibrant.core._ranks import DEFAULT_KEY, tie_keys, tie_ranks
 from calibrant.metrics._paired import paired_comparison
 from calibrant.metrics._validation import check_number
 

@@ -1,0 +1,386 @@
+"""Promises on the rows of a file in hand, from labels that are asked for one at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._ranks import DEFAULT_KEY, tie_ranks
+from calibrant.metrics._validation import as_numbers, check_number
+
+Metric = Literal["accuracy", "output"]
+Ask: TypeAlias = Callable[[int], bool]
+"""Returns True if the answer to the row at a place, from 0, is right."""
+
+METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
+# Share of the wrong answers allowed that the test bets on: on drawn piles of 1,000 rows with calibrated confidences and
+# 50 to 300 labels, 0.3 kept most rows for both metrics; 0.1 and 0.5 kept up to a third less.
+_BET: Final = 0.3
+# A sequence begins with so many times the rows that prove the target if all are right, and at least so many of all.
+_MARGIN: Final = 2
+_LEAST_SHARE: Final = 0.1
+_STEPS: Final = 100  # sizes that are tested: hundredths of the rows
+_MORE: Final = 1.5  # times the wrong answers allowed, which a test that gives up bets on
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AskedCertificate:
+    """Promise on the rows of a file, from labels asked for one at a time; or the reason for its absence.
+
+    Attributes
+    ----------
+    certified : bool
+        True if answers are accepted, with the promise.
+    threshold : float or None
+        Least confidence of an accepted answer, in [0, 1]; None without a promise. Of the answers with exactly this
+        confidence some may be left out.
+    kept : float
+        Share of all rows that are accepted, in [0, 1].
+    accepted : ndarray of bool, shape (n,)
+        True for the rows that are accepted.
+    labels_used : int
+        Labels that were asked for.
+    reason : str
+        Why no more rows are accepted, as a sentence.
+    target, delta : float
+        The request: with probability ``1 - delta``, over the draw of the rows that are asked about, the target holds.
+    metric : str
+        As for `certify`.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import certify
+    >>> certify([0.9] * 1000, lambda row: True, target=0.95, budget=200).labels_used
+    99
+    """
+
+    certified: bool
+    threshold: float | None
+    kept: float
+    accepted: NDArray[np.bool_]
+    labels_used: int
+    reason: str
+    target: float
+    delta: float
+    metric: Metric
+
+
+def certify(  # noqa: PLR0913 (keyword-only options)
+    confidence: ArrayLike,
+    ask: Ask,
+    *,
+    target: float,
+    delta: float = 0.1,
+    metric: Metric = "accuracy",
+    budget: int,
+    inputs: Sequence[str | int] | None = None,
+    key: str = DEFAULT_KEY,
+) -> AskedCertificate:
+    """Ask for labels, one at a time, until the most confident answers of a file keep a promise.
+
+    The promise is about the rows given, and no others: nothing is assumed of the confidences, nor of how the rows came
+    about. Rows are ordered by confidence, equal ones by a keyed hash of their text. Sets of the first rows, each a
+    hundredth of the file larger than the one before, are tested in turn, each at level `delta`; the first that does
+    not pass ends the sequence, so that trying many costs nothing (Angelopoulos et al. 2021). In a set, rows are drawn
+    without replacement in the order of another hash. The sets share that order, and hence most labels.
+
+    A test multiplies, for each label, the probability of it under an alternative, that 0.3 of the wrong answers allowed
+    are there, by the inverse of its probability if one more than allowed were there. Where the target is missed that
+    product exceeds ``1 / delta`` at any time with probability `delta` at most (Ville's inequality), so that one may
+    look after every label and stop at once (Waudby-Smith and Ramdas 2020, "Confidence sequences for sampling without
+    replacement"). A like product for the opposite gives up where the target is missed for certain.
+
+    Parameters
+    ----------
+    confidence : array-like of shape (n,)
+        Confidence of each answer, in [0, 1]; NaN where there is none, which is never accepted.
+    ask : callable
+        Returns True if the answer to the row at a place is right. Whatever it raises goes through.
+    target : float
+        In (0, 1).
+    delta : float, default 0.1
+        Probability that the promise is wrong all the same, in (0, 1).
+    metric : {"accuracy", "output"}, default "accuracy"
+        ``accuracy``: of the accepted answers, `target` are right. ``output``: of all rows, `target` are right where
+        the others get the label that `ask` compares with, as from a larger model or a person.
+    budget : int
+        Most labels to ask for, at least 1.
+    inputs : sequence of (str or int), length n, optional
+        Texts or identifiers that the hashes are of; by default the place of each row.
+    key : str, default "calibrant"
+        Key of the hashes, 1 to 64 bytes in UTF-8: another key draws other rows.
+
+    Raises
+    ------
+    ConfigurationError
+        No rows, confidences outside [0, 1], a number or the metric out of range, or `ask` returns neither True nor
+        False.
+
+    Examples
+    --------
+    A model that is right on the surest nine of ten rows, and wrong on the others:
+
+    >>> confidence = [0.99] * 900 + [0.6] * 100
+    >>> found = certify(confidence, lambda row: row < 900, target=0.95, budget=200)
+    >>> found.certified, 0.88 < found.kept < 0.93, found.labels_used
+    (True, True, 181)
+    """
+    asked = rows_to_ask(
+        confidence, target=target, delta=delta, metric=metric, budget=budget, inputs=inputs, key=key
+    )
+    row = next(asked)
+    while not isinstance(row, AskedCertificate):
+        answer = ask(row)
+        if answer not in (True, False):
+            raise ConfigurationError(
+                f"Expected ask to return True or False, got {answer!r:.40} for row {row}: say if its answer is right."
+            )
+        row = asked.send(bool(answer))
+    return row
+
+
+def rows_to_ask(  # noqa: PLR0913 (keyword-only options)
+    confidence: ArrayLike,
+    *,
+    target: float,
+    delta: float,
+    metric: Metric,
+    budget: int,
+    inputs: Sequence[str | int] | None = None,
+    key: str = DEFAULT_KEY,
+) -> Generator[int | AskedCertificate, bool | None, None]:
+    """Yield the place of the row to label next, and take whether its answer is right; the certificate comes last.
+
+    Which row comes next depends on the labels so far alone: whoever gives the same ones comes to the same row. None for
+    an answer ends it with what is certified so far. See `certify` for the parameters.
+    """
+    pile = _Pile.of(confidence, inputs=inputs, key=key)
+    request = _Request.checked(target=target, delta=delta, metric=metric, budget=budget)
+    found = _Labels(budget=request.budget)
+    size, reason = yield from _accepted(pile, request, found)
+    accepted = np.zeros(len(pile), dtype=np.bool_)
+    accepted[pile.order[:size]] = True
+    yield AskedCertificate(
+        certified=size > 0,
+        threshold=float(pile.confidence[pile.order[size - 1]]) if size else None,
+        kept=size / len(pile),
+        accepted=accepted,
+        labels_used=len(found.right),
+        reason=reason,
+        target=request.target,
+        delta=request.delta,
+        metric=request.metric,
+    )
+
+
+def _accepted(
+    pile: _Pile, request: _Request, found: _Labels
+) -> Generator[int | AskedCertificate, bool | None, tuple[int, str]]:
+    """Return the number of rows that are accepted, from the surest on, and the reason why there are no more."""
+    accepted = 0
+    for size in request.sizes(pile):
+        test = _Test(n=size, most_wrong=request.most_wrong(size, pile), delta=request.delta)
+        drawn = pile.drawn(size)
+        if not accepted and test.fewest_labels > found.budget:
+            return 0, _too_few(request, test.fewest_labels)
+        for position in drawn:
+            if test.is_over:
+                break
+            row = int(pile.order[position])
+            if row not in found.right:
+                if not _is_within_reach(test, drawn, pile, found):
+                    return accepted, f"What is left of {found.budget:,} labels could not show more."
+                right = yield row
+                if right is None:
+                    return accepted, "More labels are needed to accept more."
+                found.right[row] = right
+            test.add(right=found.right[row])
+        if not test.passed:
+            return accepted, "The labels show that the rows after these miss the target."
+        accepted = size
+    return accepted, "These are all rows that have a confidence." if accepted else "No row has a confidence."
+
+
+def _is_within_reach(test: _Test, drawn: NDArray[np.intp], pile: _Pile, found: _Labels) -> bool:
+    """Return False if labels that are all right could not make the test pass within the budget."""
+    ahead = pile.order[drawn[test.seen : test.seen + test.fewest_labels]].tolist()
+    unknown = sum(row not in found.right for row in ahead)
+    return unknown <= found.budget - len(found.right)
+
+
+def _too_few(request: _Request, fewest: int) -> str:
+    return (
+        f"A promise of {request.target:g} with probability {1.0 - request.delta:g} takes at least {fewest:,} labels, "
+        f"all of them right, got a budget of {request.budget:,}: allow more, or promise less."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Request:
+    """Target, delta, metric and budget, checked; see `certify`."""
+
+    target: float
+    delta: float
+    metric: Metric
+    budget: int
+
+    @classmethod
+    def checked(cls, *, target: float, delta: float, metric: Metric, budget: int) -> _Request:
+        if metric not in METRICS:
+            raise ConfigurationError(f"Expected metric to be one of {', '.join(METRICS)}, got {metric!r}.")
+        if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+            raise ConfigurationError(f"Expected budget as a number of labels from 1, got {budget!r}.")
+        return cls(
+            target=check_number("target", target, "(0, 1)"),
+            delta=check_number("delta", delta, "(0, 1)"),
+            metric=metric,
+            budget=budget,
+        )
+
+    def most_wrong(self, size: int, pile: _Pile) -> int:
+        """Return the number of wrong answers that `size` accepted rows may have."""
+        rows = size if self.metric == "accuracy" else len(pile)
+        return math.floor((1.0 - self.target) * rows + 1e-9)
+
+    def sizes(self, pile: _Pile) -> list[int]:
+        """Return the numbers of rows that are tested, ascending."""
+        n = len(pile)
+        ends = {math.ceil(n * step / _STEPS) for step in range(1, _STEPS)} | {pile.n_sure}
+        first = 1
+        if self.metric == "accuracy":
+            # A set that is too small shows nothing, and a wrong answer in it would end the sequence.
+            all_right = math.ceil(-math.log(self.delta) / math.log1p(_gain(1.0 - self.target)))
+            first = min(max(_MARGIN * all_right, math.ceil(_LEAST_SHARE * n)), pile.n_sure)
+        return sorted(end for end in ends if max(first, 1) <= end <= pile.n_sure)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Pile:
+    """Rows of a file in the order in which they are accepted, and drawn.
+
+    Attributes
+    ----------
+    confidence : ndarray of shape (n,)
+        As given.
+    order : ndarray of int, shape (n_sure,)
+        Rows that have a confidence, the surest first.
+    draws : ndarray of int, shape (n_sure,)
+        Positions in `order`, the first drawn first.
+    """
+
+    confidence: NDArray[np.float64]
+    order: NDArray[np.intp]
+    draws: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, confidence: ArrayLike, *, inputs: Sequence[str | int] | None, key: str) -> _Pile:
+        p = as_numbers("confidence", confidence)
+        if p.ndim != 1 or not len(p):
+            raise ConfigurationError(f"Expected confidence of shape (n,), n >= 1, got {p.shape}.")
+        known = ~np.isnan(p)
+        if not ((p[known] >= 0.0) & (p[known] <= 1.0)).all():
+            raise ConfigurationError("Expected confidences in [0, 1], or NaN where there is none.")
+        names = range(len(p)) if inputs is None else inputs
+        if len(names) != len(p):
+            raise ConfigurationError(
+                f"Expected an input for each of {len(p):,} confidences, got {len(names):,}."
+            )
+        rows = np.flatnonzero(known)
+        # Of the same text, rows come in the order of the file.
+        order = rows[np.lexsort((rows, tie_ranks(names, key=key)[rows], -p[rows]))]
+        drawn = tie_ranks([f"{place} {name}" for place, name in enumerate(names)], key=key)
+        return cls(confidence=p, order=order, draws=np.argsort(drawn[order], kind="stable"))
+
+    def __len__(self) -> int:
+        return len(self.confidence)
+
+    @property
+    def n_sure(self) -> int:
+        """Number of rows that have a confidence."""
+        return len(self.order)
+
+    def drawn(self, size: int) -> NDArray[np.intp]:
+        """Return the positions of the `size` surest rows in the order in which they are drawn."""
+        return self.draws[self.draws < size]
+
+
+@dataclass(kw_only=True)
+class _Labels:
+    """Labels so far, by row: whether its answer is right."""
+
+    budget: int
+    right: dict[int, bool] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class _Test:
+    """Test of "more than `most_wrong` of n rows are wrong", by rows drawn without replacement.
+
+    Attributes
+    ----------
+    n, most_wrong : int
+        Rows, and wrong answers allowed among them.
+    delta : float
+        Level of the test.
+    seen, wrong : int
+        Labels so far, and those of wrong answers.
+    for_target, against : float
+        Logarithms of the products that show that the target holds, and that it is missed.
+    """
+
+    n: int
+    most_wrong: int
+    delta: float
+    seen: int = 0
+    wrong: int = 0
+    for_target: float = 0.0
+    against: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """True if the target holds, but for the error allowed."""
+        is_certain = self.wrong + self.n - self.seen <= self.most_wrong
+        return is_certain or self.for_target >= -math.log(self.delta)
+
+    @property
+    def is_over(self) -> bool:
+        """True if no further label is needed."""
+        return self.passed or self.wrong > self.most_wrong or self.against >= -math.log(self.delta)
+
+    @property
+    def fewest_labels(self) -> int:
+        """Number of labels that make the test pass if all of them are right."""
+        missing = -math.log(self.delta) - self.for_target
+        left, worst = self.n - self.seen, self.most_wrong + 1 - self.wrong
+        certain = max(0, left - (worst - 1))
+        taken = 0
+        while missing > 0.0 and taken < certain:
+            missing -= math.log1p(_gain(min(worst / (left - taken), 1.0)))
+            taken += 1
+        return taken
+
+    def add(self, *, right: bool) -> None:
+        """Add the label of the row drawn next."""
+        left = self.n - self.seen
+        # Probabilities of a wrong answer if one more is there than allowed, and if there are as many as allowed.
+        missed, held = (self.most_wrong + 1 - self.wrong) / left, (self.most_wrong - self.wrong) / left
+        more = min(_MORE * held, (1.0 + held) / 2.0)
+        if right:
+            self.for_target += math.log1p(_gain(missed))
+            self.against += math.log1p(-more) - math.log1p(-held)
+        else:
+            self.for_target += math.log(_BET)
+            self.against += math.log(more / held) if held > 0.0 else math.inf
+        self.seen += 1
+        self.wrong += not right
+
+
+def _gain(missed: float) -> float:
+    """Return the gain of the product by a right answer, as a share, where a wrong one has probability `missed`."""
+    return math.inf if missed >= 1.0 else (1.0 - _BET * missed) / (1.0 - missed) - 1.0

@@ -1,0 +1,115 @@
+"""``calibrant certify``: a promise on the rows of a file, from labels asked for one at a time."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from calibrant.cli._tables import print_output
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._rows import ENDINGS
+from calibrant.evaluation._asked import AnswerFile, AskedRows, certify_saved
+from calibrant.runs._rows import SavedRows
+
+if TYPE_CHECKING:
+    from calibrant.calibration._asked import Metric
+    from calibrant.cli._commands import Certify
+    from calibrant.evaluation._asked import Answer
+
+_ANSWERS: Final = "answers.csv"
+_MODEL: Final = "model:"
+_PATIENCE: Final = 300.0  # seconds that a command has for one answer
+
+
+def certify(options: Certify) -> None:
+    """Ask for the labels, write the files and print the promise."""
+    rows = SavedRows.load(options.predictions)
+    by_person = Path(options.ask).suffix.lower() in ENDINGS
+    file = AnswerFile.read(Path(options.ask) if by_person else options.out / _ANSWERS, rows)
+    with ExitStack() as stack:
+        found = certify_saved(
+            rows,
+            file,
+            answer=None if by_person else _answerer(options, stack),
+            target=options.target,
+            delta=options.delta,
+            metric=cast("Metric", options.metric),  # checked there
+            label=options.label,
+            budget=options.budget,
+        )
+    found.write(options.out)
+    print_output(found.to_record(), _lines(found, options, file), as_json=options.as_json)
+
+
+def _answerer(options: Certify, stack: ExitStack) -> Answer:
+    """Return the source of labels: a larger model, or a command."""
+    if options.ask.startswith(_MODEL):
+        return _of_model(options, stack)
+    words = shlex.split(options.ask)
+
+    def answer(text: str) -> str:
+        try:
+            done = subprocess.run(  # noqa: S603 (the user's own command)
+                words, input=text, capture_output=True, text=True, timeout=_PATIENCE, check=True
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            told = getattr(error, "stderr", "") or str(error)
+            raise ConfigurationError(
+                f"Expected {options.ask!r} to read a text and to print its label, got {told.strip()[-200:]!r}: the "
+                "answers before it are kept, so mend it and run the same command again."
+            ) from error
+        return done.stdout.strip()
+
+    return answer
+
+
+def _of_model(options: Certify, stack: ExitStack) -> Answer:
+    from calibrant.inference._classifier import Classifier
+    from calibrant.tuned._open import from_run
+    from calibrant.tuned._task_record import with_model_alone
+
+    own = from_run(options.predictions).tasks[0].task
+    task = with_model_alone(own, options.ask.removeprefix(_MODEL), api_base=options.api_base)
+    predictor = stack.enter_context(Classifier.from_task(task))
+
+    def answer(text: str) -> str:
+        return predictor.classify(text).label or ""
+
+    return answer
+
+
+def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str]:
+    certificate = found.certificate
+    which = "rows" if options.label is None else f"rows labelled {options.label}"
+    given = f"{len(found.answers):,} labels given, {found.n_right:,} of them as predicted"
+    yield f"{found.rows.name}: {len(found.places):,} {which}; {given if found.answers else 'no label given yet'}"
+    if certificate.certified:
+        yield f"Certified: {_promise(found)}"
+    else:
+        yield "Nothing certified."
+    if found.waiting:
+        yield (
+            f"{found.waiting:,} rows wait in {file.path}: write the true label of each into the column answer, and run "
+            "the same command again."
+        )
+    else:
+        yield f"Why not more: {certificate.reason}"
+    yield f"Files in {options.out}: certificate.json, decisions.csv"
+
+
+def _promise(found: AskedRows) -> str:
+    certificate = found.certificate
+    which = (
+        "of them"
+        if certificate.metric == "accuracy"
+        else "of all rows, if the others get the label asked for,"
+    )
+    return (
+        f"{found.n_accepted:,} rows ({certificate.kept:.1%}) are accepted, from a confidence of "
+        f"{certificate.threshold:.6g} on; with probability {1 - certificate.delta:g}, at least "
+        f"{certificate.target:.1%} {which} are right. The promise is about these rows, and no others."
+    )

@@ -1,0 +1,284 @@
+"""Promises on saved rows from labels that a person, a command or a larger model gives, and the file that keeps them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._files import SCHEMA_VERSION, write_atomically
+from calibrant.core._rows import read_rows
+from calibrant.runs._rows import SavedRows
+
+CERTIFICATE: Final = "certificate.json"
+DECIDED: Final = "decisions.csv"
+ROUND: Final = 20  # rows that a person is asked about together
+_COLUMNS: Final = ("index", "text", "label", "answer")
+
+Answer: TypeAlias = Callable[[str], str]
+"""Returns the true label of a text."""
+
+
+@dataclass(kw_only=True)
+class AnswerFile:
+    """CSV file of the rows that are asked about, with the columns index, text, label and answer.
+
+    Attributes
+    ----------
+    path : Path
+        The file; it need not exist.
+    answers : dict of int to str
+        True label by the row's place among the saved ones; empty where none is given yet.
+    """
+
+    path: Path
+    answers: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path, rows: SavedRows) -> AnswerFile:
+        """Read the answers to saved rows.
+
+        Raises
+        ------
+        DataError
+            A row is there twice, is unknown, has another text than the saved one, or an answer that is no label.
+        """
+        found = cls(path=path)
+        if not path.exists():
+            return found
+        place_of = {int(index): place for place, index in enumerate(rows.index)}
+        texts: dict[int, tuple[int, str]] = {}
+        for row in read_rows(path, column="answer"):
+            place = place_of.get(_whole(row.values.get("index")))
+            if place is None or place in texts:
+                why = "that is not among the rows" if place is None else "that is there twice"
+                raise DataError(
+                    f"expected each row of {rows.name} once at most, got index {row.values.get('index')!r:.40}, {why}: "
+                    "remove the line.",
+                    path=path,
+                    line=row.line,
+                )
+            answer = str(row.values.get("answer") or "").strip()
+            if answer and rows.label_set is not None and answer not in rows.label_set:
+                raise DataError(
+                    f"expected a label as the answer, one of {', '.join(rows.label_set[:8])}, got {answer!r:.60}: "
+                    "write it as the label set does.",
+                    path=path,
+                    line=row.line,
+                )
+            texts[place] = row.line, str(row.values.get("text") or "")
+            found.answers[place] = answer
+        for place, text in _texts(rows, list(texts)).items():
+            line, written = texts[place]
+            if written.split() != text.split():
+                raise DataError(
+                    f"expected the text of row {int(rows.index[place])} of {rows.name}, got another one: these answers "
+                    "are about other rows, so name another file.",
+                    path=path,
+                    line=line,
+                )
+        return found
+
+    def write(self, rows: SavedRows) -> None:
+        """Write the rows that are asked about, with the answers so far."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_COLUMNS)
+        texts = _texts(rows, list(self.answers))
+        for place, answer in self.answers.items():
+            writer.writerow([int(rows.index[place]), texts[place], rows.labels[place], answer])
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path, text.getvalue())
+
+
+def _whole(value: object) -> int:
+    try:
+        return int(str(value).strip())
+    except ValueError:
+        return -1
+
+
+def _texts(rows: SavedRows, places: list[int]) -> dict[int, str]:
+    """Return the texts of the rows at `places`, read from the file."""
+    ordered = sorted(places)
+    found = [row.input or "" for row in rows.rows(ordered)] if ordered else []
+    return dict(zip(ordered, found, strict=True))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AskedRows:
+    """Saved rows with a promise on those that are accepted, from labels asked for one at a time.
+
+    Attributes
+    ----------
+    rows : SavedRows
+        The rows.
+    certificate : AskedCertificate
+        The promise, or why there is none; about the rows at `places`.
+    places : ndarray of int, shape (m,)
+        Rows that it is about: all, or those with one predicted label.
+    answers : mapping of int to str
+        True labels that were given, by place.
+    waiting : int
+        Rows that wait for the answer of a person.
+    """
+
+    rows: SavedRows
+    certificate: AskedCertificate
+    places: NDArray[np.intp]
+    answers: Mapping[int, str]
+    waiting: int
+
+    @property
+    def n_accepted(self) -> int:
+        """Number of rows that are accepted."""
+        return int(self.certificate.accepted.sum())
+
+    @property
+    def n_right(self) -> int:
+        """Number of given labels that equal the predicted one."""
+        return sum(answer == self.rows.labels[place] for place, answer in self.answers.items())
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the certificate as JSON values, as ``certificate.json`` holds it."""
+        found = self.certificate
+        names = ("certified", "threshold", "kept", "labels_used", "reason", "target", "delta", "metric")
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "asked certificate",
+            "object": "file",
+            "source": self.rows.name,
+            **{name: getattr(found, name) for name in names},
+            "rows": len(self.places),
+            "accepted": self.n_accepted,
+            "labels_right": self.n_right,
+            "waiting": self.waiting,
+        }
+
+    def write(self, out: Path) -> None:
+        """Write ``certificate.json``, and ``decisions.csv`` with one line a row: accepted, answered or review."""
+        out.mkdir(parents=True, exist_ok=True)
+        accepted = set(self.places[self.certificate.accepted].tolist())
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("index", "label", "confidence", "decision"))
+        for place in self.places.tolist():
+            answer = self.answers.get(place)
+            decision = "answered" if answer else "accepted" if place in accepted else "review"
+            confidence = float(self.rows.confidence[place])
+            shown = "" if math.isnan(confidence) else confidence
+            label = answer or self.rows.labels[place]
+            writer.writerow([int(self.rows.index[place]), label, shown, decision])
+        write_atomically(out / DECIDED, text.getvalue())
+        write_atomically(out / CERTIFICATE, json.dumps(self.to_record(), indent=2, ensure_ascii=False) + "\n")
+
+
+def certify_saved(  # noqa: PLR0913 (keyword-only options)
+    rows: SavedRows,
+    file: AnswerFile,
+    *,
+    answer: Answer | None = None,
+    target: float,
+    delta: float = 0.1,
+    metric: Metric = "accuracy",
+    label: str | None = None,
+    budget: int,
+) -> AskedRows:
+    """Ask for labels of saved rows until the most confident ones keep a promise; see `calibrant.calibration.certify`.
+
+    Every answer is in the file before the next row is asked about, and none is asked for twice.
+
+    Parameters
+    ----------
+    rows : SavedRows
+        Rows with label and confidence.
+    file : AnswerFile
+        Keeps the answers.
+    answer : callable, optional
+        Returns the true label of a text; by default a person is asked: up to 20 rows are added to the file, and whoever
+        has filled them in calls again.
+    target, delta, metric, budget
+        As for `calibrant.calibration.certify`.
+    label : str, optional
+        Only the rows with this predicted label count: the promise is about its precision.
+
+    Raises
+    ------
+    ConfigurationError
+        A parameter is out of range, or no row has the label.
+    DataError
+        An answer is no label.
+    """
+    places = np.flatnonzero([found is not None and label in (None, found) for found in rows.labels])
+    if not len(places):
+        raise ConfigurationError(
+            f"Expected rows with {'a label' if label is None else f'the label {label!r}'} in {rows.name}, got none: "
+            "check the name."
+        )
+
+    def asking() -> Any:  # noqa: ANN401 (a generator)
+        return rows_to_ask(
+            rows.confidence[places],
+            target=target,
+            delta=delta,
+            metric=metric,
+            budget=budget,
+            inputs=rows.index[places].tolist(),
+        )
+
+    if answer is None:
+        wanted = _wanted(asking(), rows, places, file)
+        if wanted:
+            file.answers |= dict.fromkeys(wanted, "")
+            file.write(rows)
+    asked = asking()
+    row = next(asked)
+    while not isinstance(row, AskedCertificate):
+        place = int(places[row])
+        if not file.answers.get(place) and answer is not None:
+            file.answers[place] = _answered(answer, rows, place)
+            file.write(rows)
+        given = file.answers.get(place)
+        row = asked.send(given == rows.labels[place] if given else None)
+    return AskedRows(
+        rows=rows,
+        certificate=row,
+        places=places,
+        answers={place: given for place, given in file.answers.items() if given},
+        waiting=sum(not given for given in file.answers.values()),
+    )
+
+
+def _wanted(asked: Any, rows: SavedRows, places: NDArray[np.intp], file: AnswerFile) -> list[int]:  # noqa: ANN401
+    """Return the rows to ask a person about next: those that are needed if all of them are right."""
+    wanted: list[int] = []
+    row = next(asked)
+    while not isinstance(row, AskedCertificate) and len(wanted) < ROUND:
+        place = int(places[row])
+        given = file.answers.get(place)
+        if not given:
+            wanted.append(place)
+        row = asked.send(not given or given == rows.labels[place])
+    return wanted
+
+
+def _answered(answer: Answer, rows: SavedRows, place: int) -> str:
+    text = _texts(rows, [place])[place]
+    found = answer(text)
+    if rows.label_set is not None and found not in rows.label_set:
+        raise DataError(
+            f"expected a label, one of {', '.join(rows.label_set[:8])}, got {found!r:.60} for row "
+            f"{int(rows.index[place])}: the answers before it are kept.",
+            path=rows.path,
+        )
+    return found

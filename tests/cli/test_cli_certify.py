@@ -1,0 +1,145 @@
+"""Tests of ``calibrant certify``: a person, a command and a model as sources of labels, and what they do wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import command, done, json_of, refusal, write_rows
+
+run = command("certify")
+
+TARGET = ("--target", "0.9")
+
+
+def predictions(tmp_path: Path, n: int = 120) -> Path:
+    """Write predictions whose surest half is right, and of the rest every second one."""
+    rows = [
+        {
+            "input": f"{'sure' if place < n // 2 else 'odd' if place % 2 else 'even'} text {place}",
+            "label": "cat",
+            "answer": None,
+            "confidence": 0.9 if place < n // 2 else 0.6,
+            "probabilities": {"cat": 0.9, "dog": 0.1},
+        }
+        for place in range(n)
+    ]
+    return write_rows(tmp_path / "p.jsonl", rows)
+
+
+def truth(text: str) -> str:
+    """Return the true label of a text."""
+    return "dog" if text.startswith("odd") else "cat"
+
+
+def fill(path: Path) -> int:
+    """Answer the rows that wait; return their number."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    waiting = [row for row in rows if not row["answer"]]
+    for row in waiting:
+        row["answer"] = truth(row["text"])
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    return len(waiting)
+
+
+def by_command(tmp_path: Path, body: str = "print('dog' if text.startswith('odd') else 'cat')") -> str:
+    """Return a command that notes the texts it is asked about, and labels them."""
+    script = tmp_path / "person.py"
+    script.write_text(
+        f"import sys\ntext = sys.stdin.read()\nopen({str(tmp_path / 'asked.txt')!r}, 'a').write(text + '\\n')\n{body}\n"
+    )
+    return f"{sys.executable} {script}"
+
+
+def test_a_person_answers_in_a_file(tmp_path: Path) -> None:
+    """Rounds of at most 20 rows are written to the file until the promise holds; the decisions are written."""
+    path, answers, out = predictions(tmp_path), tmp_path / "answers.csv", tmp_path / "out"
+    words = (path, *TARGET, "--budget", "70", "--ask", answers, "--out", out)
+    first = done(run(*words))
+    assert f"20 rows wait in {answers}" in first.stdout
+    assert "Nothing certified" in first.stdout
+    rounds = 0
+    while fill(answers):
+        last = done(run(*words))
+        rounds += 1
+    assert rounds < 12
+    found = json.loads((out / "certificate.json").read_text())
+    assert (found["certified"], found["object"], found["waiting"]) == (True, "file", 0)
+    assert 0.45 < found["kept"] < 0.75
+    assert f"Certified: {found['accepted']} rows" in last.stdout
+    with (out / "decisions.csv").open(newline="") as file:
+        decided = list(csv.DictReader(file))
+    assert len(decided) == 120
+    assert {row["decision"] for row in decided} == {"accepted", "answered", "review"}
+    assert all(row["label"] == truth(f"odd {row}") for row in decided if row["label"] == "dog")
+
+
+def test_a_command_is_asked_once_for_each_row(tmp_path: Path) -> None:
+    """A command that fails midway keeps what it answered; the same command goes on there, to the same result."""
+    path = predictions(tmp_path)
+    words = (path, *TARGET, "--budget", "70", "--out", tmp_path / "out", "--json")
+    limit = f"import os\nif len(open({str(tmp_path / 'asked.txt')!r}).readlines()) == 5: sys.exit('no more today')\n"
+    whole = "print('dog' if text.startswith('odd') else 'cat')"
+    error = refusal(run(*words, "--ask", by_command(tmp_path, limit + whole)))
+    assert "no more today" in error
+    found = json_of(run(*words, "--ask", by_command(tmp_path, whole)))
+    assert found["certified"]
+    asked = (tmp_path / "asked.txt").read_text().splitlines()
+    assert len(asked) == len(set(asked)) + 1 == found["labels_used"] + 1
+    assert json_of(run(*words, "--ask", by_command(tmp_path, "sys.exit('not again')"))) == found
+
+
+def test_precision_of_one_label(tmp_path: Path) -> None:
+    """With a label, its rows alone are asked about, accepted and written."""
+    rows = [
+        {"input": f"text {n}", "label": ("cat", "dog")[n % 2], "answer": None, "confidence": 0.9}
+        for n in range(400)
+    ]
+    path, out = write_rows(tmp_path / "p.jsonl", rows), tmp_path / "out"
+    ask = by_command(tmp_path, "print('cat')")
+    found = json_of(
+        run(path, *TARGET, "--budget", "100", "--label", "cat", "--ask", ask, "--out", out, "--json")
+    )
+    assert (found["kept"], found["rows"]) == (1.0, 200)
+    error = refusal(run(path, *TARGET, "--budget", "100", "--label", "cow", "--ask", ask, "--out", out))
+    assert "'cow'" in error
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("0,sure text 0,cat,cow", "'cow'"),
+        ("900,sure text 900,cat,cat", "not among the rows"),
+        ("0,sure text 0,cat,cat\n0,sure text 0,cat,dog", "twice"),
+        ("0,another text,cat,cat", "another one"),
+        ("x,sure text 0,cat,cat", "'x'"),
+    ],
+)
+def test_wrong_answers_are_named(tmp_path: Path, line: str, named: str) -> None:
+    """Unknown labels and rows, repeated rows and those of another file are refused with their line."""
+    answers = tmp_path / "answers.csv"
+    answers.write_text(f"index,text,label,answer\n{line}\n")
+    words: tuple[Any, ...] = (predictions(tmp_path), *TARGET, "--budget", "90", "--ask", answers)
+    error = refusal(run(*words, "--out", tmp_path / "out"))
+    assert named in error
+    assert "answers.csv" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_budget_too_small_is_said(tmp_path: Path) -> None:
+    """Nothing is asked for where the labels could not prove the promise."""
+    ask = by_command(tmp_path)
+    result = done(
+        run(predictions(tmp_path), *TARGET, "--budget", "5", "--ask", ask, "--out", tmp_path / "out")
+    )
+    assert "takes at least" in result.stdout
+    assert not (tmp_path / "asked.txt").exists()
