@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from command_line import command, done, json_of, refusal, write_rows
+from decision_server import DecisionServer
 
 run = command("certify")
 
@@ -98,6 +100,32 @@ def test_a_command_is_asked_once_for_each_row(tmp_path: Path) -> None:
     assert json_of(run(*words, "--ask", by_command(tmp_path, "sys.exit('not again')"))) == found
 
 
+@pytest.fixture
+def server() -> Iterator[DecisionServer]:
+    """Return a decision model that is sure of the first label."""
+    found = DecisionServer(0.8, 0.2)
+    yield found
+    found.stop()
+
+
+def test_a_larger_model_answers_under_the_prompt_of_the_run(tmp_path: Path, server: DecisionServer) -> None:
+    """Of a directory of label another model is asked with the task's labels; the promise is agreement with it."""
+    labelled, folder, task = command("label"), tmp_path / "labelled", tmp_path / "task.toml"
+    texts = write_rows(tmp_path / "texts.jsonl", [{"input": f"text {n}"} for n in range(60)])
+    model = f'{{ name = "systemone/small", api_base = "{server.root}" }}'
+    task.write_text(f'name = "pets"\nlabels = ["cat", "dog"]\nprompt = "Which pet?"\nmodel = {model}\n')
+    done(labelled(task, texts, "--out", folder))
+    server.asked.clear()
+    words = (folder, *TARGET, "--budget", "50", "--ask", "model:systemone/large", "--out")
+    found = json_of(run(*words, tmp_path / "out", "--json"))
+    assert (found["kept"], found["labels_used"]) == (1.0, len(server.asked))
+    assert {body["model"] for body in server.asked} == {"large"}
+    server.probabilities = (0.2, 0.8)
+    assert not json_of(run(*words, tmp_path / "other", "--json"))["certified"]
+    error = refusal(run(predictions(tmp_path), *words[1:], tmp_path / "out"))
+    assert "directory of calibrant label" in error
+
+
 def test_precision_of_one_label(tmp_path: Path) -> None:
     """With a label, its rows alone are asked about, accepted and written."""
     rows = [
@@ -122,6 +150,7 @@ def test_precision_of_one_label(tmp_path: Path) -> None:
         ("0,sure text 0,cat,cat\n0,sure text 0,cat,dog", "twice"),
         ("0,another text,cat,cat", "another one"),
         ("x,sure text 0,cat,cat", "'x'"),
+        ("0,sure text 0,cat,?", "- where none fits"),
     ],
 )
 def test_wrong_answers_are_named(tmp_path: Path, line: str, named: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 from calibrant.cli._tables import print_output
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._rows import ENDINGS
-from calibrant.evaluation._asked import AnswerFile, AskedRows, certify_saved
+from calibrant.evaluation._asked import NO_LABEL, AnswerFile, AskedRows, certify_saved
 from calibrant.runs._rows import SavedRows
 
 if TYPE_CHECKING:
@@ -69,15 +69,20 @@ def _answerer(options: Certify, stack: ExitStack) -> Answer:
 
 def _of_model(options: Certify, stack: ExitStack) -> Answer:
     from calibrant.inference._classifier import Classifier
-    from calibrant.tuned._open import from_run
-    from calibrant.tuned._task_record import with_model_alone
+    from calibrant.tuned._task_record import read_run_settings, task_from_record, with_model_alone
 
-    own = from_run(options.predictions).tasks[0].task
+    if not options.predictions.is_dir():
+        raise ConfigurationError(
+            f"Expected a directory of calibrant label for --ask {options.ask}, got {options.predictions}, which does "
+            "not say what its model was asked: name that directory, or a command that answers."
+        )
+    record = read_run_settings(options.predictions).tasks[0]
+    own = task_from_record(record, place=options.predictions).task
     task = with_model_alone(own, options.ask.removeprefix(_MODEL), api_base=options.api_base)
     predictor = stack.enter_context(Classifier.from_task(task))
 
     def answer(text: str) -> str:
-        return predictor.classify(text).label or ""
+        return predictor.classify(text).label or NO_LABEL
 
     return answer
 

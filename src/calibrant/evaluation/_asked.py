@@ -23,10 +23,13 @@ from calibrant.runs._rows import SavedRows
 CERTIFICATE: Final = "certificate.json"
 DECIDED: Final = "decisions.csv"
 ROUND: Final = 20  # rows that a person is asked about together
+NO_LABEL: Final = "-"
+"""Answer where no label fits: whatever the model said is wrong."""
+
 _COLUMNS: Final = ("index", "text", "label", "answer")
 
 Answer: TypeAlias = Callable[[str], str]
-"""Returns the true label of a text."""
+"""Returns the true label of a text; a dash where no label fits."""
 
 
 @dataclass(kw_only=True)
@@ -69,10 +72,10 @@ class AnswerFile:
                     line=row.line,
                 )
             answer = str(row.values.get("answer") or "").strip()
-            if answer and rows.label_set is not None and answer not in rows.label_set:
+            if answer and not _is_label(answer, rows):
                 raise DataError(
-                    f"expected a label as the answer, one of {', '.join(rows.label_set[:8])}, got {answer!r:.60}: "
-                    "write it as the label set does.",
+                    f"expected a label as the answer, {_some_labels(rows)}, got {answer!r:.60}: write it as the label "
+                    f"set does, or {NO_LABEL} where none fits.",
                     path=path,
                     line=row.line,
                 )
@@ -99,6 +102,14 @@ class AnswerFile:
             writer.writerow([int(rows.index[place]), texts[place], rows.labels[place], answer])
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path, text.getvalue())
+
+
+def _is_label(answer: str, rows: SavedRows) -> bool:
+    return answer == NO_LABEL or rows.label_set is None or answer in rows.label_set
+
+
+def _some_labels(rows: SavedRows) -> str:
+    return f"one of {', '.join((rows.label_set or ())[:8])}"
 
 
 def _whole(value: object) -> int:
@@ -177,7 +188,7 @@ class AskedRows:
             decision = "answered" if answer else "accepted" if place in accepted else "review"
             confidence = float(self.rows.confidence[place])
             shown = "" if math.isnan(confidence) else confidence
-            label = answer or self.rows.labels[place]
+            label = self.rows.labels[place] if answer in (None, NO_LABEL) else answer
             writer.writerow([int(self.rows.index[place]), label, shown, decision])
         write_atomically(out / DECIDED, text.getvalue())
         write_atomically(out / CERTIFICATE, json.dumps(self.to_record(), indent=2, ensure_ascii=False) + "\n")
@@ -275,9 +286,9 @@ def _wanted(asked: Any, rows: SavedRows, places: NDArray[np.intp], file: AnswerF
 def _answered(answer: Answer, rows: SavedRows, place: int) -> str:
     text = _texts(rows, [place])[place]
     found = answer(text)
-    if rows.label_set is not None and found not in rows.label_set:
+    if not found or not _is_label(found, rows):
         raise DataError(
-            f"expected a label, one of {', '.join(rows.label_set[:8])}, got {found!r:.60} for row "
+            f"expected a label, {_some_labels(rows)}, or {NO_LABEL} where none fits, got {found!r:.60} for row "
             f"{int(rows.index[place])}: the answers before it are kept.",
             path=rows.path,
         )
