@@ -122,7 +122,7 @@ def test_a_larger_model_answers_under_the_prompt_of_the_run(tmp_path: Path, serv
     assert {body["model"] for body in server.asked} == {"large"}
     server.probabilities = (0.2, 0.8)
     assert not json_of(run(*words, tmp_path / "other", "--json"))["certified"]
-    error = refusal(run(predictions(tmp_path), *words[1:], tmp_path / "out"))
+    error = refusal(run(predictions(tmp_path), *words[1:], tmp_path / "third"))
     assert "directory of calibrant label" in error
 
 
