@@ -135,10 +135,10 @@ def test_precision_of_one_label(tmp_path: Path) -> None:
     path, out = write_rows(tmp_path / "p.jsonl", rows), tmp_path / "out"
     ask = by_command(tmp_path, "print('cat')")
     found = json_of(
-        run(path, *TARGET, "--budget", "100", "--label", "cat", "--ask", ask, "--out", out, "--json")
+        run(path, *TARGET, "--budget", "100", "--predicted", "cat", "--ask", ask, "--out", out, "--json")
     )
     assert (found["kept"], found["rows"]) == (1.0, 200)
-    error = refusal(run(path, *TARGET, "--budget", "100", "--label", "cow", "--ask", ask, "--out", out))
+    error = refusal(run(path, *TARGET, "--budget", "100", "--predicted", "cow", "--ask", ask, "--out", out))
     assert "'cow'" in error
 
 

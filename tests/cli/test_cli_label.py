@@ -16,6 +16,7 @@ import openpyxl
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from scipy.stats import binom
 
 from calibrant import Classifier, load
 from calibrant.core import ProviderError
@@ -451,6 +452,38 @@ def test_labels_are_no_source(write_task: WriteTask, fake: Fake, tmp_path: Path)
     assert f"name what is in it: {task}" in refusal(run(task.parent, data, "--out", tmp_path / "b"))
 
 
+def test_rows_unlike_the_certificate_are_reviewed(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """After a warning of drift no row is accepted, unless --accept-drift says so; one file is written."""
+    fake(unsure, name="local/smollm2-135m")
+    source = evaluated(write_task, tmp_path)
+    cats = write_csv(tmp_path / "cats.csv", [f"meow {number}" for number in range(60)])
+    found = json_of(run(source, cats, "--out", tmp_path / "a", "--json"))
+    assert (found["decisions"], found["file_promise"]) == ({"review": 60}, None)
+    assert {row["decision"] for row in labels(tmp_path / "a")} == {"review"}
+    assert [path.name for path in (tmp_path / "a").glob("labels*")] == ["labels.csv"]
+    result = done(run(source, cats, "--out", tmp_path / "a"))
+    assert "decisions: review 60" in result.stdout
+    assert "(as they are unlike the rows of the certificate)" in result.stdout
+    assert ": none is accepted (--accept-drift accepts them all the same)" in result.stdout
+    accepted = json_of(run(source, cats, "--out", tmp_path / "b", "--accept-drift", "--json"))
+    assert accepted["decisions"]["accepted"] > 0
+    assert (accepted["drift"]["labels_drifted"], accepted["file_promise"]) == (True, None)
+
+
+def test_the_promise_on_this_file_is_the_lower_one(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Of the accepted rows of a file, as many are right as chance lets a true certificate promise: 0.05 are not."""
+    fake(unsure, name="local/smollm2-135m")
+    source = evaluated(write_task, tmp_path)
+    data = write_csv(tmp_path / "data.csv", [row["input"] for row in animals(60)])
+    found = json_of(run(source, data, "--out", tmp_path / "out", "--json"))
+    promise, accepted = found["file_promise"], found["decisions"]["accepted"]
+    assert (promise["accepted"], promise["probability"]) == (accepted, pytest.approx(0.9))
+    least = promise["least_right"]
+    assert binom.cdf(least - 1, accepted, 0.8) <= 0.05 < binom.cdf(least, accepted, 0.8)
+    line = f"Of the {accepted} accepted in this file, at least {least} ("
+    assert line in done(run(source, data, "--out", tmp_path / "out")).stdout
+
+
 def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """Labels and confidence are compared with the run's: unlike rows are warned of, with numbers, like ones are not."""
     fake(unsure, name="local/smollm2-135m")
@@ -466,7 +499,7 @@ def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -
     assert "no drift of the confidence: distance 0.000, p = 1; mean 0.717 after 0.717\n" in shown
     warned = done(run(source, cats, "--out", tmp_path / "b")).stdout
     assert "These rows are unlike" in warned
-    assert f"as a column 'answer', and run `calibrant evaluate {source} --file FILE --out DIR`.\n" in warned
+    assert f"  calibrant certify {tmp_path / 'b'} --target 0.8 --budget 200 --ask " in warned
     found = json_of(run(source, cats, "--out", tmp_path / "b", "--json"))["drift"]
     assert found["labels_drifted"]
     assert found["label_distance"] == pytest.approx(0.5)

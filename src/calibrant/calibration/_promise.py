@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,9 @@ from numpy.typing import ArrayLike
 
 from calibrant.calibration._certify import CertifiedThreshold, certify_threshold
 from calibrant.metrics._validation import check_number
+
+# Probability that the accepted rows of one file are less often right than a true certificate lets expect.
+_FILE_DELTA: Final = 0.05
 
 TARGETS: Final = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 
@@ -110,6 +113,45 @@ def promise_sentence(found: CertifiedThreshold) -> str:
         f"{which} at least accuracy {found.target_accuracy:g} with probability {1 - found.delta:g}; of these "
         f"{found.n:,} rows it accepts {found.coverage:.1%}, {found.accuracy or 0.0:.1%} of them right."
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePromise:
+    """Promise on the accepted rows of one file, from a certificate about all rows like the labelled ones.
+
+    Attributes
+    ----------
+    accepted : int
+        Accepted rows of the file.
+    least_right : int
+        Right ones among them, at least.
+    probability : float
+        Of the promise: 1 less the certificate's `delta` and 0.05.
+    """
+
+    accepted: int
+    least_right: int
+    probability: float
+
+    @classmethod
+    def of(cls, certified: Mapping[str, Any], accepted: int) -> FilePromise:
+        """Return the promise on the accepted rows of a file that is drawn like those of the certificate.
+
+        If each is right with probability `target_accuracy` at least, fewer than the lower 0.05 quantile of the binomial
+        distribution are right with probability 0.05 at most.
+        """
+        from scipy.stats import binom  # noqa: PLC0415  (heavy)
+
+        least = int(binom.ppf(_FILE_DELTA, accepted, certified["target_accuracy"]))
+        return cls(accepted=accepted, least_right=least, probability=1.0 - certified["delta"] - _FILE_DELTA)
+
+    def sentence(self) -> str:
+        """Return the promise as a sentence."""
+        return (
+            f"That is about all rows like the labelled ones. Of the {self.accepted:,} accepted in this file, at least "
+            f"{self.least_right:,} ({self.least_right / self.accepted:.1%}) are right with probability "
+            f"{self.probability:.4g}."
+        )
 
 
 def _reason(found: CertifiedThreshold) -> str:

@@ -64,6 +64,7 @@ class LabelJob:
     format: str | None = None
     distribution: bool = False
     accept_suggested: bool = False
+    accept_drift: bool = False
 
     def save(self, directory: Path) -> None:
         """Write the record to the job's directory.
@@ -107,6 +108,7 @@ class LabelJob:
             file_format=self.format,
             distribution=self.distribution,
             accept_suggested=self.accept_suggested,
+            accept_drift=self.accept_drift,
         )
         labels.file.prepare()
         labels.file.write()

@@ -38,7 +38,7 @@ def certify(options: Certify) -> None:
             target=options.target,
             delta=options.delta,
             metric=cast("Metric", options.metric),  # checked there
-            label=options.label,
+            label=options.predicted,
             budget=options.budget,
         )
     found.write(options.out)
@@ -89,7 +89,7 @@ def _of_model(options: Certify, stack: ExitStack) -> Answer:
 
 def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str]:
     certificate = found.certificate
-    which = "rows" if options.label is None else f"rows labelled {options.label}"
+    which = "rows" if options.predicted is None else f"rows labelled {options.predicted}"
     given = f"{len(found.answers):,} labels given, {found.n_right:,} of them as predicted"
     yield f"{found.rows.name}: {len(found.places):,} {which}; {given if found.answers else 'no label given yet'}"
     if certificate.certified:

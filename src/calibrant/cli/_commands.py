@@ -232,6 +232,8 @@ class Label(RunOptions):
         Also write the probabilities of all labels.
     accept_suggested
         If no threshold is certified, accept answers from the suggested one on, without a guarantee.
+    accept_drift
+        Accept answers by the rule even where labels or confidence differ from the bundle's labelled rows.
     watch_drift
         Always show how labels and confidence differ from the bundle's labelled rows; fail if it has none.
     engine
@@ -244,6 +246,7 @@ class Label(RunOptions):
     text_column: str | None = None
     distribution: bool = False
     accept_suggested: bool = False
+    accept_drift: bool = False
     watch_drift: bool = False
 
 
@@ -384,7 +387,7 @@ class Certify:
         Probability that the promise is wrong.
     metric
         accuracy, of the accepted rows; or output, of all rows if the others get the label asked for.
-    label
+    predicted : LABEL
         Only the rows with this predicted label: the promise is about its precision.
     """
 
@@ -395,7 +398,7 @@ class Certify:
     out: Path
     delta: float = 0.1
     metric: str = "accuracy"
-    label: str | None = None
+    predicted: str | None = None
     api_base: str | None = None
     as_json: bool = False
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from calibrant.cli._evaluation_table import counts_text
 from calibrant.cli._tables import say
@@ -15,9 +15,12 @@ from calibrant.evaluation._label import LabelFile
 from calibrant.tuned._task_record import BUNDLE
 
 if TYPE_CHECKING:
+    from calibrant.calibration._promise import FilePromise
     from calibrant.evaluation._data import UnlabelledTexts
     from calibrant.evaluation._drift import HistoryDrift, HistoryWatch
     from calibrant.heads._tuned import Tuned
+
+_TARGET: Final = 0.9  # accuracy of accepted rows, where no certificate names one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,7 @@ class DecidedLabels:
         file_format: str | None,
         distribution: bool,
         accept_suggested: bool,
+        accept_drift: bool,
     ) -> Self:
         """Return the file of labels in a directory; see `LabelFile`.
 
@@ -72,13 +76,14 @@ class DecidedLabels:
         if tuned is not None:
             from calibrant.evaluation._drift import HistoryWatch
 
-            watch = HistoryWatch(tuned)
+            watch = HistoryWatch(tuned, accept_drift=accept_drift)
         decide = watch or tuned
         file = LabelFile(
             out,
             rows,
             file_format=file_format,
             decide=None if decide is None else decide.decide_many,
+            decides_anew=None if watch is None else watch.decides_anew,
             distribution=distribution,
         )
         return cls(source=source, tuned=tuned, watch=watch, file=file)
@@ -101,6 +106,7 @@ class DecidedLabels:
         """
         written = self.file.written
         drift = self._drift()
+        promise = self._file_promise(drift)
         record = {
             "kind": "labels",
             "file": str(written.path),
@@ -108,9 +114,11 @@ class DecidedLabels:
             "decisions": dict(written.decisions),
             "rule": None if self.tuned is None else self.tuned.rule[0],
             "certification": None if self.tuned is None else self.tuned.thresholds["certification"],
+            "file_promise": None if promise is None else asdict(promise),
             "drift": None if drift is None else drift.to_record(),
         }
-        lines = [*self._decision_lines(), *self._drift_lines(drift, with_drift=with_drift)]
+        lines = [*self._decision_lines(), *([] if promise is None else [promise.sentence()])]
+        lines += self._drift_lines(drift, with_drift=with_drift)
         return record, [*lines, f"File: {written.path}"]
 
     def _drift(self) -> HistoryDrift | None:
@@ -130,13 +138,23 @@ class DecidedLabels:
             yield drift.labels_line()
         if with_drift or drift.confidence_drifted:
             yield drift.confidence_line()
-        if self.tuned is not None and (drift.labels_drifted or drift.confidence_drifted):
-            answer = self.tuned.tasks[0].task.columns.answer
+        if self.tuned is not None and drift.has_drifted:
             yield (
                 "These rows are unlike the labelled ones of the run, so its accuracy and thresholds may not hold for "
-                "them. To measure it, copy some of the rows into a file, add their right answers as a column "
-                f"{answer!r}, and run `calibrant evaluate {self.source} --file FILE --out DIR`."
+                f"them{self._consequence()}. To measure them, and to accept the surest with a promise about this file:"
             )
+            out = str(self.file.directory)
+            words = ["calibrant", "certify", out, "--target", f"{self._target():g}", "--budget", "200"]
+            yield f"  {shlex.join([*words, '--ask', f'{out}/answers.csv', '--out', out])}"
+
+    def _consequence(self) -> str:
+        if self.watch is None or not self.watch.reviews_all:
+            return ""
+        return ": none is accepted (--accept-drift accepts them all the same)"
+
+    def _target(self) -> float:
+        certified = None if self.tuned is None else self.tuned.thresholds["certified"]
+        return _TARGET if certified is None else float(certified["target_accuracy"])
 
     def _decision_lines(self) -> Iterator[str]:
         """Yield lines on the decisions: their rule and, where nothing is accepted, the reason."""
@@ -148,6 +166,8 @@ class DecidedLabels:
         why = "by the cascade's own thresholds"
         if rule == "suggested":
             why = f"from the suggested threshold {least:.4g} on, as --accept-suggested says: nothing is promised"
+        elif self.watch is not None and self.watch.reviews_all:
+            why = "as they are unlike the rows of the certificate"
         elif least is not None:
             why = f"by the certified threshold {least:.4g} of {self._measured()}{self._promise()}"
         elif rule is not None:
@@ -158,6 +178,17 @@ class DecidedLabels:
 
             found = certificate_from_record(self.tuned.thresholds["certification"])
             yield from certificate_lines(found, run=self._run, out=self._run)
+
+    def _file_promise(self, drift: HistoryDrift | None) -> FilePromise | None:
+        """Return the promise on the rows of this file; None without a certificate, or for rows unlike its own."""
+        n_accepted = self.file.written.decisions.get("accepted", 0)
+        if not n_accepted or self.tuned is None or self.tuned.rule[0] != "certified":
+            return None
+        if drift is not None and drift.has_drifted:
+            return None
+        from calibrant.calibration._promise import FilePromise
+
+        return FilePromise.of(self.tuned.thresholds["certified"], n_accepted)
 
     @property
     def _run(self) -> str:

@@ -68,6 +68,7 @@ def label(options: Label) -> None:
         file_format=options.format,
         distribution=options.distribution,
         accept_suggested=options.accept_suggested,
+        accept_drift=options.accept_drift,
     )
     if options.watch_drift:
         labels.require_watch()
@@ -128,6 +129,7 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, label
         format=options.format,
         distribution=options.distribution,
         accept_suggested=options.accept_suggested,
+        accept_drift=options.accept_drift,
     )
     job.save(options.out)
     say(f"{submitted.rows:,} rows are submitted; if this ends: calibrant batch collect {options.out} --wait")

@@ -63,6 +63,7 @@ _GROUPS: Final = {
         "distribution",
         "watch_drift",
         "accept_suggested",
+        "accept_drift",
         "parquet",
         "fail_under",
         "as_json",

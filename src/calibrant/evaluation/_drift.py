@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core._errors import CalibrantError
 from calibrant.core._prediction import Prediction
 from calibrant.heads._tuned import Decision, Tuned
 
@@ -140,6 +141,11 @@ class HistoryDrift:
             and drift.statistic >= _LEAST
         )
 
+    @property
+    def has_drifted(self) -> bool:
+        """True if labels or confidence are no longer distributed as in the history."""
+        return self.labels_drifted or self.confidence_drifted
+
     def to_record(self) -> dict[str, Any]:
         """Return the distances as JSON values."""
         flags = {"labels_drifted": self.labels_drifted, "confidence_drifted": self.confidence_drifted}
@@ -177,17 +183,31 @@ class HistoryWatch:
     ----------
     tuned : Tuned
         Decides.
+    accept_drift : bool, default False
+        True to accept answers of rows that are unlike the history, too.
+
+    Attributes
+    ----------
+    reviews_all : bool
+        True once rows that are unlike the history are no longer accepted.
     """
 
-    def __init__(self, tuned: Tuned) -> None:
+    def __init__(self, tuned: Tuned, *, accept_drift: bool = False) -> None:
+        self.reviews_all = False
+        self._accept_drift = accept_drift
         self._tuned = tuned
+        self._forget()
+
+    def _forget(self) -> None:
         self._labels = Counter[str]()
         self._confidence = np.empty(0)
         self._keys = np.empty(0)  # random: values with the least ones are a uniform sample
         self._rng = np.random.default_rng(0)
+        self._found: HistoryDrift | None = None
 
     def decide_many(self, predictions: Sequence[Prediction]) -> Sequence[Decision]:
         """Return the decisions of `Tuned.decide_many`, and remember the predictions."""
+        self._found = None
         labels = self._tuned.labels
         for prediction in predictions:
             if prediction.label is not None:
@@ -198,10 +218,36 @@ class HistoryWatch:
         kept = np.argsort(keys)[:_SAMPLE]
         self._confidence = values[kept]
         self._keys = keys[kept]
-        return self._tuned.decide_many(predictions)
+        decisions = self._tuned.decide_many(predictions)
+        if not self.reviews_all:
+            return decisions
+        return [replace(decision, accepted=decision.accepted and False) for decision in decisions]
+
+    def decides_anew(self) -> bool:
+        """Return True if all rows are to be decided on once more: they drifted, and none of them is accepted now.
+
+        A certificate holds for rows like those it was found on, and no rule of this source has been tried on others.
+        """
+        if self.reviews_all or self._accept_drift or not self._has_drifted():
+            return False
+        self.reviews_all = True
+        self._forget()
+        return True
+
+    def _has_drifted(self) -> bool:
+        try:
+            found = self.drift()
+        except CalibrantError:  # whoever asks for the drift later is told
+            return False
+        return found is not None and found.has_drifted
 
     def drift(self) -> HistoryDrift | None:
         """Return the drift of all predictions decided on so far; None without a history."""
+        if self._found is None:
+            self._found = self._drift()
+        return self._found
+
+    def _drift(self) -> HistoryDrift | None:
         history = self._tuned.history
         if not history.rows:
             return None

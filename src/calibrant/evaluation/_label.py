@@ -65,6 +65,10 @@ class DecidedPrediction(Protocol):
         """Return the calibrated confidence, or else the prediction's own."""
 
 
+class _Outdated(Exception):  # noqa: N818 (no error: the rows are decided on once more)
+    """Decisions that do not hold any more."""
+
+
 Decide: TypeAlias = Callable[[Sequence[Prediction]], Sequence[DecidedPrediction]]
 """Returns the decisions on predictions of which only label, confidence, outcome and `accepted` are known."""
 
@@ -155,6 +159,8 @@ class LabelFile:
         line ends of an input of the same ending; else commas, and tabs in ``.tsv``, in UTF-8.
     decide : callable, optional
         Returns the decisions on predictions; by default a cascade's own verdicts count.
+    decides_anew : callable, optional
+        Called when all rows are decided on; returns True if they are to be decided on once more, now otherwise.
     distribution : bool, default False
         True to write the probabilities of all labels, too.
 
@@ -180,6 +186,7 @@ class LabelFile:
         *,
         file_format: str | None = None,
         decide: Decide | None = None,
+        decides_anew: Callable[[], bool] | None = None,
         distribution: bool = False,
     ) -> None:
         source = rows.path if isinstance(rows, UnlabelledFile) else None
@@ -206,6 +213,7 @@ class LabelFile:
         self._rows = rows
         self._format = file_format
         self._decide = decide
+        self._decides_anew = decides_anew
         self._distribution = distribution
         self._names: dict[str, str] = {}
         self._has_unanswered = False
@@ -275,6 +283,12 @@ class LabelFile:
         return self.path.rename(former)
 
     def _write_answered(self) -> tuple[int, Counter[str]]:
+        """Write the file, twice where decisions do not hold for the rows as a whole; return rows and decisions."""
+        with suppress(_Outdated):
+            return self._written_once()
+        return self._written_once()
+
+    def _written_once(self) -> tuple[int, Counter[str]]:
         rows = 0
         decisions = Counter[str]()
         with self._writer() as write:
@@ -283,6 +297,8 @@ class LabelFile:
                 decisions.update(decision for _, _, decision, *_ in added if decision is not None)
                 write(values, added, table)
                 rows += len(added)
+            if self._decides_anew is not None and decisions["accepted"] and self._decides_anew():
+                raise _Outdated  # the unfinished file is dropped
         return rows, decisions
 
     def _finished_file(self, former: Path | None) -> Path:
