@@ -188,7 +188,8 @@ class DecidedLabels:
             return None
         from calibrant.calibration._promise import FilePromise
 
-        return FilePromise.of(self.tuned.thresholds["certified"], n_accepted)
+        found = FilePromise.of(self.tuned.thresholds["certified"], n_accepted)
+        return found if found.least_right else None  # so few rows promise nothing
 
     @property
     def _run(self) -> str:
