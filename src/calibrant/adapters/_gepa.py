@@ -49,7 +49,7 @@ from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._methods import Scoring, Tolerance
 from calibrant.logprobs._schema import as_response_format
-from calibrant.scoring._strategies import LinearBlendScoring, ScoringStrategy
+from calibrant.scoring import LinearBlendScoring, ScoringStrategy
 
 _ALTERNATIVES: Final = 5  # of a cascade, whose models have settings of their own
 

@@ -19,11 +19,10 @@ from calibrant.core._labels import Aspect, LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
-from calibrant.feedback._composite import build_composite_feedback
-from calibrant.feedback._label import build_feedback
+from calibrant.feedback import build_composite_feedback, build_feedback
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.metrics._validation import check_number
-from calibrant.scoring._strategies import BrierScoring, LinearBlendScoring, ScoringStrategy
+from calibrant.scoring import BrierScoring, LinearBlendScoring, ScoringStrategy
 
 USER_TEMPLATE: Final = "user_template"
 DEMONSTRATED: Final = "demonstrations"

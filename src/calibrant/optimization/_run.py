@@ -58,7 +58,7 @@ from calibrant.runs._directory import (
     write_json,
 )
 from calibrant.runs._journal import JOURNAL, JsonlStore, PredictionJournal
-from calibrant.scoring._strategies import (
+from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,
     LogScoring,
