@@ -153,7 +153,7 @@ with fake_model("fake/animals", fake):
     sys.setprofile(None)
 names = sorted(name for name in sys.modules if name.split(".")[0] == "calibrant")
 loaded = [name for name in names if not name.startswith("calibrant.testing")]
-began = sorted(name for name in began if not name.startswith("testing/"))
+began = sorted(name for name in began if not name.startswith("testing.py:"))
 sys.stderr.write("\\n" + json.dumps({"loaded": loaded, "began": began}))
 """
 TASK = """
