@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, LabelSet, Prediction, ProviderError
-from calibrant.core._completion import TokenListing
-from calibrant.core._tokens import named_features
+from calibrant.core._completion import TokenListing, named_features
 from calibrant.heads import Head
 from calibrant.inference import Classifier
 from calibrant.inference._heads import head_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError, LogprobSpace, LogprobsUnavailableError
-from calibrant.core._tokens import TokenLogprobs, Vocabulary
+from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.logprobs._tokens import TokenTrie, TokenWalk
 
 PIECES = [b"", b"a", b"b", b"c", b"ab", b'"', b'"}', b'", ', b'"x', b'c"', b"d"]

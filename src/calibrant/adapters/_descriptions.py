@@ -7,8 +7,13 @@ from typing import Final
 
 from calibrant.adapters._rows import Candidate, prompt_component
 from calibrant.core._decision import DecisionClient
-from calibrant.core._label_list import LABEL_DESCRIPTIONS, label_list, read_descriptions, split_label_list
-from calibrant.core._labels import LabelSet
+from calibrant.core._labels import (
+    LABEL_DESCRIPTIONS,
+    LabelSet,
+    label_list,
+    read_descriptions,
+    split_label_list,
+)
 from calibrant.core._predictor import Predictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationFormat, answer_form

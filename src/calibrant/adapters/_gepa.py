@@ -36,13 +36,11 @@ from calibrant.adapters._rows import (
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._thresholds import ThresholdSuggestion
 from calibrant.core._completion import Client
-from calibrant.core._composite import CompositeLabels
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._label_list import LABEL_DESCRIPTIONS
-from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
+from calibrant.core._labels import LABEL_DESCRIPTIONS, LabelSet
+from calibrant.core._prediction import Journal, LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Predictor, Query, Stop
-from calibrant.core._records import Journal
+from calibrant.core._structures import CompositeLabels
 from calibrant.inference import RetryPolicy
 from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier, as_classifier

@@ -12,13 +12,12 @@ from typing import Any, Final, NotRequired, Protocol, TypeAlias, TypedDict, runt
 from gepa.core.adapter import EvaluationBatch
 
 from calibrant.core._completion import Completion
-from calibrant.core._composite import unknown_answer
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError
-from calibrant.core._label_list import LABEL_DESCRIPTIONS
-from calibrant.core._labels import Aspect, LabelSet
+from calibrant.core._labels import LABEL_DESCRIPTIONS, Aspect, LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
+from calibrant.core._structures import unknown_answer
 from calibrant.feedback import build_composite_feedback, build_feedback
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.metrics._validation import check_number

@@ -10,8 +10,7 @@ import pydantic
 from pydantic_core import PydanticCustomError
 
 from calibrant.cascade._methods import METHODS
-from calibrant.core._sections import Amount, Count, Number, Section, Share, wrong
-from calibrant.core._settings import ModelSettings
+from calibrant.core._settings import Amount, Count, ModelSettings, Number, Section, Share, wrong
 
 # Keys that make sense with some methods only.
 _KEYS_OF_SOME: Final = ("hybrid_weights", "verifier_server_url", "verifier_timeout_seconds", "context")

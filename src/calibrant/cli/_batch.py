@@ -19,7 +19,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import read_record, write_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._rows import DataSource, Example, read_rows, read_texts
-from calibrant.core._task import Task
+from calibrant.core._task import Split, Task
 from calibrant.evaluation._data import UnlabelledTexts
 from calibrant.evaluation._label import unlabelled
 from calibrant.inference._classifier import as_classifier
@@ -27,7 +27,6 @@ from calibrant.tuned._task_record import record_run
 
 if TYPE_CHECKING:
     from calibrant.cli._groups import Collect, Retry, Status, Submit
-    from calibrant.core._task import Split
     from calibrant.evaluation._provider_batch import BatchReport
 
 NOTE: Final = "labels.json"

@@ -18,13 +18,13 @@ from calibrant.cli._prompted import Source, source_of, without_head, write_demon
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._labels import LabelSet
-from calibrant.core._limits import Limits
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core._prediction import Journal, LogprobSpace
+from calibrant.core._predictor import Limits, Stop
 from calibrant.core._rows import DataSource
 from calibrant.core._task import Task
 from calibrant.core._task_file import SPLITS
 from calibrant.evaluation._cache import default_cache
-from calibrant.evaluation._data import asked_as_before
+from calibrant.evaluation._data import UnlabelledTexts, asked_as_before
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JournalAfterSearch
@@ -32,10 +32,7 @@ from calibrant.tuned._task_record import record_run, with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Evaluate, PromptedOptions, RunOptions
-    from calibrant.core._predictor import Stop
-    from calibrant.core._records import Journal
     from calibrant.core._settings import DemonstrationSettings
-    from calibrant.evaluation._data import UnlabelledTexts
     from calibrant.evaluation._history import RunScope
     from calibrant.heads._head import Head
     from calibrant.inference._base import BasePredictor

@@ -13,13 +13,13 @@ from calibrant import assembly, optimization, reports
 from calibrant.calibration._promise import certificate_from_record, certificate_lines
 from calibrant.cli._errors import FAILED
 from calibrant.cli._evaluate import is_refused, unreadable_text
-from calibrant.cli._evaluation_table import routing_stats
+from calibrant.cli._evaluation_table import RoutingStats, routing_stats
 from calibrant.cli._options import parse_option
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._prompted import asked_task
 from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError, LimitReachedError
-from calibrant.core._limits import Limits
+from calibrant.core._predictor import Limits
 from calibrant.core._task import Task
 from calibrant.metrics._remarks import confidence_remarks, search_verdict
 from calibrant.runs._directory import CALIBRATION, NumberedDirectory
@@ -27,7 +27,6 @@ from calibrant.tuned._task_record import record_run
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Optimize
-    from calibrant.cli._evaluation_table import RoutingStats
     from calibrant.heads._tuned import Tuned
     from calibrant.inference._base import BasePredictor
     from calibrant.optimization._result import PromptScore

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from calibrant.cascade.planning._plan import CascadePlan, PricedPolicy, short_names
-from calibrant.cascade.planning._planner import plan_cascade
+from calibrant.cascade.planning._planner import CertifyOn, plan_cascade
 from calibrant.cascade.planning._planner import replay as replay_policy
 from calibrant.cascade.planning._recorded import RecordedRun, recorded_run
 from calibrant.cli._classify import all_texts, print_predictions
@@ -28,7 +28,6 @@ from calibrant.runs._directory import unfinished
 from calibrant.tuned._task_record import record_run, with_model_alone
 
 if TYPE_CHECKING:
-    from calibrant.cascade.planning._planner import CertifyOn
     from calibrant.cli._groups import Plan, PlanRun, Replay
 
 

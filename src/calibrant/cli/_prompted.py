@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from calibrant import assembly, calibration, inference
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import decoding_problem, write_atomically
-from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._settings import DemonstrationSettings, HeadSettings
 from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JOURNAL, SavedAnswers
@@ -21,8 +21,7 @@ from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import PromptedOptions
-    from calibrant.core._limits import Limits
-    from calibrant.core._settings import HeadSettings
+    from calibrant.core._predictor import Limits
     from calibrant.heads._tuned import Tuned
     from calibrant.inference._base import BasePredictor
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core._composite import MultiLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._structures import MultiLabels
 
 _NAMED = 3  # labels a message shows
 

@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.core._composite import unknown_answer
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._predictor import INPUT_SLOT
 from calibrant.core._rows import Columns, DataSource, Example
-from calibrant.core._sections import Section, SectionTable
 from calibrant.core._settings import (
     CalibrationSettings,
     DemonstrationSettings,
     HeadSettings,
     ModelSettings,
     ScoringSettings,
+    Section,
+    SectionTable,
 )
+from calibrant.core._structures import unknown_answer
 from calibrant.core._task_file import (
     FIELD_REMEDY,
     SPLITS,

@@ -11,13 +11,18 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import pydantic
 from pydantic_core import PydanticCustomError
 
-from calibrant.core._composite import Field, FieldLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._predictor import INPUT_SLOT
 from calibrant.core._rows import ENDINGS, Columns, DataSource
-from calibrant.core._sections import (
+from calibrant.core._settings import (
+    SCORING_PARAMETERS,
+    CalibrationSettings,
+    DemonstrationSettings,
+    HeadSettings,
+    ModelSettings,
     Problem,
+    ScoringSettings,
     Section,
     Share,
     describe_problem,
@@ -27,16 +32,15 @@ from calibrant.core._sections import (
     refuse,
     wrong,
 )
-from calibrant.core._settings import (
-    SCORING_PARAMETERS,
-    CalibrationSettings,
-    DemonstrationSettings,
-    HeadSettings,
-    ModelSettings,
-    ScoringSettings,
+from calibrant.core._structures import (
+    STRUCTURES,
+    Field,
+    FieldLabels,
+    MultiLabels,
+    structure_names,
+    structured_labels,
 )
-from calibrant.core._structures import STRUCTURES, structure_names, structured_labels
-from calibrant.core._text_files import CsvFormat
+from calibrant.core._table_files import CsvFormat
 
 Split: TypeAlias = Literal["train", "validation", "test"]
 SPLITS: Final[tuple[Split, ...]] = ("train", "validation", "test")

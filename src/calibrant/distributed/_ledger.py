@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
-from calibrant.core._limits import Limits
+from calibrant.core._predictor import Limits
 from calibrant.inference._limits import Bucket, Gate
 
 _MINUTE: Final = 60.0

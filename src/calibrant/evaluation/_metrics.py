@@ -27,7 +27,7 @@ from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
-from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary
+from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary, LabelMetrics
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._selective import auroc_interval
 from calibrant.runs._directory import PREDICTIONS, RunDirectory, write_json
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
-    from calibrant.metrics._classification import LabelMetrics
     from calibrant.metrics._composite import CompositeMetrics, CompositeTally
     from calibrant.metrics._structure import StructureMetrics
 

@@ -25,10 +25,8 @@ from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
-from calibrant.core._limits import Limits
-from calibrant.core._prediction import LogprobSpace, Prediction
-from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
-from calibrant.core._records import Journal
+from calibrant.core._prediction import Journal, LogprobSpace, Prediction
+from calibrant.core._predictor import Limits, OnPrediction, Predictor, Query, Stop
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities, abilities_of_client

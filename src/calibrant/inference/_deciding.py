@@ -21,8 +21,7 @@ from calibrant.core._decision import (
     QuestionKind,
 )
 from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._label_list import split_label_list
-from calibrant.core._labels import LabelSet
+from calibrant.core._labels import LabelSet, split_label_list
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction
 from calibrant.core._structures import OrdinalLabels
 from calibrant.inference._methods import Method, ModelSetup

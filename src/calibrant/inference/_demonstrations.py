@@ -13,13 +13,13 @@ from typing import Any, Final, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._composite import unknown_answer
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import demonstrated
 from calibrant.core._labels import LabelSet, as_label_set, normalise_label
 from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._structures import unknown_answer
 from calibrant.core._task import Task
 from calibrant.core._task_file import Split
 from calibrant.heads._embedding import unit_rows

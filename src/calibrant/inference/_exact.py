@@ -33,9 +33,11 @@ from calibrant.core._completion import (
     LabelLogprobs,
     NamingContinuation,
     NextTokens,
+    TokenContinuation,
     TokenListing,
+    TokenLogprobs,
+    named_features,
 )
-from calibrant.core._composite import Field, FieldLabels, MultiLabels
 from calibrant.core._errors import (
     ConfigurationError,
     ContextLengthError,
@@ -44,7 +46,7 @@ from calibrant.core._errors import (
 )
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Part, Prediction, Usage
-from calibrant.core._tokens import TokenContinuation, TokenLogprobs, named_features
+from calibrant.core._structures import Field, FieldLabels, MultiLabels
 from calibrant.inference._methods import Method, ModelCalls, ModelSetup, Tolerance
 from calibrant.inference._reader import joint_confidence, parts_of_set, scored_part
 from calibrant.logprobs._distribution import whole_label_distribution

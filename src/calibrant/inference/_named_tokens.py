@@ -13,12 +13,10 @@ from typing import Final
 
 import numpy as np
 
-from calibrant.core._completion import TokenListing
+from calibrant.core._completion import TokenListing, named_features
 from calibrant.core._errors import ContextLengthError
-from calibrant.core._prediction import Prediction, Usage
+from calibrant.core._prediction import Journal, Prediction, Usage
 from calibrant.core._predictor import Query
-from calibrant.core._records import Journal
-from calibrant.core._tokens import named_features
 from calibrant.inference._methods import Method
 
 _LOG = logging.getLogger("calibrant")

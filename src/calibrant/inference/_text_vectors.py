@@ -22,14 +22,13 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.clients._endpoint import public_address, server_address
 from calibrant.clients._litellm import LiteLLMEmbedder
 from calibrant.clients._weights import local_models, weights_digest
-from calibrant.core._completion import CompletionRequest, ContinuingClient, Message
+from calibrant.core._completion import CompletionRequest, ContinuingClient, Message, TokenContinuation
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._files import user_path
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._predictor import Query
 from calibrant.core._reported import writable
-from calibrant.core._tokens import TokenContinuation
 from calibrant.heads._embedding import EmbeddingModel, is_same_vector, recognised_text, unit_vectors
 from calibrant.heads._head import Head
 from calibrant.inference._base import run_sync

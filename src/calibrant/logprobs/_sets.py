@@ -56,11 +56,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace
 from calibrant.core._schema import FieldPath, array_path, element_path
-from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import FLOOR, extract_distribution, least_bound, listed_at
 from calibrant.logprobs._fields import AlignedField, align, value_span

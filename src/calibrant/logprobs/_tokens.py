@@ -33,9 +33,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._prediction import LabelDistribution, LogprobSpace
-from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._distribution import log_normalise
 from calibrant.logprobs._walk import check_tolerance
 

@@ -16,7 +16,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Usage
-from calibrant.core._predictor import Predictor
+from calibrant.core._predictor import Predictor, Query
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
 from calibrant.inference._base import BasePredictor
@@ -27,7 +27,6 @@ from calibrant.optimization._prompt_parts import given_prompts
 from calibrant.optimization._reflection import Reflection, name_of
 
 if TYPE_CHECKING:
-    from calibrant.core._predictor import Query
     from calibrant.inference._models import ModelLike
 
 

@@ -14,9 +14,8 @@ from calibrant.inference._limits import rate_limit_waits
 if TYPE_CHECKING:
     from gepa.core.callbacks import CandidateAcceptedEvent, CandidateRejectedEvent, ValsetEvaluatedEvent
 
-    from calibrant.core._limits import CallMeter
     from calibrant.core._prediction import Prediction
-    from calibrant.core._predictor import Predictor
+    from calibrant.core._predictor import CallMeter, Predictor
 
 
 PERFECT = 1.0 - 1e-12

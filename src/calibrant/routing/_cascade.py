@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self, get_args
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._sections import Amount, Count
+from calibrant.core._settings import Amount, Count
 from calibrant.metrics._validation import check_count, check_number
 from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
 from calibrant.routing._protocol import (

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from calibrant.core._sections import Amount, Number, Share
+from calibrant.core._settings import Amount, Number, Share
 from calibrant.metrics._validation import check_count, check_number
 from calibrant.routing._base import ProviderTally, TallyRouter, provider_names
 from calibrant.routing._protocol import Observation, Router, RouterTraits, RoutingRequest

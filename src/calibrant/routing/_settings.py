@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
 import pydantic
 from pydantic_core import PydanticCustomError
 
-from calibrant.core._sections import Amount, Count, Number, Section, Share, register, wrong, wrong_at
+from calibrant.core._settings import Amount, Count, Number, Section, Share, register, wrong, wrong_at
 from calibrant.routing._bandit import BanditRouter
 from calibrant.routing._base import FixedRouter, TallyRouter, TaskRouter
 from calibrant.routing._cascade import CascadeRouter

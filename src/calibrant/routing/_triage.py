@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._sections import Count
+from calibrant.core._settings import Count
 from calibrant.metrics._validation import check_count
 from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
 from calibrant.routing._protocol import Observation, RouterTraits, RoutingRequest, check_known, check_table

@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._records import prediction_from_record, prediction_to_record
+from calibrant.core._prediction import Outcome, Prediction, prediction_from_record, prediction_to_record
 from calibrant.store._database import Database, Location
 from calibrant.store._write_behind import WriteBehind
 

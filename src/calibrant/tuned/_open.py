@@ -15,8 +15,8 @@ from calibrant.core._completion import Client
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._files import read_run_record
 from calibrant.core._fingerprint import asked_text
-from calibrant.core._limits import Limits
-from calibrant.core._records import Journal
+from calibrant.core._prediction import Journal
+from calibrant.core._predictor import Limits
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.heads._tuned import (

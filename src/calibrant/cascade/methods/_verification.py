@@ -12,8 +12,8 @@ from typing import Any, Final
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ContextLengthError, DataError
 from calibrant.core._labels import LabelSet
-from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
+from calibrant.core._predictor import Limits
 from calibrant.inference import RetryPolicy
 from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier

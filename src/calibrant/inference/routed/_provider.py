@@ -24,8 +24,8 @@ from calibrant.core._errors import (
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Usage
+from calibrant.core._predictor import Limits
 from calibrant.inference._abilities import (
     AnswerForm,
     KnownAbilities,
