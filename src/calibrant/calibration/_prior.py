@@ -9,8 +9,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._losses import log_losses, log_normalise, paired_gain
-from calibrant.calibration._state import SavedFit
+from calibrant.calibration._fit import SavedFit, log_losses, log_normalise, paired_gain
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Prediction
 from calibrant.metrics._validation import (

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._calibrators import TEMPERATURE, best_inverse_temperature
-from calibrant.calibration._losses import log_normalise, stratified_folds
+from calibrant.calibration._fit import SavedFit, log_normalise, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.calibration._state import SavedFit
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import (
     HUGE,

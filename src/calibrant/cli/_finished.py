@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation, reports
-from calibrant.calibration._promise import certificate_lines, promise_sentence
+from calibrant.calibration._certify import certificate_lines, promise_sentence
 from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant import assembly, optimization, reports
-from calibrant.calibration._promise import certificate_from_record, certificate_lines
+from calibrant.calibration._certify import certificate_from_record, certificate_lines
 from calibrant.cli._errors import FAILED
 from calibrant.cli._evaluate import is_refused, unreadable_text
 from calibrant.cli._evaluation_table import RoutingStats, routing_stats

@@ -13,19 +13,21 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.calibration._certify import CertifiedThreshold, certify_threshold
-from calibrant.calibration._choice import CalibratorSelection, select_calibrator
-from calibrant.calibration._promise import certificate_from_record, with_best_promise
+from calibrant.calibration._calibrators import CalibratorSelection, ConfidenceCalibrator, select_calibrator
+from calibrant.calibration._certify import (
+    CertifiedThreshold,
+    certificate_from_record,
+    certify_threshold,
+    with_best_promise,
+)
 from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
 from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Interval
 from calibrant.heads._tuned import Tuned
-from calibrant.metrics._calibration_error import expected_calibration_error
+from calibrant.metrics._confidence import auroc_interval, expected_calibration_error
 from calibrant.metrics._intervals import bootstrap_interval, paired_mean_interval
-from calibrant.metrics._selective import auroc_interval
 from calibrant.runs._directory import CALIBRATION
 from calibrant.runs._rows import UNKNOWN, SavedRows
 

@@ -18,8 +18,7 @@ from calibrant.heads._embedding import unit_rows
 from calibrant.heads._head import check_texts
 from calibrant.heads._linear import MOST_IN_PRODUCTS, Words, as_text, root_of_products, tempered
 from calibrant.metrics._classification import AnsweredLabels, classification_summary
-from calibrant.metrics._intervals import wilson_interval
-from calibrant.metrics._paired import PairedComparison, paired_comparison
+from calibrant.metrics._intervals import PairedComparison, paired_comparison, wilson_interval
 from calibrant.metrics._validation import check_answers
 
 # Share of rows without a label above which an evaluation tells of a fault, not of the task.

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._losses import log_normalise
-from calibrant.calibration._state import SavedFit
+from calibrant.calibration._fit import SavedFit, log_normalise
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding

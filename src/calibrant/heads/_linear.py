@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._losses import log_normalise
+from calibrant.calibration._fit import log_normalise
 from calibrant.calibration._scaling import FLOOR
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._reported import writable

@@ -62,9 +62,8 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace
 from calibrant.core._schema import FieldPath, array_path, element_path
 from calibrant.logprobs._completion import read_completion
-from calibrant.logprobs._distribution import FLOOR, extract_distribution, least_bound, listed_at
+from calibrant.logprobs._distribution import FLOOR, SPACES, extract_distribution, least_bound, listed_at
 from calibrant.logprobs._fields import AlignedField, align, value_span
-from calibrant.logprobs._trie import SPACES
 
 _FLOOR: Final = 1e-300
 _ENDS: Final = b"]"

@@ -14,8 +14,7 @@ from typing import Any, Final
 from numpy.typing import ArrayLike
 
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
-from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.calibration._choice import load_calibrator
+from calibrant.calibration._calibrators import ConfidenceCalibrator, load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import DataError, ProviderError
 from calibrant.core._files import atomic_bytes_writer, read_run_record, write_atomically
@@ -35,7 +34,7 @@ from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head_to_all, head_of
 from calibrant.inference._text_vectors import vectors_by_text
-from calibrant.metrics._paired import PairedComparison
+from calibrant.metrics._intervals import PairedComparison
 from calibrant.optimization._choice import (
     BETTER,
     FIRST,

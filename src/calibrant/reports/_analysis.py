@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 
 from calibrant.calibration._scaling import held_out_answer_probability
 from calibrant.core._prediction import Interval, Outcome
-from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
 from calibrant.metrics._classification import ClassificationSummary
-from calibrant.metrics._composite import CompositeMetrics
-from calibrant.metrics._intervals import paired_mean_interval, wilson_interval
-from calibrant.metrics._paired import PairedComparison, paired_comparison
+from calibrant.metrics._confidence import aurc, auroc_interval, brier_score, expected_calibration_error
+from calibrant.metrics._intervals import (
+    PairedComparison,
+    paired_comparison,
+    paired_mean_interval,
+    wilson_interval,
+)
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
-from calibrant.metrics._selective import aurc, auroc_interval
-from calibrant.metrics._structure import StructureFigure, structure_metrics
+from calibrant.metrics._structure import CompositeMetrics, StructureFigure, structure_metrics
 from calibrant.reports._rows import PromptRows, read_distributions
 from calibrant.runs._rows import UNKNOWN
 

@@ -19,7 +19,7 @@ from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import write_atomically
 from calibrant.core._reported import writable
 from calibrant.metrics._classification import ClassificationSummary
-from calibrant.metrics._paired import holm
+from calibrant.metrics._intervals import holm
 from calibrant.reports import _analysis as analysis
 from calibrant.reports import _charts as charts
 from calibrant.reports._rows import read_texts

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from calibrant.core._labels import LabelSet, as_label_set
 from calibrant.core._prediction import Outcome
 from calibrant.core._structures import part_of
-from calibrant.metrics._composite import CompositeMetrics, CompositeTally, GivenPart
+from calibrant.metrics._structure import CompositeMetrics, CompositeTally, GivenPart
 from calibrant.runs._rows import UNKNOWN, SavedRow, SavedRows
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.calibration._choice import select_calibrator
+from calibrant.calibration._calibrators import ConfidenceCalibrator, select_calibrator
 from calibrant.calibration._thresholds import suggest_thresholds
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import pydantic
 
-from calibrant.calibration._choice import load_calibrator
+from calibrant.calibration._calibrators import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._files import decoding_problem, without_doubles

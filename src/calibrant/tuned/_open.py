@@ -289,7 +289,7 @@ class _RunReader:
             raise StateError(
                 f"{path.parent}: expected calibration.json beside calibrator.json: calibrate again."
             )
-        from calibrant.calibration._choice import load_calibrator  # noqa: PLC0415 (few runs have one)
+        from calibrant.calibration._calibrators import load_calibrator  # noqa: PLC0415 (few runs have one)
 
         return load_calibrator(path, fingerprint=self._fingerprint)
 

@@ -8,8 +8,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.calibration._choice import select_calibrator
+from calibrant.calibration._calibrators import ConfidenceCalibrator, select_calibrator
 from calibrant.cascade._methods import METHODS
 from calibrant.cascade._rules import (
     DEFAULT_KEY,
@@ -39,7 +38,7 @@ from calibrant.cascade.planning._plan import (
 from calibrant.cascade.planning._recorded import PairedRuns, RunSource, pair_runs
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._prediction import Interval
-from calibrant.metrics._paired import paired_comparison
+from calibrant.metrics._intervals import paired_comparison
 from calibrant.metrics._validation import check_number
 
 _Rows = NDArray[np.intp]
