@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 from calibrant.cascade._protocol import ROUTED, BaseMethod, CascadeModel, ConfidenceMethod, TokenMethod
-from calibrant.cascade.methods._entailment import AutoMixEntailment
 from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
 from calibrant.cascade.methods._self_verify import SelfVerify
+from calibrant.cascade.methods._verification import AutoMixEntailment
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError
 from calibrant.core._prediction import LogprobSpace, Prediction

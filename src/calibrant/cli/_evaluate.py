@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibrant import assembly, calibration, evaluation, inference
-from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import acceptance_lines, baseline_lines, print_result, routing_stats
+from calibrant.cli._options import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
 from calibrant.cli._prompted import Source, source_of, without_head, write_demonstrations
 from calibrant.cli._tables import say

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation, reports
 from calibrant.calibration._certify import certificate_lines, promise_sentence
-from calibrant.cli._errors import GATE_FAILED
+from calibrant.cli._options import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._task import Task
@@ -25,9 +25,8 @@ from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Calibrate, Compare, Export, Report
-    from calibrant.evaluation._calibrate import CalibrationResult
     from calibrant.evaluation._compare import RunComparison
-    from calibrant.evaluation._learned import LearnedHead
+    from calibrant.evaluation._learned import CalibrationResult, LearnedHead
     from calibrant.heads._embedding import HeadEmbedding
     from calibrant.heads._tuned import Tuned
 

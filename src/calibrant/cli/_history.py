@@ -10,7 +10,7 @@ from calibrant.cli._tables import print_output, say
 from calibrant.evaluation._history import EvaluationHistory, HistoryEntry, HistoryInterval
 
 if TYPE_CHECKING:
-    from calibrant.cli._groups import ListScopes, Record, ScoreInterval
+    from calibrant.cli._app import ListScopes, Record, ScoreInterval
 
 
 def record(options: Record) -> None:

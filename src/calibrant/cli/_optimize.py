@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant import assembly, optimization, reports
 from calibrant.calibration._certify import certificate_from_record, certificate_lines
-from calibrant.cli._errors import FAILED
 from calibrant.cli._evaluate import is_refused, unreadable_text
 from calibrant.cli._evaluation_table import RoutingStats, routing_stats
-from calibrant.cli._options import parse_option
+from calibrant.cli._options import FAILED, parse_option
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._prompted import asked_task
 from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval

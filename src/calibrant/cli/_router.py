@@ -15,7 +15,7 @@ from calibrant.core._task import Task
 from calibrant.routing._settings import STRATEGIES
 
 if TYPE_CHECKING:
-    from calibrant.cli._groups import Reset, RouterOptions, Stats
+    from calibrant.cli._app import Reset, RouterOptions, Stats
     from calibrant.store._router_state import RouterState
 
 _KEPT_APART: Final = "default"  # scope of routers that name none

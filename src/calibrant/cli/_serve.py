@@ -28,8 +28,8 @@ from calibrant.tuned._open import open_tuned
 from calibrant.tuned._sources import read_source
 
 if TYPE_CHECKING:
+    from calibrant.cli._app import ServeVerifier
     from calibrant.cli._commands import Serve
-    from calibrant.cli._groups import ServeVerifier
     from calibrant.inference._base import BasePredictor
 
 _LOG = logging.getLogger("calibrant")

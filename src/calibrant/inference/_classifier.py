@@ -371,7 +371,7 @@ class Classifier(BasePredictor):
         """
         tokens: tuple[int, ...] = ()
         if texts and not self.in_process and self.scoring == "exact":
-            from calibrant.inference._named_tokens import choose_tokens  # noqa: PLC0415 (only for servers)
+            from calibrant.inference._heads import choose_tokens  # noqa: PLC0415 (only for servers)
 
             queries = [self.query(text) for text in texts]
             tokens = run_sync(choose_tokens(self._method, queries, self.journal))

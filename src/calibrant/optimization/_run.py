@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from calibrant.adapters._descriptions import decides, listed_prompt, own_descriptions
-from calibrant.adapters._gepa import ConfidenceAdapter
+from calibrant.adapters._gepa import ConfidenceAdapter, decides, listed_prompt, own_descriptions
 from calibrant.adapters._learned import Thresholds
 from calibrant.adapters._rows import example_row
 from calibrant.core._errors import ConfigurationError, LimitReachedError

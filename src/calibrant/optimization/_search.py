@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.adapters._descriptions import REFLECTION_TEMPLATE, decides
+from calibrant.adapters._gepa import REFLECTION_TEMPLATE, decides
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE, ConfidenceDataInst, example_row
 from calibrant.core._labels import (
     LABEL_DESCRIPTIONS,

@@ -25,8 +25,8 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.evaluation._calibrate import calibrate_search
 from calibrant.evaluation._figures import measurements_of
+from calibrant.evaluation._learned import calibrate_search
 from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Tuned, thresholds_of

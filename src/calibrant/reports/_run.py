@@ -16,8 +16,8 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval
 from calibrant.core._structures import labels_from_record
 from calibrant.metrics._remarks import changed_prompt, search_verdict
+from calibrant.reports._analysis import PromptRows
 from calibrant.reports._charts import CertifiedPoint
-from calibrant.reports._rows import PromptRows
 from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows
 
 _REMEDY: Final = "restore the file or run it again"
