@@ -35,8 +35,7 @@ from calibrant.adapters._rows import (
 )
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._thresholds import ThresholdSuggestion
-from calibrant.core._completion import Client
-from calibrant.core._decision import DecisionClient
+from calibrant.core._completion import Client, DecisionClient
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import (
     LABEL_DESCRIPTIONS,
@@ -53,7 +52,7 @@ from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._demonstrations import DemonstrationFormat, DemonstrationIndex, answer_form
 from calibrant.inference._methods import Scoring, Tolerance
-from calibrant.logprobs._schema import as_response_format
+from calibrant.logprobs._fields import as_response_format
 from calibrant.scoring import LinearBlendScoring, ScoringStrategy
 
 _ALTERNATIVES: Final = 5  # of a cascade, whose models have settings of their own

@@ -16,7 +16,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._prediction import LogprobSpace, Prediction
 from calibrant.core._predictor import Query
-from calibrant.logprobs._schema import labels_from_schema
+from calibrant.logprobs._fields import labels_from_schema
 
 Schema: TypeAlias = Mapping[str, Any] | type
 """A JSON schema, an OpenAI-style ``response_format``, or a Pydantic model."""

@@ -18,7 +18,6 @@ from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
 from calibrant.core._structures import unknown_answer
-from calibrant.feedback import build_composite_feedback, build_feedback
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.metrics._validation import check_number
 from calibrant.scoring import BrierScoring, LinearBlendScoring, ScoringStrategy
@@ -494,6 +493,11 @@ class ConfidenceGrader:
         self, prediction: Prediction, answer: str, context: Mapping[str, object] | str | None
     ) -> str:
         """Return the feedback for reflection; see `build_feedback` and `build_composite_feedback`."""
+        from calibrant.feedback import (  # noqa: PLC0415 (read by reflection models alone)
+            build_composite_feedback,
+            build_feedback,
+        )
+
         thresholds = {"high": self.high_confidence_threshold, "low": self.low_confidence_threshold}
         if self.labels.holds_several:
             return build_composite_feedback(

@@ -21,7 +21,7 @@ from calibrant.core._labels import label_text, normalise_label
 from calibrant.core._rows import SPLIT_NAMES, Row, encodable_text, read_rows
 from calibrant.core._splits import Shares, split_rule
 from calibrant.core._table_files import ANY_CSV, CsvFormat, csv_spelling
-from calibrant.core._task_file import SPLITS, read_task_file
+from calibrant.core._task import SPLITS, read_task_file
 
 _SAMPLE_ROWS: Final = 10_000
 _SHARES: Final = (0.4, 0.2, 0.4)

@@ -17,17 +17,18 @@ if TYPE_CHECKING:
         load_calibrator,
         select_calibrator,
     )
-    from calibrant.calibration._certify import (
-        CertifiedClassThresholds,
-        CertifiedThreshold,
-        best_promise,
-        certify_class_thresholds,
-        certify_threshold,
-    )
     from calibrant.calibration._conformal import ConformalSets
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.calibration._scaling import TemperatureScaling, VectorScaling
-    from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
+    from calibrant.calibration._thresholds import (
+        CertifiedClassThresholds,
+        CertifiedThreshold,
+        ThresholdSuggestion,
+        best_promise,
+        certify_class_thresholds,
+        certify_threshold,
+        suggest_thresholds,
+    )
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

@@ -18,6 +18,10 @@ from calibrant.core._fingerprint import Fingerprint
 from calibrant.metrics._validation import check_number
 
 _MAKE: Final = "fit and save it"
+# What is read from answers never falls below 1e-12; less than that is a bound and no measurement.
+FLOOR: Final = float(np.log(1e-12))
+# Differences of losses are right up to rounding only; less than this is no gain.
+_ROUNDING = 1e-12
 
 
 def write_state(
@@ -164,10 +168,6 @@ class SavedFit(ABC):
     def _check_method(cls, record: Mapping[str, Any], method: str) -> None:
         if record["method"] != method:
             raise ConfigurationError(f"Expected method {method!r}, got {record['method']!r}.")
-
-
-# Differences of losses are right up to rounding only; less than this is no gain.
-_ROUNDING = 1e-12
 
 
 def log_normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:

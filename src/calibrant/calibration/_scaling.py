@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._calibrators import TEMPERATURE, best_inverse_temperature
-from calibrant.calibration._fit import SavedFit, log_normalise, stratified_folds
+from calibrant.calibration._fit import FLOOR, SavedFit, log_normalise, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import (
@@ -23,8 +23,6 @@ from calibrant.metrics._validation import (
 )
 
 _Floats = NDArray[np.float64]
-# What is read from answers never falls below 1e-12; less than that is a bound and no measurement.
-FLOOR = float(np.log(1e-12))
 _FOLDS: Final = 5
 # As calibrators clip probabilities: what a model says beyond one in a million is no measurement.
 _RANKED_FLOOR: Final = float(np.log(1e-6))

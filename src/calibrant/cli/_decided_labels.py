@@ -154,7 +154,7 @@ class DecidedLabels:
             why = "as nothing is certified"
         yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"
         if self.tuned is not None and rule == "certified" and least is None:
-            from calibrant.calibration._certify import certificate_from_record, certificate_lines
+            from calibrant.calibration._thresholds import certificate_from_record, certificate_lines
 
             found = certificate_from_record(self.tuned.thresholds["certification"])
             yield from certificate_lines(found, run=self._run, out=self._run)

@@ -21,8 +21,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace
 from calibrant.core._predictor import Limits, Stop
 from calibrant.core._rows import DataSource
-from calibrant.core._task import Task
-from calibrant.core._task_file import SPLITS
+from calibrant.core._task import SPLITS, Task
 from calibrant.evaluation._cache import default_cache
 from calibrant.evaluation._data import UnlabelledTexts, asked_as_before
 from calibrant.evaluation._metrics import GATES, check_gates

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation, reports
-from calibrant.calibration._certify import certificate_lines, promise_sentence
+from calibrant.calibration._thresholds import certificate_lines, promise_sentence
 from calibrant.cli._options import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from calibrant.cli._commands import Calibrate, Compare, Export, Report
     from calibrant.evaluation._compare import RunComparison
     from calibrant.evaluation._learned import CalibrationResult, LearnedHead
-    from calibrant.heads._embedding import HeadEmbedding
+    from calibrant.heads._linear import HeadEmbedding
     from calibrant.heads._tuned import Tuned
 
 _HEAD_FIGURES: Final = {

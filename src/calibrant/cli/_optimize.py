@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant import assembly, optimization, reports
-from calibrant.calibration._certify import certificate_from_record, certificate_lines
-from calibrant.cli._evaluate import is_refused, unreadable_text
-from calibrant.cli._evaluation_table import RoutingStats, routing_stats
+from calibrant.calibration._thresholds import certificate_from_record, certificate_lines
 from calibrant.cli._options import FAILED, parse_option
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._prompted import asked_task
@@ -26,6 +24,7 @@ from calibrant.tuned._task_record import record_run
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Optimize
+    from calibrant.cli._evaluation_table import RoutingStats
     from calibrant.heads._tuned import Tuned
     from calibrant.inference._base import BasePredictor
     from calibrant.optimization._result import PromptScore
@@ -94,6 +93,8 @@ def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationRes
         )
         if model is None:
             return result, None
+        from calibrant.cli._evaluation_table import routing_stats  # other tasks do without routing
+
         return result, routing_stats(task, model)
 
 
@@ -184,11 +185,15 @@ def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
     errors = sum(score.outcomes.get("error", 0) for score in scores)
     failures = [failure for score in scores for failure in score.failures]
     if errors:
+        from calibrant.cli._evaluate import is_refused
+
         refused = next(filter(is_refused, failures), None)
         why = "with a transport error" if refused is None else f"as the server refused them ({refused})"
         yield f"{errors} test answers failed {why} and count neither way."
     unreadable = sum(score.outcomes.get("unparsed", 0) for score in scores)
     if unreadable:
+        from calibrant.cli._evaluate import unreadable_text
+
         written = dict.fromkeys(text for score in scores for text in score.unreadable_answers)
         yield unreadable_text(unreadable, list(written)[:3])
     if result.completions_without_logprobs:

@@ -16,7 +16,6 @@ from calibrant.core._settings import DemonstrationSettings, HeadSettings
 from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JOURNAL, SavedAnswers
-from calibrant.tuned._sources import read_source
 from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
@@ -87,6 +86,8 @@ def source_of(path: Path, options: PromptedOptions) -> Source:
     StateError
         The path holds none of the three, or is damaged.
     """
+    from calibrant.tuned._sources import read_source  # searches read task files alone
+
     found = read_source(path)
     if isinstance(found, Task):
         task = asked_task(with_context(found, options), options)

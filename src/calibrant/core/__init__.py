@@ -5,12 +5,16 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.core._completion import Client, Completion, CompletionRequest, Continuation, NextTokens
-    from calibrant.core._decision import (
+    from calibrant.core._completion import (
+        Client,
+        Completion,
+        CompletionRequest,
+        Continuation,
         DecisionAnswer,
         DecisionClient,
         DecisionQuestion,
         DecisionResponse,
+        NextTokens,
         QuestionKind,
     )
     from calibrant.core._errors import (

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration._calibrators import CalibratorSelection, ConfidenceCalibrator, select_calibrator
-from calibrant.calibration._certify import (
+from calibrant.calibration._thresholds import (
     CertifiedThreshold,
+    ThresholdSuggestion,
     certificate_from_record,
     certify_threshold,
+    suggest_thresholds,
     with_best_promise,
 )
-from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
 from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint

@@ -13,9 +13,18 @@ from calibrant.calibration._fit import log_losses, log_normalise, paired_gain, s
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._head import AS_SCORED, FITTED, TEMPERATURE, Head, HeadFigures, check_rows
-from calibrant.heads._linear import Block, Design, HeadRows, LinearModel, Strengths, as_text, tempered
+from calibrant.heads._linear import (
+    Block,
+    Design,
+    EmbeddingModel,
+    HeadEmbedding,
+    HeadRows,
+    LinearModel,
+    Strengths,
+    as_text,
+    tempered,
+)
 from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._confidence import multiclass_brier_score
 from calibrant.metrics._validation import as_numbers, check_answers

@@ -16,8 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._fit import SavedFit, log_normalise
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
-from calibrant.heads._linear import Block, HeadRows, LinearModel, as_numbers, tempered
+from calibrant.heads._linear import (
+    Block,
+    EmbeddingModel,
+    HeadEmbedding,
+    HeadRows,
+    LinearModel,
+    as_numbers,
+    tempered,
+)
 from calibrant.metrics._validation import HUGE, check_log_probabilities
 from calibrant.metrics._validation import as_numbers as check_numbers
 

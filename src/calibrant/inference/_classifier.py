@@ -19,8 +19,8 @@ from calibrant.core._completion import (
     Completion,
     CompletionRequest,
     ContinuingClient,
+    DecisionClient,
 )
-from calibrant.core._decision import DecisionClient
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
@@ -31,6 +31,7 @@ from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities, abilities_of_client
 from calibrant.inference._base import BasePredictor, run_sync
+from calibrant.inference._examinations import identity, known_scoring, refuse_misleading, shared_abilities
 from calibrant.inference._feed import Feed, Runner
 from calibrant.inference._limits import Gate, client_gate
 from calibrant.inference._methods import (
@@ -44,8 +45,7 @@ from calibrant.inference._methods import (
 )
 from calibrant.inference._models import ModelLike, allowed_settings, call_options, open_client, replaced_model
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference.doctor._records import identity, known_scoring, refuse_misleading, shared_abilities
-from calibrant.logprobs._schema import enum_schema
+from calibrant.logprobs._fields import enum_schema
 from calibrant.metrics._validation import is_number
 
 if TYPE_CHECKING:

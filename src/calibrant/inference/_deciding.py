@@ -12,8 +12,8 @@ from typing import Any, Final, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._completion import CompletionRequest
-from calibrant.core._decision import (
+from calibrant.core._completion import (
+    CompletionRequest,
     DecisionAnswer,
     DecisionClient,
     DecisionQuestion,

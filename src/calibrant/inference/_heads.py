@@ -20,9 +20,8 @@ from calibrant.core._errors import ConfigurationError, ContextLengthError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LabelDistribution, Prediction, Usage
 from calibrant.core._predictor import Query
-from calibrant.heads._embedding import EmbeddingModel, recognised_text
 from calibrant.heads._head import Head
-from calibrant.heads._linear import as_text
+from calibrant.heads._linear import EmbeddingModel, as_text, recognised_text
 from calibrant.inference._methods import Method
 
 _TOGETHER: Final = 2_048  # texts whose vectors are computed together

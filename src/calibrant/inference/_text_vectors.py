@@ -29,10 +29,9 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._predictor import Query
 from calibrant.core._reported import writable
-from calibrant.heads._embedding import EmbeddingModel, is_same_vector, recognised_text, unit_vectors
 from calibrant.heads._head import Head
+from calibrant.heads._linear import EmbeddingModel, is_same_vector, recognised_text, unit_vectors
 from calibrant.inference._base import run_sync
-from calibrant.inference._embeddings import MODEL2VEC, Model2VecEmbedder
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import open_client
@@ -381,7 +380,9 @@ def open_embedding_model(model: str | EmbeddingModel, *, labels: Sequence[str] =
     if not model.strip():
         raise ConfigurationError("Expected the name of an embedding model, got an empty text: leave it out.")
     kind, _, name = model.partition(":")
-    if kind == MODEL2VEC:
+    if kind == "model2vec":
+        from calibrant.inference._embeddings import Model2VecEmbedder  # noqa: PLC0415 (few name such a model)
+
         return Model2VecEmbedder(name) if name else Model2VecEmbedder()
     if model.startswith(_EMBEDDED):
         engine = EngineEmbedder(model, labels)

@@ -28,6 +28,8 @@ from calibrant.inference._models import ModelLike, expected_cost, is_decision_mo
 from calibrant.inference._text_vectors import head_embedding
 from calibrant.optimization._choice import FIRST, ValidationLog
 from calibrant.optimization._plan import (
+    ProgressListener,
+    ProgressTracker,
     Proposer,
     SearchParts,
     SearchPlan,
@@ -35,9 +37,8 @@ from calibrant.optimization._plan import (
     search_fingerprint,
     search_size,
 )
-from calibrant.optimization._progress import ProgressListener, ProgressTracker
 from calibrant.optimization._prompt_parts import check_given_prompts
-from calibrant.optimization._reflection import (
+from calibrant.optimization._proposers import (
     Confusions,
     ReflectingAdapter,
     Reflection,
@@ -67,7 +68,7 @@ from calibrant.scoring import (
 
 if TYPE_CHECKING:
     from calibrant.core._frames import Frame
-    from calibrant.heads._embedding import EmbeddingModel
+    from calibrant.heads._linear import EmbeddingModel
 
 _LOG = logging.getLogger("calibrant")
 _LARGE_GAIN = 0.2

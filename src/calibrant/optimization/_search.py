@@ -48,7 +48,7 @@ from calibrant.optimization._prompt_parts import (
     NoCopies,
     given_prompts,
 )
-from calibrant.optimization._reflection import Guard
+from calibrant.optimization._proposers import Guard
 
 if TYPE_CHECKING:
     from gepa.core.callbacks import ProposalEndEvent

@@ -27,8 +27,8 @@ from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.evaluation._figures import measurements_of
 from calibrant.evaluation._learned import calibrate_search
-from calibrant.heads._embedding import EmbeddingModel
 from calibrant.heads._head import Head
+from calibrant.heads._linear import EmbeddingModel
 from calibrant.heads._tuned import Tuned, thresholds_of
 from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier
@@ -44,8 +44,7 @@ from calibrant.optimization._choice import (
     ValidatedCandidate,
     beats,
 )
-from calibrant.optimization._plan import SCREENED, SearchStage, queries_of
-from calibrant.optimization._progress import PERFECT
+from calibrant.optimization._plan import PERFECT, SCREENED, SearchStage, queries_of
 from calibrant.optimization._prompt_parts import COMPONENT, ShownTexts
 from calibrant.optimization._result import (
     FinalScore,

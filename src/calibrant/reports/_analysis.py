@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._scaling import held_out_answer_probability
 from calibrant.core._labels import LabelSet, as_label_set
 from calibrant.core._prediction import Interval, Outcome
 from calibrant.core._structures import part_of
@@ -333,6 +332,8 @@ def mistakes(rows: PromptRows, limit: int, table: ClassificationSummary | None) 
         ranked = np.sort(np.random.default_rng(0).choice(ranked, most, replace=False))
     distributions = np.log(np.maximum(read_distributions(rows, ranked), 1e-12))
     probability = np.full(len(rows), np.nan)
+    from calibrant.calibration._scaling import held_out_answer_probability  # noqa: PLC0415 (many runs have no ranks)
+
     probability[ranked] = held_out_answer_probability(distributions, rows.answer[ranked])
     order = order[np.argsort(np.nan_to_num(probability[order], nan=2.0), kind="stable")]
     return Mistakes(rows=tuple(order[:limit].tolist()), wrong=len(places), answer_probability=probability)
