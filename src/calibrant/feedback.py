@@ -187,8 +187,8 @@ def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
         )
     if prediction.distribution is not None:
         shares = prediction.distribution.probabilities
-        sides = ((float(shares[:rank].sum()), "below"), (float(shares[rank + 1 :].sum()), "above"))
-        shown = [f"{_percent(mass)} {side}" for mass, side in sides if mass >= _MIN_ALTERNATIVE]
+        sides = {"below": float(shares[:rank].sum()), "above": float(shares[rank + 1 :].sum())}
+        shown = [f"{_percent(mass)} {side}" for side, mass in sides.items() if mass >= _MIN_ALTERNATIVE]
         if shown:
             parts.append(f"The probability adds up to {' and '.join(shown)} {_quoted(expected)}.")
     return "".join(f" {part}" for part in parts)
@@ -449,7 +449,8 @@ def build_composite_feedback(
         return text + context
     truth = labels.values(answer)
     by_name = {part.name: part for part in prediction.parts}
-    parts = [by_name.get(n) or Part(name=n, label=v) for n, v in labels.values(prediction.label).items()]
+    given = labels.values(prediction.label)
+    parts = [by_name.get(name) or Part(name=name, label=label) for name, label in given.items()]
     is_right = prediction.label == answer
     if is_right and not any(_is_unsure(part, low) for part in parts):
         return "Correct."

@@ -39,6 +39,26 @@ _Rivals = Sequence[tuple[tuple[bytes, ...], float]]
 _ILLEGAL = "\u2205".encode()
 _MARK = re.compile("\ue000([0-9]+)\ue000")
 _IMPOSSIBLE = -9999.0  # what OpenAI reports for a token it rules out
+Answer = str | tuple[str, float] | Mapping[str, Any] | Exception | Sequence[Any]
+"""Answer of a fake model to one text.
+
+``"Food"`` (certain), ``("Food", 0.8)`` (the rest spread evenly), ``{"Food": 0.8, "Rent": 0.2}``
+(a distribution, the most probable label is emitted), an exception (raised), a dict with
+``choices`` (returned as it is), or a list of these for successive calls; the last one stays.
+Where answers hold several labels, whole answers, as JSON texts, stand in the place of labels
+(see `fake_response`); the rest of a probability goes to those that differ in one part.
+
+Examples
+--------
+>>> from calibrant.inference import Classifier
+>>> from calibrant.testing import FakeClient
+>>> fake = FakeClient(["Food", "Rent"], {"lunch": ("Food", 0.9), "May": [{"Food": 0.4, "Rent": 0.6}, "Rent"]})
+>>> classifier = Classifier(model=fake, labels=fake.labels, field="category")
+>>> [(row.label, round(row.confidence, 2)) for row in classifier.classify_many(["lunch", "May"])]
+[('Food', 0.9), ('Rent', 0.6)]
+>>> classifier.classify("May").confidence
+1.0
+"""
 
 
 def fake_response(  # noqa: PLR0913 (independent, all with defaults)
@@ -302,28 +322,6 @@ def _with_illegal(shares: Mapping[bytes, float], illegal_mass: float) -> dict[by
 def _ranked(shares: Mapping[bytes, float], limit: int) -> list[tuple[bytes, float]]:
     """Return the most probable tokens, most probable first."""
     return sorted(shares.items(), key=lambda item: (-item[1], item[0]))[:limit]
-
-
-Answer = str | tuple[str, float] | Mapping[str, Any] | Exception | Sequence[Any]
-"""Answer of a fake model to one text.
-
-``"Food"`` (certain), ``("Food", 0.8)`` (the rest spread evenly), ``{"Food": 0.8, "Rent": 0.2}``
-(a distribution, the most probable label is emitted), an exception (raised), a dict with
-``choices`` (returned as it is), or a list of these for successive calls; the last one stays.
-Where answers hold several labels, whole answers, as JSON texts, stand in the place of labels
-(see `fake_response`); the rest of a probability goes to those that differ in one part.
-
-Examples
---------
->>> from calibrant.inference import Classifier
->>> from calibrant.testing import FakeClient
->>> fake = FakeClient(["Food", "Rent"], {"lunch": ("Food", 0.9), "May": [{"Food": 0.4, "Rent": 0.6}, "Rent"]})
->>> classifier = Classifier(model=fake, labels=fake.labels, field="category")
->>> [(row.label, round(row.confidence, 2)) for row in classifier.classify_many(["lunch", "May"])]
-[('Food', 0.9), ('Rent', 0.6)]
->>> classifier.classify("May").confidence
-1.0
-"""
 
 
 class FakeClient:

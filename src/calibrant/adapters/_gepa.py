@@ -56,6 +56,20 @@ from calibrant.logprobs._fields import as_response_format
 from calibrant.scoring import LinearBlendScoring, ScoringStrategy
 
 _ALTERNATIVES: Final = 5  # of a cascade, whose models have settings of their own
+REFLECTION_TEMPLATE: Final = """A classifier reads this list of what each label means:
+```
+<curr_param>
+```
+
+These are texts that it was given, its answers, and feedback on them:
+```
+<side_info>
+```
+
+Write a better list. Say in a few words what texts of each label have in common, and what sets labels apart that were \
+confused. Describe kinds of texts and copy none. Write one line for each label, as `label: description`, and nothing \
+else. Give the list within ``` blocks."""
+"""GEPA's reflection prompt for the component `label_descriptions`."""
 
 
 @runtime_checkable
@@ -575,22 +589,6 @@ class ConfidenceAdapter(ConfidenceGrader):
     def litellm_batch_completion_kwargs(self) -> dict[str, Any]:
         """Options passed to the provider with the calls."""
         return dict(self.classifier.options)
-
-
-REFLECTION_TEMPLATE: Final = """A classifier reads this list of what each label means:
-```
-<curr_param>
-```
-
-These are texts that it was given, its answers, and feedback on them:
-```
-<side_info>
-```
-
-Write a better list. Say in a few words what texts of each label have in common, and what sets labels apart that were \
-confused. Describe kinds of texts and copy none. Write one line for each label, as `label: description`, and nothing \
-else. Give the list within ``` blocks."""
-"""GEPA's reflection prompt for the component `label_descriptions`."""
 
 
 def decides(predictor: object) -> bool:

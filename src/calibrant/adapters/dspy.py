@@ -39,7 +39,9 @@ _BLANK: Final = b" \t\r\n"
 # A field's marker, and what is written up to the next one.
 _SECTION: Final = rb"^[ \t]*\[\[ ## %s ## \]\](.*?)(?=^[ \t]*\[\[ ## \w+ ## \]\]|\Z)"
 # What a JSON string cannot hold as it is.
-_ESCAPED: Final = {code: json.dumps(chr(code))[1:-1].encode() for code in (*range(0x20), ord('"'), ord("\\"))}
+_ESCAPED: Final = {
+    ord(character): json.dumps(character)[1:-1].encode() for character in (*map(chr, range(0x20)), '"', "\\")
+}
 
 _Alternatives = list[tuple[bytes, float]]
 

@@ -32,6 +32,27 @@ _MAX_LABELS: Final = 2_000
 _EMBEDDED_BYTES: Final = 12_000  # fit into the embedded model's 4,096 tokens
 _NOUNS: Final = ("message", "review", "comment", "question")  # names of columns that say what a text is
 _NOUN: Final = re.compile(r"[^\W\d_]{3,}(?:[ _-][^\W\d_]+)?")  # one word or two
+MOST_LABELS: Final = 200
+"""Largest number of labels that are taken without being named."""
+Ask: TypeAlias = Callable[[str, Sequence[str]], str]
+"""Asks a question at a terminal and returns one of the answers, the first of which is proposed."""
+_NUMBER: Final = re.compile(r"[-+]?[\d.,\s]*\d\s*[%€$£]?|[€$£]\s*[\d.,]*\d")
+_DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]\d{1,2}:.*)?|\d{1,2}:\d{2}(:\d{2})?")
+_ID: Final = re.compile(r"[\w/-]*\d[\w/-]*")
+_ID_NAMES: Final = frozenset(["id", "nr", "no", "number", "key", "code", "ticket", "uuid"])
+_CODE: Final = re.compile(r"\S*\d\S*")
+_MOST_CODES: Final = 20  # more values with a digit and no space are ids
+_TEXT_NAMES: Final = frozenset(
+    ["text", "message", "body", "content", "input", "review", "comment", "description", "question"]
+)
+_LABEL_NAMES: Final = frozenset(
+    (
+        *("label", "labels", "category", "class", "topic", "answer", "intent"),
+        *("sentiment", "target", "kind", "tag", "type"),
+    )
+)
+_MAX_SCORED_ROWS: Final = 1_000  # rows on which label columns are compared
+_MAX_SCORES: Final = 50_000  # the same, times the number of labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,31 +338,6 @@ def prompt_of(draft: TaskDraft) -> str:
 def _toml(text: str) -> str:
     """Return a text as a TOML string, which differs from JSON's in the character DEL alone."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-MOST_LABELS: Final = 200
-"""Largest number of labels that are taken without being named."""
-
-Ask: TypeAlias = Callable[[str, Sequence[str]], str]
-"""Asks a question at a terminal and returns one of the answers, the first of which is proposed."""
-
-_NUMBER: Final = re.compile(r"[-+]?[\d.,\s]*\d\s*[%€$£]?|[€$£]\s*[\d.,]*\d")
-_DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}([T ]\d{1,2}:.*)?|\d{1,2}:\d{2}(:\d{2})?")
-_ID: Final = re.compile(r"[\w/-]*\d[\w/-]*")
-_ID_NAMES: Final = frozenset(["id", "nr", "no", "number", "key", "code", "ticket", "uuid"])
-_CODE: Final = re.compile(r"\S*\d\S*")
-_MOST_CODES: Final = 20  # more values with a digit and no space are ids
-_TEXT_NAMES: Final = frozenset(
-    ["text", "message", "body", "content", "input", "review", "comment", "description", "question"]
-)
-_LABEL_NAMES: Final = frozenset(
-    (
-        *("label", "labels", "category", "class", "topic", "answer", "intent"),
-        *("sentiment", "target", "kind", "tag", "type"),
-    )
-)
-_MAX_SCORED_ROWS: Final = 1_000  # rows on which label columns are compared
-_MAX_SCORES: Final = 50_000  # the same, times the number of labels
 
 
 @dataclass(frozen=True)

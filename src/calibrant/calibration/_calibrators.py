@@ -28,6 +28,11 @@ _LEAST, _MOST = 1e-3, 1e3  # temperatures, and their inverses
 _COEFFICIENT = "[-1e100, 1e100]"
 _ID_BYTES = 8  # one pair of a million rows collides with probability 3e-8
 TEMPERATURE = {"temperature": f"[{_LEAST}, {_MOST}]"}
+CalibratorMethod = Literal["temperature", "platt", "isotonic"]
+"""How a confidence is calibrated, the simplest first; doing nothing is always a candidate."""
+_FOLDS = 5
+_MIN_ROWS = 100
+_MIN_EACH = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +297,9 @@ class PlattCalibrator(ConfidenceCalibrator):
         # Platt (1999), section 2.2: t+ = (N+ + 1) / (N+ + 2) and t- = 1 / (N- + 2), the posterior means of both
         # classes under a uniform prior; `right` is N+.
         right = float(y.sum())
-        t = np.where(y == 1.0, (right + 1.0) / (right + 2.0), 1.0 / (len(y) - right + 2.0))
+        t_right = (right + 1.0) / (right + 2.0)
+        t_wrong = 1.0 / (len(y) - right + 2.0)
+        t = np.where(y == 1.0, t_right, t_wrong)
         if np.ptp(z) == 0.0:
             self.slope_, self.intercept_ = 0.0, float(_log_odds(t.mean(keepdims=True))[0])
             return
@@ -380,8 +387,8 @@ class IsotonicCalibrator(ConfidenceCalibrator):
     def _restore(self, learned: Mapping[str, Any]) -> None:
         x, y = as_numbers("x", learned["x"]), as_numbers("y", learned["y"])
         both = np.stack([x, y])
-        legal = x.ndim == 1 and x.size > 0 and bool(((both >= 0.0) & (both <= 1.0)).all())
-        if not legal or (np.diff(x) <= 0.0).any() or (np.diff(y) < 0.0).any():
+        is_legal = x.ndim == 1 and x.size > 0 and bool(((both >= 0.0) & (both <= 1.0)).all())
+        if not is_legal or (np.diff(x) <= 0.0).any() or (np.diff(y) < 0.0).any():
             raise ConfigurationError("Expected the corners of a rising curve in [0, 1], got something else.")
         self.x_, self.y_ = x, y
 
@@ -448,16 +455,10 @@ def _require_both(y: _Floats) -> None:
         )
 
 
-CalibratorMethod = Literal["temperature", "platt", "isotonic"]
-"""How a confidence is calibrated, the simplest first; doing nothing is always a candidate."""
-
 _KINDS: Mapping[str, type[ConfidenceCalibrator]] = {
     kind.method: kind
     for kind in (IdentityCalibrator, PlattCalibrator, IsotonicCalibrator, TemperatureCalibrator)
 }
-_FOLDS = 5
-_MIN_ROWS = 100
-_MIN_EACH = 10
 
 
 class PerLabelCalibrator(ConfidenceCalibrator):
@@ -666,13 +667,15 @@ def select_calibrator(
                 f"{name} per label": partial(PerLabelCalibrator, name) for name in get_args(CalibratorMethod)
             }
         fold = stratified_folds(y, n_folds, np.random.default_rng(0 if rng is None else rng))
-        losses |= {name: (_held_out(make, p, y, names, fold) - y) ** 2 for name, make in makers.items()}
+        for name, make in makers.items():
+            losses[name] = (_held_out(make, p, y, names, fold) - y) ** 2
     chosen = "none"
     for name, loss in losses.items():
         if paired_gain(losses[chosen], loss).helps:
             chosen = name
+    predicted = None if names is None else names.tolist()
     return CalibratorSelection(
-        calibrator=makers[chosen]().fit(p, y, predicted=None if names is None else names.tolist(), ids=ids),
+        calibrator=makers[chosen]().fit(p, y, predicted=predicted, ids=ids),
         name=chosen,
         brier={name: float(loss.mean()) for name, loss in losses.items()},
         reason=reason or _reason(chosen, losses),
@@ -698,8 +701,10 @@ def _held_out(
     result = np.empty_like(p)
     for k in range(int(fold.max()) + 1):
         judged = fold == k
-        rest, own = (None, None) if names is None else (names[~judged].tolist(), names[judged].tolist())
-        result[judged] = make().fit(p[~judged], y[~judged], predicted=rest).predict(p[judged], predicted=own)
+        rest = None if names is None else names[~judged].tolist()
+        own = None if names is None else names[judged].tolist()
+        fitted = make().fit(p[~judged], y[~judged], predicted=rest)
+        result[judged] = fitted.predict(p[judged], predicted=own)
     return result
 
 

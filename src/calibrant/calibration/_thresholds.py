@@ -31,6 +31,8 @@ _FEWEST_CORRECT: Final = 5
 _BINARY: Final = 0.95  # share of correct answers from which on hardly any is told from another
 _PUNISHING: Final = 0.10  # share of correct answers below which hardly any earns full score
 _LEAST: Final = 1e-9  # confidences below count as 0
+_MOST_ROWS = 2.0**50  # beyond this, a number of missing rows is of no use
+TARGETS: Final = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +160,10 @@ def _median(values: NDArray[np.float64]) -> Interval:
     j = max(1, int(binom.ppf(0.025, n, 0.5)))
     level = 1.0 - 2.0 * float(binom.cdf(j - 1, n, 0.5))
     return Interval(
-        lower=float(values[j - 1]), upper=float(values[n - j]), level=level, estimate=float(np.median(values))
+        lower=float(values[j - 1]),
+        upper=float(values[n - j]),
+        level=level,
+        estimate=float(np.median(values)),
     )
 
 
@@ -220,9 +225,6 @@ def _warnings(
     if p.min() == p.max():
         said.append(f"Every confidence is {p[0]:g}: it says nothing about which predictions are right.")
     return said
-
-
-_MOST_ROWS = 2.0**50  # beyond this, a number of missing rows is of no use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -459,7 +461,8 @@ def candidate_thresholds() -> NDArray[np.float64]:
     are surest about most rows. A dense grid costs nothing, for neighbours accept nearly the same rows.
     """
     fine = [mantissa / 10.0**digits for digits in range(5, 14) for mantissa in range(10, 100)]
-    values = {i / 1000 for i in range(1001)} | set(fine) | {round(1.0 - x, 13) for x in fine}
+    coarse = [thousandth / 1000 for thousandth in range(1001)]
+    values = {*coarse, *fine, *(round(1.0 - x, 13) for x in fine)}
     grid = np.array(sorted(values, reverse=True))
     grid.flags.writeable = False
     return grid
@@ -522,7 +525,8 @@ def last_certified(
     last = n.shape[-1] - 1 - chain[..., ::-1].argmax(axis=-1)
     # Of thresholds that accept the same rows, the highest: all of them passed.
     accepted = np.take_along_axis(n, last[..., None], axis=-1)
-    result: NDArray[np.intp] = np.where(chain.any(axis=-1), (n == accepted).argmax(axis=-1), -1)
+    highest = (n == accepted).argmax(axis=-1)
+    result: NDArray[np.intp] = np.where(chain.any(axis=-1), highest, -1)
     return result
 
 
@@ -552,9 +556,6 @@ def _additional_rows(
         low, high = np.where(failed, middle, low), np.where(failed, high, middle)
     needed = np.ceil(high / coverage - 1e-9)[high < _MOST_ROWS]
     return None if needed.size == 0 else max(1, int(needed.min()) - total)
-
-
-TARGETS: Final = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 
 
 def best_promise(

@@ -413,7 +413,8 @@ class CascadeModel:
         match = _NAMED.search(re.split(r"[/\\]", self.classifier.name)[-1])
         if match is None:
             return None
-        return (int(match[1] or 1) * float(match[2]) * _BILLIONS[match[3].lower()]) or None
+        experts, size = int(match[1] or 1), float(match[2])
+        return (experts * size * _BILLIONS[match[3].lower()]) or None
 
 
 def _parse_size(size: float | str, *, model: str) -> float:

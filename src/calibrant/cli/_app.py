@@ -11,6 +11,8 @@ import typer
 from calibrant.cli._commands import HELP, app
 from calibrant.cli._options import command
 
+__all__ = ["app", "main"]
+
 
 def _group(name: str, text: str) -> typer.Typer:
     return typer.Typer(name=name, help=text, no_args_is_help=True, add_completion=False)
@@ -404,8 +406,6 @@ class ServeVerifier:
     option: list[str] | None = None
     as_json: bool = False
 
-
-__all__ = ["app", "main"]
 
 for group in GROUPS:
     app.add_typer(group)

@@ -85,6 +85,11 @@ _VALUES: Final = {
     "split": ("train", "validation", "test"),
 }
 _ENTRY: Final = re.compile(r"^(\w+)(?: : (.+))?\n((?:    .+\n?)+)", re.MULTILINE)
+FAILED = 1
+BAD_INPUT = 2
+GATE_FAILED = 3
+INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -203,13 +208,6 @@ def parse_option(text: str) -> tuple[str, Any]:
         return name.strip(), json.loads(value)
     except (ValueError, RecursionError):
         return name.strip(), value
-
-
-FAILED = 1
-BAD_INPUT = 2
-GATE_FAILED = 3
-INTERRUPTED = 130
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,14 @@ from numpy.typing import NDArray
 from calibrant.core._prediction import LogprobSpace, Token, Usage
 
 Message = Mapping[str, str]
+STAND_INS: MutableMapping[str, Opener] = {}
+"""Models that stand in for others in this process, by name: `calibrant.testing.fake_model` registers them."""
+FEATURES: Final = 1024
+"""Features that the embedded engine reports, about."""
+# Characters that may stand behind a label's closing quote in the same token.
+_STRUCTURE: Final = b" \t\r\n,}]"
+_LEAST_FEATURE: Final = np.float32(100.0)
+QuestionKind: TypeAlias = Literal["choice", "score", "yes_no"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,17 +363,6 @@ class ContinuingClient(Client, Protocol):
 Opener: TypeAlias = Callable[..., Client]
 """A function ``(name, *, space, concurrency, options, scoring) -> Client``."""
 
-STAND_INS: MutableMapping[str, Opener] = {}
-"""Models that stand in for others in this process, by name: `calibrant.testing.fake_model` registers them."""
-
-
-FEATURES: Final = 1024
-"""Features that the embedded engine reports, about."""
-
-# Characters that may stand behind a label's closing quote in the same token.
-_STRUCTURE: Final = b" \t\r\n,}]"
-_LEAST_FEATURE: Final = np.float32(100.0)
-
 
 class Vocabulary:
     """The tokens of a model.
@@ -413,11 +410,13 @@ class TokenLogprobs:
     def log_total(self) -> float:
         """Log-partition: natural logarithm of the sum of the logits' exponentials."""
         most = float(self.logits.max())
-        return most + math.log(float(np.exp(self.logits - np.float32(most)).sum(dtype=np.float64)))
+        relative = np.exp(self.logits - np.float32(most))
+        return most + math.log(float(relative.sum(dtype=np.float64)))
 
     def at(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the natural log-probabilities of `tokens`, at most 0, shape (n,)."""
-        found: NDArray[np.float64] = np.minimum(self.logits[tokens].astype(np.float64) - self.log_total, 0.0)
+        logits = self.logits[tokens].astype(np.float64)
+        found: NDArray[np.float64] = np.minimum(logits - self.log_total, 0.0)
         return found
 
     def features(self) -> NDArray[np.float16]:
@@ -492,9 +491,6 @@ class TokenContinuation(Continuation, Protocol):
         ProviderError
             The engine refused.
         """
-
-
-QuestionKind: TypeAlias = Literal["choice", "score", "yes_no"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,10 @@ from calibrant.core._prediction import LabelDistribution, Outcome, Prediction
 from calibrant.core._schema import enum_node, parse_path, placed_value
 
 _LABEL: Final = "label"
+LABEL_DESCRIPTIONS: Final = "label_descriptions"
+"""Name of the component of a candidate that holds the lines of `description_lines`."""
+_HEADING: Final = "\n\nLabels:\n"
+_BULLET: Final = "- "
 
 
 def normalise_label(text: str) -> str:
@@ -317,12 +321,6 @@ def _index(labels: tuple[object, ...]) -> dict[str, str]:
     return found
 
 
-LABEL_DESCRIPTIONS: Final = "label_descriptions"
-"""Name of the component of a candidate that holds the lines of `description_lines`."""
-_HEADING: Final = "\n\nLabels:\n"
-_BULLET: Final = "- "
-
-
 def takes_descriptions(labels: LabelSet) -> bool:
     """Return True if labels can be described, one on each line: plain ones, without line breaks."""
     return labels.is_plain and not any("\n" in label for label in labels)
@@ -380,8 +378,8 @@ def split_label_list(prompt: str, labels: LabelSet) -> tuple[str, dict[str, str]
 
 def _divided(line: str, labels: LabelSet) -> tuple[str | None, str]:
     """Return the label and the description of a line; a label may hold colons itself."""
-    ends = [len(line), *(end for end in range(len(line) - 1, 0, -1) if line[end] == ":")]
-    for end in ends:
+    colons = [end for end in range(len(line) - 1, 0, -1) if line[end] == ":"]
+    for end in (len(line), *colons):
         label = labels.canonical(line[:end])
         if label is not None:
             return label, _one_line(line[end + 1 :])

@@ -26,6 +26,14 @@ Half is where that becomes true: of 1,600 answers of the embedded model, to 200 
 Tomatoes under eight prompts each, those with a confidence above 0.9 were right on 71 % of the rows below it (265) and
 on 83 % of the others (128).
 """
+LONGEST_NAME: Final = 200
+"""Characters kept of the name a server gives a model."""
+_LONGEST_REASON: Final = 2000
+_Record = dict[str, Any]
+# Keys of every prediction, in the order of the files. The other fields are written where they hold something.
+_KEYS: Final = (
+    "label confidence outcome reason text distribution usage model attempts latency_seconds".split()  # noqa: SIM905
+)
 
 
 class LogprobSpace(StrEnum):
@@ -278,12 +286,6 @@ class Interval:
     level: float
     estimate: float
     median: float | None = None
-
-
-LONGEST_NAME: Final = 200
-"""Characters kept of the name a server gives a model."""
-
-_LONGEST_REASON: Final = 2000
 
 
 class Outcome(StrEnum):
@@ -557,13 +559,6 @@ class Prediction:
         return math.log(max(self.confidence, 1e-300))
 
 
-_Record = dict[str, Any]
-# Keys of every prediction, in the order of the files. The other fields are written where they hold something.
-_KEYS: Final = (
-    "label confidence outcome reason text distribution usage model attempts latency_seconds".split()  # noqa: SIM905
-)
-
-
 class Journal(Protocol):
     """Store of finished predictions, which makes repeated calls unnecessary.
 
@@ -623,7 +618,8 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
             Step(**{**step, **_decoded_fields(step), "verdict": Verdict(step["verdict"])})
             for step in record.get("steps", ())
         )
-        values["parts"] = tuple(Part(**{**part, **_decoded_fields(part)}) for part in record.get("parts", ()))
+        parts = record.get("parts", ())
+        values["parts"] = tuple(Part(**{**part, **_decoded_fields(part)}) for part in parts)
         if record.get("features") is not None:
             data = b64decode(record["features"], validate=True)
             values["features"] = np.frombuffer(data, dtype="<f2")

@@ -17,6 +17,12 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace, Prediction
 from calibrant.core._rows import TextWithContext
 
+INPUT_SLOT: Final = "{input}"
+"""Stands for the text in a user template."""
+OnPrediction: TypeAlias = Callable[[int, Prediction], None]
+"""Called with the index of a row and its prediction."""
+_CANCEL_SCOPE: ContextVar[RetryCancelScope | None] = ContextVar("calibrant_cancel_scope", default=None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -132,13 +138,6 @@ class CallMeter(Protocol):
             Returns the bucket for a rate's name, as in `Limits`, and what flows in, per minute. It is
             asked for the rates that have a limit.
         """
-
-
-INPUT_SLOT: Final = "{input}"
-"""Stands for the text in a user template."""
-
-OnPrediction: TypeAlias = Callable[[int, Prediction], None]
-"""Called with the index of a row and its prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,9 +318,6 @@ class RetryCancelScope:
         if self._task is not None and not self.is_cancelled:
             self.is_cancelled = True
             self._task.cancel()
-
-
-_CANCEL_SCOPE: ContextVar[RetryCancelScope | None] = ContextVar("calibrant_cancel_scope", default=None)
 
 
 async def interruptible_sleep(

@@ -28,6 +28,15 @@ Problem: TypeAlias = tuple[tuple[str | int, ...], str]
 
 _HEADER = re.compile(r"^\s*(\[+)([^\]=,]+)\]")
 _KEY = re.compile(r"""^\s*([\w."' \t-]+?)\s*=""")
+DEFAULT_MODEL = "local/smollm2-135m"
+# The fields of calibrant.scoring's strategies, which core must not import; a test compares them.
+SCORING_PARAMETERS = {
+    "linear": ("low_confidence_threshold", "min_score_on_correct"),
+    "threshold": ("threshold",),
+    "sigmoid": ("midpoint", "steepness"),
+    "brier": (),
+    "log": ("min_probability",),
+}
 
 
 class Section(pydantic.BaseModel):
@@ -246,17 +255,6 @@ def _numbered(path: tuple[str, ...], entries: Mapping[tuple[str, ...], int]) -> 
 
 def _path(dotted: str) -> tuple[str, ...]:
     return tuple(part.strip(" \t\"'") for part in dotted.split("."))
-
-
-DEFAULT_MODEL = "local/smollm2-135m"
-# The fields of calibrant.scoring's strategies, which core must not import; a test compares them.
-SCORING_PARAMETERS = {
-    "linear": ("low_confidence_threshold", "min_score_on_correct"),
-    "threshold": ("threshold",),
-    "sigmoid": ("midpoint", "steepness"),
-    "brier": (),
-    "log": ("min_probability",),
-}
 
 
 class ModelSettings(Section):

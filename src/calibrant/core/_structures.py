@@ -32,6 +32,11 @@ SEPARATOR: Final = "/"
 _ANSWERS: Final = ("no", "yes")
 # A logarithm must stay finite where all members of a group underflow.
 _TINY: Final = float(np.finfo(np.float64).tiny)
+_SHOWN: Final = 8  # labels in a message
+_REMEDY: Final = "correct the row or add the label"
+YES: Final = "yes"
+NO: Final = "no"
+_INCLUDED: Final = LabelSet([NO, YES])
 
 
 class OrdinalLabels(LabelSet):
@@ -99,7 +104,8 @@ class OrdinalLabels(LabelSet):
         mass = np.empty((len(self) - 1, 2))
         measured = np.empty(mass.shape, dtype=np.bool_)
         # Each side is added up by itself: one minus the other loses what is far out.
-        mass[:, 0], mass[:, 1] = shares.cumsum()[:-1], shares[::-1].cumsum()[-2::-1]
+        mass[:, 0] = shares.cumsum()[:-1]
+        mass[:, 1] = shares[::-1].cumsum()[-2::-1]
         measured[:, 0] = np.logical_or.accumulate(known)[:-1]
         measured[:, 1] = np.logical_or.accumulate(known[::-1])[-2::-1]
         return [
@@ -386,14 +392,6 @@ def structured_labels(
     return kind(labels) if separator is None else kind(labels, separator)  # type: ignore[call-arg]  # it takes one
 
 
-_SHOWN: Final = 8  # labels in a message
-_REMEDY: Final = "correct the row or add the label"
-
-YES: Final = "yes"
-NO: Final = "no"
-_INCLUDED: Final = LabelSet([NO, YES])
-
-
 class CompositeLabels(LabelSet, ABC):
     """Label set of a task whose answers have several parts.
 
@@ -542,7 +540,8 @@ class FieldLabels(CompositeLabels):
     def __init__(self, fields: Sequence[Field]) -> None:
         names = [field.name for field in fields]
         paths = [field.path for field in fields]
-        if len(fields) < 2 or len(set(names)) < len(names) or len(set(paths)) < len(paths):
+        is_doubled = len(set(names)) < len(names) or len(set(paths)) < len(paths)
+        if len(fields) < 2 or is_doubled:
             given = ", ".join(f"{name} at {path}" for name, path in zip(names, paths, strict=True))
             raise ConfigurationError(
                 f"Expected at least two fields with distinct names and paths, got {given or 'none'}."

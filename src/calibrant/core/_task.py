@@ -344,7 +344,8 @@ class RecordedTask:
 
 
 def _checked_shares(shares: Sequence[float]) -> tuple[float, float, float]:
-    if len(shares) != len(SPLITS) or min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
+    is_complete = len(shares) == len(SPLITS) and min(shares) >= 0
+    if not is_complete or not math.isclose(sum(shares), 1, abs_tol=1e-6):
         raise ConfigurationError(
             "Expected a split into shares of training, validation and test rows that add up to 1, such as "
             f"(0.4, 0.2, 0.4), got {shares!r:.80}."

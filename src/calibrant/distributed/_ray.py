@@ -39,6 +39,12 @@ _SEE_LOG: Final = (
     "see Ray's log of the worker for the reason, such as too little memory or a crash in a library."
 )
 _DIED_OPENING: Final = f"Workers died again and again while they opened the classifier: {_SEE_LOG}"
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_CLIENT: Final = "ray://"
+_REACH_SECONDS: Final = 10.0
+# Ray's execution plans and progress reports: calibrant shows its own progress.
+_LOGGED: Final = {"ray.data": logging.WARNING, "ray.data._internal.progress": logging.ERROR}
 
 
 class AnsweredBlock(NamedTuple):
@@ -269,15 +275,6 @@ class Worker:
         return Spent(gate.rows, gate.requests, gate.tokens, gate.cost, gate.unpriced)
 
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-_CLIENT: Final = "ray://"
-_REACH_SECONDS: Final = 10.0
-# Ray's execution plans and progress reports: calibrant shows its own progress.
-_LOGGED: Final = {"ray.data": logging.WARNING, "ray.data._internal.progress": logging.ERROR}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
     """Address, number of workers and block size of a Ray cluster.
@@ -448,8 +445,8 @@ def _check_versions(ray: Any, machines: list[Any]) -> None:  # noqa: ANN401
 
     here = _own_version()
     there = ray.remote(version)
-    asked = [(node, there.options(num_cpus=0, **_on(node["NodeID"])).remote()) for node in machines]
-    for node, reference in asked:
+    asked = [there.options(num_cpus=0, **_on(node["NodeID"])).remote() for node in machines]
+    for node, reference in zip(machines, asked, strict=True):
         found = ray.get(reference)
         if found != here:
             raise ConfigurationError(

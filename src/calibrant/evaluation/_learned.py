@@ -57,6 +57,15 @@ _DRAWS: Final = 20_000_000  # rows drawn for an interval, about a second
 _LEVEL: Final = 0.95
 
 _Floats: TypeAlias = NDArray[np.float64]
+_LEAST: Final = 1e-300  # a probability that was too small to be written
+_RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
+# 20,000 rows of 225 characters and 4 labels take 21 s of one core to learn from and 11 s to judge on; the interval of a
+# difference on 5,000 rows is about 0.02 wide.
+_LEARNED: Final = 10_000
+_JUDGED: Final = 5_000
+_CHARACTERS: Final = 500  # of a row, on average
+_SEED: Final = 0
+_Raw = TypeVar("_Raw")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -472,23 +481,12 @@ def _ece_interval(p: _Floats, y: _Floats, n_resamples: int, rng: np.random.Gener
     estimate = expected_calibration_error(p, y)
     draws = (rng.integers(0, n, size=n) for _ in range(n_resamples))
     values = [expected_calibration_error(p[rows], y[rows]) for rows in draws]
-    lower, median, upper = np.quantile(values, ((1.0 - _LEVEL) / 2.0, 0.5, (1.0 + _LEVEL) / 2.0)).tolist()
+    shares = ((1.0 - _LEVEL) / 2.0, 0.5, (1.0 + _LEVEL) / 2.0)
+    lower, median, upper = np.quantile(values, shares).tolist()
     moved = estimate - median
     return Interval(
         lower=max(0.0, lower + moved), upper=min(1.0, upper + moved), level=_LEVEL, estimate=estimate
     )
-
-
-_LEAST: Final = 1e-300  # a probability that was too small to be written
-_RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
-# 20,000 rows of 225 characters and 4 labels take 21 s of one core to learn from and 11 s to judge on; the interval of a
-# difference on 5,000 rows is about 0.02 wide.
-_LEARNED: Final = 10_000
-_JUDGED: Final = 5_000
-_CHARACTERS: Final = 500  # of a row, on average
-_SEED: Final = 0
-
-_Raw = TypeVar("_Raw")
 
 
 @dataclass(frozen=True, kw_only=True)

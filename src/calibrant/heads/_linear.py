@@ -17,6 +17,27 @@ from calibrant.core._reported import writable
 
 _PROBE: Final = "The quick brown fox jumps over 13 lazy dogs, and nobody asks why: "
 _TOLERANCE: Final = 1e-3  # of a vector's length: the same model differs by less between machines
+Block = Literal["labels", "features", "text", "embeddings"]
+Strengths = Mapping[Block, float]
+_T = TypeVar("_T")
+BLOCKS: Final[tuple[Block, ...]] = get_args(Block)
+# Words and pieces of words have length 1 each, so a text has the squared length 2; the other blocks have about 1.
+_TEXT_SHARE: Final = 0.5
+# A label counts as if it had so many rows more: one of a single row does not become as heavy as one of a hundred.
+_MORE_ROWS: Final = 2.0
+# Standard deviations of the Gaussian priors of an intercept, and of the weight of the scores around 1.
+_INTERCEPT_SPREAD: Final = 3.0
+_WEIGHT_SPREAD: Final = 10.0
+_ITERATIONS: Final = 100
+_ENOUGH: Final = 1e-6  # relative decrease of the loss
+_SPREAD: Final = 1e-9  # relative; a column that varies less is constant
+_RIDGE: Final = 1e-6  # relative
+# So many features are put to length 1 in every row: the length of a long row tells outliers, and hardly a label. On
+# labelled rows of seven tasks, features of 1,024 numbers: Brier score .2950 for .3036, log loss .593 for .617.
+_MANY_FEATURES: Final = 32
+# Up to as many rows, the regression is solved in products of rows: the same one, much faster than in words.
+MOST_IN_PRODUCTS: Final = 2000
+_BETWEEN_WORDS: Final = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])")
 
 
 class EmbeddingModel(Protocol):
@@ -177,30 +198,6 @@ def unit_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return units
 
 
-Block = Literal["labels", "features", "text", "embeddings"]
-Strengths = Mapping[Block, float]
-_T = TypeVar("_T")
-
-BLOCKS: Final[tuple[Block, ...]] = get_args(Block)
-# Words and pieces of words have length 1 each, so a text has the squared length 2; the other blocks have about 1.
-_TEXT_SHARE: Final = 0.5
-# A label counts as if it had so many rows more: one of a single row does not become as heavy as one of a hundred.
-_MORE_ROWS: Final = 2.0
-# Standard deviations of the Gaussian priors of an intercept, and of the weight of the scores around 1.
-_INTERCEPT_SPREAD: Final = 3.0
-_WEIGHT_SPREAD: Final = 10.0
-_ITERATIONS: Final = 100
-_ENOUGH: Final = 1e-6  # relative decrease of the loss
-_SPREAD: Final = 1e-9  # relative; a column that varies less is constant
-_RIDGE: Final = 1e-6  # relative
-# So many features are put to length 1 in every row: the length of a long row tells outliers, and hardly a label. On
-# labelled rows of seven tasks, features of 1,024 numbers: Brier score .2950 for .3036, log loss .593 for .617.
-_MANY_FEATURES: Final = 32
-# Up to as many rows, the regression is solved in products of rows: the same one, much faster than in words.
-MOST_IN_PRODUCTS: Final = 2000
-_BETWEEN_WORDS: Final = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])")
-
-
 @dataclass(frozen=True, kw_only=True)
 class HeadRows:
     """Inputs of a head for n rows: log-probabilities, features, texts and embeddings.
@@ -263,7 +260,8 @@ def tempered(log_proba: NDArray[np.float64], *, temperature: float, n_rows: int)
     Beside those rows stands one that holds every label equally: no label is ruled out that few rows have not seen.
     """
     found = np.exp(log_normalise(log_proba / temperature))
-    smoothed: NDArray[np.float64] = np.log((n_rows * found + 1.0 / found.shape[1]) / (n_rows + 1.0))
+    even = 1.0 / found.shape[1]
+    smoothed: NDArray[np.float64] = np.log((n_rows * found + even) / (n_rows + 1.0))
     return smoothed
 
 
@@ -676,7 +674,8 @@ def _stored_columns(stored: Mapping[str, Any], block: Block, *, n_labels: int) -
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return values rounded to four significant digits, which makes files much smaller."""
-    scale = 10.0 ** (3.0 - np.floor(np.log10(np.where(values == 0.0, 1.0, np.abs(values)))))
+    sizes = np.where(values == 0.0, 1.0, np.abs(values))
+    scale = 10.0 ** (3.0 - np.floor(np.log10(sizes)))
     rounded: NDArray[np.float64] = np.round(values * scale) / scale
     return rounded
 

@@ -25,6 +25,8 @@ from calibrant.heads._linear import EmbeddingModel, as_text, recognised_text
 from calibrant.inference._methods import Method
 
 _TOGETHER: Final = 2_048  # texts whose vectors are computed together
+_LOG = logging.getLogger("calibrant")
+_ROWS: Final = 150
 
 
 def check_head(head: Head, *, labels: LabelSet, method: Method) -> None:
@@ -256,11 +258,6 @@ def _with_final(
         label_mass=1.0,  # what the model would write is no longer the question
         unresolved_mass=0.0,
     )
-
-
-_LOG = logging.getLogger("calibrant")
-
-_ROWS: Final = 150
 
 
 async def choose_tokens(method: Method, queries: Sequence[Query], journal: Journal | None) -> tuple[int, ...]:

@@ -87,6 +87,10 @@ _AFTER_STRING = SPACES + b",}]"
 _MEMORY: Final = 2048
 _QUOTE: Final = ord('"')
 _BACKSLASH: Final = ord("\\")
+FLOOR: Final = 1e-12
+"""No label's probability is reported below this, so that logarithms stay finite."""
+# Up to this many labels plain Python is faster than numpy.
+_FEW: Final = 32
 
 
 class StringState(NamedTuple):
@@ -247,12 +251,6 @@ def _plain_trie(labels: tuple[str, ...]) -> tuple[LabelTrie, LabelSet]:
     label_set = LabelSet(labels)
     return LabelTrie(labels), label_set
 
-
-FLOOR: Final = 1e-12
-"""No label's probability is reported below this, so that logarithms stay finite."""
-
-# Up to this many labels plain Python is faster than numpy.
-_FEW: Final = 32
 
 _Follow = Callable[[bytes], Branch]
 
@@ -446,7 +444,8 @@ class _BranchMasses:
 
     def label_mass(self) -> float:
         """Return the total mass of the branches that fit exactly one label, in [0, 1]."""
-        return min(1.0, math.fsum([math.exp(mass) for fit, mass in self.branches if len(fit) == 1]))
+        masses = [math.exp(mass) for fit, mass in self.branches if len(fit) == 1]
+        return min(1.0, math.fsum(masses))
 
     def unresolved(self) -> float:
         """Return the mass that may belong to labels but cannot be assigned to one, in [0, 1]."""

@@ -37,6 +37,7 @@ _DECODER: Final = json.JSONDecoder(strict=False)
 _SHORT: Final = 512
 # Documents in a token stream that are compared with the answer.
 _MAX_ATTEMPTS: Final = 64
+_Node = dict[str, Any]
 
 
 class UnparsedError(CalibrantError):
@@ -409,9 +410,6 @@ def _search(stream: bytes, path: FieldPath, value: object) -> tuple[int, int] | 
     if span is None or json.loads(stream[slice(*span)]) != value:
         return None
     return span
-
-
-_Node = dict[str, Any]
 
 
 def labels_from_schema(schema: object, field_path: str) -> tuple[str, ...]:

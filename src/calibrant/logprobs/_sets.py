@@ -464,13 +464,15 @@ class _Steps:
     ) -> SetEvidence:
         """Combine all steps into evidence; `errors` holds the error bound e_k of each step."""
         probabilities = 1.0 - np.prod(1.0 - self.moves, axis=0)
-        unresolved = probabilities - (1.0 - np.prod(1.0 - np.where(self.read, self.moves, 0.0), axis=0))
+        read = np.where(self.read, self.moves, 0.0)
+        unresolved = probabilities - (1.0 - np.prod(1.0 - read, axis=0))
         measured = unresolved <= 0.5 * probabilities
         bounds = None if errors is None else np.full(len(self._labels), math.fsum(errors))
         for place in set(self._given):
             step = self._given.index(place)
             # The masses for this label at the step that gave it and against it, and the assumed part of the latter.
-            given, outside = float(self.moves[step, place]), np.where(self.held, 0.0, self.moves[step])
+            given = float(self.moves[step, place])
+            outside = np.where(self.held, 0.0, self.moves[step])
             total = given + (float(self.ends[step]) + float(outside.sum()))
             assumed = float(outside[~self.read[step]].sum()) + float(self.assumed[step])
             probabilities[place] = given / total if total > 0.0 else 0.0

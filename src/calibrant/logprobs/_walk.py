@@ -517,8 +517,10 @@ class TokenWalk:
 
     def _chain(self, node: int) -> list[int]:
         chain = [node]
-        while len(behind := self._trie.nodes[chain[-1]].behind) == 1 and not self._trie.nodes[chain[-1]].ends:
-            chain.append(behind[0])
+        here = self._trie.nodes[node]
+        while len(here.behind) == 1 and not here.ends:
+            chain.append(here.behind[0])
+            here = self._trie.nodes[chain[-1]]
         return chain
 
     def visit(self, node: int, found: TokenLogprobs) -> None:
@@ -542,9 +544,10 @@ class TokenWalk:
         mass = self._open.pop(node)
         if node == 0:
             self._entered = float(shares.sum())
+        ending = shares[len(here.behind) :]
         for child, share in zip(here.behind, shares.tolist(), strict=False):
             self._open[child] = mass * share
-        for label, share in zip(here.ends, shares[len(here.behind) :].tolist(), strict=True):
+        for label, share in zip(here.ends, ending.tolist(), strict=True):
             self._complete[label] += mass * share
 
     def shares(self) -> NDArray[np.float64]:
@@ -553,9 +556,10 @@ class TokenWalk:
         for node in sorted(self._read, reverse=True):  # children have higher numbers: they come first
             here = self._trie.nodes[node]
             shares = self._read[node]
+            ending = shares[len(here.behind) :]
             for child, share in zip(here.behind, shares.tolist(), strict=False):
                 table[node] += share * table[child]
-            for label, share in zip(here.ends, shares[len(here.behind) :].tolist(), strict=True):
+            for label, share in zip(here.ends, ending.tolist(), strict=True):
                 table[node, label] += share
         return table
 

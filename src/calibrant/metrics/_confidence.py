@@ -28,6 +28,7 @@ from calibrant.metrics._validation import (
 
 # The logarithm of a confident mistake stays finite.
 _CLIP = 1e-6
+_HALVINGS = 60  # of [0, 1]: to the last bit of a float
 
 
 def expected_calibration_error(
@@ -78,7 +79,8 @@ def expected_calibration_error(
     p, y = check_confidence_correct(confidence, correct)
     edges = _edges(p, check_count("n_bins", n_bins, low=1), strategy)
     # edges[i] < p <= edges[i + 1] is bin i; the lowest edge belongs to the first bin.
-    bins = np.clip(np.searchsorted(edges, p, side="left") - 1, 0, max(len(edges) - 2, 0))
+    places = np.searchsorted(edges, p, side="left") - 1
+    bins = np.clip(places, 0, max(len(edges) - 2, 0))
     gap = np.bincount(bins, weights=p - y)
     return float(np.abs(gap).sum() / len(p))
 
@@ -158,7 +160,8 @@ def log_loss(confidence: ArrayLike, correct: ArrayLike) -> float:
     """
     p, y = check_confidence_correct(confidence, correct)
     clipped = np.clip(p, _CLIP, 1.0 - _CLIP)
-    return float(-np.mean(np.where(y == 1.0, np.log(clipped), np.log1p(-clipped))))
+    likelihood = np.where(y == 1.0, np.log(clipped), np.log1p(-clipped))
+    return float(-np.mean(likelihood))
 
 
 def multiclass_brier_score(probabilities: ArrayLike, answers: ArrayLike) -> float:
@@ -227,7 +230,9 @@ def multiclass_log_loss(probabilities: ArrayLike, answers: ArrayLike) -> float:
     0.3993
     """
     p, truth = _check_distributions(probabilities, answers)
-    return float(-np.log(np.clip(p[np.arange(len(p)), truth], _CLIP, 1.0 - _CLIP)).mean())
+    of_truth = p[np.arange(len(p)), truth]
+    clipped = np.clip(of_truth, _CLIP, 1.0 - _CLIP)
+    return float(-np.log(clipped).mean())
 
 
 def _check_distributions(
@@ -244,9 +249,6 @@ def _check_distributions(
     remedy = "pass probabilities, not logarithms, and leave out rows without them"
     refuse_rows(~legal, p, "probabilities in [0, 1] that sum to 1", remedy)
     return np.clip(p, 0.0, 1.0), check_answers(answers, p)
-
-
-_HALVINGS = 60  # of [0, 1]: to the last bit of a float
 
 
 def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:

@@ -447,7 +447,9 @@ def _newcombe_limits(e: int, f: int, g: int, n: int, *, z: float) -> tuple[float
     below = (p1 - l1) ** 2 - 2.0 * phi * (p1 - l1) * (u2 - p2) + (u2 - p2) ** 2
     above = (u1 - p1) ** 2 - 2.0 * phi * (u1 - p1) * (p2 - l2) + (p2 - l2) ** 2
     theta = p1 - p2
-    return (max(-1.0, theta - math.sqrt(max(below, 0.0))), min(1.0, theta + math.sqrt(max(above, 0.0))))
+    lower = theta - math.sqrt(max(below, 0.0))
+    upper = theta + math.sqrt(max(above, 0.0))
+    return max(-1.0, lower), min(1.0, upper)
 
 
 def _corrected_phi(e: int, f: int, g: int, h: int) -> float:

@@ -23,6 +23,9 @@ from calibrant.metrics._classification import (
 )
 from calibrant.metrics._intervals import mean_interval, wilson_interval
 
+_BINS: Final = 15
+_EDGES: Final[list[float]] = np.linspace(0.0, 1.0, _BINS + 1).tolist()
+
 
 class StructureFigure(NamedTuple):
     """One metric as a line of a table.
@@ -278,10 +281,6 @@ def _scaled(interval: Interval, factor: int) -> Interval:
     return replace(interval, **ends)
 
 
-_BINS: Final = 15
-_EDGES: Final[list[float]] = np.linspace(0.0, 1.0, _BINS + 1).tolist()
-
-
 class GivenPart(NamedTuple):
     """Part of an answer, with the model's confidence in it.
 
@@ -480,9 +479,12 @@ class CompositeTally:
     def _count(self, truth: frozenset[str], predicted: frozenset[str] | None) -> None:
         labels = predicted or frozenset()
         both = truth & labels
-        for table, names in ((self._both, both), (self._missed, truth - both), (self._added, labels - both)):
-            for name in names:
-                table[self._place[name]] += 1
+        for name in both:
+            self._both[self._place[name]] += 1
+        for name in truth - both:
+            self._missed[self._place[name]] += 1
+        for name in labels - both:
+            self._added[self._place[name]] += 1
         if predicted is not None and self._sets:
             self._jaccard += len(both) / len(truth | labels) if truth or labels else 1.0
             self._f1 += 2 * len(both) / (len(truth) + len(labels)) if truth or labels else 1.0
@@ -495,7 +497,8 @@ class CompositeTally:
         sides = 2 * self._both.sum() + self._added.sum() + self._missed.sum()
         wrong_parts = sum(self._wrong.values())
         credit = {name: total / self.rows for name, total in self._credit.items()}
-        shares = {name: credit.get(name, 1 - wrong / self.rows) for name, wrong in self._wrong.items()}
+        right = {name: 1 - wrong / self.rows for name, wrong in self._wrong.items()}
+        shares = {name: credit.get(name, share) for name, share in right.items()}
         return CompositeMetrics(
             kind="multi_label" if self._sets else "fields",
             rows=self.rows,

@@ -37,6 +37,13 @@ if TYPE_CHECKING:
 PERFECT = 1.0 - 1e-12
 
 _ENOUGH_ROWS: Final = 10  # for an estimate of the time that is left
+EXEMPLAR_MINIBATCH = 20
+REFLECTION_MINIBATCH = 3
+RACE_MINIBATCH = {"exemplar": 4, "reflection": 12}
+SCREENED = 16
+"""Validation rows that every accepted prompt is asked about before a race; the others are the race's."""
+Proposer: TypeAlias = Callable[..., dict[str, str]]
+"""GEPA's proposal function."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,17 +240,6 @@ class ProgressTracker:
 def _sum(total: float | None, cost: float | None) -> float | None:
     """Return the sum of a cost and the cost so far; None while neither is known."""
     return total if cost is None else (total or 0.0) + cost
-
-
-EXEMPLAR_MINIBATCH = 20
-REFLECTION_MINIBATCH = 3
-RACE_MINIBATCH = {"exemplar": 4, "reflection": 12}
-
-SCREENED = 16
-"""Validation rows that every accepted prompt is asked about before a race; the others are the race's."""
-
-Proposer: TypeAlias = Callable[..., dict[str, str]]
-"""GEPA's proposal function."""
 
 
 @dataclass(frozen=True, kw_only=True)

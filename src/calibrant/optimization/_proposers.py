@@ -42,6 +42,10 @@ RETRIEVED = (4, 8)  # nearest training rows a text is shown, tried before anythi
 _NOTE_WORDS = 4
 _WORD = re.compile(r"[^\W\d_]{3,}")
 UNKNOWN_CONFIDENCE = 0.5
+_SMALL_PROMPT: Final = "Answer with the word yes."
+_REFLECTED: Final = 8  # rows that are shown, at most
+_PAIRS: Final = 6  # confusions that are named, at most
+_MOST_FAILURES: Final = 3
 
 
 @dataclass
@@ -237,7 +241,13 @@ class ExemplarProposer:
                 parts = named if self._rng.random() < 0.5 else parts
         if not parts.demonstrations:
             return self._start(parts)
-        weights = {self._add: 3.0, self._swap: 3.0, self._note: 2.0, self._reorder: 1.0, self._drop: 1.0}
+        weights = {
+            self._add: 3.0,
+            self._swap: 3.0,
+            self._note: 2.0,
+            self._reorder: 1.0,
+            self._drop: 1.0,
+        }
         (chosen,) = self._rng.choices(list(weights), list(weights.values()))
         return chosen(parts, record)
 
@@ -393,12 +403,6 @@ def _telling_words(own: Counter[str], other: Counter[str]) -> list[str]:
         if count >= 2 and count > 2 * other[word]
     }
     return sorted(scores, key=lambda word: (-scores[word], word))[:_NOTE_WORDS]
-
-
-_SMALL_PROMPT: Final = "Answer with the word yes."
-_REFLECTED: Final = 8  # rows that are shown, at most
-_PAIRS: Final = 6  # confusions that are named, at most
-_MOST_FAILURES: Final = 3
 
 
 class Confusions:

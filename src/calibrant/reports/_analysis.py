@@ -46,6 +46,14 @@ CURVE_POINTS: Final = 200
 RESAMPLES: Final = 1000
 HeadlineFigure: TypeAlias = StructureFigure
 MOST_NUMBERS: Final = 4_000_000  # probabilities in memory, 32 MB: of more rows, as many as fit are ranked
+_ROUNDING: Final = 1e-6
+_OF_SET: Final = {
+    ("yes", "yes"): "right",
+    ("no", "yes"): "missed",
+    ("yes", "no"): "added",
+    ("no", "no"): "",
+}
+_TEXT: Final = 600  # characters of an input or a reason that are shown
 
 
 class Bin(NamedTuple):
@@ -204,7 +212,8 @@ def _macro_f1(table: ClassificationSummary | None) -> HeadlineFigure:
     size = len(table.labels)
     draws = max(50, min(RESAMPLES, 20_000_000 // cells.size))
     filled = np.flatnonzero(cells)
-    counts = np.random.default_rng(0).multinomial(table.n, cells.ravel()[filled] / table.n, size=draws)
+    shares = cells.ravel()[filled] / table.n
+    counts = np.random.default_rng(0).multinomial(table.n, shares, size=draws)
     rows, columns = np.divmod(filled, size + 1)
     truth, given, hits = (np.zeros((draws, size)) for _ in range(3))
     for cell, (row, column) in enumerate(zip(rows, columns, strict=True)):
@@ -226,7 +235,8 @@ def confusion(rows: PromptRows) -> ClassificationSummary | None:
     if rows.composite is not None or not judged.any():
         return None  # a confusion matrix of whole answers would be too large to read
     given = np.where(rows.label[judged] == UNKNOWN, size, rows.label[judged])
-    cells = np.bincount(rows.answer[judged] * (size + 1) + given, minlength=size * (size + 1))
+    places = rows.answer[judged] * (size + 1) + given
+    cells = np.bincount(places, minlength=size * (size + 1))
     table = cells.reshape(size, size + 1)
     return ClassificationSummary.from_counts(rows.labels, table[:, :-1], table[:, -1])
 
@@ -275,7 +285,8 @@ def latency_bars(rows: PromptRows) -> list[Bar]:
 
 def _places(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.intp]:
     """Return the index of each value's bin; the upper end of a bin belongs to it."""
-    places: NDArray[np.intp] = np.clip(np.searchsorted(edges, values, side="left") - 1, 0, len(edges) - 2)
+    found = np.searchsorted(edges, values, side="left") - 1
+    places: NDArray[np.intp] = np.clip(found, 0, len(edges) - 2)
     return places
 
 
@@ -372,15 +383,11 @@ def remarks(rows: PromptRows) -> list[str]:
 
 def compare(base: PromptRows, other: PromptRows) -> PairedComparison | None:
     """Compare accuracy on the judged rows that both have in common; return None if there are none."""
-    _, a, b = np.intersect1d(base.key[base.judged], other.key[other.judged], return_indices=True)
+    ours, theirs = base.key[base.judged], other.key[other.judged]
+    _, a, b = np.intersect1d(ours, theirs, return_indices=True)
     if len(a) == 0:
         return None
     return paired_comparison(base.correct[base.judged][a], other.correct[other.judged][b])
-
-
-_ROUNDING: Final = 1e-6
-_OF_SET: Final = {("yes", "yes"): "right", ("no", "yes"): "missed", ("yes", "no"): "added", ("no", "no"): ""}
-_TEXT: Final = 600  # characters of an input or a reason that are shown
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

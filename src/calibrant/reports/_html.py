@@ -34,6 +34,7 @@ _FEWEST_MISTAKES: Final = 20  # of each run
 _MAX_LABELS: Final = 20  # in a confusion matrix
 _MAX_PAIRS: Final = 20
 _CURVE_ROWS: Final = 20
+_LONGEST: Final = 28  # characters of a name in the drawing
 
 
 def write_report(
@@ -198,7 +199,8 @@ def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
 def _thinned(curve: analysis.RiskCoverage | None) -> list[tuple[float, float, float]]:
     if curve is None:
         return []
-    chosen = np.unique(np.linspace(0, len(curve.risk) - 1, _CURVE_ROWS).round().astype(np.int64))
+    places = np.linspace(0, len(curve.risk) - 1, _CURVE_ROWS)
+    chosen = np.unique(places.round().astype(np.int64))
     columns = (curve.threshold[chosen], curve.coverage[chosen], curve.risk[chosen])
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
@@ -216,7 +218,8 @@ def _effort(run: Run) -> list[tuple[str, str]]:
         parts.append(("cost of the whole run", f"${metrics['cost']:.4f}"))
     seconds = rows.latency[~np.isnan(rows.latency)]
     if len(seconds):
-        median, late, last = map(charts.seconds, np.quantile(seconds, [0.5, 0.9, 0.99]).tolist())
+        quantiles = np.quantile(seconds, [0.5, 0.9, 0.99]).tolist()
+        median, late, last = map(charts.seconds, quantiles)
         spread = f"median {median}, 90 % within {late}, 99 % within {last}; {len(seconds):,} rows"
         parts.append(("latency", spread))
     for key in ("calls", "rows_from_cache", "prompt_tokens", "completion_tokens"):
@@ -246,16 +249,18 @@ def _matrix(summary: ClassificationSummary) -> dict[str, Any]:
 
     def cell(i: int, j: int) -> tuple[int, int, str]:
         kind = "" if not table[i, j] else "right" if i == j else "wrong"
-        return int(table[i, j]), min(5, math.ceil(5 * table[i, j] / most[i])), kind
+        shade = min(5, math.ceil(5 * table[i, j] / most[i]))
+        return int(table[i, j]), shade, kind
 
     cells = [[cell(i, j) for j in columns] for i in shown.tolist()]
-    pairs = Counter({(int(i), int(j)): int(missed[i, j]) for i, j in np.argwhere(missed)})
+    pairs = Counter({(i, j): int(missed[i, j]) for i, j in np.argwhere(missed).tolist()})
+    common = pairs.most_common(_MAX_PAIRS)
     names = [*summary.labels, "none"]
     return {
         "labels": [summary.labels[i] for i in shown],
         "cells": cells,
         "hidden": size - len(shown),
-        "pairs": [(names[i], names[j], number) for (i, j), number in pairs.most_common(_MAX_PAIRS)],
+        "pairs": [(names[i], names[j], number) for (i, j), number in common],
         "summary": summary,
     }
 
@@ -270,7 +275,8 @@ def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, An
         for name, run in zip(names, runs, strict=True)
         if run.search and run.search.seed is not None and run.search.changed
     ]
-    pairs += [(name, names[0], runs[0].rows, run.rows) for name, run in zip(names[1:], runs[1:], strict=True)]
+    for name, run in zip(names[1:], runs[1:], strict=True):
+        pairs.append((name, names[0], runs[0].rows, run.rows))
     compared = [(name, base, analysis.compare(first, rows)) for name, base, first, rows in pairs]
     p_values = [found.p_value for _, _, found in compared if found is not None]
     adjusted = iter(holm(p_values).tolist() if p_values else ())
@@ -278,9 +284,6 @@ def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, An
         {"name": name, "base": base, "found": found, "adjusted": None if found is None else next(adjusted)}
         for name, base, found in compared
     ]
-
-
-_LONGEST: Final = 28  # characters of a name in the drawing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,10 +423,12 @@ def _whiskers(frame: Frame, point: TradePoint, kind: str) -> None:
     x, y = frame.x(point.cost), frame.y(point.performance)
     if point.performance_interval is not None:
         low, high = frame.y(point.performance_interval.lower), frame.y(point.performance_interval.upper)
-        for ends in ((x, low, x, high), (x - 4, low, x + 4, low), (x - 4, high, x + 4, high)):
-            frame.line(ends, kind)
+        frame.line((x, low, x, high), kind)
+        for end in (low, high):
+            frame.line((x - 4, end, x + 4, end), kind)
     if point.cost_interval is not None:
-        frame.line((frame.x(point.cost_interval.lower), y, frame.x(point.cost_interval.upper), y), kind)
+        cheapest, dearest = frame.x(point.cost_interval.lower), frame.x(point.cost_interval.upper)
+        frame.line((cheapest, y, dearest, y), kind)
 
 
 def _name(frame: Frame, point: TradePoint, name: str, *, above: bool) -> None:

@@ -154,9 +154,10 @@ def read_run(directory: Path, rows: Mapping[str, SavedRows] | None = None) -> Ru
     seed = PromptRows.of(prompts[SEED], labels) if SEED in prompts else None
     about = search or metrics or _record(directory / "run.json")
     certified, certified_on = _certified(directory / "calibration.json")
+    titles = (about.get(key) for key in ("task", "model"))
     return Run(
         name=directory.resolve().name,
-        title=": ".join(str(about[key]) for key in ("task", "model") if isinstance(about.get(key), str)),
+        title=": ".join(title for title in titles if isinstance(title, str)),
         rows=shown,
         metrics=metrics,
         search=_search(directory / "result.json", search, seed) if search else None,

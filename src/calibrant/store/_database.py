@@ -30,6 +30,18 @@ _HIDDEN = "[redacted]"
 _SQLITE = "sqlite"
 _POSTGRESQL = "postgresql"
 _SMALLEST = 512  # bytes of a SQLite file
+_LOCK = 0x63616C69  # key of the advisory lock in PostgreSQL; arbitrary
+# One row per table, so that tables in one database migrate independently.
+_VERSIONS = sa.Table(
+    "calibrant_versions",
+    sa.MetaData(),
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+)
+_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
+_LOG = logging.getLogger("calibrant")
+_SHORTEST_RETRY, _LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts after a failed write
+_WRITERS: weakref.WeakSet[WriteBehind] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,17 +167,6 @@ class Location:
         )
 
 
-_LOCK = 0x63616C69  # key of the advisory lock in PostgreSQL; arbitrary
-
-# One row per table, so that tables in one database migrate independently.
-_VERSIONS = sa.Table(
-    "calibrant_versions",
-    sa.MetaData(),
-    sa.Column("name", sa.String(64), primary_key=True),
-    sa.Column("version", sa.Integer, nullable=False),
-)
-
-
 class _ForkGate:
     """Lock that delays a fork while a connection is in use.
 
@@ -179,7 +180,6 @@ class _ForkGate:
 
 
 _GATE = _ForkGate()
-_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
 @contextlib.contextmanager
@@ -468,10 +468,6 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-_LOG = logging.getLogger("calibrant")
-_SHORTEST_RETRY, _LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts after a failed write
-
-
 class WriteBehind(abc.ABC):
     """Object that writes queued data in a background thread, so that callers need not wait.
 
@@ -568,9 +564,6 @@ class WriteBehind(abc.ABC):
                 pause = 2 * max(pause, _SHORTEST_RETRY)
                 self._wake.set()
             pause = max(self._pause, min(pause, _LONGEST_PAUSE))
-
-
-_WRITERS: weakref.WeakSet[WriteBehind] = weakref.WeakSet()
 
 
 def _reset_writers() -> None:

@@ -42,6 +42,13 @@ _VERDICTS: Final = LabelSet([_CORRECT, _INCORRECT])
 # A context that nearly every model has room for, in characters: all samples are asked at once.
 _FITS: Final = 4_000
 _WORD: Final = re.compile(r"(\bnot\s+|n['\u2019]t\s+)?\b(in)?correct\b", re.IGNORECASE)
+_LOG = logging.getLogger("calibrant")
+_ROUTE: Final = "/verify"
+_DEFAULT_SECONDS: Final = 60.0
+# Confidences rounded to two places may differ from the counts by this much.
+_ROUNDING: Final = 0.005 + 1e-9
+_CALLED: Final = "verifier"
+_MOST_COST: Final = 1e300
 
 
 def check_slots(template: object, needed: Sequence[str], *, whose: str) -> None:
@@ -404,15 +411,6 @@ def _beginning(context: str) -> str:
     half = context[: len(context) // 2]
     words = half.rsplit(None, 1)[0] if half.split() else ""
     return words if 2 * len(words) > len(half) else half
-
-
-_LOG = logging.getLogger("calibrant")
-_ROUTE: Final = "/verify"
-_DEFAULT_SECONDS: Final = 60.0
-# Confidences rounded to two places may differ from the counts by this much.
-_ROUNDING: Final = 0.005 + 1e-9
-_CALLED: Final = "verifier"
-_MOST_COST: Final = 1e300
 
 
 class AutoMixEntailment(BaseMethod):

@@ -217,7 +217,8 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
     for place, run in enumerate(runs, 1):
         model = f"model {place}" if run.fingerprint is None else run.fingerprint.model
         names.append(run.name or model)
-        orders.append(np.arange(len(first)) if place == 1 else _order(first, run, names[0], names[-1]))
+        order = np.arange(len(first)) if place == 1 else _order(first, run, names[0], names[-1])
+        orders.append(order)
 
     def column(of: str) -> NDArray[Any]:
         rows = [np.asarray(getattr(run, of))[order] for run, order in zip(runs, orders, strict=True)]
@@ -265,7 +266,8 @@ def _order(first: RecordedRun, other: RecordedRun, here: str, there: str) -> NDA
             "the shorter run; a row that failed still needs its line."
         )
     order = [position[key] for key in own]
-    texts = zip(first.inputs or (), [other.inputs[at] for at in order] if other.inputs else (), strict=False)
+    their_texts = [other.inputs[at] for at in order] if other.inputs else ()
+    texts = zip(first.inputs or (), their_texts, strict=False)
     for row, (mine, text) in enumerate(texts):
         if mine != text and None not in (mine, text):
             raise DataError(
