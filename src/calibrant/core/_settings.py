@@ -92,6 +92,23 @@ def register(kind: type, name: str, known: MutableMapping[str, Any]) -> None:
         )
 
 
+def registered_names(known: Iterable[str]) -> str:
+    """Return the names of registered classes as words, such as ``'flat', 'ordinal' or 'hierarchical'``."""
+    *names, last = map(repr, known)
+    return f"{', '.join(names)} or {last}"
+
+
+def known_name(known: Mapping[str, Any]) -> pydantic.BeforeValidator:
+    """Return the validator of a key whose value is the name of a registered class."""
+
+    def check(name: object) -> object:
+        if not isinstance(name, str) or name not in known:
+            raise PydanticCustomError("name", f"Input should be {registered_names(known)}")
+        return name
+
+    return pydantic.BeforeValidator(check)
+
+
 def read_text(path: Path, missing: str) -> str:
     """Return the text of a file, without a byte order mark.
 

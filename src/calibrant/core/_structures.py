@@ -22,7 +22,7 @@ from calibrant.core._schema import (
     parse_path,
     placed_value,
 )
-from calibrant.core._settings import register
+from calibrant.core._settings import register, registered_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -357,12 +357,6 @@ def register_labels(kind: type[LabelSet]) -> type[LabelSet]:
     return kind
 
 
-def structure_names() -> str:
-    """Return the registered structures as words, such as ``'flat', 'ordinal' or 'hierarchical'``."""
-    *names, last = map(repr, STRUCTURES)
-    return f"{', '.join(names)} or {last}"
-
-
 def structured_labels(
     labels: Sequence[str], *, structure: str = "flat", separator: str | None = None
 ) -> LabelSet:
@@ -388,7 +382,7 @@ def structured_labels(
             f"Expected a separator only for hierarchical labels, got {separator!r} for {structure} ones: leave it out."
         )
     if kind is None:
-        raise ConfigurationError(f"Expected structure {structure_names()}, got {structure!r:.80}.")
+        raise ConfigurationError(f"Expected structure {registered_names(STRUCTURES)}, got {structure!r:.80}.")
     return kind(labels) if separator is None else kind(labels, separator)  # type: ignore[call-arg]  # it takes one
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import pydantic
-from pydantic_core import PydanticCustomError
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet, normalise_label
@@ -31,6 +30,7 @@ from calibrant.core._settings import (
     SectionTable,
     Share,
     describe_problem,
+    known_name,
     line_of,
     parse_toml,
     read_text,
@@ -42,7 +42,6 @@ from calibrant.core._structures import (
     Field,
     FieldLabels,
     MultiLabels,
-    structure_names,
     structured_labels,
     unknown_answer,
 )
@@ -422,13 +421,7 @@ def _checked_path(path: str | None) -> str | None:
     return path
 
 
-def _checked_structure(structure: object) -> str:
-    if not isinstance(structure, str) or structure not in STRUCTURES:
-        raise PydanticCustomError("structure", f"Input should be {structure_names()}")
-    return structure
-
-
-_Structure = Annotated[str, pydantic.BeforeValidator(_checked_structure)]
+_Structure = Annotated[str, known_name(STRUCTURES)]
 
 
 class FieldSection(Section):
