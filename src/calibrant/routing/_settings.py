@@ -22,10 +22,8 @@ from calibrant.core._settings import (
 )
 from calibrant.routing._bandit import BanditRouter
 from calibrant.routing._base import FixedRouter, TallyRouter, TaskRouter
-from calibrant.routing._cascade import CascadeRouter
 from calibrant.routing._protocol import RouterTraits
-from calibrant.routing._reliability import EMARouter, ThompsonRouter
-from calibrant.routing._triage import TriageRouter
+from calibrant.routing._strategies import CascadeRouter, EMARouter, ThompsonRouter, TriageRouter
 
 STRATEGIES: Final[dict[str, type[TallyRouter[Any]]]] = {
     kind.strategy: kind

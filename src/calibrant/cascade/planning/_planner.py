@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator, select_calibrator
-from calibrant.cascade._methods import METHODS
-from calibrant.cascade._rules import (
+from calibrant.cascade._escalation import (
     DEFAULT_KEY,
     KeepPolicy,
     KeepRule,
@@ -19,6 +18,7 @@ from calibrant.cascade._rules import (
     tie_keys,
     tie_ranks,
 )
+from calibrant.cascade._methods import METHODS
 from calibrant.cascade.automix._frontier import rising_hull
 from calibrant.cascade.planning._guarantee import certify_cascade, count_passes, fewest_rows, loss_p_value
 from calibrant.cascade.planning._plan import (
