@@ -31,7 +31,7 @@ from _data import available
 from numpy.typing import NDArray
 
 from calibrant.cascade import RecordedRun, certify_cascade, plan_cascade
-from calibrant.cascade._escalation import tie_ranks
+from calibrant.cascade._rules import tie_ranks
 from calibrant.cascade.planning._guarantee import CertifiedCascade
 from calibrant.cascade.planning._planner import replay
 

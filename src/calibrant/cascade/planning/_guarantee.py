@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._thresholds import candidate_thresholds
-from calibrant.cascade._escalation import DEFAULT_KEY, KeepRule, tie_ranks
+from calibrant.cascade._rules import DEFAULT_KEY, KeepRule, tie_ranks
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import check_number
 

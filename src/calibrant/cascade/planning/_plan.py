@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator, calibrator_from_record
-from calibrant.cascade._escalation import KeepPolicy, KeepRule, Route
+from calibrant.cascade._rules import KeepPolicy, KeepRule, Route
 from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._meta import POMDPMetaVerifier
 from calibrant.cascade.planning._recorded import PairedRuns

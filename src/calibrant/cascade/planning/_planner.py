@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator, select_calibrator
-from calibrant.cascade._escalation import (
+from calibrant.cascade._methods import METHODS
+from calibrant.cascade._rules import (
     DEFAULT_KEY,
     KeepPolicy,
     KeepRule,
@@ -18,7 +19,6 @@ from calibrant.cascade._escalation import (
     tie_keys,
     tie_ranks,
 )
-from calibrant.cascade._methods import METHODS
 from calibrant.cascade.automix._frontier import rising_hull
 from calibrant.cascade.planning._guarantee import certify_cascade, count_passes, fewest_rows, loss_p_value
 from calibrant.cascade.planning._plan import (
