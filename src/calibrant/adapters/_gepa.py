@@ -8,17 +8,6 @@ from typing import Any, Final, Protocol, Self, Unpack, runtime_checkable
 
 from gepa.core.adapter import ProposalFn
 
-from calibrant.adapters._calls import CallBudget, CallCounter, FailureMonitor, SearchSize
-from calibrant.adapters._learned import (
-    PriorCorrection,
-    PriorCorrector,
-    Schema,
-    ThresholdFinder,
-    Thresholds,
-    check_calls,
-    labels_of,
-    refuse_open,
-)
 from calibrant.adapters._rows import (
     Candidate,
     ConfidenceDataInst,
@@ -32,6 +21,20 @@ from calibrant.adapters._rows import (
     prompt_component,
     query_of,
     record_of,
+)
+from calibrant.adapters._state import (
+    CallBudget,
+    CallCounter,
+    FailureMonitor,
+    PriorCorrection,
+    PriorCorrector,
+    Schema,
+    SearchSize,
+    ThresholdFinder,
+    Thresholds,
+    check_calls,
+    labels_of,
+    refuse_open,
 )
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._thresholds import ThresholdSuggestion

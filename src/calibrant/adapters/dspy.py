@@ -16,8 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn, Unpack, cast
 
-from calibrant.adapters._calls import Watch
-from calibrant.adapters._learned import refuse_several
 from calibrant.adapters._rows import (
     ConfidenceDataInst,
     ConfidenceGrader,
@@ -25,6 +23,7 @@ from calibrant.adapters._rows import (
     checked_context,
     checked_row,
 )
+from calibrant.adapters._state import Watch, refuse_several
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError, ProviderError
 from calibrant.core._installation import install_command
 from calibrant.core._labels import LabelSet

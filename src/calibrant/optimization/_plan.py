@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from calibrant.adapters._calls import SearchSize
 from calibrant.adapters._gepa import ConfidenceAdapter
-from calibrant.adapters._learned import THRESHOLD_ROWS, PriorCorrection, Thresholds
 from calibrant.adapters._rows import example_row, query_of
+from calibrant.adapters._state import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import normalise_label

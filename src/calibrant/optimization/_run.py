@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant.adapters._gepa import ConfidenceAdapter, decides, listed_prompt, own_descriptions
-from calibrant.adapters._learned import Thresholds
 from calibrant.adapters._rows import example_row
+from calibrant.adapters._state import Thresholds
 from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._labels import LabelSet, split_label_list, takes_descriptions
 from calibrant.core._prediction import Usage
