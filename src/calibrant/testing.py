@@ -171,7 +171,8 @@ def _weights_of(
             msg = f"Expected one probability per label, got {len(probabilities)} for {len(names)} labels."
             raise ConfigurationError(msg)
         found = dict(zip(names, probabilities, strict=True))
-    if any(not 0.0 <= value < math.inf for value in found.values()) or sum(found.values()) <= 0.0:
+    is_legal = all(0.0 <= value < math.inf for value in found.values())
+    if not is_legal or sum(found.values()) <= 0.0:
         msg = f"Expected probabilities of at least 0, one of them above 0, got {found}."
         raise ConfigurationError(msg)
     return found

@@ -173,7 +173,8 @@ class SavedFit(ABC):
 def log_normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return `rows`, shape (n, L), shifted so that the exponentials of each row sum to 1."""
     shifted = rows - rows.max(axis=1, keepdims=True)
-    normalised: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    total = np.exp(shifted).sum(axis=1, keepdims=True)
+    normalised: NDArray[np.float64] = shifted - np.log(total)
     return normalised
 
 

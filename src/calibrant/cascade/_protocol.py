@@ -328,7 +328,8 @@ def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
     if callable(record):
         learned = json.dumps(record(), sort_keys=True, default=repr)
     else:
-        learned = json.dumps(np.asarray(calibrator.predict(np.linspace(0.0, 1.0, 1001))).tolist())
+        outputs = calibrator.predict(np.linspace(0.0, 1.0, 1001))
+        learned = json.dumps(np.asarray(outputs).tolist())
     return class_record(calibrator, learned.encode("utf-8", "surrogatepass"))
 
 

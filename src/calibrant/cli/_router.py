@@ -183,8 +183,9 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
     if not providers:
         return [title]
     names = list(dict.fromkeys(name for one in providers for name in one if name != "provider"))
+    head = ["provider", *(_TITLES.get(name, name) for name in names)]
     rows = [[one["provider"], *(_number(one.get(name)) for name in names)] for one in providers]
-    return [title, *aligned([["provider", *(_TITLES.get(name, name) for name in names)], *rows])]
+    return [title, *aligned([head, *rows])]
 
 
 def _number(value: float | None) -> str:

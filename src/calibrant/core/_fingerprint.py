@@ -142,9 +142,8 @@ def demonstrated(settings: DemonstrationSettings, rows: str) -> dict[str, Any]:
 
 
 def _label_change(then: list[str], now: list[str]) -> str:
-    gone, new = (
-        [label for label in one if label not in set(other)] for one, other in ((then, now), (now, then))
-    )
+    gone = [label for label in then if label not in set(now)]
+    new = [label for label in now if label not in set(then)]
     parts = [f"{_some(labels)} only {when}" for labels, when in ((gone, "then"), (new, "now")) if labels]
     return ", ".join(parts) or "the same labels in another order"
 

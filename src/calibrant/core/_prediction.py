@@ -682,4 +682,5 @@ def _token_to_record(token: Token) -> list[Any]:
 
 def _token_from_record(record: Sequence[Any]) -> Token:
     data, logprob, top = record
-    return Token(data.encode("latin-1"), logprob, tuple((text.encode("latin-1"), lp) for text, lp in top))
+    listed = tuple((text.encode("latin-1"), listed_logprob) for text, listed_logprob in top)
+    return Token(data.encode("latin-1"), logprob, listed)

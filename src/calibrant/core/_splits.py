@@ -363,8 +363,9 @@ def split_rule(rows: Iterable[tuple[str, str]], shares: Shares) -> SplitRule:
     keys, labels = texts.hashes.copy(), texts.labels.copy()
     moved = np.searchsorted(texts.hashes, found.hashes[found.together])
     keys[moved], labels[moved] = found.keys[found.together], found.labels[found.together]
-    own = texts.labels[np.searchsorted(texts.hashes, texts.conflicts)].tolist()
-    conflicts = {text: texts.names[label] for text, label in zip(texts.conflicts.tolist(), own, strict=True)}
+    own = texts.labels[np.searchsorted(texts.hashes, texts.conflicts)]
+    kept = [texts.names[label] for label in own.tolist()]
+    conflicts = dict(zip(texts.conflicts.tolist(), kept, strict=True))
     return SplitRule(
         cuts=_cuts(texts.names, keys, labels, is_rare, shares), conflicts=conflicts, groups=found
     )

@@ -269,7 +269,8 @@ class HierarchicalLabels(LabelSet):
             spelled = label if len(path) <= number else self.separator.join(path[:number])
             place, _ = seen.setdefault(_key(path[:number]), (len(seen), spelled))
             members.append(place)
-        return _Level(tuple(spelled for _, spelled in seen.values()), np.array(members, dtype=np.intp))
+        spellings = tuple(spelled for _, spelled in seen.values())
+        return _Level(spellings, np.array(members, dtype=np.intp))
 
 
 def _key(path: Sequence[str]) -> tuple[str, ...]:

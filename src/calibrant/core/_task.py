@@ -596,7 +596,8 @@ def read_task_file(path: Path) -> tuple[TaskFile, str]:
     try:
         file = TaskFile.model_validate(document)
     except pydantic.ValidationError as error:
-        refuse([(item["loc"], describe_problem(dict(item), TaskFile)) for item in error.errors()], text, path)
+        problems = [(item["loc"], describe_problem(dict(item), TaskFile)) for item in error.errors()]
+        refuse(problems, text, path)
         raise  # pragma: no cover (an error has at least one problem)
     refuse(_problems(file), text, path)
     refuse(

@@ -122,7 +122,8 @@ def _regression(
 
     n_labels = int(targets.max()) + 1
     if n_labels < 2 or columns.shape[1] == 0:
-        return np.zeros((columns.shape[1], n_labels)), np.log(np.bincount(targets, weights=weights))
+        shares = np.bincount(targets, weights=weights)
+        return np.zeros((columns.shape[1], n_labels)), np.log(shares)
     model = LogisticRegression(C=_C, max_iter=_ITERATIONS)
     if len(targets) <= MOST_IN_PRODUCTS:
         products = columns @ columns.T
@@ -132,7 +133,8 @@ def _regression(
     else:
         coefficients = model.fit(columns, targets, sample_weight=weights).coef_.T
     if n_labels == 2:  # one column, of the second label against the first
-        return np.hstack([0.0 * coefficients, coefficients]), np.array([0.0, float(model.intercept_[0])])
+        both = np.hstack([0.0 * coefficients, coefficients])
+        return both, np.array([0.0, float(model.intercept_[0])])
     return coefficients, model.intercept_
 
 

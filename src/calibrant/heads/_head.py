@@ -337,9 +337,8 @@ def check_rows(
     rows = check_log_probabilities("logprobs", logprobs, n_labels=n_labels, least=least)
     check_texts(texts, len(rows))
     columns = None if features is None else check_numbers("features", features)
-    if columns is not None and (
-        columns.ndim != 2 or len(columns) != len(rows) or not (np.abs(columns) <= HUGE).all()
-    ):
+    is_table = columns is None or (columns.ndim == 2 and len(columns) == len(rows))
+    if columns is not None and (not is_table or not (np.abs(columns) <= HUGE).all()):
         raise ConfigurationError(
             f"Expected features of shape ({len(rows)}, columns) without NaN or infinity, got {columns.shape}: leave "
             "out rows without them."

@@ -305,7 +305,8 @@ class Words:
         from scipy.sparse import csr_array, hstack  # noqa: PLC0415
 
         if not self._used or len(texts) == 0:
-            return csr_array((len(texts), sum(len(self._vectorizers[place].idf_) for place in self._used)))
+            n_words = sum(len(self._vectorizers[place].idf_) for place in self._used)
+            return csr_array((len(texts), n_words))
         texts = [writable(text) for text in texts]
         return hstack([self._vectorizers[place].transform(texts) for place in self._used], format="csr")
 
@@ -330,7 +331,8 @@ class Words:
             vectorizer, stored = words._vectorizers[place], state[str(place)]
             idf = np.asarray(stored["idf"], dtype=np.float64)
             found = stored["words"]
-            if not isinstance(found, list) or idf.shape != (len(found),) or not np.isfinite(idf).all():
+            is_complete = isinstance(found, list) and idf.shape == (len(found),)
+            if not is_complete or not np.isfinite(idf).all():
                 raise ValueError("a frequency for each word is missing")
             vectorizer.vocabulary = {str(word): column for column, word in enumerate(found)}
             vectorizer.idf_ = idf
@@ -387,7 +389,11 @@ class LinearModel:
     @classmethod
     def as_scored(cls, n_labels: int) -> Self:
         """Return the model that returns the log-probabilities of L labels as they are."""
-        unit = Columns(mean=np.zeros(n_labels), scale=np.ones(n_labels), coefficients=np.eye(n_labels))
+        unit = Columns(
+            mean=np.zeros(n_labels),
+            scale=np.ones(n_labels),
+            coefficients=np.eye(n_labels),
+        )
         return cls(intercept=np.zeros(n_labels), columns={"labels": unit})
 
     @property

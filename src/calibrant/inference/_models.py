@@ -401,7 +401,8 @@ def _host_of(own: ModelSettings) -> str:
 
 
 def _address_of(own: ModelSettings) -> str | None:
-    address = own.api_base or next((own.options[name] for name in ADDRESSES if own.options.get(name)), None)
+    named = [own.options[name] for name in ADDRESSES if own.options.get(name)]
+    address = own.api_base or next(iter(named), None)
     return server_address(own.name, None if address is None else str(address))
 
 

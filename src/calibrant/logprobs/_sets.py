@@ -414,9 +414,11 @@ def set_of_places(labels: Sequence[str], places: Sequence[ArrayPlace]) -> SetEvi
     for step, place in enumerate(places):
         steps.moves[step] = place.moves
         steps.read[step] = place.labels.measured
-        steps.ends[step], steps.assumed[step] = 1.0 - math.fsum(place.moves), place.assumed
+        steps.ends[step] = 1.0 - math.fsum(place.moves)
+        steps.assumed[step] = place.assumed
     errors = [(1.0 - place.ends) * (place.labels.error_bound or 0.0) for place in places]
-    mass = min(place.mass * (place.ends + (1.0 - place.ends) * place.labels.label_mass) for place in places)
+    legal = [place.ends + (1.0 - place.ends) * place.labels.label_mass for place in places]
+    mass = min(place.mass * share for place, share in zip(places, legal, strict=True))
     return steps.evidence(LogprobSpace.EXACT, label_mass=mass, errors=errors)
 
 

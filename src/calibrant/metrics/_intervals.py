@@ -208,8 +208,9 @@ def _strata(
     n = np.array([len(rows) for rows in members], dtype=np.float64)
     mean = np.array([rows.mean() for rows in members])
     # Rounding in the mean must not make equal differences vary.
+    varies = [len(rows) > 1 and np.ptp(rows) > 0.0 for rows in members]
     variance = np.array(
-        [rows.var(ddof=1) if len(rows) > 1 and np.ptp(rows) > 0.0 else 0.0 for rows in members]
+        [rows.var(ddof=1) if differ else 0.0 for rows, differ in zip(members, varies, strict=True)]
     )
     return n, mean, variance
 
@@ -296,7 +297,8 @@ def _resampled_means(
         if by_value:
             yield rng.multinomial(n, counts / n, size=size) @ distinct / n
         else:
-            yield x.take(rng.integers(0, n, size=(size, n), dtype=kind)).mean(axis=1)
+            drawn = rng.integers(0, n, size=(size, n), dtype=kind)
+            yield x.take(drawn).mean(axis=1)
 
 
 def _bca_tails(

@@ -214,7 +214,8 @@ def _metrics_of(
         labels.credit(Prediction(label=labels[int(answer)]), labels[int(true)])
         for true, answer in zip(truth, predicted, strict=True)
     ]
-    return CreditMetrics(rows=int(counts.sum()), credit=mean_interval(np.array([*credit, 0.0]), counts))
+    values = np.array([*credit, 0.0])
+    return CreditMetrics(rows=int(counts.sum()), credit=mean_interval(values, counts))
 
 
 @_metrics_of.register(OrdinalLabels)
@@ -226,7 +227,8 @@ def _ordinal(
     size, labelled = len(other), int(confusion.sum())
     rows, places = labelled + int(other.sum()), np.arange(size)
     distance = np.abs(places[:, None] - places)
-    steps = np.bincount(distance.ravel(), weights=confusion.ravel(), minlength=size).astype(np.int64)
+    rows_apart = np.bincount(distance.ravel(), weights=confusion.ravel(), minlength=size)
+    steps = rows_apart.astype(np.int64)
     share = places / (size - 1)
     error = mean_interval(share, steps) if labelled else None
     return OrdinalMetrics(
@@ -438,7 +440,9 @@ class CompositeTally:
         self._sets = labels.is_set
         self._place = {name: place for place, name in enumerate(labels)}
         size = len(labels)
-        self._both, self._added, self._missed = (np.zeros(size, dtype=np.int64) for _ in range(3))
+        self._both = np.zeros(size, dtype=np.int64)
+        self._added = np.zeros(size, dtype=np.int64)
+        self._missed = np.zeros(size, dtype=np.int64)
         self._wrong: dict[str, int] = dict.fromkeys(labels.parts, 0)
         self._sums = {name: _ConfidenceSums() for name in labels.parts}
         # Only labels with a structure give partial credit; of plain ones it equals the accuracy.

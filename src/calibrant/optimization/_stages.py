@@ -109,7 +109,8 @@ class HeadStage(SearchStage):
         """Return the model's features of the texts that it was asked about, or else the embedding model's vectors."""
         if self.features:
             return self.features
-        texts = [row.input for row in (*self.task.train, *self.task.validation, *self.task.test)]
+        rows = (*self.task.train, *self.task.validation, *self.task.test)
+        texts = [row.input for row in rows]
         return vectors_by_text(self.embedding, texts, charge=self.charge)
 
     def _is_perfect(self, best: ValidatedCandidate) -> bool:

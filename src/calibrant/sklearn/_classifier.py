@@ -715,7 +715,8 @@ def refuse_missing(values: NDArray[Any], name: str, what: str) -> None:
     """Raise ConfigurationError if rows hold None, NaN or infinity."""
     if values.dtype.kind in "iubSU":
         return
-    missing = np.array([_is_missing(value) for value in values.ravel()], dtype=bool).reshape(values.shape)
+    found = [_is_missing(value) for value in values.ravel()]
+    missing = np.array(found, dtype=bool).reshape(values.shape)
     rows = np.flatnonzero(missing if missing.ndim == 1 else missing.any(axis=1)).tolist()
     if rows:
         shown = ", ".join(map(str, rows[:SHOWN])) + (", ..." if len(rows) > SHOWN else "")

@@ -524,7 +524,9 @@ def _open_plan(
     plan = CascadePlan.from_record(record)
     members = plan.policy.members
     whole: dict[str, Any] = {"limits": limits, "journal": journal}
-    each, several = (whole, {}) if len(members) == 1 else ({}, {**whole, "owns_models": True})
+    each, several = {}, {**whole, "owns_models": True}
+    if len(members) == 1:
+        each, several = whole, {}
     with ExitStack() as opened:
         classifiers = []
         for task in tasks:

@@ -191,7 +191,8 @@ def task_to_record(task: Task) -> dict[str, Any]:
     if task.label_descriptions:
         record["label_descriptions"] = dict(task.label_descriptions)
     if task.columns != Columns():
-        record["columns"] = {**asdict(task.columns), "fields": [list(pair) for pair in task.columns.fields]}
+        fields = [list(pair) for pair in task.columns.fields]
+        record["columns"] = {**asdict(task.columns), "fields": fields}
     return record
 
 

@@ -236,7 +236,8 @@ def plan_models(
     strength = check_number("shrinkage", shrinkage, "[0, inf)")
     shape = (steps + 1,) * len(bins)
     cells = np.ravel_multi_index(tuple(bins), shape)
-    counts = np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape).astype(np.float64)
+    n_cells = int(np.prod(shape))
+    counts = np.bincount(cells, minlength=n_cells).reshape(shape).astype(np.float64)
     sums: Array = np.stack(
         [np.bincount(cells, weights=c, minlength=counts.size).reshape(shape) for c in columns]
     )

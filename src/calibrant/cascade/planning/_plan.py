@@ -157,7 +157,8 @@ class Prices:
                 "price, its time per row, or 1 for equal costs."
             )
         checked = [check_number("the verifier's cost", check, "[0, inf)") for check in checks]
-        return cls(models=tuple(models), verifier=(*checked, *[0.0] * (n - len(checked))))
+        free = [0.0] * (n - len(checked))
+        return cls(models=tuple(models), verifier=(*checked, *free))
 
     def under(self, policy: KeepPolicy) -> _Floats:
         """Return the cost of calling each model under a policy, shape (m,), with verification if used."""

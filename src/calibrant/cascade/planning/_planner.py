@@ -536,6 +536,8 @@ def _common_policies(rows: Signals) -> Iterator[KeepPolicy]:
 
 def _passing(rows: Signals, policies: list[KeepPolicy], epsilon: float, delta: float) -> list[KeepPolicy]:
     """Return the policies that pass their test, in the given order, before the first failure."""
-    counts = np.array([rows.losses(policy) for policy in policies], dtype=np.intp).reshape(-1, 2)
+    losses = [rows.losses(policy) for policy in policies]
+    counts = np.array(losses, dtype=np.intp).reshape(-1, 2)
     n = rows.correct.shape[1]
-    return policies[: count_passes(counts[:, 0], counts[:, 1], n, epsilon=epsilon, delta=delta)]
+    passes = count_passes(counts[:, 0], counts[:, 1], n, epsilon=epsilon, delta=delta)
+    return policies[:passes]

@@ -76,7 +76,9 @@ class RecordedRun:
         confidence = _numbers("confidence", self.confidence)
         correct = _numbers("correct", self.correct)
         n = len(confidence)
-        failed = np.zeros(n, dtype=np.bool_) if self.failed is None else np.asarray(self.failed, np.bool_)
+        failed = np.zeros(n, dtype=np.bool_)
+        if self.failed is not None:
+            failed = np.asarray(self.failed, np.bool_)
         cost = np.full(n, np.nan) if self.cost is None else _numbers("cost", self.cost)
         columns: dict[str, Sized | None] = {
             "correct": correct,
@@ -153,8 +155,9 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
             "Expected a recorded run: a RecordedRun, an object or a pair with confidence and correct, lines of "
             f"predictions.jsonl, or the path of a run, got {type(source).__name__}."
         )
-    given: dict[str, Any] = {column: source[column] for column in _COLUMNS if source.get(column) is not None}
-    return RecordedRun(**{"name": name, **given})
+    given: dict[str, Any] = {"name": name}
+    given |= {column: source[column] for column in _COLUMNS if source.get(column) is not None}
+    return RecordedRun(**given)
 
 
 def _has_columns(source: object) -> bool:
