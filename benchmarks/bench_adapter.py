@@ -22,7 +22,7 @@ from calibrant.adapters import ConfidenceAdapter
 from calibrant.core import CompletionRequest, Example, Task
 from calibrant.inference import Classifier
 from calibrant.inference._base import run_sync
-from calibrant.logprobs._schema import enum_schema
+from calibrant.logprobs._fields import enum_schema
 from calibrant.metrics import paired_mean_interval
 from calibrant.optimization import ExemplarProposer
 

@@ -23,7 +23,7 @@ import numpy as np
 from calibrant.cascade import Cascade, routing_frontier
 from calibrant.core import CompletionRequest, LogprobSpace
 from calibrant.inference import Classifier
-from calibrant.logprobs._schema import enum_schema
+from calibrant.logprobs._fields import enum_schema
 from calibrant.testing import FakeClient
 
 LABELS = ("World", "Sports", "Business", "Sci/Tech")

@@ -26,7 +26,7 @@ import numpy as np
 from _data import available
 from numpy.typing import NDArray
 
-from calibrant.calibration._certify import first_rows, last_certified, rows_at_thresholds
+from calibrant.calibration._thresholds import first_rows, last_certified, rows_at_thresholds
 
 TARGETS = {"ag_news": (0.85, 0.88), "rotten_tomatoes": (0.85, 0.88), "emotion": (0.60, 0.62)}
 

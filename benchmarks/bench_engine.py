@@ -158,7 +158,7 @@ def _costs(api_base: str, count: int, runs: int) -> dict[str, tuple[float, float
     from gepa.adapters.confidence_adapter import ConfidenceAdapter as ReferenceAdapter
 
     from calibrant.adapters import ConfidenceAdapter
-    from calibrant.logprobs._schema import enum_schema
+    from calibrant.logprobs._fields import enum_schema
 
     schema = enum_schema(LABELS, "category")
     settings: dict[str, Any] = {
@@ -240,7 +240,7 @@ def cache(count: int, runs: int) -> None:
 def faults(count: int) -> None:
     """Rows lost, wrong for the server's faults, requests a row."""
     from calibrant.adapters import ConfidenceAdapter
-    from calibrant.logprobs._schema import enum_schema
+    from calibrant.logprobs._fields import enum_schema
 
     with server(faults=FAULTS) as api_base:
         adapter = ConfidenceAdapter(

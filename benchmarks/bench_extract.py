@@ -18,7 +18,7 @@ from typing import Any
 from llm_structured_confidence import extract_logprobs
 
 from calibrant.logprobs import extract_distribution
-from calibrant.logprobs._schema import enum_schema
+from calibrant.logprobs._fields import enum_schema
 
 FIELD = "category"
 TOP = 20

@@ -28,11 +28,10 @@ from _tasks import MODEL, SHIPPED, labelled_rows, pairs_of, task_of
 from numpy.typing import NDArray
 
 from calibrant.core import Task
-from calibrant.core._completion import TokenListing
-from calibrant.core._tokens import FEATURES, TokenLogprobs, named_features
+from calibrant.core._completion import FEATURES, TokenListing, TokenLogprobs, named_features
 from calibrant.heads import fit_head
 from calibrant.inference import Classifier
-from calibrant.inference._named_tokens import tokens_of
+from calibrant.inference._heads import tokens_of
 
 TASKS: Final = ("banking", "requests", "emotion", "ag_news")
 COUNTS: Final = (128, 256)

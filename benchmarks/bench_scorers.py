@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from calibrant.adapters import ConfidenceAdapter
 from calibrant.core import Client, Interval, LabelDistribution, LogprobSpace, read_examples
 from calibrant.inference import open_client
-from calibrant.logprobs._schema import enum_schema
+from calibrant.logprobs._fields import enum_schema
 from calibrant.metrics import paired_comparison, paired_mean_interval
 from calibrant.optimization import ExemplarProposer
 from calibrant.scoring import (

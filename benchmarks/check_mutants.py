@@ -71,9 +71,14 @@ class Mutant:
     @property
     def tests(self) -> list[Path]:
         """The tests of its package, or those of the whole where the package has none of its own."""
-        folder = TESTS / self.path.parts[0]
-        properties = TESTS / "properties" / f"test_{self.path.parts[0]}.py"
-        return [place for place in (folder, properties) if place.exists()]
+        package = _package(self.path)
+        places = (TESTS / package, TESTS / "properties" / f"test_{package}.py", TESTS / f"test_{package}.py")
+        return [place for place in places if place.exists()]
+
+
+def _package(path: Path) -> str:
+    """Return the name of the package, or of the module on the first level, that a file below `SOURCE` belongs to."""
+    return path.parts[0].removesuffix(".py")
 
 
 def _short(text: str) -> str:
@@ -141,8 +146,10 @@ def mutants_of(path: Path) -> list[Mutant]:
 
 def chosen(count: int, seed: int, package: str | None) -> list[Mutant]:
     """Return `count` changes drawn by a seed from the packages that have tests, or from one package."""
-    folder = SOURCE / package if package else SOURCE
-    every = [mutant for path in sorted(folder.rglob("*.py")) for mutant in mutants_of(path)]
+    paths = [
+        path for path in sorted(SOURCE.rglob("*.py")) if package in {None, _package(path.relative_to(SOURCE))}
+    ]
+    every = [mutant for path in paths for mutant in mutants_of(path)]
     tested = [mutant for mutant in every if mutant.tests]
     return random.Random(seed).sample(tested, min(count, len(tested)))
 

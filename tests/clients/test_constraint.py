@@ -21,7 +21,7 @@ from calibrant.clients._constraint import (
     json_grammar,
 )
 from calibrant.core import ConfigurationError
-from calibrant.logprobs._schema import as_response_format
+from calibrant.logprobs._fields import as_response_format
 
 
 def as_format(schema: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from calibrant.clients._constraint import Grammars, Sampler
 from calibrant.core import ConfigurationError
-from calibrant.core._tokens import Vocabulary
+from calibrant.core._completion import Vocabulary
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], dtype=np.float32))
 PIECES = (*(bytes([byte]) for byte in range(128)), b'"cat"', b'"dog"', b"")

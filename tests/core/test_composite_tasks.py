@@ -23,7 +23,7 @@ from calibrant.core import (
     Prediction,
     Task,
 )
-from calibrant.core._label_records import labels_from_record
+from calibrant.core._structures import labels_from_record
 from task_files import mistakes
 
 MULTI = 'name = "n"\nlabels = ["Bills", "Food", "Travel"]\nmulti_label = true\nprompt = "p"\n'

@@ -13,7 +13,7 @@ import pytest
 import in_process
 from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
 from calibrant.core import CalibrantError, ConfigurationError, Limits, ProviderError, StateError, Stop
-from calibrant.distributed import Cluster, _worker, evaluate
+from calibrant.distributed import Cluster, _ray, evaluate
 from calibrant.distributed._ledger import Ledger
 from calibrant.runs._shards import Shards
 from calibrant.store import PredictionCache
@@ -26,7 +26,7 @@ PRICES = {"input_cost_per_token": 0.01, "output_cost_per_token": 0.0}
 def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace Ray's cluster by threads."""
     in_process.install(monkeypatch)
-    monkeypatch.setattr(_worker, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(_ray, "_LOOK_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -285,10 +285,10 @@ def test_a_block_is_given_up_after_five_deaths(server: FaultServer, tmp_path: Pa
         16:24
     ]
 
-    def answered(number: int, *, deaths: int) -> _worker.Answered:
+    def answered(number: int, *, deaths: int) -> _ray.Answered:
         for _ in range(deaths):
             book.ask(Ledger.begin, f"block {number}")
-        return _worker.Worker(opens(server.api_base), LIMITS, 2, None, book).answer(number, rows)
+        return _ray.Worker(opens(server.api_base), LIMITS, 2, None, book).answer(number, rows)
 
     given_up = answered(2, deaths=5)
     assert given_up.lines == b""
@@ -310,8 +310,8 @@ def test_workers_that_die_opening_are_given_up(server: FaultServer) -> None:
         opened.append(1)
         return opens(server.api_base)(limits=limits)
 
-    def worker() -> _worker.Worker:
-        return _worker.Worker(opening, LIMITS, 2, None, book)
+    def worker() -> _ray.Worker:
+        return _ray.Worker(opening, LIMITS, 2, None, book)
 
     rows = [(0, "number 0 is a cat", "cat", None, None, None)]
     for _ in range(6):
@@ -328,7 +328,7 @@ def test_a_closed_run_reads_no_more_blocks(tmp_path: Path) -> None:
     """After the ledger is closed, the reader yields no more blocks."""
     rows = animals(tmp_path)
     book = in_process.LocalBook(Limits(), 2)
-    reader = _worker.Reader(dataset=rows, labels=rows.labels, block_rows=8, book=book)
+    reader = _ray.Reader(dataset=rows, labels=rows.labels, block_rows=8, book=book)
     tables = reader(None)
     assert next(tables)["block"].to_pylist() == [0]
     book.ask(Ledger.close, "enough", at_once=False)

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import calibrant
 from calibrant.cascade import CascadeSettings
 from calibrant.cli import app
-from calibrant.core._task_file import TaskFile
+from calibrant.core._task import TaskFile
 from calibrant.routing import RoutingSettings
 from embedded import WHY_MISSING
 from public_types import types_in_signatures

@@ -21,7 +21,7 @@ from calibrant.core import (
     Outcome,
     Prediction,
 )
-from calibrant.core._tokens import Vocabulary
+from calibrant.core._completion import Vocabulary
 from calibrant.inference import Classifier
 from distributions import distribution_of
 from token_engine import CHARACTERS, Engine, Row

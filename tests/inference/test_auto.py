@@ -17,7 +17,7 @@ from calibrant import BatchEvaluator, Classifier, Example, Task, load
 from calibrant.cascade import Cascade
 from calibrant.core import Limits, LogprobSpace, LogprobsUnsupportedError, Outcome, ProviderError, Stop
 from calibrant.inference import RetryPolicy, examine
-from calibrant.inference.doctor._records import save_examination
+from calibrant.inference._examinations import save_examination
 from calibrant.testing import FakeClient, MemoryJournal, fake_model
 from calibrant.tuned import Tuned
 from distributions import distribution_of

@@ -25,8 +25,8 @@ from calibrant.core import (
     RateLimitError,
 )
 from calibrant.inference import Examination, FindingVerdict, examine
+from calibrant.inference._examinations import Thresholds
 from calibrant.inference.doctor._examine import aexamine, recommended_thresholds
-from calibrant.inference.doctor._records import Thresholds
 from calibrant.logprobs._completion import read_completion
 from calibrant.testing import fake_response
 

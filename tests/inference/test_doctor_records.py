@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, NextTokens, StateError
-from calibrant.inference import Classifier, Examination, Finding, FindingVerdict, examine
-from calibrant.inference.doctor import _records
-from calibrant.inference.doctor._records import (
+from calibrant.inference import Classifier, Examination, Finding, FindingVerdict, _examinations, examine
+from calibrant.inference._examinations import (
     Thresholds,
     load_examination,
     refuse_misleading,
@@ -175,7 +174,7 @@ def test_a_file_that_cannot_be_read_is_ignored(calibrant_home: Path, monkeypatch
 def test_a_record_under_anothers_name_is_ignored() -> None:
     """A record copied to another model's file is not returned for that model."""
     path = save_examination(examined())
-    other = _records.record_path(("openai/y", None, {}))
+    other = _examinations.record_path(("openai/y", None, {}))
     other.write_bytes(path.read_bytes())
     assert load_examination("openai/x") == examined()
     assert load_examination("openai/y") is None
@@ -272,7 +271,7 @@ def test_where_records_lie(
         monkeypatch.delenv(name, raising=False)
         if value is not None:
             monkeypatch.setenv(name, value)
-    path = _records.record_path(("openai/x", None, {}))
+    path = _examinations.record_path(("openai/x", None, {}))
     assert (str(path.parent), len(path.stem)) == (expected, 64)
 
 

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, LabelSet, Prediction, ProviderError
-from calibrant.core._completion import TokenListing
-from calibrant.core._tokens import named_features
+from calibrant.core._completion import TokenListing, named_features
 from calibrant.heads import Head
 from calibrant.inference import Classifier
-from calibrant.inference._heads import head_of
-from calibrant.inference._named_tokens import tell_once, tokens_of
+from calibrant.inference._heads import head_of, tell_once, tokens_of
 from calibrant.testing import MemoryJournal
 from echo_model import PREFIX
 from naming_server import NamingServer, named_by, template_of

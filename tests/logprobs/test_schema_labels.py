@@ -11,7 +11,7 @@ import pytest
 
 from calibrant.core import ConfigurationError, Field, FieldLabels, LabelSet, MultiLabels
 from calibrant.logprobs import labels_from_schema
-from calibrant.logprobs._schema import as_response_format, enum_schema
+from calibrant.logprobs._fields import as_response_format, enum_schema
 
 
 class Topic(enum.StrEnum):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.core import Completion, LabelDistribution, LogprobSpace, LogprobsUnavailableError, Token
-from calibrant.core._tokens import TokenLogprobs, Vocabulary
+from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.logprobs import extract_set
 from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
 

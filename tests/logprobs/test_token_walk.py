@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError, LogprobSpace, LogprobsUnavailableError
-from calibrant.core._tokens import TokenLogprobs, Vocabulary
-from calibrant.logprobs._tokens import TokenTrie, TokenWalk
+from calibrant.core._completion import TokenLogprobs, Vocabulary
+from calibrant.logprobs._walk import TokenTrie, TokenWalk
 
 PIECES = [b"", b"a", b"b", b"c", b"ab", b'"', b'"}', b'", ', b'"x', b'c"', b"d"]
 A, B, C, AB, END, END_OBJECT, END_ITEM, C_END, D = 1, 2, 3, 4, 5, 6, 7, 9, 10

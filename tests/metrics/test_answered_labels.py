@@ -6,7 +6,7 @@ import pytest
 
 from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels
 from calibrant.metrics import AnsweredLabels, CompositeMetrics, classification_summary
-from calibrant.metrics._composite import answer_summary
+from calibrant.metrics._structure import answer_summary
 
 LABELS = ["a", "b", "c", "d", "e"]
 

@@ -12,7 +12,7 @@ from sklearn import metrics as reference
 
 from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels, OrdinalLabels, Prediction
 from calibrant.metrics import CompositeMetrics, brier_score, expected_calibration_error, wilson_interval
-from calibrant.metrics._composite import CompositeTally, GivenPart
+from calibrant.metrics._structure import CompositeTally, GivenPart
 
 TOPICS = MultiLabels(["a", "b", "c", "d"])
 FIELDS = FieldLabels(

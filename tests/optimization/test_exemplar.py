@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from calibrant.core import ConfigurationError, DemonstrationSettings, Example, Outcome, Prediction
 from calibrant.inference import Demonstration
 from calibrant.optimization import ExemplarProposer
-from calibrant.optimization._exemplar import PromptRecord
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
+from calibrant.optimization._proposers import PromptRecord
 
 LABELS = ("Bills/Gas & Oil", "Food", "Fuel")
 TRAIN = [

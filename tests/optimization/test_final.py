@@ -15,7 +15,7 @@ import pytest
 from calibrant.cascade import Cascade
 from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
 from calibrant.evaluation import calibrate_predictions
-from calibrant.evaluation._calibrate import calibrate_search
+from calibrant.evaluation._learned import calibrate_search
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier
 from calibrant.optimization import ValidatedCandidate, optimize

@@ -21,7 +21,7 @@ from calibrant.core import (
     Prediction,
     Query,
 )
-from calibrant.core._tokens import Vocabulary
+from calibrant.core._completion import Vocabulary
 from calibrant.inference import (
     Classifier,
     open_client,

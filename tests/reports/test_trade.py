@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.core import Interval, StateError
-from calibrant.reports._trade import TradePoint, write_trade
+from calibrant.reports._html import TradePoint, write_trade
 
 SMALL = TradePoint(name="small alone", cost=1.0, performance=0.6)
 LARGE = TradePoint(name="<b>large</b>", cost=50.0, performance=0.8)

@@ -27,7 +27,7 @@ from calibrant.routing import (
     TriageRouter,
 )
 from calibrant.routing._base import TaskRouter
-from calibrant.routing._cascade import Ladder
+from calibrant.routing._strategies import Ladder
 
 YES, NO = np.array([True, False])
 

@@ -16,7 +16,7 @@ import pytest
 from calibrant.core import Limits
 from calibrant.distributed import Cluster, _evaluate
 from calibrant.distributed._ledger import Ledger
-from calibrant.distributed._worker import AnsweredBlock, Reader, Worker
+from calibrant.distributed._ray import AnsweredBlock, Reader, Worker
 from calibrant.inference import Classifier
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 
 from calibrant.core import CompletionRequest, ContextLengthError, LogprobSpace, NextTokens, Usage
-from calibrant.core._tokens import TokenLogprobs, Vocabulary
+from calibrant.core._completion import TokenLogprobs, Vocabulary
 
 CHARACTERS = Vocabulary([bytes([byte]) for byte in range(32, 127)])
 

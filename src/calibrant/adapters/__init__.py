@@ -5,9 +5,7 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.adapters._calls import CallBudget, CallCounter, SearchSize
     from calibrant.adapters._gepa import AdapterOptions, ConfidenceAdapter
-    from calibrant.adapters._learned import Thresholds
     from calibrant.adapters._rows import (
         OBJECTIVES,
         ConfidenceDataInst,
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
         ConfidenceTrajectory,
         EvaluationObserver,
     )
+    from calibrant.adapters._state import CallBudget, CallCounter, SearchSize, Thresholds
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

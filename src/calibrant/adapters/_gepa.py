@@ -1,4 +1,4 @@
-"""`ConfidenceAdapter`, which lets GEPA optimise the prompt of a classifier with confidences."""
+"""`ConfidenceAdapter`, which lets GEPA optimise the prompt of a classifier and the descriptions of its labels."""
 
 from __future__ import annotations
 
@@ -8,18 +8,6 @@ from typing import Any, Final, Protocol, Self, Unpack, runtime_checkable
 
 from gepa.core.adapter import ProposalFn
 
-from calibrant.adapters._calls import CallBudget, CallCounter, FailureMonitor, SearchSize
-from calibrant.adapters._descriptions import described_candidate, format_record
-from calibrant.adapters._learned import (
-    PriorCorrection,
-    PriorCorrector,
-    Schema,
-    ThresholdFinder,
-    Thresholds,
-    check_calls,
-    labels_of,
-    refuse_open,
-)
 from calibrant.adapters._rows import (
     Candidate,
     ConfidenceDataInst,
@@ -30,28 +18,61 @@ from calibrant.adapters._rows import (
     Objective,
     checked_row,
     over_all_labels,
+    prompt_component,
     query_of,
     record_of,
 )
+from calibrant.adapters._state import (
+    CallBudget,
+    CallCounter,
+    FailureMonitor,
+    PriorCorrection,
+    PriorCorrector,
+    Schema,
+    SearchSize,
+    ThresholdFinder,
+    Thresholds,
+    check_calls,
+    labels_of,
+    refuse_open,
+)
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.calibration._thresholds import ThresholdSuggestion
-from calibrant.core._completion import Client
-from calibrant.core._composite import CompositeLabels
+from calibrant.core._completion import Client, DecisionClient
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._label_list import LABEL_DESCRIPTIONS
-from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
+from calibrant.core._labels import (
+    LABEL_DESCRIPTIONS,
+    LabelSet,
+    label_list,
+    read_descriptions,
+    split_label_list,
+)
+from calibrant.core._prediction import Journal, LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Predictor, Query, Stop
-from calibrant.core._records import Journal
+from calibrant.core._structures import CompositeLabels
 from calibrant.inference import RetryPolicy
 from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier, as_classifier
-from calibrant.inference._demonstrations import DemonstrationIndex
+from calibrant.inference._demonstrations import DemonstrationFormat, DemonstrationIndex, answer_form
 from calibrant.inference._methods import Scoring, Tolerance
-from calibrant.logprobs._schema import as_response_format
-from calibrant.scoring._strategies import LinearBlendScoring, ScoringStrategy
+from calibrant.logprobs._fields import as_response_format
+from calibrant.scoring import LinearBlendScoring, ScoringStrategy
 
 _ALTERNATIVES: Final = 5  # of a cascade, whose models have settings of their own
+REFLECTION_TEMPLATE: Final = """A classifier reads this list of what each label means:
+```
+<curr_param>
+```
+
+These are texts that it was given, its answers, and feedback on them:
+```
+<side_info>
+```
+
+Write a better list. Say in a few words what texts of each label have in common, and what sets labels apart that were \
+confused. Describe kinds of texts and copy none. Write one line for each label, as `label: description`, and nothing \
+else. Give the list within ``` blocks."""
+"""GEPA's reflection prompt for the component `label_descriptions`."""
 
 
 @runtime_checkable
@@ -571,3 +592,54 @@ class ConfidenceAdapter(ConfidenceGrader):
     def litellm_batch_completion_kwargs(self) -> dict[str, Any]:
         """Options passed to the provider with the calls."""
         return dict(self.classifier.options)
+
+
+def decides(predictor: object) -> bool:
+    """Return True for the classifier of a decision model, which takes descriptions beside its options."""
+    return isinstance(predictor, Classifier) and isinstance(predictor.client, DecisionClient)
+
+
+def own_descriptions(predictor: object) -> Mapping[str, str]:
+    """Return the descriptions that a predictor uses where a prompt lists none."""
+    return predictor.method.setup.label_descriptions if isinstance(predictor, Classifier) else {}
+
+
+def listed_prompt(prompt: str, descriptions: Mapping[str, str], labels: LabelSet, *, ending: str = "") -> str:
+    """Return a prompt with a list of labels and their descriptions before its demonstrations, in place of its own."""
+    rest, _ = DemonstrationFormat.split(prompt)
+    demonstrations = prompt[len(rest) :]
+    instruction, _ = split_label_list(rest, labels)
+    return instruction + label_list(descriptions, labels) + ending + demonstrations
+
+
+def described_candidate(candidate: Candidate, predictor: Predictor) -> Candidate:
+    """Return a candidate whose label descriptions, if it has some, stand in its prompt.
+
+    A prompt is all that a classifier, its head and its files are known by; a decision model's are taken out of it for
+    their place beside the options.
+
+    Raises
+    ------
+    ConfigurationError
+        The descriptions are not one line for each label.
+    """
+    if LABEL_DESCRIPTIONS not in candidate:
+        return candidate
+    labels = predictor.labels
+    found = read_descriptions(candidate[LABEL_DESCRIPTIONS], labels)
+    described = {name: text for name, text in candidate.items() if name != LABEL_DESCRIPTIONS}
+    if found or own_descriptions(predictor):
+        name = prompt_component(candidate)
+        ending = "" if decides(predictor) else answer_form(predictor.field)
+        described[name] = listed_prompt(candidate[name], found, labels, ending=ending)
+    return described
+
+
+def format_record(labels: LabelSet, refused: str) -> dict[str, str]:
+    """Return the reflection record that says how descriptions are written, and why the last ones were refused."""
+    rule = f"Write one line for each of these labels, as `label: description`: {', '.join(labels)}."
+    return {
+        "Inputs": "all rows together",
+        "Generated Outputs": "",
+        "Feedback": f"{rule} The last proposal was refused. {refused}" if refused else rule,
+    }

@@ -12,18 +12,15 @@ from typing import Any, Final, NotRequired, Protocol, TypeAlias, TypedDict, runt
 from gepa.core.adapter import EvaluationBatch
 
 from calibrant.core._completion import Completion
-from calibrant.core._composite import unknown_answer
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError
-from calibrant.core._label_list import LABEL_DESCRIPTIONS
-from calibrant.core._labels import Aspect, LabelSet
+from calibrant.core._labels import LABEL_DESCRIPTIONS, Aspect, LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
-from calibrant.feedback._composite import build_composite_feedback
-from calibrant.feedback._label import build_feedback
+from calibrant.core._structures import unknown_answer
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.metrics._validation import check_number
-from calibrant.scoring._strategies import BrierScoring, LinearBlendScoring, ScoringStrategy
+from calibrant.scoring import BrierScoring, LinearBlendScoring, ScoringStrategy
 
 USER_TEMPLATE: Final = "user_template"
 DEMONSTRATED: Final = "demonstrations"
@@ -496,6 +493,11 @@ class ConfidenceGrader:
         self, prediction: Prediction, answer: str, context: Mapping[str, object] | str | None
     ) -> str:
         """Return the feedback for reflection; see `build_feedback` and `build_composite_feedback`."""
+        from calibrant.feedback import (  # noqa: PLC0415 (read by reflection models alone)
+            build_composite_feedback,
+            build_feedback,
+        )
+
         thresholds = {"high": self.high_confidence_threshold, "low": self.low_confidence_threshold}
         if self.labels.holds_several:
             return build_composite_feedback(

@@ -16,8 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn, Unpack, cast
 
-from calibrant.adapters._calls import Watch
-from calibrant.adapters._learned import refuse_several
 from calibrant.adapters._rows import (
     ConfidenceDataInst,
     ConfidenceGrader,
@@ -25,6 +23,7 @@ from calibrant.adapters._rows import (
     checked_context,
     checked_row,
 )
+from calibrant.adapters._state import Watch, refuse_several
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError, ProviderError
 from calibrant.core._installation import install_command
 from calibrant.core._labels import LabelSet
@@ -39,7 +38,9 @@ _BLANK: Final = b" \t\r\n"
 # A field's marker, and what is written up to the next one.
 _SECTION: Final = rb"^[ \t]*\[\[ ## %s ## \]\](.*?)(?=^[ \t]*\[\[ ## \w+ ## \]\]|\Z)"
 # What a JSON string cannot hold as it is.
-_ESCAPED: Final = {code: json.dumps(chr(code))[1:-1].encode() for code in (*range(0x20), ord('"'), ord("\\"))}
+_ESCAPED: Final = {
+    ord(character): json.dumps(character)[1:-1].encode() for character in (*map(chr, range(0x20)), '"', "\\")
+}
 
 _Alternatives = list[tuple[bytes, float]]
 

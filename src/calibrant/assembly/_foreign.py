@@ -15,7 +15,7 @@ import pydantic
 from calibrant.cascade._methods import METHODS
 from calibrant.cascade._settings import LOOPER_KEYS, CascadeSettings, methods_with
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._sections import Section, describe_problem, line_of, parse_toml, read_text
+from calibrant.core._settings import Section, describe_problem, line_of, parse_toml, read_text
 from calibrant.routing._settings import (
     BanditSettings,
     CascadeRoutingSettings,
@@ -152,7 +152,9 @@ def read_looper(path: str | Path) -> CascadeSettings:
 def _looper_models(refs: object, reader: _Reader) -> Iterator[dict[str, str]]:
     """Yield the looper's models as entries of ``[[cascade.models]]``."""
     for number, ref in enumerate(refs if isinstance(refs, list) else [refs]):
-        key, name = next(iter(ref.items())) if isinstance(ref, dict) and len(ref) == 1 else (None, None)
+        key, name = None, None
+        if isinstance(ref, dict) and len(ref) == 1:
+            ((key, name),) = ref.items()
         if key in {"model", "modelName"} and isinstance(name, str):
             yield {"name": name}
         else:

@@ -18,14 +18,14 @@ from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings
 from calibrant.core._completion import STAND_INS, Client, ClientTraits
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import user_path
-from calibrant.core._limits import Limits
-from calibrant.core._records import Journal
+from calibrant.core._prediction import Journal
+from calibrant.core._predictor import Limits
 from calibrant.core._task import Task
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._embeddings import CachedEmbedder, open_embedder
+from calibrant.inference._examinations import refuse_misleading, shared_abilities
 from calibrant.inference._models import call_options, open_client
 from calibrant.inference._shared_router import SharedRouter
-from calibrant.inference.doctor._records import refuse_misleading, shared_abilities
 from calibrant.inference.routed._client import RoutedClient
 from calibrant.inference.routed._provider import Provider
 from calibrant.routing._coherence import CoherenceMonitor, QualityGate

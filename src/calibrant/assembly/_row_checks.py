@@ -71,7 +71,8 @@ class RowChecks:
     def label_counts(self) -> list[tuple[str, int]]:
         """Return the labels, in their most frequent spelling, and their rows; the most frequent first."""
         order = sorted(self.labels, key=lambda label: (-self.labels[label], label))
-        return [(self.spellings[label].most_common(1)[0][0], self.labels[label]) for label in order]
+        spellings = [self.spellings[label].most_common(1)[0][0] for label in order]
+        return [(spelling, self.labels[label]) for spelling, label in zip(spellings, order, strict=True)]
 
     def notices(self) -> Iterator[str]:
         """Yield a warning for each finding."""

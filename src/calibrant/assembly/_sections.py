@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pydantic
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._limits import Limits
-from calibrant.core._records import Journal
-from calibrant.core._sections import Problem, Section, SectionTable, describe_problem, refuse
+from calibrant.core._prediction import Journal
+from calibrant.core._predictor import Limits
+from calibrant.core._settings import Problem, Section, SectionTable, describe_problem, refuse
 from calibrant.core._task import Task
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier

@@ -8,29 +8,28 @@ if TYPE_CHECKING:
     from calibrant.calibration._asked import AskedCertificate, certify
     from calibrant.calibration._calibrators import (
         CalibrationEvaluation,
+        CalibratorSelection,
         ConfidenceCalibrator,
         IdentityCalibrator,
         IsotonicCalibrator,
+        PerLabelCalibrator,
         PlattCalibrator,
         TemperatureCalibrator,
-    )
-    from calibrant.calibration._certify import (
-        CertifiedClassThresholds,
-        CertifiedThreshold,
-        certify_class_thresholds,
-        certify_threshold,
-    )
-    from calibrant.calibration._choice import (
-        CalibratorSelection,
-        PerLabelCalibrator,
         load_calibrator,
         select_calibrator,
     )
     from calibrant.calibration._conformal import ConformalSets
     from calibrant.calibration._prior import LabelPriorCorrection
-    from calibrant.calibration._promise import best_promise
     from calibrant.calibration._scaling import TemperatureScaling, VectorScaling
-    from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
+    from calibrant.calibration._thresholds import (
+        CertifiedClassThresholds,
+        CertifiedThreshold,
+        ThresholdSuggestion,
+        best_promise,
+        certify_class_thresholds,
+        certify_threshold,
+        suggest_thresholds,
+    )
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._losses import log_normalise
+from calibrant.calibration._fit import log_normalise
 from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._installation import install_command
 from calibrant.metrics._validation import check_answers, check_log_probabilities, check_number

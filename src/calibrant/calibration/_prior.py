@@ -9,8 +9,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._losses import log_losses, log_normalise, paired_gain
-from calibrant.calibration._state import SavedFit
+from calibrant.calibration._fit import SavedFit, log_losses, log_normalise, paired_gain
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Prediction
 from calibrant.metrics._validation import (
@@ -368,7 +367,8 @@ def _guarded_prior(prior: NDArray[np.float64], wins: NDArray[np.float64]) -> NDA
 
 def _check_frequencies(frequencies: ArrayLike) -> tuple[float, ...]:
     given = as_numbers("frequencies", frequencies)
-    if given.ndim != 1 or not (given > 0.0).all() or not abs(given.sum() - 1.0) <= _SHARES_SUM:
+    is_positive = given.ndim == 1 and (given > 0.0).all()
+    if not is_positive or not abs(given.sum() - 1.0) <= _SHARES_SUM:
         msg = (
             f"Expected frequencies to be one positive share for each label, summing to 1, got {frequencies!r}: "
             "give a label that is nearly never right a small share, such as 0.001."
@@ -379,7 +379,8 @@ def _check_frequencies(frequencies: ArrayLike) -> tuple[float, ...]:
 
 def _check_weights(weights: ArrayLike, rows: _Floats) -> _Floats:
     given = as_numbers("weights", weights)
-    if given.shape != (len(rows),) or not ((given > 0.0) & (given <= 1.0)).all():
+    is_legal = (given > 0.0) & (given <= 1.0)
+    if given.shape != (len(rows),) or not is_legal.all():
         msg = f"Expected weights in (0, 1], one for each of {len(rows)} rows, got {weights!r}: leave other rows out."
         raise ConfigurationError(msg)
     return given
@@ -388,7 +389,8 @@ def _check_weights(weights: ArrayLike, rows: _Floats) -> _Floats:
 def _stored_shares(values: Any, n_labels: int) -> _Floats:  # noqa: ANN401 - any JSON value
     """Return stored shares of the labels; raise an error if they are no distribution over them."""
     shares = np.array(values, dtype=np.float64)
-    if shares.shape != (n_labels,) or not (shares >= 0.0).all() or not abs(shares.sum() - 1.0) <= _SHARES_SUM:
+    is_legal = shares.shape == (n_labels,) and (shares >= 0.0).all()
+    if not is_legal or not abs(shares.sum() - 1.0) <= _SHARES_SUM:
         msg = f"Expected a distribution over {n_labels} labels, got {values}."
         raise ConfigurationError(msg)
     return shares

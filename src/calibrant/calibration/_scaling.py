@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._calibrators import TEMPERATURE, best_inverse_temperature
-from calibrant.calibration._losses import log_normalise, stratified_folds
+from calibrant.calibration._fit import FLOOR, SavedFit, log_normalise, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.calibration._state import SavedFit
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._validation import (
     HUGE,
@@ -24,8 +23,6 @@ from calibrant.metrics._validation import (
 )
 
 _Floats = NDArray[np.float64]
-# What is read from answers never falls below 1e-12; less than that is a bound and no measurement.
-FLOOR = float(np.log(1e-12))
 _FOLDS: Final = 5
 # As calibrators clip probabilities: what a model says beyond one in a million is no measurement.
 _RANKED_FLOOR: Final = float(np.log(1e-6))
@@ -197,9 +194,10 @@ class VectorScaling(DistributionScaling):
             moved = x.reshape(2, n_labels) - np.array([[1.0], [0.0]])
             log_p = log_normalise(rows * (moved[0] + 1.0) + moved[1])
             gap = (np.exp(log_p) - onehot) / n
-            value = -float((log_p * onehot).sum()) / n + self.l2 * float((moved**2).sum()) / (2.0 * n)
-            slope = np.stack([(gap * rows).sum(axis=0), gap.sum(axis=0)]) + self.l2 * moved / n
-            return value, slope.ravel()
+            value = -float((log_p * onehot).sum()) / n
+            penalty = self.l2 * float((moved**2).sum()) / (2.0 * n)
+            slope = np.stack([(gap * rows).sum(axis=0), gap.sum(axis=0)])
+            return value + penalty, (slope + self.l2 * moved / n).ravel()
 
         start = np.concatenate([np.ones(n_labels), np.zeros(n_labels)])
         # Strictly convex, so one minimum.
@@ -299,8 +297,10 @@ def _matrix_scaling(
     def loss(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         moved = x.reshape(n_labels + 1, n_labels)
         log_p = log_normalise(inputs @ (identity + moved))
-        value = -float((log_p * onehot).sum()) / n + float((moved**2).sum()) / (2.0 * n)
-        return value, (inputs.T @ (np.exp(log_p) - onehot) / n + moved / n).ravel()
+        value = -float((log_p * onehot).sum()) / n
+        penalty = float((moved**2).sum()) / (2.0 * n)
+        slope = inputs.T @ (np.exp(log_p) - onehot) / n
+        return value + penalty, (slope + moved / n).ravel()
 
     start = np.zeros(identity.size)
     moved = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _MATRIX_ITERATIONS}).x

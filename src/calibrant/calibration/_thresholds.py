@@ -1,17 +1,22 @@
-"""Thresholds for scores and feedback, from a sample of predictions."""
+"""Thresholds of the confidence: suggested for scores and feedback, and certified to reach a target accuracy."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import floor, log, log10
-from typing import Final, Literal, TypeAlias
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Interval
-from calibrant.metrics._validation import check_confidence_correct
+from calibrant.metrics._validation import check_confidence_correct, check_number
 
 ThresholdFamily: TypeAlias = Literal["very-high", "moderately-high", "well-spread", "custom"]
 
@@ -26,6 +31,10 @@ _FEWEST_CORRECT: Final = 5
 _BINARY: Final = 0.95  # share of correct answers from which on hardly any is told from another
 _PUNISHING: Final = 0.10  # share of correct answers below which hardly any earns full score
 _LEAST: Final = 1e-9  # confidences below count as 0
+_MOST_ROWS = 2.0**50  # beyond this, a number of missing rows is of no use
+# Probability that the accepted rows of one file are less often right than a true certificate lets expect.
+_FILE_DELTA: Final = 0.05
+TARGETS: Final = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +162,10 @@ def _median(values: NDArray[np.float64]) -> Interval:
     j = max(1, int(binom.ppf(0.025, n, 0.5)))
     level = 1.0 - 2.0 * float(binom.cdf(j - 1, n, 0.5))
     return Interval(
-        lower=float(values[j - 1]), upper=float(values[n - j]), level=level, estimate=float(np.median(values))
+        lower=float(values[j - 1]),
+        upper=float(values[n - j]),
+        level=level,
+        estimate=float(np.median(values)),
     )
 
 
@@ -215,3 +227,483 @@ def _warnings(
     if p.min() == p.max():
         said.append(f"Every confidence is {p[0]:g}: it says nothing about which predictions are right.")
     return said
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifiedThreshold:
+    """Threshold with a certified accuracy, or the reason why none was found.
+
+    Attributes
+    ----------
+    threshold : float or None
+        Least confidence of an accepted answer, in [0, 1]; None if no threshold qualifies.
+    coverage : float
+        Share of the labelled rows that it accepts, in [0, 1]; 0 without a threshold.
+    accuracy : float or None
+        Share of right answers among these rows.
+    accuracy_lower_bound : float
+        Exact (Clopper-Pearson) lower bound of the accuracy at this threshold, at level
+        ``1 - delta``; 0 without a threshold. What holds in spite of the choice among thresholds is
+        `target_accuracy`, which it is never below.
+    target_accuracy, delta : float
+        The request: with probability ``1 - delta``, the accuracy is at least the target.
+    n, n_accepted : int
+        Labelled rows, and accepted ones among them.
+    additional_rows : int or None
+        About how many more labelled rows would be needed if their accuracy were as observed; 0 with
+        a threshold, None if no part of the rows that is large enough was observed above the target.
+    best_promise : CertifiedThreshold or None
+        Without a threshold, where it was looked for: the certificate of the highest lower target that the rows bear;
+        see `best_promise`.
+
+    Examples
+    --------
+    >>> CertifiedThreshold(target_accuracy=0.95, delta=0.1, n=20).threshold is None
+    True
+    """
+
+    threshold: float | None = None
+    coverage: float = 0.0
+    accuracy: float | None = None
+    accuracy_lower_bound: float = 0.0
+    target_accuracy: float
+    delta: float
+    n: int
+    n_accepted: int = 0
+    additional_rows: int | None = None
+    best_promise: CertifiedThreshold | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifiedClassThresholds:
+    """Certified threshold for each predicted label, with a joint guarantee.
+
+    Attributes
+    ----------
+    thresholds : mapping of str to CertifiedThreshold
+        By predicted label, each at its share of `delta`.
+    coverage : float
+        Share of all labelled rows that is accepted, in [0, 1].
+    target_accuracy, delta : float
+        With probability ``1 - delta`` the accuracy behind every threshold is at least the target.
+    """
+
+    thresholds: Mapping[str, CertifiedThreshold]
+    coverage: float
+    target_accuracy: float
+    delta: float
+
+    def accepts(self, confidence: ArrayLike, predicted: Sequence[str]) -> NDArray[np.bool_]:
+        """Return a mask of accepted answers, shape (n,); False for labels without a threshold.
+
+        Raises
+        ------
+        ConfigurationError
+            Lengths differ, or confidences are not in [0, 1].
+        """
+        p, _ = check_confidence_correct(confidence, np.zeros(len(predicted)))
+        per_row = [self.thresholds.get(label) for label in predicted]
+        least = [np.inf if t is None or t.threshold is None else t.threshold for t in per_row]
+        result: NDArray[np.bool_] = p >= np.array(least)
+        return result
+
+
+def certify_threshold(
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    *,
+    target_accuracy: float,
+    delta: float = 0.05,
+    start: float | None = None,
+) -> CertifiedThreshold:
+    """Test thresholds from the highest down; return the last one that reaches the target accuracy.
+
+    Fixed-sequence Learn-then-Test (Angelopoulos et al. 2021): the thresholds of a fixed grid are
+    tested from the highest down, each at level `delta` by the exact binomial tail of the number of
+    right answers among the rows it accepts, until the first one fails. The last that passed is
+    returned. The result can be wrong only if the first bad threshold passed, so testing many
+    costs nothing.
+
+    The sequence begins at the highest threshold that accepts enough rows to tell anything (by their
+    number, never by their answers). This is exact where accuracy does not rise as confidence falls;
+    with `start`, chosen without looking at the rows, it is exact whatever the model does. Rows must
+    be drawn independently from what the threshold will be used on.
+
+    Parameters
+    ----------
+    confidence : array-like of shape (n,)
+        In [0, 1], n >= 1; ties may be many.
+    correct : array-like of shape (n,)
+        1 where the answer was right, else 0.
+    target_accuracy : float
+        In (0, 1).
+    delta : float, default 0.05
+        Allowed probability that the accuracy is below the target all the same, in (0, 1).
+    start : float, optional
+        Threshold to begin with, in [0, 1].
+
+    Raises
+    ------
+    ConfigurationError
+        No rows, NaN, lengths that differ, or a number out of range.
+
+    Examples
+    --------
+    >>> certify_threshold([0.9] * 59, [1] * 59, target_accuracy=0.95).threshold
+    0.9
+    >>> certify_threshold([0.9] * 50, [1] * 50, target_accuracy=0.95).additional_rows
+    9
+    """
+    p, y = check_confidence_correct(confidence, correct)
+    target = check_number("target_accuracy", target_accuracy, "(0, 1)")
+    level = check_number("delta", delta, "(0, 1)")
+    cells, n, k = rows_at_thresholds(p, y)
+    first = first_rows(len(p), target_accuracy=target, delta=level)
+    if start is None:
+        top, started = 0, n >= first
+    else:
+        # The rows that the first threshold accepts are those of the last one above it that matters.
+        top = int(np.searchsorted(-candidate_thresholds(), -check_number("start", start, "[0, 1]")))
+        begin = int(np.searchsorted(cells, top, side="right")) - 1
+        started = np.arange(len(cells)) >= (begin if begin >= 0 else len(cells))
+    last = int(last_certified(n, k, started, target_accuracy=target, delta=level))
+    if last < 0:
+        missing = _additional_rows(n, k, first, target=target, delta=level)
+        return CertifiedThreshold(target_accuracy=target, delta=level, n=len(p), additional_rows=missing)
+    from scipy.stats import beta  # noqa: PLC0415  (heavy)
+
+    accepted, right = int(n[last]), int(k[last])
+    # Clopper and Pearson's exact lower bound of a share; a certified threshold accepts a right row.
+    lower_bound = float(beta.ppf(level, right, accepted - right + 1))
+    return CertifiedThreshold(
+        threshold=float(candidate_thresholds()[max(cells[last], top)]),
+        coverage=accepted / len(p),
+        accuracy=right / accepted,
+        accuracy_lower_bound=max(target, lower_bound),
+        target_accuracy=target,
+        delta=level,
+        n=len(p),
+        n_accepted=accepted,
+        additional_rows=0,
+    )
+
+
+def certify_class_thresholds(
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    predicted: Sequence[str],
+    *,
+    target_accuracy: float,
+    delta: float = 0.05,
+    labels: Sequence[str] | None = None,
+) -> CertifiedClassThresholds:
+    """Return a certified threshold for each predicted label, with a joint guarantee.
+
+    Every label is tested on its own rows at ``delta`` divided by the number of labels (Bonferroni),
+    so with probability ``1 - delta`` all thresholds hold.
+
+    Parameters
+    ----------
+    confidence, correct, target_accuracy, delta
+        As for `certify_threshold`.
+    predicted : sequence of str, length n
+        Predicted labels.
+    labels : sequence of str, optional
+        The label set; by default the labels that were predicted. Those never predicted get no
+        threshold.
+
+    Raises
+    ------
+    ConfigurationError
+        As for `certify_threshold`, or a predicted label is not among `labels`.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import certify_class_thresholds
+    >>> predicted = ["cat"] * 100 + ["dog"] * 100
+    >>> correct = [1] * 100 + [1] * 70 + [0] * 30
+    >>> found = certify_class_thresholds([0.9] * 200, correct, predicted, target_accuracy=0.9)
+    >>> {label: one.threshold for label, one in found.thresholds.items()}, found.coverage
+    ({'cat': 0.9, 'dog': None}, 0.5)
+    >>> found.accepts([0.95, 0.95], ["cat", "dog"]).tolist()
+    [True, False]
+    """
+    p, y = check_confidence_correct(confidence, correct)
+    target = check_number("target_accuracy", target_accuracy, "(0, 1)")
+    level = check_number("delta", delta, "(0, 1)")
+    names = np.array([str(label) for label in predicted], dtype=object)
+    if len(names) != len(p):
+        raise ConfigurationError(
+            f"Expected predicted to hold {len(p)} labels, one per row, got {len(names)}."
+        )
+    legal = sorted(set(names)) if labels is None else list(dict.fromkeys(labels))
+    unknown = sorted(set(names) - set(legal))
+    if unknown:
+        raise ConfigurationError(f"Expected predicted labels among {legal[:8]}, got {unknown[:8]}.")
+    share = level / len(legal)
+    found = {
+        label: certify_threshold(p[own], y[own], target_accuracy=target, delta=share)
+        if (own := names == label).any()
+        else CertifiedThreshold(target_accuracy=target, delta=share, n=0)
+        for label in legal
+    }
+    return CertifiedClassThresholds(
+        thresholds=MappingProxyType(found),
+        coverage=sum(certified.n_accepted for certified in found.values()) / len(p),
+        target_accuracy=target,
+        delta=level,
+    )
+
+
+@lru_cache(maxsize=1)
+def candidate_thresholds() -> NDArray[np.float64]:
+    """Return the candidate thresholds in descending order, from 1 to 0.
+
+    Thousandths, and two digits of the distance to 0 and 1 below that, down to 1e-12: most models
+    are surest about most rows. A dense grid costs nothing, for neighbours accept nearly the same rows.
+    """
+    fine = [mantissa / 10.0**digits for digits in range(5, 14) for mantissa in range(10, 100)]
+    coarse = [thousandth / 1000 for thousandth in range(1001)]
+    values = {*coarse, *fine, *(round(1.0 - x, 13) for x in fine)}
+    grid = np.array(sorted(values, reverse=True))
+    grid.flags.writeable = False
+    return grid
+
+
+def rows_at_thresholds(
+    confidence: NDArray[np.float64], correct: NDArray[np.float64]
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Return positions of distinct thresholds, and the numbers of accepted and of right rows there.
+
+    Of thresholds that accept the same rows only the highest matters: nothing is claimed about
+    confidences never seen. Thresholds are positions in `candidate_thresholds`, ascending.
+    """
+    cells, own = np.unique(np.searchsorted(-candidate_thresholds(), -confidence), return_inverse=True)
+    n = np.bincount(own, minlength=len(cells)).cumsum()
+    k = np.bincount(own[correct == 1.0], minlength=len(cells)).cumsum()
+    return cells, n, k
+
+
+def first_rows(n: int, *, target_accuracy: float, delta: float) -> int:
+    """Return the least number of rows that the first tested threshold must accept.
+
+    Enough to pass, about nine times in ten, with an accuracy halfway between the target and 1 (by a normal
+    approximation; exactly 0.86 to 0.91 for targets from 0.8 to 0.95), but no more than a quarter of the rows,
+    and never fewer than pass when all of them are right.
+    """
+    from scipy.stats import norm  # noqa: PLC0415  (heavy)
+
+    least = int(np.ceil(np.log(delta) / np.log(target_accuracy) - 1e-9))
+    halfway = (1.0 + target_accuracy) / 2.0
+    spread = norm.isf(delta) * np.sqrt(target_accuracy * (1.0 - target_accuracy))
+    spread += norm.isf(0.1) * np.sqrt(halfway * (1.0 - halfway))
+    enough = int(np.ceil((max(spread, 0.0) / (halfway - target_accuracy)) ** 2))
+    return max(1, least, min(enough, n // 4))
+
+
+def last_certified(
+    n: NDArray[np.intp],
+    k: NDArray[np.intp],
+    started: NDArray[np.bool_],
+    *,
+    target_accuracy: float,
+    delta: float,
+) -> NDArray[np.intp]:
+    """Return the position of the last threshold before the first failed test; -1 if there is none.
+
+    Parameters
+    ----------
+    n, k : array of int, shape (..., t)
+        Rows accepted and right answers among them, for t thresholds from the highest down.
+    started : array of bool, shape (..., t)
+        False for the thresholds before the sequence begins, True from there on.
+    target_accuracy, delta : float
+        As for `certify_threshold`.
+    """
+    from scipy.stats import binom  # noqa: PLC0415  (heavy)
+
+    passed = (binom.sf(k - 1, n, target_accuracy) <= delta) & (n > 0)
+    chain = np.logical_and.accumulate(passed | ~started, axis=-1) & started
+    last = n.shape[-1] - 1 - chain[..., ::-1].argmax(axis=-1)
+    # Of thresholds that accept the same rows, the highest: all of them passed.
+    accepted = np.take_along_axis(n, last[..., None], axis=-1)
+    highest = (n == accepted).argmax(axis=-1)
+    result: NDArray[np.intp] = np.where(chain.any(axis=-1), highest, -1)
+    return result
+
+
+def _additional_rows(
+    n: NDArray[np.intp], k: NDArray[np.intp], first: int, *, target: float, delta: float
+) -> int | None:
+    """Return the number of further rows that would certify a threshold at its observed accuracy."""
+    from scipy.stats import binom  # noqa: PLC0415  (heavy)
+
+    total = int(n[-1])
+    promising = (n >= min(first, max(1, total // 4))) & (k > target * n)
+    if not promising.any():
+        return None
+    observed, coverage = k[promising] / n[promising], n[promising] / total
+
+    def fails(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+        right = np.floor(observed * rows + 1e-9)
+        found: NDArray[np.bool_] = binom.sf(right - 1.0, rows, target) > delta
+        return found
+
+    low, high = np.zeros(len(observed)), np.ones(len(observed))
+    while (growing := fails(high) & (high < _MOST_ROWS)).any():
+        low, high = np.where(growing, high, low), np.where(growing, 2.0 * high, high)
+    while (high - low > 1.0).any():
+        middle = np.floor((low + high) / 2.0)
+        failed = fails(middle)
+        low, high = np.where(failed, middle, low), np.where(failed, high, middle)
+    needed = np.ceil(high / coverage - 1e-9)[high < _MOST_ROWS]
+    return None if needed.size == 0 else max(1, int(needed.min()) - total)
+
+
+def best_promise(
+    confidence: ArrayLike, correct: ArrayLike, *, below: float, delta: float = 0.05
+) -> CertifiedThreshold | None:
+    """Return the certified threshold of the highest target accuracy that the rows bear; None without any.
+
+    Targets are 0.95, 0.9 and so on down to 0.5, fixed before the rows are seen. Each is certified with a tenth of
+    `delta` (Bonferroni), so that, with probability ``1 - delta``, none of the ten certificates is wrong, whichever of
+    them is taken.
+
+    Parameters
+    ----------
+    confidence, correct, delta
+        As for `certify_threshold`. The `delta` of the result is a tenth of this one.
+    below : float
+        Only targets below this accuracy, in (0, 1], are tried.
+
+    Raises
+    ------
+    ConfigurationError
+        As for `certify_threshold`.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import best_promise
+    >>> found = best_promise([0.9] * 40 + [0.6] * 60, [1] * 40 + [1, 0] * 30, below=0.95)
+    >>> found.target_accuracy, found.delta, found.coverage
+    (0.85, 0.005, 0.4)
+    """
+    share = check_number("delta", delta, "(0, 1)") / len(TARGETS)
+    highest = check_number("below", below, "(0, 1]")
+    for target in TARGETS:
+        if target < highest:
+            found = certify_threshold(confidence, correct, target_accuracy=target, delta=share)
+            if found.threshold is not None:
+                return found
+    return None
+
+
+def with_best_promise(
+    wanted: CertifiedThreshold, confidence: ArrayLike, correct: ArrayLike
+) -> CertifiedThreshold:
+    """Return a certificate; one without a threshold together with the best promise that the rows bear."""
+    if wanted.threshold is not None:
+        return wanted
+    lower = best_promise(confidence, correct, below=wanted.target_accuracy, delta=wanted.delta)
+    return replace(wanted, best_promise=lower)
+
+
+def certificate_from_record(record: Mapping[str, Any]) -> CertifiedThreshold:
+    """Return a certificate from the JSON values in ``calibration.json``."""
+    lower = record.get("best_promise")
+    return CertifiedThreshold(
+        **{**record, "best_promise": None if lower is None else CertifiedThreshold(**lower)}
+    )
+
+
+def certificate_lines(
+    found: CertifiedThreshold, *, run: str | Path = "RUN", out: str | Path = "RUN"
+) -> Iterator[str]:
+    """Yield the sentence on a certificate; without one, the reason and the best promise that the rows bear.
+
+    Parameters
+    ----------
+    found : CertifiedThreshold
+        The certificate, or its absence.
+    run, out : str or Path
+        Labelled predictions and directory for the command that certifies the best promise.
+    """
+    if found.threshold is not None:
+        yield f"Certified: {promise_sentence(found)}"
+        return
+    yield _reason(found)
+    lower = found.best_promise
+    if lower is None:
+        if found.target_accuracy > TARGETS[-1]:
+            yield f"Nor do they bear a lower promise: targets down to {TARGETS[-1]:g} were tried."
+        return
+    certain = f"with probability {1 - found.delta:g} (that it was picked from {len(TARGETS)} targets is allowed for)"
+    yield (
+        f"These rows do bear a promise of {lower.target_accuracy:g} for {lower.coverage:.0%} of the rows, {certain}. "
+        "To accept by it:"
+    )
+    words = ["calibrant", "calibrate", str(run), "--target-accuracy", f"{lower.target_accuracy:g}"]
+    yield f"  {shlex.join([*words, '--delta', f'{lower.delta:.12g}', '--out', str(out)])}"
+
+
+def promise_sentence(found: CertifiedThreshold) -> str:
+    """Return the sentence on the answers that a certified threshold accepts."""
+    least = f"answers with a confidence of {found.threshold:.6g} or more have"
+    which = least if found.threshold else "all answers have"
+    return (
+        f"{which} at least accuracy {found.target_accuracy:g} with probability {1 - found.delta:g}; of these "
+        f"{found.n:,} rows it accepts {found.coverage:.1%}, {found.accuracy or 0.0:.1%} of them right."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilePromise:
+    """Promise on the accepted rows of one file, from a certificate about all rows like the labelled ones.
+
+    Attributes
+    ----------
+    accepted : int
+        Accepted rows of the file.
+    least_right : int
+        Right ones among them, at least.
+    probability : float
+        Of the promise: 1 less the certificate's `delta` and 0.05.
+    """
+
+    accepted: int
+    least_right: int
+    probability: float
+
+    @classmethod
+    def of(cls, certified: Mapping[str, Any], accepted: int) -> FilePromise:
+        """Return the promise on the accepted rows of a file that is drawn like those of the certificate.
+
+        If each is right with probability `target_accuracy` at least, fewer than the lower 0.05 quantile of the binomial
+        distribution are right with probability 0.05 at most.
+        """
+        from scipy.stats import binom  # noqa: PLC0415  (heavy)
+
+        least = int(binom.ppf(_FILE_DELTA, accepted, certified["target_accuracy"]))
+        return cls(accepted=accepted, least_right=least, probability=1.0 - certified["delta"] - _FILE_DELTA)
+
+    def sentence(self) -> str:
+        """Return the promise as a sentence."""
+        return (
+            f"That is about all rows like the labelled ones. Of the {self.accepted:,} accepted in this file, at least "
+            f"{self.least_right:,} ({self.least_right / self.accepted:.1%}) are right with probability "
+            f"{self.probability:.4g}."
+        )
+
+
+def _reason(found: CertifiedThreshold) -> str:
+    """Return the reason for the absence of a certificate, and the rows that it takes."""
+    if found.additional_rows is None:
+        return (
+            f"Nothing certified: No threshold reaches {found.target_accuracy:g} accuracy on these {found.n:,} rows; no "
+            "group of confident answers large enough to tell was that accurate, so that more rows like these would "
+            "not help."
+        )
+    return (
+        f"Nothing certified: These {found.n:,} rows are too few to promise {found.target_accuracy:g} accuracy with "
+        f"probability {1 - found.delta:g}; about {found.additional_rows:,} more labelled row(s) like these would do."
+    )

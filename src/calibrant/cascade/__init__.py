@@ -41,10 +41,9 @@ if TYPE_CHECKING:
         plan_models,
         union_baseline,
     )
-    from calibrant.cascade.methods._entailment import AutoMixEntailment
     from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin, TokenFilter
     from calibrant.cascade.methods._self_verify import SelfVerify
-    from calibrant.cascade.methods._verification import Verification, Verifier
+    from calibrant.cascade.methods._verification import AutoMixEntailment, Verification, Verifier
     from calibrant.cascade.planning._guarantee import CertifiedCascade, certify_cascade
     from calibrant.cascade.planning._plan import (
         CascadePlan,

@@ -24,10 +24,8 @@ from calibrant.cascade.automix._several import CascadePolicy
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._limits import Limits
-from calibrant.core._prediction import LogprobSpace
-from calibrant.core._predictor import OnPrediction, Query, Stop
-from calibrant.core._records import Journal
+from calibrant.core._prediction import Journal, LogprobSpace
+from calibrant.core._predictor import Limits, OnPrediction, Query, Stop
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._feed import Feed, Runner

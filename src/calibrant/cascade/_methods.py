@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
 from calibrant.cascade._protocol import ROUTED, BaseMethod, CascadeModel, ConfidenceMethod, TokenMethod
-from calibrant.cascade.methods._entailment import AutoMixEntailment
 from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
 from calibrant.cascade.methods._self_verify import SelfVerify
+from calibrant.cascade.methods._verification import AutoMixEntailment
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError
 from calibrant.core._prediction import LogprobSpace, Prediction
-from calibrant.core._sections import register
+from calibrant.core._settings import register
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._methods import Decoding
 from calibrant.inference.routed._client import RoutedClient

@@ -328,7 +328,8 @@ def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
     if callable(record):
         learned = json.dumps(record(), sort_keys=True, default=repr)
     else:
-        learned = json.dumps(np.asarray(calibrator.predict(np.linspace(0.0, 1.0, 1001))).tolist())
+        outputs = calibrator.predict(np.linspace(0.0, 1.0, 1001))
+        learned = json.dumps(np.asarray(outputs).tolist())
     return class_record(calibrator, learned.encode("utf-8", "surrogatepass"))
 
 
@@ -413,7 +414,8 @@ class CascadeModel:
         match = _NAMED.search(re.split(r"[/\\]", self.classifier.name)[-1])
         if match is None:
             return None
-        return (int(match[1] or 1) * float(match[2]) * _BILLIONS[match[3].lower()]) or None
+        experts, size = int(match[1] or 1), float(match[2])
+        return (experts * size * _BILLIONS[match[3].lower()]) or None
 
 
 def _parse_size(size: float | str, *, model: str) -> float:

@@ -55,8 +55,9 @@ class KeepRule:
     key: str = DEFAULT_KEY
 
     def __post_init__(self) -> None:
-        rising = all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False))
-        if len(self.keeps) != len(self.edges) + 1 or not rising or not all(map(math.isfinite, self.edges)):
+        is_rising = all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False))
+        is_finite = all(map(math.isfinite, self.edges))
+        if len(self.keeps) != len(self.edges) + 1 or not is_rising or not is_finite:
             raise ConfigurationError(
                 "Expected ascending, finite edges and one entry of keeps more than there are edges, got edges "
                 f"{self.edges!r:.80} and {len(self.keeps)} entries."
@@ -128,7 +129,8 @@ class KeepRule:
             Ranks are needed and missing.
         """
         p = np.asarray(confidence, dtype=np.float64)
-        kept: _Bools = np.array(self.keeps)[np.searchsorted(self.edges, p, side="right")] & ~np.isnan(p)
+        places = np.searchsorted(self.edges, p, side="right")
+        kept: _Bools = np.array(self.keeps)[places] & ~np.isnan(p)
         if not self.splits:
             return kept
         if ranks is None:
@@ -137,7 +139,8 @@ class KeepRule:
                 f"{self.edges[0]:.6g}, got neither: hand in texts to route, ranks to accepts (tie_ranks) and to follow "
                 "(KeepPolicy.ranks)."
             )
-        kept &= (np.asarray(ranks, dtype=np.float64) <= self.tied_share) | (p != self.edges[0])
+        is_early = np.asarray(ranks, dtype=np.float64) <= self.tied_share
+        kept &= is_early | (p != self.edges[0])
         return kept
 
     def route(self, verifier_score: ArrayLike, *, texts: Sequence[str | int] | None = None) -> _Bools:

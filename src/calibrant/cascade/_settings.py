@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import pydantic
-from pydantic_core import PydanticCustomError
 
 from calibrant.cascade._methods import METHODS
-from calibrant.core._sections import Amount, Count, Number, Section, Share, wrong
-from calibrant.core._settings import ModelSettings
+from calibrant.core._settings import Amount, Count, ModelSettings, Number, Section, Share, known_name, wrong
 
 # Keys that make sense with some methods only.
 _KEYS_OF_SOME: Final = ("hybrid_weights", "verifier_server_url", "verifier_timeout_seconds", "context")
@@ -23,14 +21,7 @@ def methods_with(key: str) -> tuple[str, ...]:
     return tuple(name for name, kind in METHODS.items() if key in kind.settings_keys)
 
 
-def _known_method(name: object) -> object:
-    if not isinstance(name, str) or name not in METHODS:
-        *names, last = map(repr, METHODS)
-        raise PydanticCustomError("method", f"Input should be {', '.join(names)} or {last}")
-    return name
-
-
-_Method = Annotated[str, pydantic.BeforeValidator(_known_method)]
+_Method = Annotated[str, known_name(METHODS)]
 
 
 class HybridWeights(Section):

@@ -32,10 +32,8 @@ from calibrant.core._errors import (
     ProviderError,
     ProviderTimeoutError,
 )
-from calibrant.core._limits import Limits
-from calibrant.core._prediction import Outcome, Prediction, Step, Usage, Verdict
-from calibrant.core._predictor import Query
-from calibrant.core._records import Journal
+from calibrant.core._prediction import Journal, Outcome, Prediction, Step, Usage, Verdict
+from calibrant.core._predictor import Limits, Query
 from calibrant.inference._feed import QueryKeys
 from calibrant.inference._limits import Gate
 from calibrant.metrics._validation import check_count, check_number

@@ -12,22 +12,21 @@ from typing import TYPE_CHECKING, Final, Self, cast
 from calibrant import evaluation, inference
 from calibrant.cli._commands import PromptedOptions
 from calibrant.cli._decided_labels import DecidedLabels
-from calibrant.cli._errors import FAILED
+from calibrant.cli._options import FAILED
 from calibrant.cli._prompted import asked_task, prompted, source_of, without_head, write_demonstrations
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import read_record, write_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._rows import DataSource, Example, read_rows, read_texts
-from calibrant.core._task import Task
+from calibrant.core._task import Split, Task
 from calibrant.evaluation._data import UnlabelledTexts
 from calibrant.evaluation._label import unlabelled
 from calibrant.inference._classifier import as_classifier
 from calibrant.tuned._task_record import record_run
 
 if TYPE_CHECKING:
-    from calibrant.cli._groups import Collect, Retry, Status, Submit
-    from calibrant.core._task import Split
+    from calibrant.cli._app import Collect, Retry, Status, Submit
     from calibrant.evaluation._provider_batch import BatchReport
 
 NOTE: Final = "labels.json"

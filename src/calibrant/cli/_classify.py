@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from calibrant.cli._errors import FAILED, discard_output
+from calibrant.cli._options import FAILED, discard_output
 from calibrant.cli._prompted import source_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction

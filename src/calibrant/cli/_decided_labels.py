@@ -15,7 +15,7 @@ from calibrant.evaluation._label import LabelFile
 from calibrant.tuned._task_record import BUNDLE
 
 if TYPE_CHECKING:
-    from calibrant.calibration._promise import FilePromise
+    from calibrant.calibration._thresholds import FilePromise
     from calibrant.evaluation._data import UnlabelledTexts
     from calibrant.evaluation._drift import HistoryDrift, HistoryWatch
     from calibrant.heads._tuned import Tuned
@@ -174,7 +174,7 @@ class DecidedLabels:
             why = "as nothing is certified"
         yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"
         if self.tuned is not None and rule == "certified" and least is None:
-            from calibrant.calibration._promise import certificate_from_record, certificate_lines
+            from calibrant.calibration._thresholds import certificate_from_record, certificate_lines
 
             found = certificate_from_record(self.tuned.thresholds["certification"])
             yield from certificate_lines(found, run=self._run, out=self._run)
@@ -186,7 +186,7 @@ class DecidedLabels:
             return None
         if drift is not None and drift.has_drifted:
             return None
-        from calibrant.calibration._promise import FilePromise
+        from calibrant.calibration._thresholds import FilePromise
 
         found = FilePromise.of(self.tuned.thresholds["certified"], n_accepted)
         return found if found.least_right else None  # so few rows promise nothing

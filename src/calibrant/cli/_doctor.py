@@ -22,12 +22,11 @@ from calibrant.clients._endpoint import hidden_in_address, hidden_options, holds
 from calibrant.clients._weights import local_models, name_forms
 from calibrant.core._errors import StateError
 from calibrant.core._prediction import LogprobSpace
+from calibrant.inference._examinations import Examination, FindingVerdict, save_examination
 from calibrant.inference.doctor._examine import examine
-from calibrant.inference.doctor._records import FindingVerdict, save_examination
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Doctor, Models
-    from calibrant.inference.doctor._records import Examination
 
 _STYLES: Final = {
     FindingVerdict.OK: "green",

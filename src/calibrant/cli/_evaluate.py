@@ -11,20 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibrant import assembly, calibration, evaluation, inference
-from calibrant.cli._errors import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._evaluation_table import acceptance_lines, baseline_lines, print_result, routing_stats
+from calibrant.cli._options import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
 from calibrant.cli._prompted import Source, source_of, without_head, write_demonstrations
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._labels import LabelSet
-from calibrant.core._limits import Limits
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core._prediction import Journal, LogprobSpace
+from calibrant.core._predictor import Limits, Stop
 from calibrant.core._rows import DataSource
-from calibrant.core._task import Task
-from calibrant.core._task_file import SPLITS
+from calibrant.core._task import SPLITS, Task
 from calibrant.evaluation._cache import default_cache
-from calibrant.evaluation._data import asked_as_before
+from calibrant.evaluation._data import UnlabelledTexts, asked_as_before
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JournalAfterSearch
@@ -32,10 +31,7 @@ from calibrant.tuned._task_record import record_run, with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Evaluate, PromptedOptions, RunOptions
-    from calibrant.core._predictor import Stop
-    from calibrant.core._records import Journal
     from calibrant.core._settings import DemonstrationSettings
-    from calibrant.evaluation._data import UnlabelledTexts
     from calibrant.evaluation._history import RunScope
     from calibrant.heads._head import Head
     from calibrant.inference._base import BasePredictor

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation, reports
-from calibrant.calibration._promise import certificate_lines, promise_sentence
-from calibrant.cli._errors import GATE_FAILED
+from calibrant.calibration._thresholds import certificate_lines, promise_sentence
+from calibrant.cli._options import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._task import Task
@@ -25,10 +25,9 @@ from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Calibrate, Compare, Export, Report
-    from calibrant.evaluation._calibrate import CalibrationResult
     from calibrant.evaluation._compare import RunComparison
-    from calibrant.evaluation._learned import LearnedHead
-    from calibrant.heads._embedding import HeadEmbedding
+    from calibrant.evaluation._learned import CalibrationResult, LearnedHead
+    from calibrant.heads._linear import HeadEmbedding
     from calibrant.heads._tuned import Tuned
 
 _HEAD_FIGURES: Final = {

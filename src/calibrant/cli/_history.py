@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from calibrant.cli._tables import print_output, say
-from calibrant.evaluation._history import EvaluationHistory
+from calibrant.evaluation._history import EvaluationHistory, HistoryEntry, HistoryInterval
 
 if TYPE_CHECKING:
-    from calibrant.cli._groups import ListScopes, Record, ScoreInterval
-    from calibrant.evaluation._history import HistoryEntry, HistoryInterval
+    from calibrant.cli._app import ListScopes, Record, ScoreInterval
 
 
 def record(options: Record) -> None:

@@ -16,7 +16,7 @@ from calibrant.assembly._row_checks import described_group
 from calibrant.cli._tables import aligned, print_output, say
 from calibrant.clients._weights import UsableModel, local_models, usable_models
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._text_files import SEPARATORS
+from calibrant.core._table_files import SEPARATORS
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Init

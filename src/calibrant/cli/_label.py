@@ -19,7 +19,7 @@ from calibrant.cli._evaluate import (
 )
 from calibrant.cli._evaluation_table import counts_text, effort_line
 from calibrant.cli._progress import EvaluationDisplay, interruptible
-from calibrant.cli._prompted import source_of
+from calibrant.cli._prompted import Source, source_of
 from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome
@@ -31,7 +31,6 @@ from calibrant.inference._classifier import Classifier, as_classifier
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Label
-    from calibrant.cli._prompted import Source
     from calibrant.core._predictor import Stop
     from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationResult
     from calibrant.inference._base import BasePredictor

@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant import assembly, optimization, reports
-from calibrant.calibration._promise import certificate_from_record, certificate_lines
-from calibrant.cli._errors import FAILED
-from calibrant.cli._evaluate import is_refused, unreadable_text
-from calibrant.cli._evaluation_table import routing_stats
-from calibrant.cli._options import parse_option
+from calibrant.calibration._thresholds import certificate_from_record, certificate_lines
+from calibrant.cli._options import FAILED, parse_option
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._prompted import asked_task
 from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError, LimitReachedError
-from calibrant.core._limits import Limits
+from calibrant.core._predictor import Limits
 from calibrant.core._task import Task
 from calibrant.metrics._remarks import confidence_remarks, search_verdict
 from calibrant.runs._directory import CALIBRATION, NumberedDirectory
@@ -96,6 +93,8 @@ def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationRes
         )
         if model is None:
             return result, None
+        from calibrant.cli._evaluation_table import routing_stats  # other tasks do without routing
+
         return result, routing_stats(task, model)
 
 
@@ -186,11 +185,15 @@ def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
     errors = sum(score.outcomes.get("error", 0) for score in scores)
     failures = [failure for score in scores for failure in score.failures]
     if errors:
+        from calibrant.cli._evaluate import is_refused
+
         refused = next(filter(is_refused, failures), None)
         why = "with a transport error" if refused is None else f"as the server refused them ({refused})"
         yield f"{errors} test answers failed {why} and count neither way."
     unreadable = sum(score.outcomes.get("unparsed", 0) for score in scores)
     if unreadable:
+        from calibrant.cli._evaluate import unreadable_text
+
         written = dict.fromkeys(text for score in scores for text in score.unreadable_answers)
         yield unreadable_text(unreadable, list(written)[:3])
     if result.completions_without_logprobs:

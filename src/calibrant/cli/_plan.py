@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from calibrant.cascade.planning._plan import CascadePlan, PricedPolicy, short_names
-from calibrant.cascade.planning._planner import plan_cascade
+from calibrant.cascade.planning._planner import CertifyOn, plan_cascade
 from calibrant.cascade.planning._planner import replay as replay_policy
 from calibrant.cascade.planning._recorded import RecordedRun, recorded_run
 from calibrant.cli._classify import all_texts, print_predictions
-from calibrant.cli._errors import GATE_FAILED
 from calibrant.cli._evaluate import exit_as, labelled_rows
 from calibrant.cli._evaluation_table import baseline_lines, print_result
+from calibrant.cli._options import GATE_FAILED
 from calibrant.cli._progress import EvaluationDisplay, interruptible
 from calibrant.cli._prompted import without_head
 from calibrant.cli._tables import aligned, print_output, say, with_interval
@@ -23,13 +23,12 @@ from calibrant.core._task import Task
 from calibrant.evaluation._cache import default_cache, open_cache
 from calibrant.evaluation._evaluator import BatchEvaluator
 from calibrant.inference._classifier import Classifier
-from calibrant.reports._trade import TradePoint, write_trade
+from calibrant.reports._html import TradePoint, write_trade
 from calibrant.runs._directory import unfinished
 from calibrant.tuned._task_record import record_run, with_model_alone
 
 if TYPE_CHECKING:
-    from calibrant.cascade.planning._planner import CertifyOn
-    from calibrant.cli._groups import Plan, PlanRun, Replay
+    from calibrant.cli._app import Plan, PlanRun, Replay
 
 
 def plan(options: Plan) -> None:

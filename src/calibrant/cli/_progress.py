@@ -22,7 +22,7 @@ from calibrant.core._predictor import Stop
 
 if TYPE_CHECKING:
     from calibrant.evaluation._metrics import EvaluationProgress
-    from calibrant.optimization._progress import Progress
+    from calibrant.optimization._plan import Progress
 
 ENDED_BY_SIGNAL: Final = "interrupted"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from calibrant import assembly, calibration, inference
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import decoding_problem, write_atomically
-from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._settings import DemonstrationSettings, HeadSettings
 from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JOURNAL, SavedAnswers
-from calibrant.tuned._sources import read_source
 from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import PromptedOptions
-    from calibrant.core._limits import Limits
-    from calibrant.core._settings import HeadSettings
+    from calibrant.core._predictor import Limits
     from calibrant.heads._tuned import Tuned
     from calibrant.inference._base import BasePredictor
 
@@ -88,6 +86,8 @@ def source_of(path: Path, options: PromptedOptions) -> Source:
     StateError
         The path holds none of the three, or is damaged.
     """
+    from calibrant.tuned._sources import read_source  # searches read task files alone
+
     found = read_source(path)
     if isinstance(found, Task):
         task = asked_task(with_context(found, options), options)

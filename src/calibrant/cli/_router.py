@@ -15,7 +15,7 @@ from calibrant.core._task import Task
 from calibrant.routing._settings import STRATEGIES
 
 if TYPE_CHECKING:
-    from calibrant.cli._groups import Reset, RouterOptions, Stats
+    from calibrant.cli._app import Reset, RouterOptions, Stats
     from calibrant.store._router_state import RouterState
 
 _KEPT_APART: Final = "default"  # scope of routers that name none
@@ -183,8 +183,9 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
     if not providers:
         return [title]
     names = list(dict.fromkeys(name for one in providers for name in one if name != "provider"))
+    head = ["provider", *(_TITLES.get(name, name) for name in names)]
     rows = [[one["provider"], *(_number(one.get(name)) for name in names)] for one in providers]
-    return [title, *aligned([["provider", *(_TITLES.get(name, name) for name in names)], *rows])]
+    return [title, *aligned([head, *rows])]
 
 
 def _number(value: float | None) -> str:

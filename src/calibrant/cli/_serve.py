@@ -19,8 +19,7 @@ from calibrant.assembly._sections import open_classifier
 from calibrant.cli._options import parse_option
 from calibrant.cli._tables import print_output
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._limits import Limits
-from calibrant.core._predictor import Predictor
+from calibrant.core._predictor import Limits, Predictor
 from calibrant.core._task import RecordedTask
 from calibrant.evaluation._history import AnswerRecorder, RunScope
 from calibrant.heads._tuned import Tuned
@@ -29,8 +28,8 @@ from calibrant.tuned._open import open_tuned
 from calibrant.tuned._sources import read_source
 
 if TYPE_CHECKING:
+    from calibrant.cli._app import ServeVerifier
     from calibrant.cli._commands import Serve
-    from calibrant.cli._groups import ServeVerifier
     from calibrant.inference._base import BasePredictor
 
 _LOG = logging.getLogger("calibrant")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core._completion import TokenContinuation, Vocabulary
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
 from calibrant.core._reported import reported_mapping
 from calibrant.core._schema import SchemaNode, with_inner_schemas
-from calibrant.core._tokens import TokenContinuation, Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable

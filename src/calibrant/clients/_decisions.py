@@ -24,8 +24,7 @@ from calibrant.clients._litellm import (
     listed_price,
     price_of_options,
 )
-from calibrant.core._completion import CompletionRequest
-from calibrant.core._decision import DecisionAnswer, DecisionQuestion, DecisionResponse
+from calibrant.core._completion import CompletionRequest, DecisionAnswer, DecisionQuestion, DecisionResponse
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.core._reported import bounded_count, reported_mapping

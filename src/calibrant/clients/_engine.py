@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from calibrant.clients._chat_template import ChatTemplate, ControlTexts
 from calibrant.clients._constraint import Grammars
 from calibrant.clients._llama import llama
+from calibrant.core._completion import Vocabulary
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._tokens import Vocabulary
 
 BATCH: Final = 256
 """Tokens of a batch. More are no faster on a CPU, and the memory for their results grows with them."""

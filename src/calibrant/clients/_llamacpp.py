@@ -40,10 +40,9 @@ from calibrant.clients._engine import (
 )
 from calibrant.clients._llama import engine_module
 from calibrant.clients._weights import check_weights, locate_weights
-from calibrant.core._completion import CompletionRequest, NextTokens
+from calibrant.core._completion import CompletionRequest, NextTokens, TokenLogprobs, Vocabulary
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Usage
-from calibrant.core._tokens import TokenLogprobs, Vocabulary
 
 _MAX_TOKENS = 512
 _NEXT_TOKENS = 1000

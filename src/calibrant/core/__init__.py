@@ -5,13 +5,16 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.core._completion import Client, Completion, CompletionRequest, Continuation, NextTokens
-    from calibrant.core._composite import CompositeLabels, Field, FieldLabels, MultiLabels
-    from calibrant.core._decision import (
+    from calibrant.core._completion import (
+        Client,
+        Completion,
+        CompletionRequest,
+        Continuation,
         DecisionAnswer,
         DecisionClient,
         DecisionQuestion,
         DecisionResponse,
+        NextTokens,
         QuestionKind,
     )
     from calibrant.core._errors import (
@@ -30,9 +33,9 @@ if TYPE_CHECKING:
     )
     from calibrant.core._fingerprint import Fingerprint
     from calibrant.core._labels import Aspect, LabelSet, OpenLabels
-    from calibrant.core._limits import Limits
     from calibrant.core._prediction import (
         Interval,
+        Journal,
         LabelDistribution,
         LogprobSpace,
         Outcome,
@@ -43,20 +46,28 @@ if TYPE_CHECKING:
         Usage,
         Verdict,
     )
-    from calibrant.core._predictor import Predictor, Query, Stop
-    from calibrant.core._records import Journal
+    from calibrant.core._predictor import Limits, Predictor, Query, Stop
     from calibrant.core._rows import Columns, DataSource, Example, TextWithContext, read_examples
-    from calibrant.core._sections import Section, SectionTable
     from calibrant.core._settings import (
         CalibrationSettings,
         DemonstrationSettings,
         HeadSettings,
         ModelSettings,
         ScoringSettings,
+        Section,
+        SectionTable,
     )
-    from calibrant.core._structures import HierarchicalLabels, OrdinalLabels, register_labels
+    from calibrant.core._structures import (
+        CompositeLabels,
+        Field,
+        FieldLabels,
+        HierarchicalLabels,
+        MultiLabels,
+        OrdinalLabels,
+        register_labels,
+    )
+    from calibrant.core._table_files import CsvFormat
     from calibrant.core._task import Task
-    from calibrant.core._text_files import CsvFormat
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

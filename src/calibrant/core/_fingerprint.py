@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.core._composite import MultiLabels
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._structures import MultiLabels
 
 _NAMED = 3  # labels a message shows
 
@@ -142,9 +142,8 @@ def demonstrated(settings: DemonstrationSettings, rows: str) -> dict[str, Any]:
 
 
 def _label_change(then: list[str], now: list[str]) -> str:
-    gone, new = (
-        [label for label in one if label not in set(other)] for one, other in ((then, now), (now, then))
-    )
+    gone = [label for label in then if label not in set(now)]
+    new = [label for label in now if label not in set(then)]
     parts = [f"{_some(labels)} only {when}" for labels, when in ((gone, "then"), (new, "now")) if labels]
     return ", ".join(parts) or "the same labels in another order"
 

@@ -326,7 +326,8 @@ def values_of(values: Iterable[Any]) -> list[Any]:
     """Return the values of a list, a series or an array with one column as Python objects."""
     if isinstance(values, list | tuple):
         return list(values)
-    if getattr(values, "ndim", 1) == 2 and getattr(values, "shape", ())[1:] == (1,):
+    has_two_axes = getattr(values, "ndim", 1) == 2
+    if has_two_axes and getattr(values, "shape", ())[1:] == (1,):
         values = values.reshape(-1)  # type: ignore[attr-defined]
     for method in _TO_LIST:
         if hasattr(values, method):

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 from calibrant.core._errors import DataError
 from calibrant.core._files import without_doubles
 from calibrant.core._labels import label_text
-from calibrant.core._text_files import ANY_CSV, CsvFormat, read_csv, read_json_lines, text_lines
+from calibrant.core._table_files import (
+    ANY_CSV,
+    CsvFormat,
+    read_csv,
+    read_excel,
+    read_json_lines,
+    read_parquet,
+    text_lines,
+)
 
 if TYPE_CHECKING:
     from calibrant.core._splits import SplitRule
@@ -220,9 +228,7 @@ def read_rows(
     elif suffix in {".jsonl", ".ndjson"}:
         records = read_json_lines(path, max_row_bytes)
     else:
-        from calibrant.core import _table_files  # noqa: PLC0415 (of optional packages)
-
-        reader = _table_files.read_parquet if suffix == ".parquet" else _table_files.read_excel
+        reader = read_parquet if suffix == ".parquet" else read_excel
         records = reader(path, max_row_bytes)
     empty = True
     for line, values in records:

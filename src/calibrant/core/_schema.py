@@ -208,7 +208,8 @@ class SchemaNode:
         """Distinct values of the node's enums and constants, in the schema's order."""
         # JSON tells 1 from true, and values that cannot be hashed from each other.
         found = [value for node in self.alternatives for value in _values(node)]
-        return list({v if isinstance(v, str) else (json.dumps(v),): v for v in found}.values())
+        keys = (value if isinstance(value, str) else (json.dumps(value),) for value in found)
+        return list(dict(zip(keys, found, strict=True)).values())
 
     @property
     def is_closed(self) -> bool:

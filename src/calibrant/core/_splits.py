@@ -187,7 +187,8 @@ def _keys(places: _Indices, hashes: _Hashes) -> NDArray[np.uint64]:
 
 def _bit_counts(sketches: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the number of bits set in each sketch."""
-    counts: NDArray[np.int64] = _BITS_OF_BYTE[sketches.view(np.uint8)].reshape(-1, 8).sum(axis=1)
+    bits = _BITS_OF_BYTE[sketches.view(np.uint8)].reshape(-1, 8)
+    counts: NDArray[np.int64] = bits.sum(axis=1)
     return counts
 
 
@@ -348,7 +349,11 @@ def split_rule(rows: Iterable[tuple[str, str]], shares: Shares) -> SplitRule:
         pairs.add(text)
     if not numbers:
         return SplitRule(cuts={}, conflicts={}, groups=_NO_GROUPS)
-    texts = _Texts.of(np.frombuffer(hashes, dtype=np.uint64), np.frombuffer(answers, dtype=np.uintc), numbers)
+    texts = _Texts.of(
+        np.frombuffer(hashes, dtype=np.uint64),
+        np.frombuffer(answers, dtype=np.uintc),
+        numbers,
+    )
     groups = group_near_duplicates(*pairs.of(texts.rows), texts.labels)
     counts = np.bincount(texts.labels, minlength=len(texts.names))
     is_rare = counts * _smallest(shares) <= 0.5
@@ -358,8 +363,9 @@ def split_rule(rows: Iterable[tuple[str, str]], shares: Shares) -> SplitRule:
     keys, labels = texts.hashes.copy(), texts.labels.copy()
     moved = np.searchsorted(texts.hashes, found.hashes[found.together])
     keys[moved], labels[moved] = found.keys[found.together], found.labels[found.together]
-    own = texts.labels[np.searchsorted(texts.hashes, texts.conflicts)].tolist()
-    conflicts = {text: texts.names[label] for text, label in zip(texts.conflicts.tolist(), own, strict=True)}
+    own = texts.labels[np.searchsorted(texts.hashes, texts.conflicts)]
+    kept = [texts.names[label] for label in own.tolist()]
+    conflicts = dict(zip(texts.conflicts.tolist(), kept, strict=True))
     return SplitRule(
         cuts=_cuts(texts.names, keys, labels, is_rare, shares), conflicts=conflicts, groups=found
     )
@@ -398,7 +404,8 @@ def _text_groups(texts: _Texts, groups: NDArray[np.intp], room: NDArray[np.float
     # The most frequent label of each group, of several the first by name.
     order = np.lexsort((by_label, -counts, by_label // n_labels))
     owners = by_label[order] // n_labels
-    starts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]][: len(owners)])
+    is_first = np.r_[True, owners[1:] != owners[:-1]]
+    starts = np.flatnonzero(is_first[: len(owners)])
     label_of_group = np.zeros(len(groups), dtype=np.int64)
     label_of_group[owners[starts]] = by_label[order][starts] % n_labels
     labels = label_of_group[first]

@@ -1,14 +1,409 @@
-"""Rows of Parquet and Excel files, read by optional packages."""
+"""Files of rows, read record by record: JSON Lines, CSV with any separator and encoding, Parquet and Excel."""
 
 from __future__ import annotations
 
+import codecs
+import csv
 import datetime as dt
-from collections.abc import Iterator
+import functools
+import io
+import json
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Final
 
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._text_files import check_columns, check_size, named_columns
+from calibrant.core._files import decoding_problem, without_doubles
+
+SEPARATORS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+_NONE: Final = "\ud800"  # cuts nothing, as no decoded text holds it
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]").search
+
+_LOG = logging.getLogger("calibrant")
+_SAMPLE_BYTES: Final = 65_536
+_SAMPLE_RECORDS: Final = 20
+_WINDOWS: Final = "windows-1252"
+_EXCEL_LINE: Final = ["sep=", ""]  # a first line that names the separator for Excel, cut at this separator
+_UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvFormat:
+    """Format of a CSV file.
+
+    Attributes
+    ----------
+    encoding : str or None
+        Python's name of its encoding; None finds it: UTF-8, UTF-16 with its mark, or else Windows-1252.
+    separator : str or None
+        What stands between columns; None finds it among comma, semicolon, tab and vertical bar.
+    header : bool
+        False if the first row is data; columns are then named ``1``, ``2`` and so on.
+
+    Examples
+    --------
+    >>> CsvFormat(separator=";", header=False).separator
+    ';'
+    """
+
+    encoding: str | None = None
+    separator: str | None = None
+    header: bool = True
+
+
+ANY_CSV: Final = CsvFormat()
+"""Format that is found by reading the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsvSpelling:
+    """Form in which a CSV file is written, so that the program of the input opens it.
+
+    Attributes
+    ----------
+    separator : str, default ","
+        What stands between columns.
+    encoding : str, default "utf-8"
+        Python's name of its encoding; ``utf-8-sig`` and ``utf-16`` begin with a byte-order mark.
+    line_end : str
+        What ends a row; a line feed by default.
+    names_separator : bool, default False
+        True if a first line such as ``sep=;`` names the separator for Excel.
+    """
+
+    separator: str = ","
+    encoding: str = "utf-8"
+    line_end: str = "\n"
+    names_separator: bool = False
+
+
+def csv_spelling(path: Path, form: CsvFormat = ANY_CSV, *, column: str | None = None) -> CsvSpelling:
+    """Return the separator, encoding, byte-order mark and line end of a CSV file, as `read_csv` reads it.
+
+    Parameters
+    ----------
+    path : Path
+        The file, which is read once.
+    form : CsvFormat
+        What is known of its format.
+    column : str, optional
+        A column that its header should have; see `found_separator`.
+    """
+    encoding = form.encoding or _found_encoding(path)
+    separator = form.separator or found_separator(path, encoding, column=column if form.header else None)
+    with path.open(encoding=encoding, errors="replace", newline="") as file:
+        first = file.readline(_SAMPLE_BYTES).removeprefix("\ufeff")
+    with path.open("rb") as file:
+        has_mark = file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+    if has_mark and codecs.lookup(encoding).name == "utf-8":
+        encoding = "utf-8-sig"
+    return CsvSpelling(
+        separator="," if separator == _NONE else separator,
+        encoding=encoding,
+        line_end="\r\n" if first.endswith("\r\n") else "\n",
+        names_separator=first.startswith("sep="),
+    )
+
+
+def _found_encoding(path: Path) -> str:
+    """Return the encoding in which a CSV file is read if none is named."""
+    with path.open("rb") as file:
+        if file.read(2) in _UTF16_MARKS:
+            return "utf-16"
+        file.seek(0)
+        for line in file:
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return _WINDOWS
+    return "utf-8"
+
+
+def read_json_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSON Lines file, each with the number of its line.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    max_bytes : int
+        Longest line accepted, in bytes.
+
+    Raises
+    ------
+    DataError
+        A line is too long, not UTF-8, or not one JSON object.
+    """
+    with path.open("rb") as file:
+        for line, text in text_lines(file, path, max_bytes):
+            try:
+                value = json.loads(text.strip(), object_pairs_hook=without_doubles)
+            except (ValueError, RecursionError) as error:
+                msg = f"expected one JSON object per line, got broken JSON ({error})."
+                raise DataError(msg, path=path, line=line) from error
+            if "\\u" in text:
+                _check_names(value, path, line)
+            if not isinstance(value, dict):
+                msg = f'expected a JSON object, got {type(value).__name__}: write {{"input": ..., "answer": ...}}.'
+                raise DataError(msg, path=path, line=line)
+            yield line, value
+
+
+def _check_names(value: object, path: Path, line: int) -> None:
+    """Raise DataError for the name of a column that holds a lone surrogate, which no file and no terminal takes."""
+    for name in value if isinstance(value, dict) else ():
+        if _SURROGATE(name):
+            raise DataError(
+                f"expected characters in the name of a column, got half of a surrogate pair in {name!a:.80}: correct "
+                "the name.",
+                path=path,
+                line=line,
+            )
+
+
+def text_lines(file: BinaryIO, path: Path, max_bytes: int) -> Iterator[tuple[int, str]]:
+    """Yield the number and the text of every non-blank line, without its line end."""
+    line = 0
+    while data := file.readline(max_bytes + 1):
+        line += 1
+        check_size(len(data), max_bytes, path, line)
+        text = _decode(data, path, line).rstrip("\r\n")
+        if text.strip():
+            yield line, text
+
+
+def _decode(data: bytes, path: Path, line: int) -> str:
+    try:
+        return data.decode("utf-8-sig" if line == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        _, problem = decoding_problem(error)
+        raise DataError(f"{problem}: save the file as UTF-8.", path=path, line=line) from error
+
+
+def read_csv(
+    path: Path, max_bytes: int, form: CsvFormat, column: str | None = None
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the records of a CSV file, each with the number of the line it starts on.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    max_bytes : int
+        Longest row accepted, in bytes.
+    form : CsvFormat
+        What is known of its format.
+    column : str, optional
+        A column that its header should have; see `found_separator`.
+
+    Raises
+    ------
+    DataError
+        A record is broken, too long or of another width; a column is there twice; a byte cannot be decoded.
+    """
+    names: list[str] | None = None
+    separator = form.separator or found_separator(path, form.encoding, column=column if form.header else None)
+    for line, record in _csv_records(path, max_bytes, separator, form.encoding):
+        if line == 1 and record == _EXCEL_LINE:
+            continue
+        if names is None:
+            names = record if form.header else [str(number) for number in range(1, len(record) + 1)]
+            names = named_columns(names, path, line)
+            if form.header:
+                continue
+        if len(record) != len(names):
+            first = "the header" if form.header else "the first row"
+            quoted = SEPARATORS.get(separator, repr(separator))
+            msg = (
+                f"expected {len(names)} columns as in {first}, got {len(record)}: quote texts with {quoted}."
+            )
+            raise DataError(msg, path=path, line=line)
+        yield line, dict(zip(names, record, strict=True))
+
+
+def named_columns(names: Sequence[str], path: Path, line: int | None) -> list[str]:
+    """Return the names of the columns; nameless ones after the first are called by place, such as "column 3".
+
+    Raises
+    ------
+    DataError
+        A name is repeated.
+    """
+    first = names.index("") if "" in names else None
+    named = [name if name or place == first else f"column {place + 1}" for place, name in enumerate(names)]
+    check_columns(named, path, line)
+    return named
+
+
+def check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
+    """Raise DataError if a column name is repeated, other than an empty one."""
+    twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
+    if twice is not None:
+        raise DataError(
+            f"expected each column once, got {twice!r:.80} {Counter(names)[twice]} times: rename or remove one.",
+            path=path,
+            line=line,
+        )
+
+
+def check_size(size: int, max_bytes: int, path: Path, line: int) -> None:
+    """Raise DataError if a row is longer than `max_bytes`."""
+    if size > max_bytes:
+        msg = f"expected a row of at most {max_bytes:,} bytes, got a longer one: split or shorten it."
+        raise DataError(msg, path=path, line=line)
+
+
+def found_separator(path: Path, encoding: str | None = None, *, column: str | None = None) -> str:
+    """Return the separator that gives a file's first records the same number of columns.
+
+    A first line such as ``sep=;``, which Excel writes and reads, decides. Else only those count under which the header
+    has the named column, if there are any; it may be the only one.
+
+    Parameters
+    ----------
+    path : Path
+        The file; a tab comes before the comma where its name ends in ``.tsv``.
+    encoding : str, optional
+        Its encoding, if that is known.
+    column : str, optional
+        Name of a column.
+    """
+    with path.open("rb") as file:
+        data = file.read(_SAMPLE_BYTES)
+    codec = encoding or ("utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig")
+    text = data.decode(codec, "replace")
+    if len(data) == _SAMPLE_BYTES:
+        text = text[: text.rfind("\n") + 1]  # the last record is cut
+    if (named := re.match(r"sep=(.)\r?\n", text)) and named[1] in SEPARATORS:
+        return named[1]
+    order: Iterable[str] = SEPARATORS
+    if path.suffix.lower() == ".tsv":
+        order = sorted(SEPARATORS, key="\t,;|".index)
+    records = {separator: _first_records(text, separator) for separator in (_NONE, *order)}
+    headers = {separator: found[0] for separator, found in records.items() if found}
+    possible = [separator for separator, header in headers.items() if column in header]
+    possible = possible or [separator for separator, header in headers.items() if len(header) > 1]
+    fitting = [separator for separator in possible if len(set(map(len, records[separator]))) == 1]
+    # Of several that cut all records alike, the others stand in texts.
+    return max(fitting, key=lambda separator: len(headers[separator]), default=[*possible, ","][0])
+
+
+def _first_records(text: str, separator: str) -> list[list[str]]:
+    """Return the first records, cut at `separator`; none if they are broken."""
+    try:
+        reader = csv.reader(io.StringIO(text, newline="\n"), delimiter=separator)
+        return list(islice(filter(None, reader), _SAMPLE_RECORDS))
+    except csv.Error:
+        return []
+
+
+def _csv_records(
+    path: Path, max_bytes: int, separator: str, encoding: str | None
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the non-blank records, each with the number of the line it starts on."""
+    # The module's own limit for a field, 131,072, is process-wide and below ours.
+    csv.field_size_limit(max(csv.field_size_limit(), max_bytes))
+    start = 1
+    with path.open("rb") as file:
+
+        def lines() -> Iterator[str]:
+            size = 0
+            for number, (length, text) in enumerate(_csv_lines(file, path, max_bytes, encoding), 1):
+                size = length if number == start else size + length
+                check_size(size, max_bytes, path, start)
+                yield text
+
+        reader = csv.reader(lines(), delimiter=separator, strict=True)
+        try:
+            for record in reader:
+                if record:
+                    yield start, record
+                start = reader.line_num + 1
+        except csv.Error as error:
+            problem = str(error).replace(f"'{_NONE}'", "the end of the line")
+            msg = f"broken CSV in the record that starts here: {problem}: close its quotes, double those inside."
+            raise DataError(msg, path=path, line=start) from error
+
+
+def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None) -> Iterator[tuple[int, str]]:
+    """Yield every line's length in bytes and its text, which is empty if the line is too long.
+
+    Bytes that are not UTF-8 mean Windows-1252 if nothing but ASCII came before, so that no line was read otherwise.
+    """
+    if encoding is None and file.read(2) in _UTF16_MARKS:
+        encoding = "utf-16"
+    file.seek(0)
+    if encoding is not None and len("\n\n".encode(encoding)) - len("\n".encode(encoding)) > 1:
+        yield from _wide_lines(file, path, max_bytes, encoding)
+        return
+    codec, is_ascii, number = encoding or "utf-8", True, 0
+    while data := file.readline(max_bytes + 1):
+        number += 1
+        if len(data) > max_bytes:
+            yield len(data), ""
+        try:
+            text = data.decode(codec)
+        except UnicodeDecodeError as error:
+            if encoding is not None or not is_ascii or not _is_windows(path):
+                raise _undecodable(error, path, number, encoding) from error
+            place = os.path.normpath(path)
+            _say_once(
+                f"{place}: not UTF-8: read as Windows-1252. If letters look wrong, set encoding under [data]."
+            )
+            codec, text = _WINDOWS, data.decode(_WINDOWS)
+        is_ascii = is_ascii and data.isascii()
+        yield len(data), text.removeprefix("\ufeff") if number == 1 else text
+
+
+def _wide_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file whose characters take two bytes or more."""
+    number = 1
+    with io.TextIOWrapper(file, encoding=encoding, newline="\n") as texts:
+        try:
+            while text := texts.readline(max_bytes + 1):
+                yield 2 * len(text), text.removeprefix("\ufeff") if number == 1 else text
+                number += 1
+        except UnicodeError as error:  # of a block of lines: the line is the first that may hold it
+            raise _undecodable(error, path, number, encoding) from error
+
+
+def _undecodable(error: UnicodeError, path: Path, line: int, encoding: str | None) -> DataError:
+    if encoding is None and isinstance(error, UnicodeDecodeError):
+        _, problem = decoding_problem(error)
+        return DataError(
+            f"{problem}: save the file as UTF-8, or name its encoding under [data].", path=path, line=line
+        )
+    msg = f"expected text in the encoding {encoding!r}, got other bytes ({error}): save the file as UTF-8."
+    return DataError(msg, path=path, line=line)
+
+
+def _is_windows(path: Path) -> bool:
+    """Return True if a file is Windows-1252 and not damaged UTF-8.
+
+    Its bytes are all valid in Windows-1252, and more of them are invalid in UTF-8 than make UTF-8 characters.
+    """
+    invalid = valid = 0
+    with path.open("rb") as file:
+        while data := file.readline(_SAMPLE_BYTES):
+            if not data.isascii():
+                text = data.decode("utf-8", "replace")
+                invalid += text.count("\ufffd")
+                valid += len(text) - text.count("\ufffd") - len(text.encode("ascii", "ignore"))
+                if "\ufffd" in data.decode(_WINDOWS, "replace"):
+                    return False
+    return invalid > valid
+
+
+@functools.lru_cache(maxsize=256)
+def _say_once(message: str) -> None:
+    _LOG.warning("%s", message)
 
 
 def read_parquet(path: Path, max_characters: int) -> Iterator[tuple[int, dict[str, Any]]]:

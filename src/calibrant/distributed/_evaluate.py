@@ -14,19 +14,19 @@ from threading import Event, Thread
 from typing import Any, Final
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
-from calibrant.core._limits import Limits
-from calibrant.core._predictor import Predictor, Stop
+from calibrant.core._predictor import Limits, Predictor, Stop
 from calibrant.core._rows import Example
 from calibrant.distributed._ledger import Ledger
 from calibrant.distributed._ray import (
+    AnsweredBlock,
     Cluster,
+    Reader,
     RemoteLedger,
     answered_blocks,
     connected,
     opened_ledger,
     require_ray,
 )
-from calibrant.distributed._worker import AnsweredBlock, Reader
 from calibrant.evaluation._data import (
     Dataset,
     UnlabelledTexts,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
-from calibrant.core._limits import Limits
+from calibrant.core._predictor import Limits
 from calibrant.inference._limits import Bucket, Gate
 
 _MINUTE: Final = 60.0
@@ -119,7 +119,8 @@ class Ledger:
     def _refusal_reason(self, under_way: int) -> str:
         """Return the budget that `under_way` more rows would exceed at the mean price, or an empty text."""
         gate = self._gate
-        gate.requests = math.ceil(self._calls + under_way * max(1.0, self._calls / max(1, gate.rows)))
+        calls_per_row = max(1.0, self._calls / max(1, gate.rows))
+        gate.requests = math.ceil(self._calls + under_way * calls_per_row)
         return gate.used_up(under_way)
 
     def take(self, name: str, per_minute: float, used: float, wanted: float) -> float:

@@ -1,35 +1,278 @@
-"""Use of Ray and Ray Data by a run; the only module that imports ray."""
+"""Use of Ray and Ray Data by a run, its reader and its workers; the only module that imports ray."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
+import json
 import logging
 import os
 import signal
 import socket
 import threading
+import time
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from importlib import metadata
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
-from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError, StateError
 from calibrant.core._installation import install_command
-from calibrant.core._limits import Limits
-from calibrant.core._predictor import Predictor
-from calibrant.distributed._ledger import Ledger
-from calibrant.distributed._worker import AnsweredBlock, Reader, Worker
+from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._predictor import Limits, Predictor, Stop
+from calibrant.core._rows import Example
+from calibrant.distributed._ledger import Leased, Ledger, Spent
+from calibrant.evaluation._cache import MAX_BYTES
+from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, query_about
+from calibrant.inference._base import run_sync
+from calibrant.runs._rows import row_line
+from calibrant.runs._shards import FinishedRows, blocks_of
+from calibrant.store._cache import PredictionCache
 
+_LOOK_SECONDS: Final = 0.5  # between two checks for a stop of the run
+_FAILURES_IN_A_ROW: Final = 100
+_DEATHS: Final = 5  # most crashes of workers at one block, or while they open
+_SEE_LOG: Final = (
+    "see Ray's log of the worker for the reason, such as too little memory or a crash in a library."
+)
+_DIED_OPENING: Final = f"Workers died again and again while they opened the classifier: {_SEE_LOG}"
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-
 _CLIENT: Final = "ray://"
 _REACH_SECONDS: Final = 10.0
 # Ray's execution plans and progress reports: calibrant shows its own progress.
 _LOGGED: Final = {"ray.data": logging.WARNING, "ray.data._internal.progress": logging.ERROR}
+
+
+class AnsweredBlock(NamedTuple):
+    """Answers of one block, and the error that ended it.
+
+    Attributes
+    ----------
+    block : int
+        Number of the block.
+    lines : bytes
+        Rows as they stand in ``predictions.jsonl``, in the order of the input.
+    stopped : str
+        Reason that the other rows were not begun (a budget, the end of the run); empty otherwise.
+    error : str
+        Message of the error; empty otherwise.
+    kind : str
+        Name of that error's class.
+    provider : str
+        Provider of a `ProviderError`; empty otherwise.
+    """
+
+    block: int
+    lines: bytes
+    stopped: str
+    error: str = ""
+    kind: str = ""
+    provider: str = ""
+
+    @classmethod
+    def fault(cls, block: int, lines: bytes, error: Exception) -> AnsweredBlock:
+        """Return a failed block; its error is stored as texts, which can be sent between processes."""
+        if isinstance(error, ProviderError):
+            message = str(error).removeprefix(f"{error.provider}: ")
+            return cls(block, lines, "", message, "ProviderError", error.provider)
+        kind = "ConfigurationError" if isinstance(error, ConfigurationError) else "StateError"
+        message = str(error) if isinstance(error, CalibrantError) else f"A worker failed: {error!r}."
+        return cls(block, lines, "", message, kind)
+
+    def raised(self) -> CalibrantError | None:
+        """Return the error of the block; None if it has none."""
+        if not self.error:
+            return None
+        if self.kind == "ProviderError":
+            return ProviderError(self.error, provider=self.provider)
+        return ConfigurationError(self.error) if self.kind == "ConfigurationError" else StateError(self.error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """Reader that yields unfinished rows in blocks, each block as one Arrow row.
+
+    Attributes
+    ----------
+    dataset : Dataset
+        The rows.
+    labels : LabelSet
+        Legal labels of their answers.
+    block_rows : int
+        Rows of a block.
+    finished : mapping of int to collection of int
+        Places of the finished rows by block.
+    book : RemoteLedger or None
+        Tells when to stop reading.
+    """
+
+    dataset: Dataset | UnlabelledTexts
+    labels: LabelSet
+    block_rows: int
+    finished: FinishedRows = field(default_factory=dict)
+    book: RemoteLedger | None = None
+
+    def __call__(self, _batch: object) -> Iterator[Any]:
+        import pyarrow as pa  # noqa: PLC0415 (optional)
+
+        for number, block in blocks_of(checked(self.dataset, self.labels), self.block_rows):
+            finished = self.finished.get(number, ())
+            rows = [
+                (index, row.input, row.answer, row.context, row.source, row.row_id)
+                for index, row in block
+                if index not in finished
+            ]
+            if not rows:
+                continue
+            if self.book is not None and self.book.ask(Ledger.closed):
+                return
+            yield pa.table({"block": [number], "rows": [json.dumps(rows)]})
+
+
+@contextmanager
+def _unless_deadly(book: RemoteLedger, what: str, *, most: int, message: str) -> Iterator[None]:
+    """Count a task's starts while it runs; raise a StateError once more than `most` workers died at it."""
+    begun = book.ask(Ledger.begin, what)
+    try:
+        if begun > most:
+            raise StateError(message)
+        yield
+    finally:
+        book.tell(Ledger.end, what)
+
+
+class Worker:
+    """Worker that answers blocks of rows with its own classifier.
+
+    Parameters
+    ----------
+    opening : callable
+        Returns a classifier that keeps the `limits` it is given.
+    limits : Limits
+        Its calls in flight; rates and budgets are those of all workers.
+    workers : int
+        Their number.
+    cache : str or None
+        URL or file of finished predictions.
+    book : RemoteLedger
+        Keeps the rates and budgets of all workers.
+    """
+
+    def __init__(
+        self,
+        opening: Callable[..., Predictor],
+        limits: Limits,
+        workers: int,
+        cache: str | None,
+        book: RemoteLedger,
+    ) -> None:
+        self._book = book
+        self._failures = 0
+        self._stop = Stop()
+        self._broken: Exception | None = None
+        try:
+            # Every live worker may be opening at the same moment: their starts are no crashes.
+            with _unless_deadly(book, "opening", most=workers + _DEATHS, message=_DIED_OPENING):
+                self._open(opening, limits, workers, cache)
+        except Exception as error:  # noqa: BLE001 (told with the first block: Ray would try it again and again)
+            self._broken = error
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _open(
+        self, opening: Callable[..., Predictor], limits: Limits, workers: int, cache: str | None
+    ) -> None:
+        self._predictor = opening(limits=limits).with_limits(limits)
+        for number, gate in enumerate(self._predictor.gates):
+            gate.pace(lambda name, rate, own=number: self._shared_pace(f"{own} {name}", rate, workers))  # type: ignore[misc]
+        self._cache = None if cache is None else PredictionCache(cache, max_bytes=MAX_BYTES)
+        if self._cache is not None:
+            self._predictor.use_journal(self._cache)
+
+    def _shared_pace(self, name: str, per_minute: float, workers: int) -> Leased:
+        return Leased(
+            lambda used, wanted: self._book.tell(Ledger.take, name, per_minute, used, wanted),
+            per_minute=per_minute,
+            workers=workers,
+        )
+
+    def _listen(self) -> None:
+        """Stop the current block once the run is stopped, as a block may take long."""
+        with suppress(Exception):  # the ledger's process has ended, and with it the run
+            while not (reason := self._book.ask(Ledger.stopped)):
+                time.sleep(_LOOK_SECONDS)
+            self._stop.request(reason)
+
+    def __call__(self, batch: Any) -> Any:  # noqa: ANN401 (an Arrow table, whose types are not known here)
+        """Return the answered blocks; errors are stored in them, as Ray would retry after an exception."""
+        import pyarrow as pa  # noqa: PLC0415 (optional)
+
+        blocks = [
+            self.answer(number.as_py(), json.loads(rows.as_py()))
+            for number, rows in zip(batch["block"], batch["rows"], strict=True)
+        ]
+        columns = zip(*blocks, strict=True)
+        return pa.table(
+            {name: list(column) for name, column in zip(AnsweredBlock._fields, columns, strict=True)}
+        )
+
+    def answer(self, number: int, rows: Sequence[Sequence[Any]]) -> AnsweredBlock:
+        """Answer as many rows of a block as the budgets allow.
+
+        A row is a sequence of place, text, answer, context, source and identifier.
+        """
+        lines: list[bytes] = []
+        stopped = ""
+        if self._broken is not None:
+            return AnsweredBlock.fault(number, b"", self._broken)
+        first, last = rows[0][0], rows[-1][0]
+        died = f"{_DEATHS} workers died while they answered the rows {first} to {last} (counted from 0): {_SEE_LOG}"
+        try:
+            with _unless_deadly(self._book, f"block {number}", most=_DEATHS, message=died):
+                while len(lines) < len(rows) and not stopped:
+                    loan = self._book.ask(Ledger.lend, len(rows) - len(lines))
+                    lent = rows[len(lines) : len(lines) + loan.rows]
+                    stopped = loan.refused or self._answer(lent, lines)
+                if self._cache is not None:
+                    self._cache.flush()  # Ray ends workers without notice
+        except Exception as error:  # noqa: BLE001 (Ray would ask for the rows again)
+            return AnsweredBlock.fault(number, b"".join(lines), error)
+        return AnsweredBlock(number, b"".join(lines), stopped)
+
+    def _answer(self, rows: Sequence[Sequence[Any]], lines: list[bytes]) -> str:
+        """Answer rows lent by the ledger; return the reason for an early end, or an empty text."""
+        examples = [
+            Example(input=text, answer=answer, context=context, source=source, row_id=row_id)
+            for _, text, answer, context, source, row_id in rows
+        ]
+
+        def deliver(place: int, prediction: Prediction) -> None:
+            lines.append(row_line(rows[place][0], examples[place], prediction))
+            self._failures = self._failures + 1 if prediction.outcome is Outcome.ERROR else 0
+
+        before = self._spent()
+        try:
+            stopped = run_sync(
+                self._predictor.feed(
+                    [query_about(self._predictor, row) for row in examples], deliver, stop=self._stop
+                )
+            )
+        finally:
+            self._book.tell(Ledger.pay, len(rows), self._spent().since(before))
+        if self._failures >= max(_FAILURES_IN_A_ROW, self._predictor.meter.concurrency):
+            raise ProviderError(  # counted across blocks, however small they are
+                f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last "
+                f"one: {json.loads(lines[-1])['reason']}",
+                provider=self._predictor.name,
+            )
+        return stopped
+
+    def _spent(self) -> Spent:
+        gate = self._predictor.meter
+        return Spent(gate.rows, gate.requests, gate.tokens, gate.cost, gate.unpriced)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +330,7 @@ def require_ray() -> Any:  # noqa: ANN401 (an optional module)
         ) from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def connected(cluster: Cluster, *, shares_a_file: bool = False) -> Iterator[None]:
     """Connect to the cluster, or start one on this machine, unless this process is connected already.
 
@@ -162,7 +405,7 @@ def _reach(address: str | None) -> None:
         ) from error
 
 
-@contextlib.contextmanager
+@contextmanager
 def _signals_kept() -> Iterator[None]:
     """Restore the handler of SIGTERM: Ray's own would end this process and lose the rows under way."""
     if threading.current_thread() is not threading.main_thread():
@@ -202,8 +445,8 @@ def _check_versions(ray: Any, machines: list[Any]) -> None:  # noqa: ANN401
 
     here = _own_version()
     there = ray.remote(version)
-    asked = [(node, there.options(num_cpus=0, **_on(node["NodeID"])).remote()) for node in machines]
-    for node, reference in asked:
+    asked = [there.options(num_cpus=0, **_on(node["NodeID"])).remote() for node in machines]
+    for node, reference in zip(machines, asked, strict=True):
         found = ray.get(reference)
         if found != here:
             raise ConfigurationError(
@@ -251,7 +494,7 @@ class RemoteLedger:
         return getattr(self.actor, method.__name__).remote(*args, **options)
 
 
-@contextlib.contextmanager
+@contextmanager
 def opened_ledger(limits: Limits, *, workers: int) -> Iterator[RemoteLedger]:
     """Start the ledger's process on this machine; end it with the context."""
     ray = require_ray()
@@ -260,7 +503,7 @@ def opened_ledger(limits: Limits, *, workers: int) -> Iterator[RemoteLedger]:
     try:
         yield RemoteLedger(actor)
     finally:
-        with contextlib.suppress(ray.exceptions.RayError):
+        with suppress(ray.exceptions.RayError):
             ray.kill(actor)
 
 
@@ -327,7 +570,7 @@ def _cannot_go_on(error: Exception) -> StateError:
     )
 
 
-@contextlib.contextmanager
+@contextmanager
 def _quiet_small_blocks(ray: Any) -> Iterator[None]:  # noqa: ANN401
     """Make Ray Data pass on each block alone and print nothing; restore the user's settings at the end."""
     context = ray.data.DataContext.get_current()

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._prediction import Interval
-from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
 from calibrant.metrics._classification import classification_summary
-from calibrant.metrics._intervals import wilson_interval
-from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
+from calibrant.metrics._confidence import brier_score, expected_calibration_error
+from calibrant.metrics._intervals import PairedComparison, holm, paired_comparison, wilson_interval
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
 _SHOWN: Final = 60  # characters of a text in a message

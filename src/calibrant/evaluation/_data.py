@@ -16,8 +16,8 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor, Query, Stop
 from calibrant.core._rows import DataSource, Example, Row, TextWithContext, read_rows
+from calibrant.core._table_files import ANY_CSV, CsvFormat
 from calibrant.core._task import check_answer
-from calibrant.core._text_files import ANY_CSV, CsvFormat
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.runs._directory import method_of_rows

@@ -96,7 +96,8 @@ def _distances(new: NDArray[np.bool_], last: NDArray[np.intp]) -> NDArray[np.int
     ours = np.cumsum(new, axis=1, dtype=np.int32)
     if len(last) < size:
         ours = ours[:, last]
-    distances: NDArray[np.int32] = np.abs(ours * size - ((last + 1) * n).astype(np.int32)).max(axis=1)
+    expected = ((last + 1) * n).astype(np.int32)
+    distances: NDArray[np.int32] = np.abs(ours * size - expected).max(axis=1)
     return distances
 
 
@@ -153,8 +154,11 @@ class HistoryDrift:
 
     def labels_line(self) -> str:
         """Return a line on the labels."""
-        moved = sorted(self.shares.items(), key=lambda item: -abs(item[1][1] - item[1][0]))[:3]
-        shown = ", ".join(f"{name} {100 * now:.1f} % after {100 * then:.1f} %" for name, (then, now) in moved)
+        moves = {name: abs(now - then) for name, (then, now) in self.shares.items()}
+        shown = ", ".join(
+            f"{name} {100 * self.shares[name][1]:.1f} % after {100 * self.shares[name][0]:.1f} %"
+            for name in sorted(moves, key=lambda name: -moves[name])[:3]
+        )
         return (
             f"{_word(drifted=self.labels_drifted)} of the labels against {self.history:,} of the run: distance "
             f"{self.label_distance:.3f}, p = {self.label_p_value:.2g}; {shown}"

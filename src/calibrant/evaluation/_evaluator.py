@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
-from calibrant.core._label_records import described_labels
 from calibrant.core._labels import LabelSet
-from calibrant.core._limits import Limits
-from calibrant.core._prediction import Prediction
-from calibrant.core._predictor import Predictor, Query, Stop
-from calibrant.core._records import Journal
+from calibrant.core._prediction import Journal, Prediction
+from calibrant.core._predictor import Limits, Predictor, Query, Stop
 from calibrant.core._rows import Example, TextWithContext
+from calibrant.core._structures import described_labels
 from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._data import (
     Inspection,

@@ -9,9 +9,9 @@ import numpy as np
 
 from calibrant.core._labels import LabelSet
 from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, rule_of
-from calibrant.metrics._composite import answer_summary
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import changed_prompt, confidence_remarks
+from calibrant.metrics._structure import answer_summary
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
 LABELS_ANSWERED: Final = "labels answered, share of those in the rows"

@@ -34,7 +34,14 @@ from calibrant.core._frames import (
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._reported import writable
 from calibrant.core._rows import MAX_ROW_BYTES, Example, Row, TextWithContext
-from calibrant.core._text_files import ANY_CSV, CsvFormat, CsvSpelling, csv_spelling
+from calibrant.core._table_files import (
+    ANY_CSV,
+    CsvFormat,
+    CsvSpelling,
+    csv_spelling,
+    read_excel_cells,
+    require_excel,
+)
 from calibrant.evaluation._data import NO_TEXT, UnlabelledFile, UnlabelledTexts
 from calibrant.evaluation._metrics import EvaluationResult, WrittenLabels, answered_lines
 from calibrant.runs._directory import to_keep_answers, unwritable
@@ -201,8 +208,6 @@ class LabelFile:
 
             require_parquet()
         if file_format == "xlsx":
-            from calibrant.core._table_files import require_excel  # noqa: PLC0415 (of an optional package)
-
             require_excel("--format xlsx")
         if source is not None and directory.resolve() in (source.resolve(), *source.resolve().parents[:1]):
             raise ConfigurationError(
@@ -354,8 +359,6 @@ class LabelFile:
                 yield block, arrow.Table.from_batches([batch])
             return
         if self._format == "xlsx" and isinstance(rows, UnlabelledFile) and rows.is_excel:
-            from calibrant.core._table_files import read_excel_cells  # noqa: PLC0415 (of an optional package)
-
             lines = read_excel_cells(rows.path, MAX_ROW_BYTES)
             while sheet_rows := list(islice(lines, _BLOCK)):
                 block, cells = [], []
@@ -601,8 +604,6 @@ def excel_writer(
     DataError
         There are more rows than a sheet holds.
     """
-    from calibrant.core._table_files import require_excel  # noqa: PLC0415 (of an optional package)
-
     excel = require_excel(str(path))
     book = excel.Workbook(write_only=True)
     sheet = _Sheet(book.create_sheet("labels"), excel)

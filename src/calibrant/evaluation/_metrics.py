@@ -26,10 +26,9 @@ from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
-from calibrant.metrics._calibration_error import brier_score, expected_calibration_error
-from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary
+from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary, LabelMetrics
+from calibrant.metrics._confidence import auroc_interval, brier_score, expected_calibration_error
 from calibrant.metrics._intervals import wilson_interval
-from calibrant.metrics._selective import auroc_interval
 from calibrant.runs._directory import PREDICTIONS, RunDirectory, write_json
 from calibrant.runs._rows import UNKNOWN, has_low_label_mass, row_lines, row_record
 from calibrant.runs._shards import Shards
@@ -38,9 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
-    from calibrant.metrics._classification import LabelMetrics
-    from calibrant.metrics._composite import CompositeMetrics, CompositeTally
-    from calibrant.metrics._structure import StructureMetrics
+    from calibrant.metrics._structure import CompositeMetrics, CompositeTally, StructureMetrics
 
 
 _KINDS: Final = 20
@@ -569,7 +566,7 @@ class Tally:
         self._place = {normalise_label(label): place for place, label in enumerate(labels.labels)}
         self._composite: CompositeTally | None = None
         if labels.holds_several:
-            from calibrant.metrics._composite import CompositeTally  # noqa: PLC0415 (loaded when it is used)
+            from calibrant.metrics._structure import CompositeTally  # noqa: PLC0415 (loaded when it is used)
 
             self._composite = CompositeTally(labels)
         # Answers of single labels, by true label; the last column counts answers that are no label.
@@ -666,7 +663,7 @@ class Tally:
             place = -1 if label is None else self._place.get(normalise_label(label), -1)
             self._counts[self._place[normalise_label(answer)], place] += 1
         else:
-            from calibrant.metrics._composite import GivenPart  # noqa: PLC0415 (loaded when it is used)
+            from calibrant.metrics._structure import GivenPart  # noqa: PLC0415 (loaded when it is used)
 
             parts = [
                 GivenPart(part["name"], part["label"], part["confidence"]) for part in row.get("parts", ())

@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
-from calibrant.core._composite import Field, FieldLabels, MultiLabels
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError, StateError
 from calibrant.core._files import SCHEMA_VERSION, atomic_writer, is_in_place, read_run_record
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
 from calibrant.core._rows import Example
+from calibrant.core._structures import Field, FieldLabels, MultiLabels
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.heads._head import Head
 from calibrant.inference import RetryPolicy

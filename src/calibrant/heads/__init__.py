@@ -11,10 +11,9 @@ if TYPE_CHECKING:
         TextBaseline,
         compare_with_baselines,
     )
-    from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
     from calibrant.heads._fit import fit_head
     from calibrant.heads._head import Head, HeadFigures
-    from calibrant.heads._linear import Columns, HeadRows, LinearModel, Words
+    from calibrant.heads._linear import Columns, EmbeddingModel, HeadEmbedding, HeadRows, LinearModel, Words
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

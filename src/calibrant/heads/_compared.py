@@ -14,12 +14,10 @@ from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval
 from calibrant.core._rows import Example
-from calibrant.heads._embedding import unit_rows
 from calibrant.heads._head import check_texts
-from calibrant.heads._linear import MOST_IN_PRODUCTS, Words, as_text, root_of_products, tempered
+from calibrant.heads._linear import MOST_IN_PRODUCTS, Words, as_text, root_of_products, tempered, unit_rows
 from calibrant.metrics._classification import AnsweredLabels, classification_summary
-from calibrant.metrics._intervals import wilson_interval
-from calibrant.metrics._paired import PairedComparison, paired_comparison
+from calibrant.metrics._intervals import PairedComparison, paired_comparison, wilson_interval
 from calibrant.metrics._validation import check_answers
 
 # Share of rows without a label above which an evaluation tells of a fault, not of the task.
@@ -124,7 +122,8 @@ def _regression(
 
     n_labels = int(targets.max()) + 1
     if n_labels < 2 or columns.shape[1] == 0:
-        return np.zeros((columns.shape[1], n_labels)), np.log(np.bincount(targets, weights=weights))
+        shares = np.bincount(targets, weights=weights)
+        return np.zeros((columns.shape[1], n_labels)), np.log(shares)
     model = LogisticRegression(C=_C, max_iter=_ITERATIONS)
     if len(targets) <= MOST_IN_PRODUCTS:
         products = columns @ columns.T
@@ -134,7 +133,8 @@ def _regression(
     else:
         coefficients = model.fit(columns, targets, sample_weight=weights).coef_.T
     if n_labels == 2:  # one column, of the second label against the first
-        return np.hstack([0.0 * coefficients, coefficients]), np.array([0.0, float(model.intercept_[0])])
+        both = np.hstack([0.0 * coefficients, coefficients])
+        return both, np.array([0.0, float(model.intercept_[0])])
     return coefficients, model.intercept_
 
 

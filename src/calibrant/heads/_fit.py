@@ -9,15 +9,24 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._losses import log_losses, log_normalise, paired_gain, stratified_folds
+from calibrant.calibration._fit import log_losses, log_normalise, paired_gain, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
 from calibrant.heads._head import AS_SCORED, FITTED, TEMPERATURE, Head, HeadFigures, check_rows
-from calibrant.heads._linear import Block, Design, HeadRows, LinearModel, Strengths, as_text, tempered
-from calibrant.metrics._calibration_error import multiclass_brier_score
+from calibrant.heads._linear import (
+    Block,
+    Design,
+    EmbeddingModel,
+    HeadEmbedding,
+    HeadRows,
+    LinearModel,
+    Strengths,
+    as_text,
+    tempered,
+)
 from calibrant.metrics._classification import classification_summary
+from calibrant.metrics._confidence import multiclass_brier_score
 from calibrant.metrics._validation import as_numbers, check_answers
 
 _FOLDS: Final = 5
@@ -174,11 +183,11 @@ class _FoldDesigns:
         self, rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet
     ) -> None:
         self._rows, self._answers, self._labels = rows, answers, labels
-        places = [(np.flatnonzero(fold != k), np.flatnonzero(fold == k)) for k in np.unique(fold)]
-        self._folds = [
-            (Design(rows.take(teaching), answers[teaching], label_names=labels.labels), judged)
-            for teaching, judged in places
-        ]
+        self._folds: list[tuple[Design, NDArray[np.intp]]] = []
+        for k in np.unique(fold):
+            teaching, judged = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+            design = Design(rows.take(teaching), answers[teaching], label_names=labels.labels)
+            self._folds.append((design, judged))
 
     def held_out(self, strengths: Strengths) -> NDArray[np.float64]:
         """Return log-probabilities of every row from the model that it was held out of, shape (n, L)."""
@@ -314,10 +323,10 @@ def _worse_figure(before: _Trial, after: _Trial, answers: NDArray[np.intp], n_la
     rng = np.random.default_rng(0)
     n = len(answers)
     draws = rng.integers(n, size=(_RESAMPLES, n))
-    falls = [
-        _f1(guesses[0][draw], answers[draw], n_labels) - _f1(guesses[1][draw], answers[draw], n_labels)
-        for draw in draws
-    ]
+    falls = []
+    for draw in draws:
+        first, second = (_f1(guess[draw], answers[draw], n_labels) for guess in guesses)
+        falls.append(first - second)
     fall = before.figures.macro_f1 - after.figures.macro_f1
     return "macro F1" if fall > _SURELY * float(np.std(falls)) + 1e-12 else ""
 
@@ -340,14 +349,16 @@ def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> 
             )
         label_mix = [label_mix[label] for label in labels.labels]
     expected = as_numbers("label_mix", label_mix)
-    if expected.shape != (len(labels),) or not ((expected > 0.0) & (expected < np.inf)).all():
+    is_legal = (expected > 0.0) & (expected < np.inf)
+    if expected.shape != (len(labels),) or not is_legal.all():
         raise ConfigurationError(
             f"Expected label_mix as {len(labels)} finite frequencies above 0, got {label_mix!r:.80}: give a label "
             "that is not expected a small one."
         )
     # One pseudo-row holds every label equally, as in `tempered`.
     observed = np.bincount(answers, minlength=len(labels)) + 1.0 / len(labels)
-    shift: NDArray[np.float64] = np.log(expected / expected.sum()) - np.log(observed / observed.sum())
+    wanted = np.log(expected / expected.sum())
+    shift: NDArray[np.float64] = wanted - np.log(observed / observed.sum())
     return tuple(shift.tolist())
 
 

@@ -13,12 +13,18 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._losses import log_normalise
-from calibrant.calibration._state import SavedFit
+from calibrant.calibration._fit import SavedFit, log_normalise
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.heads._embedding import EmbeddingModel, HeadEmbedding
-from calibrant.heads._linear import Block, HeadRows, LinearModel, as_numbers, tempered
+from calibrant.heads._linear import (
+    Block,
+    EmbeddingModel,
+    HeadEmbedding,
+    HeadRows,
+    LinearModel,
+    as_numbers,
+    tempered,
+)
 from calibrant.metrics._validation import HUGE, check_log_probabilities
 from calibrant.metrics._validation import as_numbers as check_numbers
 
@@ -331,9 +337,8 @@ def check_rows(
     rows = check_log_probabilities("logprobs", logprobs, n_labels=n_labels, least=least)
     check_texts(texts, len(rows))
     columns = None if features is None else check_numbers("features", features)
-    if columns is not None and (
-        columns.ndim != 2 or len(columns) != len(rows) or not (np.abs(columns) <= HUGE).all()
-    ):
+    is_table = columns is None or (columns.ndim == 2 and len(columns) == len(rows))
+    if columns is not None and (not is_table or not (np.abs(columns) <= HUGE).all()):
         raise ConfigurationError(
             f"Expected features of shape ({len(rows)}, columns) without NaN or infinity, got {columns.shape}: leave "
             "out rows without them."

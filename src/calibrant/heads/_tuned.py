@@ -16,9 +16,9 @@ import pydantic
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._lazy import supplied
-from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._predictor import Predictor
-from calibrant.core._sections import Number, Section, Share
+from calibrant.core._prediction import Journal, Outcome, Prediction
+from calibrant.core._predictor import Limits, Predictor
+from calibrant.core._settings import Number, Section, Share
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from calibrant.core._completion import Client
     from calibrant.core._fingerprint import Fingerprint
     from calibrant.core._labels import LabelSet
-    from calibrant.core._limits import Limits
-    from calibrant.core._records import Journal
     from calibrant.core._rows import TextWithContext
     from calibrant.core._task import RecordedTask, Task
     from calibrant.heads._head import Head

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from calibrant.inference._classifier import Classifier
     from calibrant.inference._demonstrations import Demonstration, DemonstrationIndex
     from calibrant.inference._embeddings import CachedEmbedder, Embedder, open_embedder
+    from calibrant.inference._examinations import Examination, Finding, FindingVerdict, Thresholds
     from calibrant.inference._models import open_client
     from calibrant.inference.doctor._examine import examine
-    from calibrant.inference.doctor._records import Examination, Finding, FindingVerdict, Thresholds
     from calibrant.inference.routed._assess import HelperStats
     from calibrant.inference.routed._client import RoutedClient
     from calibrant.inference.routed._provider import Provider, ProviderStats

@@ -26,9 +26,7 @@ from calibrant.core._errors import (
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Prediction, Usage
 from calibrant.logprobs._completion import read_completion
-from calibrant.logprobs._fields import UnparsedError, field_value
-from calibrant.logprobs._plain_text import as_json_answer, with_json_text
-from calibrant.logprobs._schema import enum_schema
+from calibrant.logprobs._fields import UnparsedError, enum_schema, field_value
 
 _LOG = logging.getLogger("calibrant")
 CUT_OFF: Final = frozenset({"length", "max_tokens"})
@@ -214,6 +212,8 @@ def readable(
     """
     if form is AnswerForm.SCHEMA:
         return completion
+    from calibrant.logprobs._plain_text import as_json_answer, with_json_text  # noqa: PLC0415 (most keep to schemas)
+
     if labels is None:
         return with_json_text(completion, field_path)
     if form is AnswerForm.JSON or labels.holds_several:

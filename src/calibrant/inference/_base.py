@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, LimitReachedError
-from calibrant.core._limits import Limits
 from calibrant.core._prediction import Prediction
-from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
+from calibrant.core._predictor import Limits, OnPrediction, Predictor, Query, Stop
 from calibrant.core._rows import TextWithContext
 from calibrant.inference._feed import Feed, RowModel, Runner
 from calibrant.inference._limits import Gate

@@ -19,20 +19,19 @@ from calibrant.core._completion import (
     Completion,
     CompletionRequest,
     ContinuingClient,
+    DecisionClient,
 )
-from calibrant.core._decision import DecisionClient
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
-from calibrant.core._limits import Limits
-from calibrant.core._prediction import LogprobSpace, Prediction
-from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
-from calibrant.core._records import Journal
+from calibrant.core._prediction import Journal, LogprobSpace, Prediction
+from calibrant.core._predictor import Limits, OnPrediction, Predictor, Query, Stop
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities, abilities_of_client
 from calibrant.inference._base import BasePredictor, run_sync
+from calibrant.inference._examinations import identity, known_scoring, refuse_misleading, shared_abilities
 from calibrant.inference._feed import Feed, Runner
 from calibrant.inference._limits import Gate, client_gate
 from calibrant.inference._methods import (
@@ -46,8 +45,7 @@ from calibrant.inference._methods import (
 )
 from calibrant.inference._models import ModelLike, allowed_settings, call_options, open_client, replaced_model
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference.doctor._records import identity, known_scoring, refuse_misleading, shared_abilities
-from calibrant.logprobs._schema import enum_schema
+from calibrant.logprobs._fields import enum_schema
 from calibrant.metrics._validation import is_number
 
 if TYPE_CHECKING:
@@ -373,7 +371,7 @@ class Classifier(BasePredictor):
         """
         tokens: tuple[int, ...] = ()
         if texts and not self.in_process and self.scoring == "exact":
-            from calibrant.inference._named_tokens import choose_tokens  # noqa: PLC0415 (only for servers)
+            from calibrant.inference._heads import choose_tokens  # noqa: PLC0415 (only for servers)
 
             queries = [self.query(text) for text in texts]
             tokens = run_sync(choose_tokens(self._method, queries, self.journal))

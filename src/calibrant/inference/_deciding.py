@@ -12,8 +12,8 @@ from typing import Any, Final, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._completion import CompletionRequest
-from calibrant.core._decision import (
+from calibrant.core._completion import (
+    CompletionRequest,
     DecisionAnswer,
     DecisionClient,
     DecisionQuestion,
@@ -21,8 +21,7 @@ from calibrant.core._decision import (
     QuestionKind,
 )
 from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._label_list import split_label_list
-from calibrant.core._labels import LabelSet
+from calibrant.core._labels import LabelSet, split_label_list
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction
 from calibrant.core._structures import OrdinalLabels
 from calibrant.inference._methods import Method, ModelSetup

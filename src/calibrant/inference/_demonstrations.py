@@ -13,18 +13,15 @@ from typing import Any, Final, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._composite import unknown_answer
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import demonstrated
 from calibrant.core._labels import LabelSet, as_label_set, normalise_label
 from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
-from calibrant.core._task import Task
-from calibrant.core._task_file import Split
-from calibrant.heads._embedding import unit_rows
-from calibrant.heads._linear import Words
-from calibrant.inference._embeddings import Model2VecEmbedder
+from calibrant.core._structures import unknown_answer
+from calibrant.core._task import Split, Task
+from calibrant.heads._linear import Words, unit_rows
 
 _Floats = NDArray[np.float64]
 _EXAMPLES: Final = "\n\nExamples:\n\n"
@@ -53,6 +50,8 @@ def _word_likeness(rows: Sequence[str]) -> _Likeness:
 
 def _embedding_likeness(rows: Sequence[str]) -> _Likeness:
     """Return a function from texts to their similarities to `rows`, as cosines of static embeddings."""
+    from calibrant.inference._embeddings import Model2VecEmbedder  # noqa: PLC0415 (few compare by vectors)
+
     embedder = Model2VecEmbedder()
 
     def unit_vectors(texts: Sequence[str]) -> _Floats:

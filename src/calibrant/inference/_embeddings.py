@@ -21,12 +21,12 @@ from calibrant.clients._litellm import LiteLLMEmbedder, embedding_matrix
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
 from calibrant.core._reported import writable
-from calibrant.heads._embedding import unit_rows
+from calibrant.heads._linear import unit_rows
 from calibrant.metrics._validation import check_count
 
 _LOG = logging.getLogger("calibrant")
 _HASHING: Final = "hashing"
-MODEL2VEC: Final = "model2vec"
+_MODEL2VEC: Final = "model2vec"
 _DEFAULT_MODEL2VEC: Final = "minishlab/potion-base-8M"
 
 
@@ -194,7 +194,7 @@ class Model2VecEmbedder(CallableEmbedder):
                 f"({type(error).__name__}: {error!s:.200})."
             ) from error
         super().__init__(self.vectors)
-        self.name, self.dimension = f"{MODEL2VEC}:{name}", int(self._model.dim)
+        self.name, self.dimension = f"{_MODEL2VEC}:{name}", int(self._model.dim)
 
     def vectors(self, texts: list[str]) -> ArrayLike:
         """Return one vector per text, shape (n, d), computed in this thread."""
@@ -348,7 +348,7 @@ def open_embedder(
         raise ConfigurationError(
             "Expected the name of an embedder, got an empty text: hashing needs nothing."
         )
-    if isinstance(embedder, str) and embedder != _HASHING and kind != MODEL2VEC:
+    if isinstance(embedder, str) and embedder != _HASHING and kind != _MODEL2VEC:
         return LiteLLMEmbedder(embedder, **(options or {}))
     if options:
         raise ConfigurationError(

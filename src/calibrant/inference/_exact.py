@@ -33,9 +33,11 @@ from calibrant.core._completion import (
     LabelLogprobs,
     NamingContinuation,
     NextTokens,
+    TokenContinuation,
     TokenListing,
+    TokenLogprobs,
+    named_features,
 )
-from calibrant.core._composite import Field, FieldLabels, MultiLabels
 from calibrant.core._errors import (
     ConfigurationError,
     ContextLengthError,
@@ -44,14 +46,12 @@ from calibrant.core._errors import (
 )
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Part, Prediction, Usage
-from calibrant.core._tokens import TokenContinuation, TokenLogprobs, named_features
+from calibrant.core._structures import Field, FieldLabels, MultiLabels
 from calibrant.inference._methods import Method, ModelCalls, ModelSetup, Tolerance
 from calibrant.inference._reader import joint_confidence, parts_of_set, scored_part
-from calibrant.logprobs._distribution import whole_label_distribution
+from calibrant.logprobs._distribution import LabelTrie, whole_label_distribution
 from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
-from calibrant.logprobs._tokens import TokenTrie, TokenWalk
-from calibrant.logprobs._trie import LabelTrie
-from calibrant.logprobs._walk import LabelWalk
+from calibrant.logprobs._walk import LabelWalk, TokenTrie, TokenWalk
 
 _T = TypeVar("_T")
 

@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import Journal, Outcome, Prediction
 from calibrant.core._predictor import INPUT_SLOT, OnPrediction, Query, RetryCancelScope, Stop
-from calibrant.core._records import Journal
 from calibrant.inference._limits import Gate
 
 # Rows looked up in the journal at a time.

@@ -12,9 +12,8 @@ from typing import Final
 from calibrant.clients._failures import RateState
 from calibrant.core._completion import Client, ClientTraits
 from calibrant.core._errors import ProviderError
-from calibrant.core._limits import CallMeter, Limits, Pace
 from calibrant.core._prediction import Usage
-from calibrant.core._predictor import interruptible_sleep
+from calibrant.core._predictor import CallMeter, Limits, Pace, interruptible_sleep
 
 DEFAULT_CONCURRENCY: Final = 10
 # Rows of an engine in this process share its cores: more of them only finish later, each with a prompt of

@@ -29,9 +29,8 @@ from calibrant.core._errors import (
     ProviderError,
     ProviderTimeoutError,
 )
-from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
+from calibrant.core._prediction import Journal, LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Query
-from calibrant.core._records import Journal
 from calibrant.inference._abilities import refuses_form, tell_form
 from calibrant.inference._feed import QueryKeys
 from calibrant.inference._limits import Gate

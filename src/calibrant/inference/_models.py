@@ -21,8 +21,7 @@ from calibrant.clients._endpoint import (
 )
 from calibrant.clients._http import JsonService
 from calibrant.clients._litellm import LiteLLMClient, needs_litellm, price_of_model, provider_of_bare_name
-from calibrant.core._completion import STAND_INS, Client
-from calibrant.core._decision import DecisionClient
+from calibrant.core._completion import STAND_INS, Client, DecisionClient
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._settings import ModelSettings
@@ -402,7 +401,8 @@ def _host_of(own: ModelSettings) -> str:
 
 
 def _address_of(own: ModelSettings) -> str | None:
-    address = own.api_base or next((own.options[name] for name in ADDRESSES if own.options.get(name)), None)
+    named = [own.options[name] for name in ADDRESSES if own.options.get(name)]
+    address = own.api_base or next(iter(named), None)
     return server_address(own.name, None if address is None else str(address))
 
 

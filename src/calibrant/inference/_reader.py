@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from calibrant.core._completion import Completion, CompletionRequest
-from calibrant.core._composite import FieldLabels, MultiLabels
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction
+from calibrant.core._structures import FieldLabels, MultiLabels
 from calibrant.inference._abilities import (
     CUT_OFF,
     AnswerForm,

@@ -27,7 +27,6 @@ from calibrant.inference._methods import Decoding, Method, ModelSetup
 from calibrant.inference._reader import scored_part
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._fields import UnparsedError, field_value
-from calibrant.logprobs._plain_text import tells_apart
 from calibrant.metrics._validation import check_count, is_number
 
 _DEFAULT_SAMPLES: Final = 10
@@ -596,8 +595,12 @@ class AutoDecoding(Decoding):
             return False
         labels = self.reader.labels
         is_text = self.reader.form is AnswerForm.TEXT and not labels.holds_several
-        is_hidden = is_text and not tells_apart(labels.labels)
-        return is_hidden or not self.reader.abilities.used.gives_logprobs
+        if is_text:
+            from calibrant.logprobs._plain_text import tells_apart  # noqa: PLC0415 (most keep to schemas)
+
+            if not tells_apart(labels.labels):
+                return True
+        return not self.reader.abilities.used.gives_logprobs
 
     @property
     def knows_abilities(self) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.routing._protocol import Observation, ProviderStanding, Router, RouterTraits, RoutingRequest
-from calibrant.store._write_behind import WriteBehind
+from calibrant.store._database import WriteBehind
 
 if TYPE_CHECKING:
     from calibrant.store._router_state import RouterState

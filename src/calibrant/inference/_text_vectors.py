@@ -22,18 +22,16 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.clients._endpoint import public_address, server_address
 from calibrant.clients._litellm import LiteLLMEmbedder
 from calibrant.clients._weights import local_models, weights_digest
-from calibrant.core._completion import CompletionRequest, ContinuingClient, Message
+from calibrant.core._completion import CompletionRequest, ContinuingClient, Message, TokenContinuation
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._files import user_path
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._predictor import Query
 from calibrant.core._reported import writable
-from calibrant.core._tokens import TokenContinuation
-from calibrant.heads._embedding import EmbeddingModel, is_same_vector, recognised_text, unit_vectors
 from calibrant.heads._head import Head
+from calibrant.heads._linear import EmbeddingModel, is_same_vector, recognised_text, unit_vectors
 from calibrant.inference._base import run_sync
-from calibrant.inference._embeddings import MODEL2VEC, Model2VecEmbedder
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import open_client
@@ -382,7 +380,9 @@ def open_embedding_model(model: str | EmbeddingModel, *, labels: Sequence[str] =
     if not model.strip():
         raise ConfigurationError("Expected the name of an embedding model, got an empty text: leave it out.")
     kind, _, name = model.partition(":")
-    if kind == MODEL2VEC:
+    if kind == "model2vec":
+        from calibrant.inference._embeddings import Model2VecEmbedder  # noqa: PLC0415 (few name such a model)
+
         return Model2VecEmbedder(name) if name else Model2VecEmbedder()
     if model.startswith(_EMBEDDED):
         engine = EngineEmbedder(model, labels)

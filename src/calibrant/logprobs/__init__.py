@@ -6,7 +6,7 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.logprobs._distribution import extract_distribution
-    from calibrant.logprobs._schema import labels_from_schema
+    from calibrant.logprobs._fields import labels_from_schema
     from calibrant.logprobs._sets import SetEvidence, extract_set
 else:
     __getattr__, __dir__ = lazy_names(__name__)

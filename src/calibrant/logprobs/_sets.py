@@ -56,15 +56,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace
 from calibrant.core._schema import FieldPath, array_path, element_path
-from calibrant.core._tokens import TokenLogprobs, Vocabulary
 from calibrant.logprobs._completion import read_completion
-from calibrant.logprobs._distribution import FLOOR, extract_distribution, least_bound, listed_at
+from calibrant.logprobs._distribution import FLOOR, SPACES, extract_distribution, least_bound, listed_at
 from calibrant.logprobs._fields import AlignedField, align, value_span
-from calibrant.logprobs._trie import SPACES
 
 _FLOOR: Final = 1e-300
 _ENDS: Final = b"]"
@@ -415,9 +414,11 @@ def set_of_places(labels: Sequence[str], places: Sequence[ArrayPlace]) -> SetEvi
     for step, place in enumerate(places):
         steps.moves[step] = place.moves
         steps.read[step] = place.labels.measured
-        steps.ends[step], steps.assumed[step] = 1.0 - math.fsum(place.moves), place.assumed
+        steps.ends[step] = 1.0 - math.fsum(place.moves)
+        steps.assumed[step] = place.assumed
     errors = [(1.0 - place.ends) * (place.labels.error_bound or 0.0) for place in places]
-    mass = min(place.mass * (place.ends + (1.0 - place.ends) * place.labels.label_mass) for place in places)
+    legal = [place.ends + (1.0 - place.ends) * place.labels.label_mass for place in places]
+    mass = min(place.mass * share for place, share in zip(places, legal, strict=True))
     return steps.evidence(LogprobSpace.EXACT, label_mass=mass, errors=errors)
 
 
@@ -465,13 +466,15 @@ class _Steps:
     ) -> SetEvidence:
         """Combine all steps into evidence; `errors` holds the error bound e_k of each step."""
         probabilities = 1.0 - np.prod(1.0 - self.moves, axis=0)
-        unresolved = probabilities - (1.0 - np.prod(1.0 - np.where(self.read, self.moves, 0.0), axis=0))
+        read = np.where(self.read, self.moves, 0.0)
+        unresolved = probabilities - (1.0 - np.prod(1.0 - read, axis=0))
         measured = unresolved <= 0.5 * probabilities
         bounds = None if errors is None else np.full(len(self._labels), math.fsum(errors))
         for place in set(self._given):
             step = self._given.index(place)
             # The masses for this label at the step that gave it and against it, and the assumed part of the latter.
-            given, outside = float(self.moves[step, place]), np.where(self.held, 0.0, self.moves[step])
+            given = float(self.moves[step, place])
+            outside = np.where(self.held, 0.0, self.moves[step])
             total = given + (float(self.ends[step]) + float(outside.sum()))
             assumed = float(outside[~self.read[step]].sum()) + float(self.assumed[step])
             probabilities[place] = given / total if total > 0.0 else 0.0

@@ -5,13 +5,6 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from calibrant.metrics._calibration_error import (
-        brier_score,
-        expected_calibration_error,
-        log_loss,
-        multiclass_brier_score,
-        multiclass_log_loss,
-    )
     from calibrant.metrics._cascade import CascadeMetrics, CascadeModelMetrics
     from calibrant.metrics._classification import (
         AnsweredLabels,
@@ -19,19 +12,34 @@ if TYPE_CHECKING:
         LabelMetrics,
         classification_summary,
     )
-    from calibrant.metrics._composite import CompositeMetrics, DecisionMetrics, PartMetrics
+    from calibrant.metrics._confidence import (
+        aurc,
+        auroc,
+        auroc_interval,
+        brier_score,
+        excess_aurc,
+        expected_calibration_error,
+        log_loss,
+        multiclass_brier_score,
+        multiclass_log_loss,
+        selective_accuracy,
+    )
     from calibrant.metrics._intervals import (
+        PairedComparison,
         bootstrap_interval,
+        holm,
         mean_interval,
+        paired_comparison,
         paired_mean_interval,
         wilson_interval,
     )
-    from calibrant.metrics._paired import PairedComparison, holm, paired_comparison
-    from calibrant.metrics._selective import aurc, auroc, auroc_interval, excess_aurc, selective_accuracy
     from calibrant.metrics._structure import (
+        CompositeMetrics,
         CreditMetrics,
+        DecisionMetrics,
         HierarchicalMetrics,
         OrdinalMetrics,
+        PartMetrics,
         StructureFigure,
     )
 else:

@@ -129,8 +129,10 @@ class CascadeTally:
             if cost is not None:
                 self._costs[model] = self._costs.get(model, 0.0) + cost
         side = "accepted" if accepted else "unaccepted"
-        self._rows.update({"rows": 1, side: 1, **{f"{side} {name}": count for name, count in judged.items()}})
-        self._rows.update({"escalated": int(len(parsed) > 1), "escalations": max(0, len(parsed) - 1)})
+        self._rows.update({"rows": 1, side: 1})
+        self._rows.update({f"{side} {name}": count for name, count in judged.items()})
+        self._rows["escalated"] += int(len(parsed) > 1)
+        self._rows["escalations"] += max(0, len(parsed) - 1)
 
     def metrics(self) -> CascadeMetrics | None:
         """Return the metrics of the rows so far; None without rows."""

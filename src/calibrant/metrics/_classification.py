@@ -191,7 +191,8 @@ class ClassificationSummary:
                 "Expected at least one row, got none: nothing can be said about no data."
             )
         names = tuple(labels)
-        scores = label_scores(np.diag(confusion), confusion.sum(axis=0), confusion.sum(axis=1) + other)
+        predicted, true = confusion.sum(axis=0), confusion.sum(axis=1) + other
+        scores = label_scores(np.diag(confusion), predicted, true)
         per_label = {name: LabelMetrics(**one) for name, one in zip(names, scores, strict=True)}
         return cls(
             labels=names,

@@ -6,8 +6,8 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.optimization._choice import HeadChoice, ValidatedCandidate
-    from calibrant.optimization._exemplar import ExemplarProposer
-    from calibrant.optimization._progress import Progress
+    from calibrant.optimization._plan import Progress
+    from calibrant.optimization._proposers import ExemplarProposer
     from calibrant.optimization._result import FinalScore, OptimizationResult, PromptScore
     from calibrant.optimization._run import optimize
 else:

@@ -23,7 +23,7 @@ from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.heads._fit import cross_fitted
 from calibrant.metrics._classification import AnsweredLabels, classification_summary
-from calibrant.metrics._composite import answer_summary
+from calibrant.metrics._structure import answer_summary
 
 FIRST: Final = 20
 """Rows of the first stage of a race."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._label_list import LABEL_DESCRIPTIONS, label_list
-from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._labels import LABEL_DESCRIPTIONS, LabelSet, label_list, normalise_label
 from calibrant.core._task import Task
 from calibrant.inference._demonstrations import Demonstration, DemonstrationFormat, answer_form, one_line
 

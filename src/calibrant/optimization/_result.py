@@ -23,8 +23,13 @@ from calibrant.heads._compared import BaselineScore, compare_with_baselines
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Tuned
 from calibrant.metrics._classification import AnsweredLabels
-from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
-from calibrant.metrics._paired import PairedComparison, paired_comparison
+from calibrant.metrics._intervals import (
+    PairedComparison,
+    mean_interval,
+    paired_comparison,
+    paired_mean_interval,
+    wilson_interval,
+)
 from calibrant.optimization._choice import (
     Choice,
     HeadChoice,

@@ -11,25 +11,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from calibrant.adapters._descriptions import decides, listed_prompt, own_descriptions
-from calibrant.adapters._gepa import ConfidenceAdapter
-from calibrant.adapters._learned import Thresholds
+from calibrant.adapters._gepa import ConfidenceAdapter, decides, listed_prompt, own_descriptions
 from calibrant.adapters._rows import example_row
+from calibrant.adapters._state import Thresholds
 from calibrant.core._errors import ConfigurationError, LimitReachedError
-from calibrant.core._label_list import split_label_list, takes_descriptions
-from calibrant.core._limits import Limits
+from calibrant.core._labels import LabelSet, split_label_list, takes_descriptions
 from calibrant.core._prediction import Usage
-from calibrant.core._predictor import Predictor, Stop
+from calibrant.core._predictor import Limits, Predictor, Stop
 from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
 from calibrant.evaluation._data import find_abilities
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
-from calibrant.inference._models import expected_cost, is_decision_model, replaced_model
+from calibrant.inference._models import ModelLike, expected_cost, is_decision_model, replaced_model
 from calibrant.inference._text_vectors import head_embedding
 from calibrant.optimization._choice import FIRST, ValidationLog
 from calibrant.optimization._plan import (
+    ProgressListener,
+    ProgressTracker,
     Proposer,
     SearchParts,
     SearchPlan,
@@ -37,9 +37,8 @@ from calibrant.optimization._plan import (
     search_fingerprint,
     search_size,
 )
-from calibrant.optimization._progress import ProgressListener, ProgressTracker
 from calibrant.optimization._prompt_parts import check_given_prompts
-from calibrant.optimization._reflection import (
+from calibrant.optimization._proposers import (
     Confusions,
     ReflectingAdapter,
     Reflection,
@@ -58,7 +57,7 @@ from calibrant.runs._directory import (
     write_json,
 )
 from calibrant.runs._journal import JOURNAL, JsonlStore, PredictionJournal
-from calibrant.scoring._strategies import (
+from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,
     LogScoring,
@@ -69,9 +68,7 @@ from calibrant.scoring._strategies import (
 
 if TYPE_CHECKING:
     from calibrant.core._frames import Frame
-    from calibrant.core._labels import LabelSet
-    from calibrant.heads._embedding import EmbeddingModel
-    from calibrant.inference._models import ModelLike
+    from calibrant.heads._linear import EmbeddingModel
 
 _LOG = logging.getLogger("calibrant")
 _LARGE_GAIN = 0.2

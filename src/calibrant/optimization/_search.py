@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.adapters._descriptions import REFLECTION_TEMPLATE, decides
-from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE, example_row
-from calibrant.core._label_list import (
+from calibrant.adapters._gepa import REFLECTION_TEMPLATE, decides
+from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE, ConfidenceDataInst, example_row
+from calibrant.core._labels import (
     LABEL_DESCRIPTIONS,
+    LabelSet,
     description_lines,
     split_label_list,
     takes_descriptions,
 )
-from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
@@ -48,7 +48,7 @@ from calibrant.optimization._prompt_parts import (
     NoCopies,
     given_prompts,
 )
-from calibrant.optimization._reflection import Guard
+from calibrant.optimization._proposers import Guard
 
 if TYPE_CHECKING:
     from gepa.core.callbacks import ProposalEndEvent
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from gepa.core.state import GEPAState
     from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
 
-    from calibrant.adapters._rows import ConfidenceDataInst
     from calibrant.core._predictor import Query
 
 RACED: Final = 3

@@ -14,8 +14,7 @@ from typing import Any, Final
 from numpy.typing import ArrayLike
 
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
-from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.calibration._choice import load_calibrator
+from calibrant.calibration._calibrators import ConfidenceCalibrator, load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import DataError, ProviderError
 from calibrant.core._files import atomic_bytes_writer, read_run_record, write_atomically
@@ -26,16 +25,16 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.evaluation._calibrate import calibrate_search
 from calibrant.evaluation._figures import measurements_of
-from calibrant.heads._embedding import EmbeddingModel
+from calibrant.evaluation._learned import calibrate_search
 from calibrant.heads._head import Head
+from calibrant.heads._linear import EmbeddingModel
 from calibrant.heads._tuned import Tuned, thresholds_of
 from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head_to_all, head_of
 from calibrant.inference._text_vectors import vectors_by_text
-from calibrant.metrics._paired import PairedComparison
+from calibrant.metrics._intervals import PairedComparison
 from calibrant.optimization._choice import (
     BETTER,
     FIRST,
@@ -45,8 +44,7 @@ from calibrant.optimization._choice import (
     ValidatedCandidate,
     beats,
 )
-from calibrant.optimization._plan import SCREENED, SearchStage, queries_of
-from calibrant.optimization._progress import PERFECT
+from calibrant.optimization._plan import PERFECT, SCREENED, SearchStage, queries_of
 from calibrant.optimization._prompt_parts import COMPONENT, ShownTexts
 from calibrant.optimization._result import (
     FinalScore,
@@ -111,7 +109,8 @@ class HeadStage(SearchStage):
         """Return the model's features of the texts that it was asked about, or else the embedding model's vectors."""
         if self.features:
             return self.features
-        texts = [row.input for row in (*self.task.train, *self.task.validation, *self.task.test)]
+        rows = (*self.task.train, *self.task.validation, *self.task.test)
+        texts = [row.input for row in rows]
         return vectors_by_text(self.embedding, texts, charge=self.charge)
 
     def _is_perfect(self, best: ValidatedCandidate) -> bool:

@@ -1,4 +1,4 @@
-"""``report.html``: one self-contained page for one run or several."""
+"""``report.html``, one self-contained page for one run or several, and the page of policies over several models."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -17,12 +18,14 @@ from markupsafe import Markup
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import write_atomically
+from calibrant.core._prediction import Interval
 from calibrant.core._reported import writable
 from calibrant.metrics._classification import ClassificationSummary
-from calibrant.metrics._paired import holm
+from calibrant.metrics._intervals import holm
 from calibrant.reports import _analysis as analysis
 from calibrant.reports import _charts as charts
-from calibrant.reports._rows import read_texts
+from calibrant.reports._analysis import read_texts
+from calibrant.reports._charts import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Frame, across, round_ticks, up
 from calibrant.reports._run import Run, read_run
 from calibrant.runs._rows import SavedRows
 
@@ -31,6 +34,7 @@ _FEWEST_MISTAKES: Final = 20  # of each run
 _MAX_LABELS: Final = 20  # in a confusion matrix
 _MAX_PAIRS: Final = 20
 _CURVE_ROWS: Final = 20
+_LONGEST: Final = 28  # characters of a name in the drawing
 
 
 def write_report(
@@ -195,7 +199,8 @@ def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
 def _thinned(curve: analysis.RiskCoverage | None) -> list[tuple[float, float, float]]:
     if curve is None:
         return []
-    chosen = np.unique(np.linspace(0, len(curve.risk) - 1, _CURVE_ROWS).round().astype(np.int64))
+    places = np.linspace(0, len(curve.risk) - 1, _CURVE_ROWS)
+    chosen = np.unique(places.round().astype(np.int64))
     columns = (curve.threshold[chosen], curve.coverage[chosen], curve.risk[chosen])
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
@@ -213,7 +218,8 @@ def _effort(run: Run) -> list[tuple[str, str]]:
         parts.append(("cost of the whole run", f"${metrics['cost']:.4f}"))
     seconds = rows.latency[~np.isnan(rows.latency)]
     if len(seconds):
-        median, late, last = map(charts.seconds, np.quantile(seconds, [0.5, 0.9, 0.99]).tolist())
+        quantiles = np.quantile(seconds, [0.5, 0.9, 0.99]).tolist()
+        median, late, last = map(charts.seconds, quantiles)
         spread = f"median {median}, 90 % within {late}, 99 % within {last}; {len(seconds):,} rows"
         parts.append(("latency", spread))
     for key in ("calls", "rows_from_cache", "prompt_tokens", "completion_tokens"):
@@ -243,16 +249,18 @@ def _matrix(summary: ClassificationSummary) -> dict[str, Any]:
 
     def cell(i: int, j: int) -> tuple[int, int, str]:
         kind = "" if not table[i, j] else "right" if i == j else "wrong"
-        return int(table[i, j]), min(5, math.ceil(5 * table[i, j] / most[i])), kind
+        shade = min(5, math.ceil(5 * table[i, j] / most[i]))
+        return int(table[i, j]), shade, kind
 
     cells = [[cell(i, j) for j in columns] for i in shown.tolist()]
-    pairs = Counter({(int(i), int(j)): int(missed[i, j]) for i, j in np.argwhere(missed)})
+    pairs = Counter({(i, j): int(missed[i, j]) for i, j in np.argwhere(missed).tolist()})
+    common = pairs.most_common(_MAX_PAIRS)
     names = [*summary.labels, "none"]
     return {
         "labels": [summary.labels[i] for i in shown],
         "cells": cells,
         "hidden": size - len(shown),
-        "pairs": [(names[i], names[j], number) for (i, j), number in pairs.most_common(_MAX_PAIRS)],
+        "pairs": [(names[i], names[j], number) for (i, j), number in common],
         "summary": summary,
     }
 
@@ -267,7 +275,8 @@ def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, An
         for name, run in zip(names, runs, strict=True)
         if run.search and run.search.seed is not None and run.search.changed
     ]
-    pairs += [(name, names[0], runs[0].rows, run.rows) for name, run in zip(names[1:], runs[1:], strict=True)]
+    for name, run in zip(names[1:], runs[1:], strict=True):
+        pairs.append((name, names[0], runs[0].rows, run.rows))
     compared = [(name, base, analysis.compare(first, rows)) for name, base, first, rows in pairs]
     p_values = [found.p_value for _, _, found in compared if found is not None]
     adjusted = iter(holm(p_values).tolist() if p_values else ())
@@ -275,3 +284,160 @@ def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, An
         {"name": name, "base": base, "found": found, "adjusted": None if found is None else next(adjusted)}
         for name, base, found in compared
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TradePoint:
+    """Cost and performance of a policy, or of a single model.
+
+    Attributes
+    ----------
+    name : str
+        Name of the policy or model.
+    cost, performance : float
+        Per row; performance in [0, 1].
+    cost_interval, performance_interval : Interval or None
+        Confidence intervals of both.
+    """
+
+    name: str
+    cost: float
+    performance: float
+    cost_interval: Interval | None = None
+    performance_interval: Interval | None = None
+
+    @property
+    def about(self) -> str:
+        """Return the point's values in one line."""
+        sure = self.performance_interval
+        ends = "" if sure is None else f" ({sure.lower:.4f} to {sure.upper:.4f})"
+        return f"{self.name}: cost {self.cost:.5g}, performance {self.performance:.4f}{ends}"
+
+
+def _chart(frontier: Sequence[TradePoint], models: Sequence[TradePoint], chosen: TradePoint) -> Markup:
+    """Draw performance over cost: the frontier, the line from model to model, and the chosen policy."""
+    points = [*frontier, *models, chosen]
+    intervals = [point.performance_interval for point in points if point.performance_interval is not None]
+    heights = [point.performance for point in points]
+    heights += [end for interval in intervals for end in (interval.lower, interval.upper)]
+    rows = round_ticks(min(heights), max(heights))
+    columns = round_ticks(0.0, max(point.cost for point in points))
+    about = ". ".join(one.about for one in (chosen, *models))
+    frame = Frame(
+        "trade",
+        "Performance against cost",
+        f"Performance per row over cost per row. {about}.",
+        x=across(columns[0], columns[-1]),
+        y=up(rows[0], rows[-1]),
+    )
+    frame.axes(
+        [(tick, f"{tick:.6g}") for tick in columns],
+        [(tick, f"{100 * tick:.4g} %") for tick in rows],
+        ("cost per row", "accuracy"),
+    )
+    for line, kind in ((models, "ideal"), (frontier, "curve")):
+        ends = " ".join(f"{frame.x(point.cost):.1f},{frame.y(point.performance):.1f}" for point in line)
+        if len(line) > 1:
+            frame.add('<polyline class="{kind}" points="{points}"/>', kind=kind, points=ends)
+    for point in frontier:
+        frame.circle(frame.x(point.cost), frame.y(point.performance), 3.0, point.about)
+    for point in models:
+        _whiskers(frame, point, "axis")
+        frame.circle(frame.x(point.cost), frame.y(point.performance), 5.0, point.about, kind="wrong")
+    for place, point in enumerate(models):
+        _name(frame, point, point.name, above=place > 0)
+    _whiskers(frame, chosen, "chosen")
+    frame.diamond(frame.x(chosen.cost), frame.y(chosen.performance), chosen.about)
+    _name(frame, chosen, "chosen", above=False)
+    return frame.drawn()
+
+
+def write_trade(  # noqa: PLR0913  (keyword-only options)
+    out: Path,
+    *,
+    title: str,
+    statements: Sequence[str],
+    frontier: Sequence[TradePoint],
+    models: Sequence[TradePoint],
+    chosen: TradePoint,
+    settings: Sequence[tuple[str, str]] = (),
+) -> list[Path]:
+    """Write ``plan.svg`` and ``plan.html``; they load no other file.
+
+    Parameters
+    ----------
+    out : Path
+        A directory that exists.
+    title : str
+        Title of the page.
+    statements : sequence of str
+        Statements on the plan, a sentence or two each; the first one is the result.
+    frontier : sequence of TradePoint
+        By cost.
+    models : sequence of TradePoint, one or more
+        Every model alone, from small to large.
+    chosen : TradePoint
+        The chosen policy, with its intervals.
+    settings : sequence of (str, str), optional
+        Names and values, shown as a table.
+
+    Returns
+    -------
+    list of Path
+        Both files.
+
+    Raises
+    ------
+    StateError
+        They cannot be written.
+    """
+    chart = _chart(frontier, models, chosen)
+    css = str(static("report.css"))
+    style = str(static("trade.css")) + "\n".join(
+        line for line in css.splitlines() if line.startswith(".chart")
+    )
+    picture = str(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    begin = picture.index(">") + 1
+    sure = chosen.performance_interval
+    page = render_page(
+        "trade.html",
+        title=title,
+        statements=statements,
+        chart=chart,
+        frontier=frontier,
+        models=models,
+        chosen=chosen,
+        settings=settings,
+        level="" if sure is None else f"{100 * sure.level:g} % ",
+    )
+    files = {
+        out / "plan.svg": f"{picture[:begin]}<style>{style}</style>{picture[begin:]}\n",
+        out / "plan.html": page,
+    }
+    for path, text in files.items():
+        write_page(path, text, remedy="choose another directory")
+    return list(files)
+
+
+def _whiskers(frame: Frame, point: TradePoint, kind: str) -> None:
+    x, y = frame.x(point.cost), frame.y(point.performance)
+    if point.performance_interval is not None:
+        low, high = frame.y(point.performance_interval.lower), frame.y(point.performance_interval.upper)
+        frame.line((x, low, x, high), kind)
+        for end in (low, high):
+            frame.line((x - 4, end, x + 4, end), kind)
+    if point.cost_interval is not None:
+        cheapest, dearest = frame.x(point.cost_interval.lower), frame.x(point.cost_interval.upper)
+        frame.line((cheapest, y, dearest, y), kind)
+
+
+def _name(frame: Frame, point: TradePoint, name: str, *, above: bool) -> None:
+    """Write a name beside the end of an interval, where no line passes."""
+    sure = point.performance_interval
+    end = point.performance if sure is None else sure.upper if above else sure.lower
+    x, y = frame.x(point.cost), frame.y(end) + 5.0
+    right = x > (LEFT + WIDTH - RIGHT) / 2
+    short = name if len(name) <= _LONGEST else "\N{HORIZONTAL ELLIPSIS}" + name[1 - _LONGEST :]
+    frame.text(
+        x - 9 if right else x + 9, min(y, HEIGHT - BOTTOM - 4.0), short, kind="end" if right else "start"
+    )

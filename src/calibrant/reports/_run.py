@@ -12,12 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_json_object, read_run_record
-from calibrant.core._label_records import labels_from_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval
+from calibrant.core._structures import labels_from_record
 from calibrant.metrics._remarks import changed_prompt, search_verdict
+from calibrant.reports._analysis import PromptRows
 from calibrant.reports._charts import CertifiedPoint
-from calibrant.reports._rows import PromptRows
 from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows
 
 _REMEDY: Final = "restore the file or run it again"
@@ -154,9 +154,10 @@ def read_run(directory: Path, rows: Mapping[str, SavedRows] | None = None) -> Ru
     seed = PromptRows.of(prompts[SEED], labels) if SEED in prompts else None
     about = search or metrics or _record(directory / "run.json")
     certified, certified_on = _certified(directory / "calibration.json")
+    titles = (about.get(key) for key in ("task", "model"))
     return Run(
         name=directory.resolve().name,
-        title=": ".join(str(about[key]) for key in ("task", "model") if isinstance(about.get(key), str)),
+        title=": ".join(title for title in titles if isinstance(title, str)),
         rows=shown,
         metrics=metrics,
         search=_search(directory / "result.json", search, seed) if search else None,

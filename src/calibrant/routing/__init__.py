@@ -7,7 +7,6 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.routing._bandit import BanditRouter
     from calibrant.routing._base import FixedRouter
-    from calibrant.routing._cascade import CascadeRouter, Ladder
     from calibrant.routing._coherence import CoherenceMonitor, QualityGate
     from calibrant.routing._protocol import (
         Observation,
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
         RoutingRequest,
     )
     from calibrant.routing._quality import AnswerQuality
-    from calibrant.routing._reliability import EMARouter, ThompsonRouter
     from calibrant.routing._settings import RoutingSettings, register_strategy
-    from calibrant.routing._triage import TriageRouter
+    from calibrant.routing._strategies import CascadeRouter, EMARouter, Ladder, ThompsonRouter, TriageRouter
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

@@ -14,7 +14,7 @@ import pydantic
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._sections import Amount, Count, Number
+from calibrant.core._settings import Amount, Count, Number
 from calibrant.metrics._validation import as_numbers, check_count, check_number, check_values
 from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
 from calibrant.routing._protocol import Observation, RouterTraits, RoutingRequest, check_costs, unit_vector

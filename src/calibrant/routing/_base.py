@@ -11,7 +11,7 @@ import numpy as np
 import pydantic
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._sections import Count
+from calibrant.core._settings import Count
 from calibrant.routing._protocol import (
     Observation,
     ProviderStanding,

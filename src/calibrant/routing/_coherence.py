@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.metrics._validation import check_count, check_number
-from calibrant.routing._cascade import Ladder
 from calibrant.routing._protocol import unit_vector
+from calibrant.routing._strategies import Ladder
 
 _LOG = logging.getLogger("calibrant")
 # A mean of unit vectors shorter than this is rounding.

@@ -9,13 +9,21 @@ from typing import Annotated, Any, Final, Literal, Self, TypeAlias, TypeVar
 import pydantic
 from pydantic_core import PydanticCustomError
 
-from calibrant.core._sections import Amount, Count, Number, Section, Share, register, wrong, wrong_at
+from calibrant.core._settings import (
+    Amount,
+    Count,
+    Number,
+    Section,
+    Share,
+    known_name,
+    register,
+    wrong,
+    wrong_at,
+)
 from calibrant.routing._bandit import BanditRouter
 from calibrant.routing._base import FixedRouter, TallyRouter, TaskRouter
-from calibrant.routing._cascade import CascadeRouter
 from calibrant.routing._protocol import RouterTraits
-from calibrant.routing._reliability import EMARouter, ThompsonRouter
-from calibrant.routing._triage import TriageRouter
+from calibrant.routing._strategies import CascadeRouter, EMARouter, ThompsonRouter, TriageRouter
 
 STRATEGIES: Final[dict[str, type[TallyRouter[Any]]]] = {
     kind.strategy: kind
@@ -70,14 +78,7 @@ def register_strategy(kind: type[_R]) -> type[_R]:
     return kind
 
 
-def _known_strategy(name: object) -> object:
-    if not isinstance(name, str) or name not in STRATEGIES:
-        *names, last = map(repr, STRATEGIES)
-        raise PydanticCustomError("strategy", f"Input should be {', '.join(names)} or {last}")
-    return name
-
-
-_Strategy = Annotated[str, pydantic.BeforeValidator(_known_strategy)]
+_Strategy = Annotated[str, known_name(STRATEGIES)]
 
 
 def _readable(text: str) -> str:

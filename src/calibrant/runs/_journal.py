@@ -11,8 +11,7 @@ from typing import IO, Any, Final, Self
 
 from calibrant.core._errors import StateError
 from calibrant.core._files import is_in_place
-from calibrant.core._prediction import Prediction
-from calibrant.core._records import Journal, prediction_from_record, prediction_to_record
+from calibrant.core._prediction import Journal, Prediction, prediction_from_record, prediction_to_record
 from calibrant.runs._directory import hold_lock
 
 JOURNAL: Final = "journal.jsonl"

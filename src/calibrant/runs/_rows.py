@@ -16,11 +16,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._composite import part_of
 from calibrant.core._errors import DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
-from calibrant.core._label_records import labels_from_record
 from calibrant.core._prediction import (
     LabelDistribution,
     LogprobSpace,
@@ -28,10 +26,11 @@ from calibrant.core._prediction import (
     Part,
     Prediction,
     is_label_mass_low,
+    step_to_record,
 )
-from calibrant.core._records import step_to_record
 from calibrant.core._rows import MAX_RUN_ROW_BYTES, Example, Row, read_rows
 from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._structures import labels_from_record, part_of
 from calibrant.runs._directory import (
     DEMONSTRATIONS,
     METRICS,

@@ -9,10 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._decision import DecisionClient
+from calibrant.core._completion import DecisionClient
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._label_list import split_label_list
-from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._labels import LabelSet, normalise_label, split_label_list
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
 from calibrant.core._structures import OrdinalLabels

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import Scope
 
-from calibrant.core._decision import QuestionKind
+from calibrant.core._completion import QuestionKind
 from calibrant.core._prediction import Usage
 
 SYSTEM_ONE: Final = "/v1/systemone"

@@ -14,10 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._prediction import Outcome, Prediction
-from calibrant.core._records import prediction_from_record, prediction_to_record
-from calibrant.store._database import Database, Location
-from calibrant.store._write_behind import WriteBehind
+from calibrant.core._prediction import Outcome, Prediction, prediction_from_record, prediction_to_record
+from calibrant.store._database import Database, Location, WriteBehind
 
 _LOG = logging.getLogger("calibrant")
 

@@ -1,9 +1,12 @@
-"""Tables in a database shared with other processes, and its location with credentials hidden."""
+"""Tables in a database shared with other processes, its location with credentials hidden, and background writes."""
 
 from __future__ import annotations
 
+import abc
+import atexit
 import contextlib
 import itertools
+import logging
 import os
 import sqlite3
 import threading
@@ -13,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
@@ -27,6 +30,18 @@ _HIDDEN = "[redacted]"
 _SQLITE = "sqlite"
 _POSTGRESQL = "postgresql"
 _SMALLEST = 512  # bytes of a SQLite file
+_LOCK = 0x63616C69  # key of the advisory lock in PostgreSQL; arbitrary
+# One row per table, so that tables in one database migrate independently.
+_VERSIONS = sa.Table(
+    "calibrant_versions",
+    sa.MetaData(),
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+)
+_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
+_LOG = logging.getLogger("calibrant")
+_SHORTEST_RETRY, _LONGEST_PAUSE = 0.05, 2.0  # seconds between attempts after a failed write
+_WRITERS: weakref.WeakSet[WriteBehind] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,17 +167,6 @@ class Location:
         )
 
 
-_LOCK = 0x63616C69  # key of the advisory lock in PostgreSQL; arbitrary
-
-# One row per table, so that tables in one database migrate independently.
-_VERSIONS = sa.Table(
-    "calibrant_versions",
-    sa.MetaData(),
-    sa.Column("name", sa.String(64), primary_key=True),
-    sa.Column("version", sa.Integer, nullable=False),
-)
-
-
 class _ForkGate:
     """Lock that delays a fork while a connection is in use.
 
@@ -176,7 +180,6 @@ class _ForkGate:
 
 
 _GATE = _ForkGate()
-_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
 @contextlib.contextmanager
@@ -463,3 +466,119 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
     )
+
+
+class WriteBehind(abc.ABC):
+    """Object that writes queued data in a background thread, so that callers need not wait.
+
+    The program's exit closes it, except in children of multiprocessing. A forked child starts with an empty
+    queue: the parent writes the data that were queued.
+
+    Parameters
+    ----------
+    pause : float
+        Seconds between the first queued item and its write.
+
+    Attributes
+    ----------
+    thread_name : str
+        Name of the thread.
+    rest : float
+        Pause after a write, as a multiple of its duration: other processes want their turn, too.
+    """
+
+    thread_name: ClassVar[str]
+    rest: ClassVar[float] = 0.0
+
+    def __init__(self, *, pause: float) -> None:
+        self._pause = pause
+        self._closed = False
+        self._reset()
+        _WRITERS.add(self)
+
+    def _reset(self) -> None:
+        """Create new locks, queue and thread, as a forked child may not share its parent's."""
+        self._lock = threading.Lock()  # held for moments only, never during a write
+        self._write_lock = threading.Lock()  # held while reading and writing the database
+        self._failing = False
+        self._dropped = 0
+        self._wake = threading.Event()
+        self._hurry = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @abc.abstractmethod
+    def _write_queue(self) -> bool:
+        """Write the queue and log problems; return False to be called again soon."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Write the queue, end the thread and free the database; closing again does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            self.close()
+        except StateError as error:
+            if kind is None:
+                raise
+            _LOG.warning("%s", error)  # the error under way matters more
+
+    def _wake_up(self, *, hurry: bool = False) -> None:
+        """Tell the thread to write the queue, after the pause or at once."""
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None and not self._closed:
+                    self._thread = threading.Thread(target=self._run, name=self.thread_name, daemon=True)
+                    self._thread.start()
+        if not self._wake.is_set():
+            self._wake.set()
+        if hurry:
+            self._hurry.set()
+
+    def _stop(self) -> bool:
+        """End the thread after one more write; return False if that was done before."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._closed = True
+        self._wake.set()
+        self._hurry.set()
+        if self._thread is not None:
+            self._thread.join()
+        _WRITERS.discard(self)
+        return True
+
+    def _run(self) -> None:
+        pause = self._pause
+        while not self._closed:
+            self._wake.wait()
+            self._hurry.wait(pause)
+            self._wake.clear()
+            self._hurry.clear()
+            start = time.monotonic()
+            if self._write_queue():
+                pause = self.rest * (time.monotonic() - start)
+            else:
+                pause = 2 * max(pause, _SHORTEST_RETRY)
+                self._wake.set()
+            pause = max(self._pause, min(pause, _LONGEST_PAUSE))
+
+
+def _reset_writers() -> None:
+    for writer in list(_WRITERS):
+        writer._reset()  # noqa: SLF001 (this module's)
+
+
+def _close_all() -> None:
+    for writer in list(_WRITERS):
+        try:
+            writer.close()
+        except StateError as error:
+            _LOG.warning("%s", error)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_writers)
+atexit.register(_close_all)

@@ -17,18 +17,18 @@ from typing import Annotated, Any, Final, TypeVar
 
 import pydantic
 
-from calibrant.calibration._choice import load_calibrator
+from calibrant.calibration._calibrators import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._files import decoding_problem, without_doubles
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet
-from calibrant.core._sections import Section
+from calibrant.core._settings import Section
 from calibrant.core._task import RecordedTask, Task
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, Tuned, thresholds_of
 from calibrant.inference._demonstrations import DemonstrationIndex
-from calibrant.logprobs._schema import enum_schema
+from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import DEMONSTRATIONS
 from calibrant.tuned._task_record import BUNDLE as MANIFEST
 from calibrant.tuned._task_record import (

@@ -15,8 +15,8 @@ from calibrant.core._completion import Client
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._files import read_run_record
 from calibrant.core._fingerprint import asked_text
-from calibrant.core._limits import Limits
-from calibrant.core._records import Journal
+from calibrant.core._prediction import Journal
+from calibrant.core._predictor import Limits
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.heads._tuned import (
@@ -29,9 +29,9 @@ from calibrant.heads._tuned import (
 )
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
+from calibrant.inference._examinations import identity
 from calibrant.inference._models import ModelLike, call_options, may_be_withheld, open_client
-from calibrant.inference.doctor._records import identity
-from calibrant.logprobs._schema import enum_schema
+from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import BATCH, DEMONSTRATIONS, MANIFEST, METRICS, RESULT, unfinished
 from calibrant.runs._rows import SavedRows, read_fingerprint
 from calibrant.tuned._task_record import (
@@ -289,7 +289,7 @@ class _RunReader:
             raise StateError(
                 f"{path.parent}: expected calibration.json beside calibrator.json: calibrate again."
             )
-        from calibrant.calibration._choice import load_calibrator  # noqa: PLC0415 (few runs have one)
+        from calibrant.calibration._calibrators import load_calibrator  # noqa: PLC0415 (few runs have one)
 
         return load_calibrator(path, fingerprint=self._fingerprint)
 
@@ -524,7 +524,9 @@ def _open_plan(
     plan = CascadePlan.from_record(record)
     members = plan.policy.members
     whole: dict[str, Any] = {"limits": limits, "journal": journal}
-    each, several = (whole, {}) if len(members) == 1 else ({}, {**whole, "owns_models": True})
+    each, several = {}, {**whole, "owns_models": True}
+    if len(members) == 1:
+        each, several = whole, {}
     with ExitStack() as opened:
         classifiers = []
         for task in tasks:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from calibrant.assembly._sections import open_classifier
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._limits import Limits
-from calibrant.core._records import Journal
+from calibrant.core._prediction import Journal
+from calibrant.core._predictor import Limits
 from calibrant.core._task import Task
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._models import ModelLike

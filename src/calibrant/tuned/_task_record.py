@@ -14,10 +14,9 @@ from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_record, write_record
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
-from calibrant.core._label_records import labels_from_record
 from calibrant.core._rows import Columns
-from calibrant.core._sections import Section, describe_problem
-from calibrant.core._settings import DemonstrationSettings, ModelSettings
+from calibrant.core._settings import DemonstrationSettings, ModelSettings, Section, describe_problem
+from calibrant.core._structures import labels_from_record
 from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._models import replaced_model, without_secrets
 
@@ -192,7 +191,8 @@ def task_to_record(task: Task) -> dict[str, Any]:
     if task.label_descriptions:
         record["label_descriptions"] = dict(task.label_descriptions)
     if task.columns != Columns():
-        record["columns"] = {**asdict(task.columns), "fields": [list(pair) for pair in task.columns.fields]}
+        fields = [list(pair) for pair in task.columns.fields]
+        record["columns"] = {**asdict(task.columns), "fields": fields}
     return record
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from calibrant.core import Completion, CompletionRequest, LogprobSpace, Prediction
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
-from calibrant.inference.doctor._records import refuse_misleading
+from calibrant.inference._examinations import refuse_misleading
 from calibrant.logprobs._completion import read_completion
 from calibrant.routing import CascadeRouter, RoutingRequest, TriageRouter
 from calibrant.testing import FakeClient, MemoryJournal, fake_response
@@ -289,11 +289,11 @@ def test_a_stored_examination_speaks_of_each_providers_space(
     monkeypatch: pytest.MonkeyPatch, by_turns: Any
 ) -> None:
     """The stored examination is looked up only for a masked or raw space."""
-    from calibrant.inference.doctor import _records  # noqa: PLC0415 (to stand in for what is stored)
+    from calibrant.inference import _examinations  # noqa: PLC0415 (to stand in for what is stored)
 
     method = classifier(by_turns()[0]).method
     asked: list[str] = []
-    monkeypatch.setattr(_records, "load_examination", lambda name, **_: asked.append(name))
+    monkeypatch.setattr(_examinations, "load_examination", lambda name, **_: asked.append(name))
     refuse_misleading("m", options={}, method=method)
     assert asked == []
     for space in LogprobSpace:

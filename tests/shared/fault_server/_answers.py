@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.core import DataError, FieldLabels, LabelSet, MultiLabels
-from calibrant.testing import fake_response
-from calibrant.testing._client import Rule, distribution_of
+from calibrant.testing import Rule, distribution_of, fake_response
 from fault_server._faults import Fault
 
 __all__ = ["AnswerBook", "ChatRequest", "error_body", "read_request", "some_answer"]

@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.testing import Answer, fake_response
-from calibrant.testing._client import Rule
+from calibrant.testing import Answer, Rule, fake_response
 from fault_server._answers import AnswerBook, ChatRequest, some_answer
 from fault_server._faults import FaultScript, script_of
 from fault_server._limits import RateLimit

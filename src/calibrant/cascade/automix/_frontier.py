@@ -256,7 +256,8 @@ def rising_hull(cost: Array, performance: Array) -> NDArray[np.intp]:
             a, b = corners[-2:]
             run = x[new] - x[a]
             rise = y[new] - y[a]
-            if (y[b] - y[a]) * run - rise * (x[b] - x[a]) > tall * run + wide * rise:
+            above = (y[b] - y[a]) * run - rise * (x[b] - x[a])
+            if above > tall * run + wide * rise:
                 break
             corners.pop()
         corners.append(new)

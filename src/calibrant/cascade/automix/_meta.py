@@ -198,10 +198,12 @@ class MetaVerifier(ABC):
                     f"row, got {self.budget!r}: `routing_frontier` shows what is cheaper."
                 )
             # Rounding of the sums must not lose the last group that the budget pays for.
-            return int(np.argmax(np.where(cost <= self.budget * (1.0 + 1e-12), gained, -np.inf)))
+            is_affordable = cost <= self.budget * (1.0 + 1e-12)
+            return int(np.argmax(np.where(is_affordable, gained, -np.inf)))
         _check_lift(rows)
         paid = spent > 0.0  # nothing is bought for nothing
-        return int(np.argmax(np.where(paid, gained / np.where(paid, spent, 1.0), -np.inf)))
+        lift = gained / np.where(paid, spent, 1.0)
+        return int(np.argmax(np.where(paid, lift, -np.inf)))
 
 
 def _plain_answer(answer: object) -> str:
@@ -350,8 +352,9 @@ class BinnedRows:
     def of(cls, verifier: Array, small: Array, large: Array, *, k: int) -> BinnedRows:
         """Sort rows into bins and states."""
         unsolved = np.maximum(small, large) < _SOLVED
-        state = np.where(unsolved, State.UNSOLVABLE, np.where(large > small, State.COMPLEX, State.SIMPLE))
-        return cls(k=k, bins=bin_numbers(verifier, k), state=state.astype(np.intp), small=small, large=large)
+        solved = np.where(large > small, State.COMPLEX, State.SIMPLE)
+        state = np.where(unsolved, State.UNSOLVABLE, solved).astype(np.intp)
+        return cls(k=k, bins=bin_numbers(verifier, k), state=state, small=small, large=large)
 
     def sums(self, values: Array | None = None) -> Array:
         """Return the row count, or the sum of `values`, in each state and bin, shape (3, k + 1)."""
@@ -383,7 +386,8 @@ def posterior_gain(prior: Array, observation: Array, gain: Array) -> Array:
     gained = joint * by_cell
     before = float(gained.sum() / max(joint.sum(), np.finfo(np.float64).tiny))
     possible = seen > 0.0
-    means: Array = np.where(possible, gained.sum(axis=0) / np.where(possible, seen, 1.0), before)
+    found = gained.sum(axis=0) / np.where(possible, seen, 1.0)
+    means: Array = np.where(possible, found, before)
     return means
 
 
@@ -680,6 +684,7 @@ def held_out_value(expected: Array, gained: Array, weight: Array) -> float:
     useful = levels < 0.0
     n = weight.sum()
     width = np.bincount(group, weights=weight)[useful] / n
-    height = np.concatenate(([0.0], np.cumsum(np.bincount(group, weights=gained)[useful]) / n))
+    rises = np.bincount(group, weights=gained)[useful]
+    height = np.concatenate(([0.0], np.cumsum(rises) / n))
     area = float((width * (height[1:] + height[:-1]) / 2.0).sum())
     return area + float(height[-1]) * (1.0 - float(width.sum()))

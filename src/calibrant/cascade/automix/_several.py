@@ -117,7 +117,9 @@ class CascadePolicy:
                 continue
             spent[rows] += looks[model]
             steps = bins[model][rows]
-            waiting += [((*seen, (model, int(b))), rows[steps == b]) for b in np.unique(steps)]
+            for step in np.unique(steps):
+                child = (*seen, (model, int(step)))
+                waiting.append((child, rows[steps == step]))
         return spent, performance
 
 
@@ -143,8 +145,11 @@ class CascadeFrontier(Corners):
         """
         at = self._check_point(point)
         # Between its two slopes a corner is the only optimum, so that no ties have to be broken.
-        slopes = np.concatenate(([2.0 * self.price[0]], self.price, [0.0])) if len(self) > 1 else np.ones(2)
-        _, actions = self._tree.best(self._tree.root, (), float(slopes[at] + slopes[at + 1]) / 2.0)
+        slopes = np.ones(2)
+        if len(self) > 1:
+            slopes = np.concatenate(([2.0 * self.price[0]], self.price, [0.0]))
+        price = float(slopes[at] + slopes[at + 1]) / 2.0
+        _, actions = self._tree.best(self._tree.root, (), price)
         return CascadePolicy(
             actions=MappingProxyType(actions),
             k=tuple(size - 1 for size in self._tree.root.mass.shape),
@@ -231,7 +236,8 @@ def plan_models(
     strength = check_number("shrinkage", shrinkage, "[0, inf)")
     shape = (steps + 1,) * len(bins)
     cells = np.ravel_multi_index(tuple(bins), shape)
-    counts = np.bincount(cells, minlength=int(np.prod(shape))).reshape(shape).astype(np.float64)
+    n_cells = int(np.prod(shape))
+    counts = np.bincount(cells, minlength=n_cells).reshape(shape).astype(np.float64)
     sums: Array = np.stack(
         [np.bincount(cells, weights=c, minlength=counts.size).reshape(shape) for c in columns]
     )
@@ -317,7 +323,8 @@ def _check_prices(cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: i
     """
     costs = check_values("cost", cost)
     looks = costs[:-1] if verifier_cost is None else check_values("verifier_cost", verifier_cost)
-    if (len(costs), len(looks)) != (models, models - 1) or min(costs.min(), looks.min()) < 0.0:
+    is_complete = (len(costs), len(looks)) == (models, models - 1)
+    if not is_complete or min(costs.min(), looks.min()) < 0.0:
         raise ConfigurationError(
             f"Expected {models} costs and {models - 1} verifier costs, all at least 0, got {costs.tolist()} and "
             f"{looks.tolist()}."

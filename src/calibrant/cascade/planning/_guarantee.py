@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._certify import candidate_thresholds
+from calibrant.calibration._thresholds import candidate_thresholds
 from calibrant.cascade._rules import KeepRule
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._ranks import DEFAULT_KEY, tie_ranks
@@ -266,7 +266,8 @@ def loss_score(worse: ArrayLike, better: ArrayLike, n: int, epsilon: float) -> _
     w = np.asarray(worse, dtype=np.float64)
     b = np.asarray(better, dtype=np.float64)
     slope = w * (1.0 + epsilon) + b * (1.0 - epsilon) - 2.0 * n * epsilon
-    q = (slope + np.sqrt(slope**2 + 8.0 * n * b * epsilon * (1.0 - epsilon))) / (4.0 * n)
+    root = np.sqrt(slope**2 + 8.0 * n * b * epsilon * (1.0 - epsilon))
+    q = (slope + root) / (4.0 * n)
     spread = np.sqrt(n * (2.0 * np.maximum(q, 0.0) + epsilon - epsilon**2))
     result: _Floats = (w - b - n * epsilon) / spread
     return result
@@ -348,7 +349,8 @@ def _nuisances(n: int, epsilon: float) -> _Floats:
     """Return a grid of probabilities of `better`, the nuisance parameter of the test."""
     top = (1.0 - epsilon) / 2.0
     few = (np.arange(0.0, 20.0, 0.1) / 2.0) ** 2 / n  # up to an expected count of 100
-    many = 100.0 / n * 1.03 ** np.arange(0.0, max(0.0, np.log(n * top / 100.0) / np.log(1.03)) + 1.0)
+    powers = max(0.0, np.log(n * top / 100.0) / np.log(1.03))
+    many = 100.0 / n * 1.03 ** np.arange(0.0, powers + 1.0)
     tried = np.concatenate([few, many, top - few / 2.0])
     return np.unique(tried[(tried >= 0.0) & (tried <= top)])
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
-from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.calibration._choice import calibrator_from_record
+from calibrant.calibration._calibrators import ConfidenceCalibrator, calibrator_from_record
 from calibrant.cascade._rules import KeepPolicy, KeepRule, Route
 from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._meta import POMDPMetaVerifier
@@ -23,8 +22,7 @@ from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Interval
-from calibrant.metrics._intervals import bootstrap_interval, wilson_interval
-from calibrant.metrics._paired import paired_comparison
+from calibrant.metrics._intervals import bootstrap_interval, paired_comparison, wilson_interval
 from calibrant.metrics._validation import check_number
 
 if TYPE_CHECKING:
@@ -159,7 +157,8 @@ class Prices:
                 "price, its time per row, or 1 for equal costs."
             )
         checked = [check_number("the verifier's cost", check, "[0, inf)") for check in checks]
-        return cls(models=tuple(models), verifier=(*checked, *[0.0] * (n - len(checked))))
+        free = [0.0] * (n - len(checked))
+        return cls(models=tuple(models), verifier=(*checked, *free))
 
     def under(self, policy: KeepPolicy) -> _Floats:
         """Return the cost of calling each model under a policy, shape (m,), with verification if used."""

@@ -8,8 +8,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._calibrators import ConfidenceCalibrator
-from calibrant.calibration._choice import select_calibrator
+from calibrant.calibration._calibrators import ConfidenceCalibrator, select_calibrator
 from calibrant.cascade._methods import METHODS
 from calibrant.cascade._rules import (
     KeepPolicy,
@@ -37,7 +36,7 @@ from calibrant.cascade.planning._recorded import PairedRuns, RunSource, pair_run
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._prediction import Interval
 from calibrant.core._ranks import DEFAULT_KEY, tie_keys, tie_ranks
-from calibrant.metrics._paired import paired_comparison
+from calibrant.metrics._intervals import paired_comparison
 from calibrant.metrics._validation import check_number
 
 _Rows = NDArray[np.intp]
@@ -535,6 +534,8 @@ def _common_policies(rows: Signals) -> Iterator[KeepPolicy]:
 
 def _passing(rows: Signals, policies: list[KeepPolicy], epsilon: float, delta: float) -> list[KeepPolicy]:
     """Return the policies that pass their test, in the given order, before the first failure."""
-    counts = np.array([rows.losses(policy) for policy in policies], dtype=np.intp).reshape(-1, 2)
+    losses = [rows.losses(policy) for policy in policies]
+    counts = np.array(losses, dtype=np.intp).reshape(-1, 2)
     n = rows.correct.shape[1]
-    return policies[: count_passes(counts[:, 0], counts[:, 1], n, epsilon=epsilon, delta=delta)]
+    passes = count_passes(counts[:, 0], counts[:, 1], n, epsilon=epsilon, delta=delta)
+    return policies[:passes]

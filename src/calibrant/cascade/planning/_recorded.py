@@ -76,7 +76,9 @@ class RecordedRun:
         confidence = _numbers("confidence", self.confidence)
         correct = _numbers("correct", self.correct)
         n = len(confidence)
-        failed = np.zeros(n, dtype=np.bool_) if self.failed is None else np.asarray(self.failed, np.bool_)
+        failed = np.zeros(n, dtype=np.bool_)
+        if self.failed is not None:
+            failed = np.asarray(self.failed, np.bool_)
         cost = np.full(n, np.nan) if self.cost is None else _numbers("cost", self.cost)
         columns: dict[str, Sized | None] = {
             "correct": correct,
@@ -153,8 +155,9 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
             "Expected a recorded run: a RecordedRun, an object or a pair with confidence and correct, lines of "
             f"predictions.jsonl, or the path of a run, got {type(source).__name__}."
         )
-    given: dict[str, Any] = {column: source[column] for column in _COLUMNS if source.get(column) is not None}
-    return RecordedRun(**{"name": name, **given})
+    given: dict[str, Any] = {"name": name}
+    given |= {column: source[column] for column in _COLUMNS if source.get(column) is not None}
+    return RecordedRun(**given)
 
 
 def _has_columns(source: object) -> bool:
@@ -217,7 +220,8 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
     for place, run in enumerate(runs, 1):
         model = f"model {place}" if run.fingerprint is None else run.fingerprint.model
         names.append(run.name or model)
-        orders.append(np.arange(len(first)) if place == 1 else _order(first, run, names[0], names[-1]))
+        order = np.arange(len(first)) if place == 1 else _order(first, run, names[0], names[-1])
+        orders.append(order)
 
     def column(of: str) -> NDArray[Any]:
         rows = [np.asarray(getattr(run, of))[order] for run, order in zip(runs, orders, strict=True)]
@@ -265,7 +269,8 @@ def _order(first: RecordedRun, other: RecordedRun, here: str, there: str) -> NDA
             "the shorter run; a row that failed still needs its line."
         )
     order = [position[key] for key in own]
-    texts = zip(first.inputs or (), [other.inputs[at] for at in order] if other.inputs else (), strict=False)
+    their_texts = [other.inputs[at] for at in order] if other.inputs else ()
+    texts = zip(first.inputs or (), their_texts, strict=False)
     for row, (mine, text) in enumerate(texts):
         if mine != text and None not in (mine, text):
             raise DataError(

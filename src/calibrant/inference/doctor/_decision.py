@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from calibrant.core._decision import DecisionAnswer, DecisionClient, DecisionQuestion, DecisionResponse
+from calibrant.core._completion import DecisionAnswer, DecisionClient, DecisionQuestion, DecisionResponse
 from calibrant.core._errors import ProviderError
-from calibrant.inference.doctor._records import Finding, FindingVerdict
+from calibrant.inference._examinations import Finding, FindingVerdict
 
 _INSTRUCTIONS: Final = "What is the text about?"
 _SLACK: Final = 0.02

@@ -18,10 +18,10 @@ from calibrant.core._completion import (
     Completion,
     CompletionRequest,
     ContinuingClient,
+    DecisionClient,
     LabelContinuation,
     Message,
 )
-from calibrant.core._decision import DecisionClient
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError, ProviderError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import (
@@ -34,10 +34,7 @@ from calibrant.core._prediction import (
 )
 from calibrant.inference._abilities import AnswerForm, is_begun_json, readable, shaped
 from calibrant.inference._base import run_sync
-from calibrant.inference._models import ModelLike, call_options, open_client
-from calibrant.inference._reader import AnswerReader
-from calibrant.inference.doctor._decision import DecisionExamination, findings_about
-from calibrant.inference.doctor._records import (
+from calibrant.inference._examinations import (
     Examination,
     Finding,
     FindingVerdict,
@@ -46,10 +43,12 @@ from calibrant.inference.doctor._records import (
     Thresholds,
     identity,
 )
+from calibrant.inference._models import ModelLike, call_options, open_client
+from calibrant.inference._reader import AnswerReader
+from calibrant.inference.doctor._decision import DecisionExamination, findings_about
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion, reported_tokens
 from calibrant.logprobs._distribution import OpeningMasses, opening_masses, whole_label_distribution
-from calibrant.logprobs._fields import align
-from calibrant.logprobs._schema import enum_schema
+from calibrant.logprobs._fields import align, enum_schema
 from calibrant.logprobs._walk import LabelWalk
 
 # Their first letters differ, so that one token tells them apart.

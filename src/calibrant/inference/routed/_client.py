@@ -45,10 +45,8 @@ from calibrant.inference.routed._provider import (
     is_rate_limit,
 )
 from calibrant.metrics._validation import check_number
-from calibrant.routing._cascade import CascadeRouter
 from calibrant.routing._coherence import CoherenceMonitor, QualityGate
 from calibrant.routing._protocol import Observation, Router, RoutingRequest
-from calibrant.routing._reliability import unexplored
 from calibrant.routing._replies import (
     JUDGE_FORMAT,
     TRIAGE_FORMAT,
@@ -57,7 +55,7 @@ from calibrant.routing._replies import (
     read_tier,
     triage_messages,
 )
-from calibrant.routing._triage import TriageRouter
+from calibrant.routing._strategies import CascadeRouter, TriageRouter, unexplored
 
 
 class RoutedClient:

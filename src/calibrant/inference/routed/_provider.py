@@ -24,8 +24,8 @@ from calibrant.core._errors import (
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.core._limits import Limits
 from calibrant.core._prediction import LogprobSpace, Usage
+from calibrant.core._predictor import Limits
 from calibrant.inference._abilities import (
     AnswerForm,
     KnownAbilities,
@@ -36,9 +36,9 @@ from calibrant.inference._abilities import (
     tell_form,
 )
 from calibrant.inference._embeddings import CachedEmbedder
+from calibrant.inference._examinations import identity
 from calibrant.inference._limits import LONGEST_PAUSE, Gate
 from calibrant.inference._methods import call_deadline
-from calibrant.inference.doctor._records import identity
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._fields import UnparsedError
 from calibrant.metrics._validation import check_count, check_number

@@ -21,6 +21,16 @@ from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import LabelDistribution
 from calibrant.metrics._validation import check_number
 
+__all__ = [
+    "BrierScoring",
+    "LinearBlendScoring",
+    "LogScoring",
+    "ScoringStrategy",
+    "SigmoidScoring",
+    "ThresholdScoring",
+]
+
+
 # Sums of rounded token log-probabilities can end a little above 0.
 _POSITIVE_TOLERANCE = 1e-6
 # Probabilities are compared with a threshold as logarithms, with this much slack: the sum of a

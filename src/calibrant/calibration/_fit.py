@@ -1,11 +1,16 @@
-"""JSON files of fitted calibrators, with the fingerprint of the fit."""
+"""Parts of every fit: its JSON file with the fingerprint, losses per row and their comparison, stratified folds."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, NotFittedError, StateError
 from calibrant.core._files import damaged_record, read_record, write_record
@@ -13,6 +18,10 @@ from calibrant.core._fingerprint import Fingerprint
 from calibrant.metrics._validation import check_number
 
 _MAKE: Final = "fit and save it"
+# What is read from answers never falls below 1e-12; less than that is a bound and no measurement.
+FLOOR: Final = float(np.log(1e-12))
+# Differences of losses are right up to rounding only; less than this is no gain.
+_ROUNDING = 1e-12
 
 
 def write_state(
@@ -159,3 +168,65 @@ class SavedFit(ABC):
     def _check_method(cls, record: Mapping[str, Any], method: str) -> None:
         if record["method"] != method:
             raise ConfigurationError(f"Expected method {method!r}, got {record['method']!r}.")
+
+
+def log_normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return `rows`, shape (n, L), shifted so that the exponentials of each row sum to 1."""
+    shifted = rows - rows.max(axis=1, keepdims=True)
+    total = np.exp(shifted).sum(axis=1, keepdims=True)
+    normalised: NDArray[np.float64] = shifted - np.log(total)
+    return normalised
+
+
+def log_losses(log_p: NDArray[np.float64], answers: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return ``-log p(answer)`` of each normalised row, shape (n,), in nats, >= 0."""
+    losses: NDArray[np.float64] = -log_p[np.arange(len(log_p)), answers]
+    return losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedGain:
+    """Decrease of a mean loss on the same rows, with its standard error.
+
+    Attributes
+    ----------
+    before, after : float
+        Mean losses.
+    mean : float
+        Mean of before minus after, by row; above 0 where the loss falls.
+    standard_error : float
+        Standard error of that mean: the sample standard deviation (divisor n - 1) over sqrt(n); infinite for a
+        single row, which cannot show its own error.
+    """
+
+    before: float
+    after: float
+    mean: float
+    standard_error: float
+
+    @property
+    def helps(self) -> bool:
+        """True if the loss falls by more than one standard error (and more than rounding)."""
+        return self.mean > self.standard_error + _ROUNDING
+
+
+def paired_gain(before: NDArray[np.float64], after: NDArray[np.float64]) -> PairedGain:
+    """Return the decrease of the mean loss over the same n rows, from losses of shape (n,)."""
+    difference = before - after
+    n = len(difference)
+    error = float(difference.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+    return PairedGain(
+        before=float(before.mean()),
+        after=float(after.mean()),
+        mean=float(difference.mean()),
+        standard_error=error,
+    )
+
+
+def stratified_folds(groups: NDArray[Any], n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Return a random fold for each row, shape (n,), with each group spread evenly over the folds."""
+    order = rng.permutation(len(groups))
+    order = order[np.argsort(groups[order], kind="stable")]
+    fold = np.empty(len(groups), dtype=np.intp)
+    fold[order] = np.arange(len(groups)) % n_folds
+    return fold
