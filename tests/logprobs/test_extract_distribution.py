@@ -16,8 +16,7 @@ from calibrant.core import (
     LogprobsUnavailableError,
     Token,
 )
-from calibrant.logprobs import extract_distribution
-from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs import extract_distribution, read_completion
 from calibrant.logprobs._distribution import whole_label_distribution
 from calibrant.logprobs._fields import joint_logprob
 

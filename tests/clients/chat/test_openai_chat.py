@@ -25,7 +25,7 @@ from calibrant.core import (
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs import read_completion
 from calibrant.testing import fake_response
 
 KEY = "plain-key-123"
