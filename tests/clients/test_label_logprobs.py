@@ -343,7 +343,7 @@ class TestReading:
         model, prompt = server.echoing.model, prompt_of("x")
         masses = [model.mass(prompt, f'{label}"') - model.mass(prompt, "") for label in labels]
         assert found is not None
-        assert found.joint_logprob == pytest.approx(max(masses), rel=1e-9)
+        assert found.joint_logprob == pytest.approx(max(masses), rel=1e-12)
 
 
 class TestDoctor:
