@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.cascade import CascadePlan, RecordedRun, certify_cascade, plan_cascade
+from calibrant.cascade import CascadePlan, Prices, RecordedRun, certify_cascade, plan_cascade, replay
 from calibrant.cascade.planning._guarantee import loss_p_value
-from calibrant.cascade.planning._plan import Prices, Signals, candidate_policies
-from calibrant.cascade.planning._planner import replay
+from calibrant.cascade.planning._plan import Signals, candidate_policies
 from calibrant.core import (
     CalibrantError,
     ConfigurationError,
