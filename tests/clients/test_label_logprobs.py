@@ -58,9 +58,9 @@ async def scored(client: Any, labels: Sequence[str]) -> Any:
 
 
 def echoes(*lists: Sequence[tuple[str, float]]) -> Fault:
-    """Return a fault that replaces the answer by these tokens and their probabilities."""
+    """Return a fault that replaces the answer by these tokens and their log-probabilities."""
     logprobs = [
-        {"tokens": [text for text, _ in tokens], "token_logprobs": [math.log(value) for _, value in tokens]}
+        {"tokens": [text for text, _ in tokens], "token_logprobs": [value for _, value in tokens]}
         for tokens in lists
     ]
     choices = [{"index": place, "logprobs": found} for place, found in enumerate(logprobs)]
@@ -117,11 +117,38 @@ class TestDistribution:
         server = serve("vllm")
         client = make(server)
         asyncio.run(ask(client))
-        begun = (("x", 1.0), ('"', 0.2))
-        continued = [(("x", 1.0), ('"S', 0.3), ('a"', 0.5)), (("x", 1.0), ('"', 0.2), ('b"', 0.9))]
+        begun = (("x", 0.0), ('"', math.log(0.2)))
+        continued = [
+            (("x", 0.0), ('"S', math.log(0.3)), ('a"', math.log(0.5))),
+            (("x", 0.0), ('"', math.log(0.2)), ('b"', math.log(0.9))),
+        ]
         server.faults[ROUTE] = [echoes(begun, *continued)]
         found = asyncio.run(scored(client, ["Sa", "b"]))
         assert np.exp(found) == pytest.approx([0.15 / 0.35, 0.18 / 0.35])
+
+    @pytest.mark.parametrize(
+        ("logprobs", "shares"),
+        [
+            ([math.log(0.1), math.log(0.3), math.log(0.2)], [1 / 6, 1 / 2, 1 / 3]),
+            ([-2001.0, -2000.0], [1 / (1 + math.e), math.e / (1 + math.e)]),
+            ([-9999.0 * 9, -1.0], [1e-12, 1.0]),
+        ],
+        ids=["plain", "underflowing", "impossible"],
+    )
+    def test_probabilities_are_divided_by_their_sum(
+        self, serve: Start, classify: Classify, logprobs: list[float], shares: list[float]
+    ) -> None:
+        """The probabilities are divided by their sum, which is `label_mass`; tiny ones keep their ratio."""
+        server, begun = serve("vllm"), [("x", 0.0), ('"', 0.0)]
+        labels = "abc"[: len(logprobs)]
+        continued = [[*begun, (f'{label}"', value)] for label, value in zip(labels, logprobs, strict=True)]
+        server.faults[ROUTE] = [None, echoes(begun, *continued)]
+        found = classify(server, labels=tuple(labels)).classify("x").distribution
+        assert found is not None
+        np.testing.assert_allclose(found.probabilities, shares)
+        assert (found.emitted, found.joint_logprob) == ("b", pytest.approx(logprobs[1]))
+        assert found.label_mass == pytest.approx(sum(map(math.exp, logprobs)))
+        assert found.unresolved_mass == 0.0
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_150_labels_are_scored_exactly(self, serve: Start, classify: Classify, kind: str) -> None:
@@ -277,9 +304,9 @@ BROKEN: dict[str, Fault] = {
     "no lists": no_lists,
     "tokens too few": lambda answer: {**answer, "usage": {"prompt_tokens": 10**400}},
     "no prompts": lambda answer: {"choices": [{**choice, "logprobs": OTHER} for choice in answer["choices"]]},
-    "the same tokens": echoes(*[[("a", 0.5), ("b", 0.5)]] * 3),
-    "no more tokens": echoes([("a", 0.5), ("b", 0.5)], [("a", 0.5), ("b", 0.5), ("c", 0.5)], [("a", 0.5)]),
-    "other beginnings": echoes([("a", 0.5)], [("b", 0.5)], [("a", 0.5), ("b", 0.5)]),
+    "the same tokens": echoes(*[[("a", -1), ("b", -1)]] * 3),
+    "no more tokens": echoes([("a", -1), ("b", -1)], [("a", -1), ("b", -1), ("c", -1)], [("a", -1)]),
+    "other beginnings": echoes([("a", -1)], [("b", -1)], [("a", -1), ("b", -1)]),
 }
 
 
