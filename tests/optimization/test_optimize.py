@@ -372,9 +372,7 @@ def test_wrong_scoring_parameters_are_refused() -> None:
     """Parameters of another strategy raise ConfigurationError."""
     section = ScoringSettings(strategy="brier", parameters={"threshold": 0.5})
     with pytest.raises(ConfigurationError, match="do not fit"):
-        optimize(
-            make_task(scoring=section), model=FakeClient(LABELS, {}, default="Food"), max_metric_calls=20
-        )
+        search(make_task(scoring=section))
 
 
 def test_a_journal_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
