@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -117,44 +115,22 @@ def test_hides_known_values_whatever_they_look_like(server: Any) -> None:
         asyncio.run(client.complete(REQUEST))
 
 
-def test_every_form_of_retry_after_is_read() -> None:
-    """All three forms of Retry-After give seconds, never below 0."""
-    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
-    past = format_datetime(datetime.now(UTC) - timedelta(seconds=30), usegmt=True)
-    read = {
-        name: failure(with_headers(headers)).retry_after
-        for name, headers in {
-            "seconds": {"Retry-After": "3"},
-            "milliseconds": {"retry-after-ms": "1500", "retry-after": "9"},
-            "date": {"retry-after": soon},
-            "past": {"retry-after": past},
-            "nonsense": {"retry-after": "soon"},
-            "infinite": {"retry-after": "inf"},
-            "none": {},
-        }.items()
-    }
-    assert read["seconds"] == 3.0
-    assert read["milliseconds"] == 1.5
-    assert 25 < read["date"] <= 30
-    assert read["past"] == 0.0
-    assert read["nonsense"] is read["infinite"] is read["none"] is None
-
-
 @pytest.mark.parametrize(
-    ("attributes", "status"),
+    ("attributes", "status", "wait"),
     [
-        ({"status_code": 503}, 503),
-        ({"code": "429"}, 429),
-        ({"code": "E1"}, None),
-        ({"status": 200}, None),
-        ({}, None),
+        ({"status_code": 503}, 503, None),
+        ({"code": "429", "headers": {"Retry-After": "3"}}, 429, 3.0),
+        ({"code": "E1"}, None, None),
+        ({"status": 200}, None, None),
+        ({}, None, None),
     ],
 )
-def test_status_is_read_from_the_usual_places(attributes: Any, status: Any) -> None:
-    """The status is read from several attributes, and only HTTP failure codes count."""
+def test_status_and_wait_are_read_from_the_usual_places(attributes: Any, status: Any, wait: Any) -> None:
+    """The status is read from several attributes, and only HTTP failure codes count; a wait from headers."""
     error = RuntimeError("x")
     vars(error).update(attributes)
-    assert failure(error).status == status
+    found = failure(error)
+    assert (found.status, found.retry_after) == (status, wait)
 
 
 def test_messages_are_short_and_on_one_line() -> None:
@@ -169,13 +145,6 @@ def test_a_provider_error_stays_itself() -> None:
     """A ProviderError is raised as it is, and not wrapped again."""
     error = ProviderError("x", provider="p")
     assert failure(error) is error
-
-
-def with_headers(headers: dict[str, str]) -> Exception:
-    """Return an exception that carries HTTP headers."""
-    error = RuntimeError("x")
-    vars(error).update(headers=headers, status_code=429)
-    return error
 
 
 @pytest.mark.parametrize(
