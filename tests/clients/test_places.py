@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.clients._engine import BATCH, EnginePlace, Job, TooLongError
+from calibrant.clients._engine import EnginePlace, Job, TooLongError
 
 Tokens = list[int]
+BATCH = 256  # tokens at most
 
 
 @dataclass
