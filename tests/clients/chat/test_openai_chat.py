@@ -6,8 +6,10 @@ import asyncio
 import base64
 import dataclasses
 import re
+import sys
 import time
 import tracemalloc
+import types
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -307,8 +309,9 @@ class TestAddress:
         monkeypatch.setenv("OPENAI_API_BASE", "http://me:pw@b:1/v1")
         assert endpoint("gpt-4.1", **BY_LITELLM) == endpoint("openai/x") == "http://b:1/v1"
 
-    def test_changed_files_are_other_endpoints(self, tmp_path: Any) -> None:
+    def test_changed_files_are_other_endpoints(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
         """The endpoint of a model file holds its path and changes with the file."""
+        monkeypatch.setitem(sys.modules, "xllamacpp", types.ModuleType("xllamacpp"))
         path = tmp_path / "model.gguf"
         found = []
         for content in (b"GGUF", b"GGUF2"):
