@@ -27,10 +27,10 @@ from calibrant.routing import (
     Router,
     RoutingRequest,
     RoutingSettings,
+    TaskRouter,
     ThompsonRouter,
     TriageRouter,
 )
-from calibrant.routing._base import TaskRouter
 from calibrant.testing import FakeClient, MemoryJournal
 
 LABELS = ["cat", "dog"]

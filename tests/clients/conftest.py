@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import math
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
@@ -94,6 +95,13 @@ def server() -> Iterator[ChatServer]:
     found = ChatServer()
     yield found
     found.stop()
+
+
+@pytest.fixture
+def litellm(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return litellm, which fetches no price list."""
+    monkeypatch.setitem(os.environ, "LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    return pytest.importorskip("litellm")
 
 
 @pytest.fixture

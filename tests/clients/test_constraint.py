@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 from typing import Any, Literal
 
 import pydantic
 import pytest
 
-from calibrant.clients._constraint import (
-    MAX_ENUM_BYTES,
-    Constraint,
-    LabelArray,
-    SchemaChoice,
-    SchemaChoices,
-    array_for,
-    choices_for,
-    constraint_for,
-    json_grammar,
-)
-from calibrant.core import ConfigurationError
-from calibrant.logprobs._fields import as_response_format
+from calibrant.clients._constraint import json_grammar
+from calibrant.core import ConfigurationError, Field, FieldLabels, MultiLabels
+from calibrant.inference import Classifier
+from token_engine import Engine
+
+BYTES = [bytes([value]) for value in range(256)]
 
 
 def as_format(schema: Any) -> Any:
@@ -44,27 +38,46 @@ def arr(items: Any, **keywords: Any) -> dict[str, Any]:
     return {"type": "array", "items": items, **keywords}
 
 
-def answers(constraint: Any) -> Any:
-    """Return every answer that a constraint allows, parsed."""
-    return [json.loads(constraint.prefix + value + constraint.suffix) for value in constraint.values]
+def scoring(response_format: Any, labels: Any = ("a", "b"), field: str = "label") -> Classifier:
+    """Return a classifier that scores the labels in answers of a schema."""
+    return Classifier(
+        model=Engine(pieces=BYTES),
+        labels=labels,
+        field=field,
+        response_format=response_format,
+        scoring="exact",
+    )
+
+
+def fixed(classifier: Classifier) -> dict[str, Any]:
+    """Return what a classifier tells of the JSON around the labels."""
+    found: dict[str, Any] = classifier.describe()["method"]
+    return found
+
+
+def answer(classifier: Classifier) -> Any:
+    """Return an answer, parsed; its text is JSON as Python writes it."""
+    text = classifier.classify("x").text
+    assert text == json.dumps(json.loads(text), ensure_ascii=False)
+    return json.loads(text)
 
 
 def test_one_enum_field_leaves_one_choice() -> None:
     """A schema with one enum fixes all text up to the label's opening quote."""
-    found = constraint_for(as_format(enum_object("category", ["Food", "Rent"])))
-    assert found == Constraint(prefix='{"category": "', values=("Food", "Rent"), suffix='"}')
+    found = scoring(as_format(enum_object("category", ["Food", "Rent"])), ("Food", "Rent"))
+    assert fixed(found)["prefix"] == '{"category": "'
+    assert answer(found) in [{"category": "Food"}, {"category": "Rent"}]
 
 
 @pytest.mark.parametrize(
-    "label", ['6" pipe', "back\\slash", "Müll/日本", "a\nb", "</s>", "a|b", "\u2028", "🎉"]
+    "label", ['6" pipe', "back\\slash", "Müll/日本", "a\nb", "</s>", "a|b", "\u2028a", "🎉"]
 )
-def test_labels_survive_json_and_grammar_escapes(label: Any) -> None:
+def test_labels_survive_json_escapes(label: str) -> None:
     """Labels with quotes, backslashes, control or non-ASCII characters are equal after JSON."""
-    found = constraint_for(as_format(enum_object("category", [label, "x"])))
-    assert answers(found) == [{"category": label}, {"category": "x"}]
-    terminal = found.grammar().split("VALUE: ")[1].split(" | ")[0] if "|" not in label else None
-    if terminal is not None:
-        assert json.loads(terminal) == json.dumps(label, ensure_ascii=False)[1:]
+    labels = [label, f"{label} x"]
+    assert answer(scoring(as_format(enum_object("category", labels)), labels))["category"] in labels
+    with pytest.raises(ConfigurationError, match="lacks some of the labels"):
+        scoring(as_format(enum_object("category", [label, "x"])), labels)
 
 
 def test_pydantic_enums_and_literals_are_followed() -> None:
@@ -72,8 +85,8 @@ def test_pydantic_enums_and_literals_are_followed() -> None:
     kind = enum.StrEnum("Kind", {"FOOD": "Food", "RENT": "Rent"})
     inner = pydantic.create_model("Inner", name=(kind, ...))
     outer = pydantic.create_model("Outer", classification=(inner, ...))
-    found = constraint_for(as_format(outer.model_json_schema()))
-    assert answers(found) == [{"classification": {"name": "Food"}}, {"classification": {"name": "Rent"}}]
+    found = scoring(as_format(outer.model_json_schema()), ("Food", "Rent"))
+    assert answer(found) in [{"classification": {"name": "Food"}}, {"classification": {"name": "Rent"}}]
 
 
 LABELS = {"enum": ["a", "b"]}
@@ -88,10 +101,9 @@ def test_constants_beside_the_choice_are_given() -> None:
         "in": {"type": "object", "properties": {"category": LABELS, "safe": {"const": True}}},
         "note": {"enum": [None]},
     }
-    found = constraint_for(as_format({"type": "object", "properties": properties}))
-    assert found.prefix == '{"version": 2, "kind": "to\\"pic", "in": {"category": "'
-    assert found.suffix == '", "safe": true}, "note": null}'
-    assert answers(found) == [
+    found = scoring(as_format({"type": "object", "properties": properties}))
+    assert fixed(found)["prefix"] == '{"version": 2, "kind": "to\\"pic", "in": {"category": "'
+    assert answer(found) in [
         {"version": 2, "kind": 'to"pic', "in": {"category": label, "safe": True}, "note": None}
         for label in ("a", "b")
     ]
@@ -105,22 +117,23 @@ def test_alternatives_with_one_difference_leave_one_choice() -> None:
         return as_format({"anyOf": [{"type": "object", "properties": one} for one in objects]})
 
     same = either({"kind": kind, "category": LABELS}, {"kind": kind, "category": OTHERS})
-    assert constraint_for(same) == Constraint(
-        prefix='{"kind": "topic", "category": "', values=("a", "b", "c"), suffix='"}'
-    )
+    found = scoring(same, ("a", "b", "c"))
+    assert fixed(found)["prefix"] == '{"kind": "topic", "category": "'
+    assert answer(found) in [{"kind": "topic", "category": label} for label in "abc"]
     for others in (
         {"kind": {"const": "other"}, "category": OTHERS},
         {"category": OTHERS, "kind": kind},
         {"kind": kind},
         {"kind": kind, "category": LABELS, "why": LABELS},
     ):
-        assert choices_for(either({"kind": kind, "category": LABELS}, others)) is None
+        with pytest.raises(ConfigurationError, match="leaves more than the label open"):
+            scoring(either({"kind": kind, "category": LABELS}, others))
 
 
 @pytest.mark.parametrize(
     "response_format",
     [
-        None,
+        {"type": "json_object"},
         {"type": "json_schema"},
         as_format({"type": "object"}),
         as_format({"properties": {"category": {"type": "string"}}}),
@@ -133,15 +146,16 @@ def test_alternatives_with_one_difference_leave_one_choice() -> None:
 )
 def test_everything_else_is_left_to_the_engine(response_format: Any) -> None:
     """Schemas with several choices, none, or a cycle have no constraint."""
-    assert constraint_for(response_format) is None
+    with pytest.raises(ConfigurationError, match="leaves more than the label open"):
+        scoring(response_format)
 
 
 def test_too_large_label_sets_raise_an_error() -> None:
     """A too large label set raises ConfigurationError with the limit and the number of labels."""
     big = "x" * 1_000_000
-    labels = [f"{index}{big}" for index in range(MAX_ENUM_BYTES // 1_000_000)]
+    labels = [f"{index}{big}" for index in range(5)]
     with pytest.raises(ConfigurationError, match=r"5 labels with 5,000,005 bytes.*5,000,000 bytes.*Shorten"):
-        constraint_for(as_format(enum_object("category", labels)))
+        scoring(as_format(enum_object("category", labels)), labels)
 
 
 def test_other_schemas_are_written_on_one_line() -> None:
@@ -157,24 +171,26 @@ def test_other_schemas_are_written_on_one_line() -> None:
     assert json_grammar({"type": "text"}) is None
 
 
-def test_several_enums_are_several_choices() -> None:
-    """A schema with several enums has one choice per enum, and no constraint."""
-    inner = obj(b={"enum": ["x", 'y"']}, c={"enum": ["z", "w"]})
-    schema = as_format(obj(**{"a": {"enum": ["1", "2"]}, "in": inner}))
-    found = choices_for(schema)
-    assert found == SchemaChoices(
-        choices=(
-            SchemaChoice(path=("a",), before='{"a": "', values=("1", "2")),
-            SchemaChoice(path=("in", "b"), before='", "in": {"b": "', values=("x", 'y\\"')),
-            SchemaChoice(path=("in", "c"), before='", "c": "', values=("z", "w")),
-        ),
-        behind='"}}',
+def fields(*paths: str) -> FieldLabels:
+    """Return fields at these paths, with two labels each."""
+    return FieldLabels(
+        [Field(name=path, labels=[f"1{path[-1]}", f'2"{path[-1]}'], path=path) for path in paths]
     )
-    text = ""
-    for choice, value in zip(found.choices, ("2", 'y"', "z"), strict=True):
-        text = choice.take(text, value)
-    assert json.loads(text + found.behind) == {"a": "2", "in": {"b": 'y"', "c": "z"}}
-    assert constraint_for(schema) is None
+
+
+def test_several_enums_are_several_choices() -> None:
+    """A schema with several enums has one choice per enum, and is not scored for one label."""
+    labels = fields("a", "in.b", "in.c")
+    a, b, c = ({"enum": list(one.labels.labels)} for one in labels.fields)
+    schema = as_format(obj(**{"a": a, "in": obj(b=b, c=c)}))
+    found = scoring(schema, labels)
+    assert [before for _, before, _ in fixed(found)["fields"]] == ['{"a": "', '", "in": {"b": "', '", "c": "']
+    assert answer(found) in [
+        {"a": first, "in": {"b": second, "c": third}}
+        for first, second, third in itertools.product(a["enum"], b["enum"], c["enum"])
+    ]
+    with pytest.raises(ConfigurationError, match="leaves more than the label open"):
+        scoring(schema, a["enum"])
 
 
 @pytest.mark.parametrize(
@@ -189,33 +205,38 @@ def test_several_enums_are_several_choices() -> None:
 )
 def test_open_schemas_have_no_choices(other: Any) -> None:
     """A schema with a property that is no enum of texts has no choices."""
-    schema = obj(a={"enum": ["1", "2"]}, b=other)
-    assert choices_for(as_format(schema)) is None
+    labels = fields("a", "b")
+    schema = as_format(obj(a={"enum": list(labels.labels_of("a"))}, b=other))
+    with pytest.raises(ConfigurationError, match="leaves more than the labels of the fields open"):
+        scoring(schema, labels)
 
 
-LABEL = {"type": "string", "enum": ["A", 'b "c"']}
+TOPICS = MultiLabels(["A", 'b "c"'])
+LABEL = {"type": "string", "enum": list(TOPICS)}
 
 
 @pytest.mark.parametrize(
-    ("schema", "text"),
+    ("schema", "field", "pieces"),
     [
-        (arr(LABEL), r'["A", "b \"c\""]'),
-        (obj(a={"const": 1}, b=arr(LABEL)), r'{"a": 1, "b": ["A", "b \"c\""]}'),
+        (arr(LABEL), "[]", ["[", '"', '"', "]"]),
+        (obj(a={"const": 1}, b=arr(LABEL)), "b", ['{"a": 1, "b": [', '"', '"', "]}"]),
         (
             obj(b=arr(obj(x={"enum": ["y"]}, z=LABEL), uniqueItems=True), c={"enum": ["d"]}),
-            r'{"b": [{"x": "y", "z": "A"}, {"x": "y", "z": "b \"c\""}], "c": "d"}',
+            "b[].z",
+            ['{"b": [', '{"x": "y", "z": "', '"}', '], "c": "d"}'],
         ),
     ],
 )
-def test_label_arrays_are_written_in_pieces(schema: Any, text: str) -> None:
-    """An array of labels is written in pieces that join to one line of JSON, and has no choices."""
-    found = array_for(as_format(schema))
-    assert found is not None
-    assert found.beginning(["A", 'b "c"']) + found.behind == text
-    assert text.startswith(found.beginning(()) + found.separator(()) + 'A"')
-    assert text.startswith(found.beginning(["A"]) + found.separator(["A"]) + r"b \"c\"" + '"')
-    assert found.element.values == ("A", r"b \"c\"")
-    assert choices_for(as_format(schema)) is None
+def test_label_arrays_are_written_in_pieces(schema: Any, field: str, pieces: list[str]) -> None:
+    """An array of labels is written in pieces that join to one line of JSON, and holds no single label."""
+    found = scoring(as_format(schema), TOPICS, field)
+    opening, before, after, behind = pieces
+    assert fixed(found)["array"] == pieces
+    given = found.classify("x")
+    labels = [json.dumps(label)[1:-1] for label in json.loads(given.label or "")]
+    assert given.text == opening + ", ".join(f"{before}{label}{after}" for label in labels) + behind
+    with pytest.raises(ConfigurationError, match="leaves more than the label open"):
+        scoring(as_format(schema), TOPICS.labels)
 
 
 def test_model_classes_with_lists_leave_arrays() -> None:
@@ -226,10 +247,8 @@ def test_model_classes_with_lists_leave_arrays() -> None:
 
         topics: list[Literal["A", "B"]] = pydantic.Field(description="What it is about.")
 
-    found = array_for(as_response_format(Topics))
-    assert found == LabelArray(
-        opening='{"topics": [', element=Constraint(prefix='"', values=("A", "B"), suffix='"'), behind="]}"
-    )
+    found = scoring(as_format(Topics.model_json_schema()), MultiLabels(["A", "B"]), "topics")
+    assert fixed(found)["array"] == ['{"topics": [', '"', '"', "]}"]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +268,8 @@ def test_model_classes_with_lists_leave_arrays() -> None:
 )
 def test_other_schemas_have_no_open_array(schema: Any) -> None:
     """Arrays with limits, with other elements or beside another choice give no label array."""
-    assert array_for(as_format(schema)) is None
+    with pytest.raises(ConfigurationError, match="leaves more open than one array"):
+        scoring(as_format(schema), TOPICS)
 
 
 def grammar_schema(schema: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from calibrant.clients._constraint import Grammars, Sampler
 from calibrant.core import ConfigurationError
-from calibrant.core._completion import Vocabulary
+from token_engine import Engine
 
 LOGITS = np.log(np.array([0.5, 0.3, 0.15, 0.05], dtype=np.float32))
 PIECES = (*(bytes([byte]) for byte in range(128)), b'"cat"', b'"dog"', b"")
@@ -62,7 +62,7 @@ def test_values_out_of_range_raise_an_error(option: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def grammars() -> Grammars:
     """Return the grammars of a small vocabulary."""
-    vocabulary = Vocabulary(PIECES)
+    vocabulary = Engine(pieces=PIECES).vocabulary
     return Grammars(vocabulary, end=130, controls=[130], tokenize=lambda text: list(text.encode()))
 
 

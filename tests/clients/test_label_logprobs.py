@@ -5,20 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from calibrant.clients._openai_compatible import (
-    CompletionsServer,
-    Echoed,
-    EchoError,
-    NoEchoError,
-    label_logprobs,
-    read_echoes,
-)
 from calibrant.core import ConfigurationError, Field, FieldLabels, LogprobSpace, Outcome, ProviderError
 from calibrant.inference import Classifier, RetryPolicy, examine
 from echo_model import PREFIX
@@ -40,6 +32,7 @@ LABEL_SETS = {
 Start = Callable[..., Any]
 Make = Callable[..., Any]
 Classify = Callable[..., Classifier]
+Fault = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def settings_for(kind: str) -> dict[str, Any]:
@@ -56,6 +49,22 @@ def prompt_of(text: str) -> str:
 def spelled(labels: Any) -> list[str]:
     """Return labels as JSON spells them."""
     return [json.dumps(label, ensure_ascii=False)[1:-1] for label in labels]
+
+
+async def scored(client: Any, labels: Sequence[str]) -> Any:
+    """Return the log-probabilities of labels."""
+    async with client.continuing(REQUEST) as row:
+        return (await row.label_logprobs(PREFIX, labels)).logprobs
+
+
+def echoes(*lists: Sequence[tuple[str, float]]) -> Fault:
+    """Return a fault that replaces the answer by these tokens and their log-probabilities."""
+    logprobs = [
+        {"tokens": [text for text, _ in tokens], "token_logprobs": [value for _, value in tokens]}
+        for tokens in lists
+    ]
+    choices = [{"index": place, "logprobs": found} for place, found in enumerate(logprobs)]
+    return lambda _: {"choices": choices, "usage": {"prompt_tokens": sum(map(len, lists))}}
 
 
 def scoring_bodies(server: Any) -> list[Any]:
@@ -103,18 +112,43 @@ class TestDistribution:
         assert found.joint_logprob == pytest.approx(max(masses), rel=1e-9)
         assert found.is_label_mass_low
 
-    def test_tokens_across_the_quote_scale_the_mass(self) -> None:
+    def test_tokens_across_the_quote_scale_the_mass(self, serve: Start, make: Make) -> None:
         """The mass of a label is relative to the opening quote's mass over all tokenisations seen."""
-
-        def echoed(*tokens: tuple[str, float]) -> Echoed:
-            return Echoed(tuple(text for text, _ in tokens), tuple(math.log(value) for _, value in tokens))
-
-        begun = echoed(("x", 1.0), ('"', 0.2))
+        server = serve("vllm")
+        client = make(server)
+        asyncio.run(ask(client))
+        begun = (("x", 0.0), ('"', math.log(0.2)))
         continued = [
-            echoed(("x", 1.0), ('"S', 0.3), ('a"', 0.5)),
-            echoed(("x", 1.0), ('"', 0.2), ('b"', 0.9)),
+            (("x", 0.0), ('"S', math.log(0.3)), ('a"', math.log(0.5))),
+            (("x", 0.0), ('"', math.log(0.2)), ('b"', math.log(0.9))),
         ]
-        assert np.exp(label_logprobs(begun, continued)) == pytest.approx([0.15 / 0.35, 0.18 / 0.35])
+        server.faults[ROUTE] = [echoes(begun, *continued)]
+        found = asyncio.run(scored(client, ["Sa", "b"]))
+        assert np.exp(found) == pytest.approx([0.15 / 0.35, 0.18 / 0.35])
+
+    @pytest.mark.parametrize(
+        ("logprobs", "shares"),
+        [
+            ([math.log(0.1), math.log(0.3), math.log(0.2)], [1 / 6, 1 / 2, 1 / 3]),
+            ([-2001.0, -2000.0], [1 / (1 + math.e), math.e / (1 + math.e)]),
+            ([-9999.0 * 9, -1.0], [1e-12, 1.0]),
+        ],
+        ids=["plain", "underflowing", "impossible"],
+    )
+    def test_probabilities_are_divided_by_their_sum(
+        self, serve: Start, classify: Classify, logprobs: list[float], shares: list[float]
+    ) -> None:
+        """The probabilities are divided by their sum, which is `label_mass`; tiny ones keep their ratio."""
+        server, begun = serve("vllm"), [("x", 0.0), ('"', 0.0)]
+        labels = "abc"[: len(logprobs)]
+        continued = [[*begun, (f'{label}"', value)] for label, value in zip(labels, logprobs, strict=True)]
+        server.faults[ROUTE] = [None, echoes(begun, *continued)]
+        found = classify(server, labels=tuple(labels)).classify("x").distribution
+        assert found is not None
+        np.testing.assert_allclose(found.probabilities, shares)
+        assert (found.emitted, found.joint_logprob) == ("b", pytest.approx(logprobs[1]))
+        assert found.label_mass == pytest.approx(sum(map(math.exp, logprobs)))
+        assert found.unresolved_mass == 0.0
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_150_labels_are_scored_exactly(self, serve: Start, classify: Classify, kind: str) -> None:
@@ -173,13 +207,26 @@ class TestRequests:
         assert all(found.label for found in classify(server).classify_many(["x", "y"]))
         assert [body["logprobs"] for body in server.bodies(ROUTE)] == [1, 0, 0, 0]
 
-    def test_batches_stay_below_the_size_limit(self, make: Make) -> None:
+    @pytest.mark.parametrize(
+        ("labels", "sizes"),
+        [
+            (["x" * 100] * 299, [44, 128, 128]),
+            (["é" * 1_950] * 99, [22, 39, 39]),
+            (["x" * 10**6], [1, 1]),
+        ],
+        ids=["short", "long", "huge"],
+    )
+    def test_batches_stay_below_the_size_limit(
+        self, serve: Start, make: Make, labels: list[str], sizes: list[int]
+    ) -> None:
         """Long prompts are split into several requests, and a huge prompt is sent alone."""
-        server = CompletionsServer(http=make(None, api_base="http://localhost:1")._http, model="m")
-        short, long, huge = "x" * 100, "é" * 2_000, "x" * 10**6
-        assert list(map(len, server.batches([short] * 300))) == [128, 128, 44]
-        assert list(map(len, server.batches([long] * 100))) == [39, 39, 22]
-        assert list(map(len, server.batches([short, huge]))) == [1, 1]
+        server = serve("vllm")
+        client = make(server)
+        asyncio.run(ask(client))
+        server.faults[ROUTE] = [(500, {"error": "busy"}, {})] * 3
+        with pytest.raises(ProviderError, match="busy"):
+            asyncio.run(scored(client, labels))
+        assert sorted(len(body["prompt"]) for body in server.bodies(ROUTE)[2:]) == sizes
 
     def test_sglang_needs_a_chat_template(self, serve: Start, make: Make) -> None:
         """With SGLang a missing chat_template raises ConfigurationError."""
@@ -245,7 +292,8 @@ def cut(answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-BROKEN = {
+OTHER = {"tokens": ["x"], "token_logprobs": [None]}
+BROKEN: dict[str, Fault] = {
     "a choice too few": lambda answer: {**answer, "choices": answer["choices"][1:]},
     "no choices": lambda answer: {**answer, "choices": None},
     "not a number": changed(-3, math.nan),
@@ -255,20 +303,16 @@ BROKEN = {
     "lists of two lengths": cut,
     "no lists": no_lists,
     "tokens too few": lambda answer: {**answer, "usage": {"prompt_tokens": 10**400}},
-    "other prompts": lambda answer: {
-        **answer,
-        "usage": {"prompt_tokens": 9},
-        "choices": [
-            {"index": place, "logprobs": {"tokens": [str(place)] * 4, "token_logprobs": [-1] * 4}}
-            for place in range(3)
-        ],
-    },
+    "no prompts": lambda answer: {"choices": [{**choice, "logprobs": OTHER} for choice in answer["choices"]]},
+    "the same tokens": echoes(*[[("a", -1), ("b", -1)]] * 3),
+    "no more tokens": echoes([("a", -1), ("b", -1)], [("a", -1), ("b", -1), ("c", -1)], [("a", -1)]),
+    "other beginnings": echoes([("a", -1)], [("b", -1)], [("a", -1), ("b", -1)]),
 }
 
 
 class TestFaults:
     @pytest.mark.parametrize("fault", BROKEN.values(), ids=BROKEN)
-    def test_broken_answers_are_retryable(self, serve: Start, make: Make, fault: Any) -> None:
+    def test_broken_answers_are_retryable(self, serve: Start, make: Make, fault: Fault) -> None:
         """A broken answer raises a retryable error, and the next call succeeds."""
         server = serve("vllm")
         client = make(server, api_key=KEY)
@@ -296,52 +340,37 @@ class TestFaults:
         """If one of a row's requests fails, the row gets that request's error."""
         server = serve("vllm")
         client = make(server)
-
-        async def many() -> None:
-            async with client.continuing(REQUEST) as row:
-                await row.label_logprobs(PREFIX, [f"label {number}" for number in range(200)])
-
         asyncio.run(ask(client))
         server.faults[ROUTE] = [None, (500, {"error": "out of order"}, {})]
         with pytest.raises(ProviderError, match="out of order"):
-            asyncio.run(many())
+            asyncio.run(scored(client, [f"label {number}" for number in range(200)]))
+
+
+def without_generated(answer: dict[str, Any]) -> dict[str, Any]:
+    """Remove the generated token from each choice of an answer."""
+    for choice in answer["choices"]:
+        choice["logprobs"]["tokens"].pop()
+        choice["logprobs"]["token_logprobs"].pop()
+    return answer
 
 
 class TestReading:
     @pytest.mark.parametrize("kind", KINDS)
-    @pytest.mark.parametrize("written", [0, 1])
+    @pytest.mark.parametrize("fault", [None, without_generated])
     @pytest.mark.parametrize("counted", [True, False])
     def test_generated_tokens_are_cut_off(
-        self, serve: Start, kind: str, written: int, *, counted: bool
+        self, serve: Start, classify: Classify, kind: str, fault: Fault | None, *, counted: bool
     ) -> None:
         """Generated tokens are cut off, by the reported number of prompt tokens or by their text."""
+        labels = LABEL_SETS["apart"]
         server = serve(kind)
         server.echoing.counted = counted
-        prompts = ["Bill and Spa", "Bill and Sport"]
-        answer = server.echoing.answer(
-            {"model": "m", "prompt": prompts, "echo": True, "logprobs": 1, "max_tokens": written}
-        )
-        for echoed, prompt in zip(read_echoes(answer, prompts), prompts, strict=True):
-            assert "".join(echoed.tokens) == f"<s>{prompt}"
-            tokens = server.echoing.model.tokenize(f"<s>{prompt}")
-            assert echoed.logprobs == (0.0, *server.echoing.model.logprobs(tokens)[:-1])
-
-    def test_uncounted_tokens_must_spell_the_prompt(self, serve: Start) -> None:
-        """An answer without the prompt's text raises NoEchoError."""
-        echoing = serve("vllm").echoing
-        echoing.counted = False
-        body = {"model": "m", "prompt": ["Bill"], "echo": False, "logprobs": 1, "max_tokens": 1}
-        with pytest.raises(NoEchoError, match="1 for 1 prompts"):
-            read_echoes(echoing.answer(body), ["Bill"])
-
-    @pytest.mark.parametrize(
-        ("begun", "continued"), [("ab", ["ab"]), ("ab", ["abc", "ab"]), ("ab", ["bc", "abc"])]
-    )
-    def test_unrelated_prompts_raise_an_error(self, begun: str, continued: list[str]) -> None:
-        """Prompts without a common beginning raise EchoError."""
-        lists = [Echoed(tuple(text), (-1.0,) * len(text)) for text in (begun, *continued)]
-        with pytest.raises(EchoError, match="do not go on from a common beginning"):
-            label_logprobs(lists[0], lists[1:])
+        server.faults[ROUTE] = [None, fault]
+        found = classify(server, labels=labels, **settings_for(kind)).classify("x").distribution
+        model, prompt = server.echoing.model, prompt_of("x")
+        masses = [model.mass(prompt, f'{label}"') - model.mass(prompt, "") for label in labels]
+        assert found is not None
+        assert found.joint_logprob == pytest.approx(max(masses), rel=1e-12)
 
 
 class TestDoctor:

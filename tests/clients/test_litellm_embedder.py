@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from calibrant.clients._litellm import embedding_matrix
 from calibrant.core import ConfigurationError, ProviderError, RateLimitError
 from calibrant.inference import open_embedder
 
@@ -111,5 +110,9 @@ class TestSettings:
 @pytest.mark.parametrize("rows", [None, [1.0, 2.0], [["a"]], [[1.0], [1.0, 2.0]], [[1.0], [2.0]], "text", {}])
 def test_malformed_embeddings_raise_an_error(rows: Any) -> None:
     """Rows that are no matrix of vectors raise ProviderError with the provider's name."""
+
+    def who(_texts: Any) -> Any:
+        return rows
+
     with pytest.raises(ProviderError, match=r"who: .*vector"):
-        embedding_matrix(rows, count=1, provider="who")
+        asyncio.run(open_embedder(who).embed(["text"]))

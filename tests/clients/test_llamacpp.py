@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from calibrant.clients import _engine, _llama
-from calibrant.clients._llamacpp import LlamaCppClient
 from calibrant.core import Client, CompletionRequest, ConfigurationError, LogprobSpace
+from calibrant.inference import open_client
 
 
 @pytest.fixture
@@ -35,34 +35,38 @@ def _no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     _llama.llama.cache_clear()
 
 
+def opened(path: Path, **options: Any) -> Any:
+    """Return the client of a model file."""
+    return open_client(f"llamacpp:{path}", options=options)
+
+
 @pytest.mark.usefixtures("_no_library")
 def test_satisfies_the_client_protocols(path: Path) -> None:
     """The embedded client satisfies Client and continues answers, with raw log-probabilities."""
-    client = LlamaCppClient(path, name="mine")
+    client = opened(path)
     assert isinstance(client, Client)
     assert hasattr(client, "continuing")
-    assert (client.name, client.space) == ("mine", LogprobSpace.RAW)
-    assert LlamaCppClient(path).name == f"llamacpp:{path}"
-    assert (client.n_parallel, LlamaCppClient(path, n_parallel=3).n_parallel) == (1, 3)
+    assert (client.name, client.space) == (f"llamacpp:{path}", LogprobSpace.RAW)
+    assert (client.n_parallel, opened(path, n_parallel=3).n_parallel) == (1, 3)
 
 
 @pytest.mark.parametrize(
     ("settings", "accepted"),
     [
-        ({"n_ctx": 0}, "n_ctx must be from 256 to 16777216, got 0"),
+        ({"n_ctx": 0}, "n_ctx to be a whole number of at least 1, got 0"),
         ({"n_ctx": 64}, "n_ctx must be from 256 to 16777216, got 64"),
         ({"n_ctx": 10**11}, "n_ctx must be from 256 to 16777216, got 100000000000"),
         ({"n_ctx": 10**6, "n_parallel": 64}, "n_ctx must be from 256 to 262144, got 1000000"),
-        ({"n_parallel": 0}, "n_parallel must be from 1 to 64, got 0"),
+        ({"n_parallel": 0}, "n_parallel to be a whole number of at least 1, got 0"),
         ({"n_parallel": 65}, "n_parallel must be from 1 to 64, got 65"),
-        ({"n_threads": 0}, "n_threads must be from 1 to 512, got 0"),
+        ({"n_threads": 0}, "n_threads to be a whole number of at least 1, got 0"),
         ({"n_threads": 1_000_000}, "n_threads must be from 1 to 512, got 1000000"),
     ],
 )
 def test_parameters_out_of_range_raise_an_error(path: Path, settings: dict[str, int], accepted: str) -> None:
     """A parameter out of its range raises ConfigurationError with the range, before a model is loaded."""
     with pytest.raises(ConfigurationError, match=accepted):
-        LlamaCppClient(path, **settings)  # type: ignore[arg-type]
+        opened(path, **settings)
 
 
 @pytest.mark.usefixtures("_no_library")
@@ -71,7 +75,7 @@ def test_unknown_options_raise_an_error(path: Path, options: dict[str, Any]) -> 
     """Options that the engine does not read raise ConfigurationError."""
     request = CompletionRequest(messages=({"role": "user", "content": "gas"},), options=options)
     with pytest.raises(ConfigurationError, match=f"temperature.*got {next(iter(options))}"):
-        asyncio.run(LlamaCppClient(path).complete(request))
+        asyncio.run(opened(path).complete(request))
 
 
 @pytest.mark.usefixtures("_no_library")
@@ -79,7 +83,7 @@ def test_unknown_engine_versions_raise_an_error(path: Path) -> None:
     """An unknown version of the engine raises ConfigurationError."""
     request = CompletionRequest(messages=({"role": "user", "content": "gas"},))
     with pytest.raises(ConfigurationError, match="Expected a version of the embedded engine"):
-        asyncio.run(LlamaCppClient(path).complete(request))
+        asyncio.run(opened(path).complete(request))
 
 
 def test_other_libraries_raise_an_error(tmp_path: Path) -> None:
@@ -116,7 +120,7 @@ def test_a_missing_system_library_is_named(monkeypatch: pytest.MonkeyPatch, path
     monkeypatch.delitem(sys.modules, "xllamacpp", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     with pytest.raises(ConfigurationError, match="libgomp1"):
-        LlamaCppClient(path)
+        opened(path)
 
 
 def test_collected_clients_never_wait_for_loading(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

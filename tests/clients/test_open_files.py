@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.clients._calls import CallGate
-from calibrant.inference import Classifier, RetryPolicy
+from calibrant.core import CompletionRequest
+from calibrant.inference import Classifier, RetryPolicy, open_client
 from fault_server import FaultServer
 
 LABELS = ["cat", "dog"]
@@ -91,20 +91,20 @@ def test_64_open_files_suffice_for_256_calls(write_task: Callable[..., Path], tm
     assert done.stderr.count("This process may open only 64 files (ulimit -n)") == 1
 
 
-def test_closed_loops_are_released() -> None:
+def test_closed_loops_are_released(room_for: Callable[[int], None]) -> None:
     """Of the event loops in which calls waited, only the last one may stay in memory."""
-    gate = CallGate(1)
     loops = []
+    with FaultServer(LABELS, latency=0.01, max_concurrency=1) as server:
+        room_for(1)
+        client = open_client("openai/any", options={"api_base": server.api_base, "api_key": "none"})
+        request = CompletionRequest(messages=({"role": "user", "content": "a cat"},))
 
-    async def call() -> None:
-        async with gate.turn():
-            await asyncio.sleep(0)
+        async def crowd() -> None:
+            loops.append(weakref.ref(asyncio.get_running_loop()))
+            await asyncio.gather(*(client.complete(request) for _ in range(4)))
 
-    async def crowd() -> None:
-        loops.append(weakref.ref(asyncio.get_running_loop()))
-        await asyncio.gather(*(call() for _ in range(4)))
-
-    for _ in range(5):
-        asyncio.run(crowd())
-    gc.collect()
-    assert [loop() for loop in loops[:-1]] == [None] * 4
+        for _ in range(5):
+            asyncio.run(crowd())
+        gc.collect()
+        assert [loop() for loop in loops[:-1]] == [None] * 4
+        client.close()

@@ -12,7 +12,6 @@ import pytest
 
 from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, NextTokens, ProviderError
 from calibrant.inference import Classifier, open_client
-from calibrant.inference._models import call_options
 from next_tokens import KEY, KINDS, PROMPT, REQUEST, ROUTES, TEMPLATE, ask, failure
 
 PREFIXES = ("openai/", "hosted_vllm/", "llamafile/", "lm_studio/", "text-completion-openai/")
@@ -300,7 +299,13 @@ class TestOpening:
         for model in ("openai/x", "groq/x", "local/smollm2-135m", lambda _messages: {}):
             with pytest.raises(ConfigurationError, match=f"Expected no {name} among the options of"):
                 open_client(model, options=options)
-        assert call_options(options) == {"api_base": "http://localhost:1"}
+        sent = Classifier(
+            model="openai/x",
+            labels=LABELS,
+            scoring="exact",
+            options={**options, name: TEMPLATE if name == "chat_template" else 5},
+        )
+        assert sent.describe()["options"] == {}
 
     def test_exact_scoring_needs_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Exact scoring without an address raises an error with the forms of names that work."""

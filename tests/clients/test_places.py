@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.clients._engine import BATCH, EnginePlace, Job, Segment, TooLongError
+from calibrant.clients._engine import EnginePlace, Job, TooLongError
 
 Tokens = list[int]
+BATCH = 256  # tokens at most
 
 
 @dataclass
@@ -32,7 +34,7 @@ class Memory:
         """Keep the first tokens of a sequence."""
         self.held[sequence] = self.held.get(sequence, [])[:tokens]
 
-    def compute(self, segments: Sequence[Segment]) -> None:
+    def compute(self, segments: Sequence[Any]) -> None:
         """Compute a batch, whose logits after a text hold that text's tokens."""
         assert 0 < sum(len(segment.tokens) for segment in segments) <= BATCH
         for segment in segments:

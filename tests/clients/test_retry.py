@@ -1,25 +1,23 @@
-"""Tests of `with_retries`: retryable errors, waits and numbers of attempts."""
+"""Tests of retries of calls: retryable errors, waits and numbers of attempts."""
 
 from __future__ import annotations
 
-import asyncio
-from functools import partial
 from typing import Any
 
 import pytest
 
-from calibrant.clients._calls import with_retries
 from calibrant.core import (
-    CompletionRequest,
     ConfigurationError,
+    Outcome,
+    Prediction,
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.inference import RetryPolicy
+from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import FakeClient
 
-REQUEST = CompletionRequest(messages=({"role": "user", "content": "lunch"},))
+LABELS = ["Food", "Rent"]
 SLOW = ProviderTimeoutError("slow", provider="fake", retryable=True)
 
 
@@ -31,29 +29,25 @@ class Clock:
         self.waits.append(seconds)
 
 
-def run(answers: Any, *, jitter: Any = 1.0, **options: Any) -> Any:
-    """Return the result (or the error), the waits in seconds and the number of calls."""
+def run(answers: Any, *, jitter: Any = 1.0, **options: Any) -> tuple[Prediction, list[float], int]:
+    """Return the prediction, the waits in seconds and the number of calls."""
     clock = Clock()
-    client = FakeClient(["Food", "Rent"], {"lunch": answers})
+    client = FakeClient(LABELS, {"lunch": answers})
     policy = RetryPolicy(sleep=clock.sleep, jitter=lambda: jitter, **options)
-    try:
-        result = asyncio.run(with_retries(partial(client.complete, REQUEST), policy=policy))
-    except ProviderError as error:
-        result = error
-    return result, clock.waits, len(client.requests)
+    classifier = Classifier(model=client, labels=LABELS, field="category", retry=policy)
+    return classifier.classify("lunch"), clock.waits, len(client.requests)
 
 
 def test_a_first_answer_takes_one_attempt() -> None:
     """A first answer takes one attempt and no wait."""
-    (response, attempts), waits, calls = run(["Food"])
-    assert response["choices"][0]["message"]["content"] == '{"category": "Food"}'
-    assert (attempts, waits, calls) == (1, [], 1)
+    found, waits, calls = run(["Food"])
+    assert (found.label, found.attempts, waits, calls) == ("Food", 1, [], 1)
 
 
 def test_a_passing_fault_is_tried_again() -> None:
     """Two timeouts and then an answer are three attempts."""
-    (_, attempts), waits, calls = run([SLOW, SLOW, "Food"])
-    assert (attempts, calls) == (3, 3)
+    found, waits, calls = run([SLOW, SLOW, "Food"])
+    assert (found.label, found.attempts, calls) == ("Food", 3, 3)
     assert waits == [0.5, 1.0]
 
 
@@ -70,16 +64,17 @@ def test_jitter_halves_the_wait_at_most() -> None:
 
 
 def test_the_last_error_counts_the_attempts() -> None:
-    """The last error itself is raised, with the number of calls as `attempts`."""
-    error, _, calls = run([SLOW])
-    assert error is SLOW
-    assert error.attempts == calls == 6
+    """A row that fails at last has the error's words, with the number of calls as `attempts`."""
+    found, _, calls = run([SLOW])
+    assert (found.outcome, found.reason) == (Outcome.ERROR, str(SLOW))
+    assert found.attempts == calls == 6
 
 
 def test_a_lasting_fault_is_not_tried_again() -> None:
-    """A fault that is not retryable is raised after one attempt."""
-    error, waits, calls = run([ProviderError("bad request", provider="fake", status=400), "Food"])
-    assert (error.status, error.attempts, waits, calls) == (400, 1, [], 1)
+    """A fault that is not retryable fails the row after one attempt."""
+    found, waits, calls = run([ProviderError("bad request", provider="fake", status=400), "Food"])
+    assert (found.outcome, found.attempts, waits, calls) == (Outcome.ERROR, 1, [], 1)
+    assert "bad request" in found.reason
 
 
 def test_honours_retry_after() -> None:
@@ -90,18 +85,17 @@ def test_honours_retry_after() -> None:
 
 
 def test_does_not_wait_for_an_hour() -> None:
-    """A Retry-After above the maximum raises the error without another attempt."""
+    """A Retry-After above the maximum fails the row without another attempt."""
     limit = RateLimitError("tomorrow", provider="fake", retryable=True, retry_after=3600.0)
-    error, waits, _ = run([limit, "Food"])
-    assert error is limit
-    assert waits == []
+    found, waits, calls = run([limit, "Food"])
+    assert (found.reason, waits, calls) == (str(limit), [], 1)
 
 
 def test_other_exceptions_pass_at_once() -> None:
     """A ConfigurationError is raised after one call."""
-    client = FakeClient(["Food", "Rent"], {"lunch": [ConfigurationError("wrong")]})
+    client = FakeClient(LABELS, {"lunch": [ConfigurationError("wrong")]})
     with pytest.raises(ConfigurationError, match="wrong"):
-        asyncio.run(with_retries(partial(client.complete, REQUEST)))
+        Classifier(model=client, labels=LABELS, field="category").classify("lunch")
     assert len(client.requests) == 1
 
 

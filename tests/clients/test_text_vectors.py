@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from calibrant.core import ConfigurationError, ProviderError
-from calibrant.inference import Classifier
-from calibrant.inference._text_vectors import TextVectors, head_embedding, open_embedding_model
+from calibrant.inference import Classifier, open_embedding_model
 from calibrant.testing import FakeClient
+from token_engine import Engine
 
 LABELS = ["cat", "dog"]
 TEXTS = [f"it {verb} {number}" for number in range(10) for verb in ("purrs", "barks")]
@@ -22,17 +22,15 @@ def body(*vectors: Any) -> dict[str, Any]:
     return {"object": "list", "model": "vectors", "data": data, "usage": usage}
 
 
-def opened(server: Any) -> TextVectors:
-    """Return the embedding model of a local server."""
-    model = open_embedding_model(f"openai/vectors@{server.url}")
-    assert isinstance(model, TextVectors)
-    return model
+def fit(client: Any, **options: Any) -> None:
+    """Fit the head of a classifier."""
+    Classifier(model=client, labels=LABELS, field="category").fit(TEXTS, ["cat", "dog"] * 10, **options)
 
 
 def test_a_changed_dimension_is_an_error(server: Any) -> None:
     """A server whose vectors get another length raises ProviderError."""
     server.answer(200, body([3.0, 4.0]))
-    model = opened(server)
+    model = open_embedding_model(f"openai/vectors@{server.url}")
     model.vectors(["one"])
     server.answer(200, body([3.0, 4.0, 5.0]))
     with pytest.raises(ProviderError, match="vectors of 2 numbers, as before, got 3"):
@@ -49,19 +47,19 @@ def test_an_address_with_credentials_is_refused() -> None:
 def test_the_default_is_off_where_features_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """No model is opened beside a model with features, for False, or where the variable says none."""
     monkeypatch.setenv("CALIBRANT_EMBEDDINGS", "llamacpp:nowhere.gguf")
-    for given, has_features in ((None, True), (False, False)):
-        assert head_embedding(given, TEXTS, labels=LABELS, reports_features=has_features) is None
+    fake = FakeClient(LABELS, {"purrs": "cat", "barks": "dog"})
+    fit(Engine())
+    fit(fake, embeddings=False)
     with pytest.raises(ConfigurationError, match=r"nowhere\.gguf"):
-        head_embedding(None, TEXTS, labels=LABELS, reports_features=False)
+        fit(fake)
     monkeypatch.setenv("CALIBRANT_EMBEDDINGS", "none")
-    assert head_embedding(None, TEXTS, labels=LABELS, reports_features=False) is None
+    fit(fake)
 
 
 def test_a_server_that_fails_is_an_error_before_the_model_is_asked(server: Any) -> None:
     """A fit with embeddings of a server that refuses raises ProviderError and asks the model nothing."""
     server.answer(401, {"error": {"message": "no"}})
     fake = FakeClient(LABELS, {"purrs": "cat", "barks": "dog"})
-    classifier = Classifier(model=fake, labels=LABELS, field="category")
     with pytest.raises(ProviderError):
-        classifier.fit(TEXTS, ["cat", "dog"] * 10, embeddings=f"openai/vectors@{server.url}")
+        fit(fake, embeddings=f"openai/vectors@{server.url}")
     assert not fake.requests

@@ -27,7 +27,7 @@ from calibrant.core import (
 from calibrant.inference import Examination, FindingVerdict, examine
 from calibrant.inference._examinations import Thresholds
 from calibrant.inference.doctor._examine import aexamine, recommended_thresholds
-from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs import read_completion
 from calibrant.testing import fake_response
 
 LABELS = ("Animals", "Food", "Music", "Weather")

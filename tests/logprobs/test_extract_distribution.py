@@ -14,12 +14,11 @@ from calibrant.core import (
     LabelSet,
     LogprobSpace,
     LogprobsUnavailableError,
+    OpenLabels,
     Token,
 )
+from calibrant.inference import Classifier
 from calibrant.logprobs import extract_distribution
-from calibrant.logprobs._completion import read_completion
-from calibrant.logprobs._distribution import whole_label_distribution
-from calibrant.logprobs._fields import joint_logprob
 
 NEWS = ("World", "Sports", "Business", "Sci/Tech")
 Spec = tuple[str | bytes, float, dict[str | bytes, float]]
@@ -56,27 +55,19 @@ def one_token(token: Token, labels: tuple[str, ...] = ("A", "B", "C"), space: st
     return extract_distribution(Completion(text='{"c": "A"}', tokens=tokens), labels, "c", space)
 
 
-def check(
-    found: Any,
-    *shares: float,
-    mass: float | None = None,
-    unresolved: float | None = None,
-    joint: float | None = None,
-    measured: list[bool] | None = None,
-) -> None:
-    """Assert the probabilities of a distribution, and its other numbers where they are given."""
-    assert found.probabilities == pytest.approx(list(shares), rel=1e-6, abs=0.0)
-    for name, value in (("label_mass", mass), ("unresolved_mass", unresolved)):
-        assert value is None or getattr(found, name) == pytest.approx(value), name
-    assert joint is None or found.joint_logprob == pytest.approx(math.log(joint))
-    assert measured is None or found.measured.tolist() == measured
+def shares(*probabilities: float) -> Any:
+    """Return probabilities to compare with, however small they are."""
+    return pytest.approx(list(probabilities), rel=1e-6, abs=0.0)
 
 
 def test_distinct_first_tokens_give_their_own_probabilities() -> None:
     """With one token per label the probabilities are the reported ones."""
     top = {"Sports": 0.6, "World": 0.25, "Business": 0.1, "Sci": 0.05}
     found = category([("Sports", 0.6, top), *sure('"}')], '{"category": "Sports"}')
-    check(found, 0.25, 0.6, 0.1, 0.05, mass=1.0, unresolved=0.0, joint=0.6, measured=[True] * 4)
+    assert found.probabilities == shares(0.25, 0.6, 0.1, 0.05)
+    assert (found.label_mass, found.unresolved_mass) == pytest.approx((1.0, 0.0))
+    assert found.joint_logprob == pytest.approx(math.log(0.6))
+    assert found.measured.tolist() == [True] * 4
     assert (found.space, found.labels) == (LogprobSpace.MASKED, NEWS)
 
 
@@ -84,29 +75,35 @@ def test_shared_prefixes_are_resolved_by_later_tokens() -> None:
     """Labels that begin alike get their probabilities from the tokens where they differ."""
     value = [("S", 0.8, {"S": 0.8, "World": 0.2}), ("ports", 0.75, {"ports": 0.75, "ci": 0.25}), *sure('"}')]
     found = category(value, '{"category": "Sports"}')
-    check(found, 0.2, 0.6, 1e-12, 0.2, measured=[True, True, False, True])
+    assert found.probabilities == shares(0.2, 0.6, 1e-12, 0.2)
+    assert found.measured.tolist() == [True, True, False, True]
 
 
 def test_shared_prefix_alternatives_stay_unresolved() -> None:
     """An alternative that fits several labels is divided among them and counted as unresolved."""
     value = [("World", 0.7, {"World": 0.7, "S": 0.2, "Business": 0.1}), *sure('"}')]
     found = category(value, '{"category": "World"}')
-    check(found, 0.7, 0.1, 0.1, 0.1, mass=0.8, unresolved=0.2, measured=[True, False, True, False])
+    assert found.probabilities == shares(0.7, 0.1, 0.1, 0.1)
+    assert (found.label_mass, found.unresolved_mass) == pytest.approx((0.8, 0.2))
+    assert found.measured.tolist() == [True, False, True, False]
 
 
 def test_closing_quotes_tell_extensions_apart() -> None:
     """A closing quote counts for `Bills`, and a slash for `Bills/Gas`."""
     value = [*sure("Bills"), ('"}', 0.6, {'"}': 0.6, "/": 0.4})]
-    check(category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas")), 0.6, 0.4)
+    assert category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas")).probabilities == shares(0.6, 0.4)
     value = [*sure("Bills"), ("/", 0.4, {'"}': 0.6, "/": 0.4}), *sure("Gas", '"}')]
-    check(category(value, '{"category": "Bills/Gas"}', ("Bills", "Bills/Gas")), 0.6, 0.4)
+    assert category(value, '{"category": "Bills/Gas"}', ("Bills", "Bills/Gas")).probabilities == shares(
+        0.6, 0.4
+    )
 
 
 def test_a_quote_before_text_ends_no_label() -> None:
     """A token of a quote and further text, like `"s`, counts for no label."""
     value = [*sure("Bills"), ('"}', 0.5, {'"}': 0.5, '"s': 0.3, "/": 0.2})]
     found = category(value, '{"category": "Bills"}', ("Bills", "Bills/Gas"), space="raw")
-    check(found, 5 / 7, 2 / 7, mass=0.7)
+    assert found.probabilities == shares(5 / 7, 2 / 7)
+    assert found.label_mass == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +113,7 @@ def test_escapes_are_one_label_however_spelled(spelled: str) -> None:
     """Answers and alternatives are compared as decoded JSON, however they are escaped."""
     labels = ("Food & Drinks/", "Food & Drinks\\")
     value = [(spelled + "}", 0.7, {spelled + "}": 0.7, 'Food & Drinks\\\\"': 0.3})]
-    check(category(value, '{"category": "' + spelled + "}", labels), 0.7, 0.3)
+    assert category(value, '{"category": "' + spelled + "}", labels).probabilities == shares(0.7, 0.3)
 
 
 def test_cut_surrogate_pairs_are_followed() -> None:
@@ -128,7 +125,7 @@ def test_cut_surrogate_pairs_are_followed() -> None:
         ("0", 0.6, {"0": 0.6, "1": 0.4}),
         *sure('"}'),
     ]
-    check(category(value, '{"category": "\\ud83d\\ude00"}', labels), 0.54, 0.36, 0.1)
+    assert category(value, '{"category": "\\ud83d\\ude00"}', labels).probabilities == shares(0.54, 0.36, 0.1)
 
 
 def test_cut_characters_are_aligned_by_bytes() -> None:
@@ -142,7 +139,8 @@ def test_cut_characters_are_aligned_by_bytes() -> None:
     ]
     completion = answer('{"note": "é日本", "category": "ét"}', tokens)
     found = extract_distribution(completion, ("ét", "èt", "xy"), "category")
-    check(found, 0.63, 0.07, 0.3, joint=0.63)
+    assert found.probabilities == shares(0.63, 0.07, 0.3)
+    assert found.joint_logprob == pytest.approx(math.log(0.63))
 
 
 def test_first_token_structure_is_stripped_from_alternatives() -> None:
@@ -154,7 +152,9 @@ def test_first_token_structure_is_stripped_from_alternatives() -> None:
     ]
     completion = answer('{"category":"World"}', tokens)
     found = extract_distribution(completion, ("World", "Sports"), "category", space="raw")
-    check(found, 0.65 / 0.9, 0.25 / 0.9, mass=0.8, unresolved=0.1, joint=0.6)
+    assert found.probabilities == shares(0.65 / 0.9, 0.25 / 0.9)
+    assert (found.label_mass, found.unresolved_mass) == pytest.approx((0.8, 0.1))
+    assert found.joint_logprob == pytest.approx(math.log(0.6))
 
 
 def test_alternatives_beside_the_quote_count_once() -> None:
@@ -167,7 +167,9 @@ def test_alternatives_beside_the_quote_count_once() -> None:
     ]
     completion = answer('{"category": "World"}', tokens)
     found = extract_distribution(completion, ("World", "Sports", "Business"), "category", "raw")
-    check(found, 0.375, 0.225, 0.15 + 0.25, mass=1.0, joint=0.5)
+    assert found.probabilities == shares(0.375, 0.225, 0.15 + 0.25)
+    assert found.label_mass == pytest.approx(1.0)
+    assert found.joint_logprob == pytest.approx(math.log(0.5))
 
 
 def test_illegal_alternatives_beside_the_quote_change_nothing() -> None:
@@ -186,7 +188,9 @@ def test_raw_space_ignores_forced_tokens() -> None:
         ('"}', 1e-3, {" War": 0.9, '"}': 1e-3}),
     ]
     found = category(value, '{"category": "World"}', ("World", "Sports", "Business"), space="raw")
-    check(found, 0.25, 0.5, 0.25, mass=4e-5, joint=1e-9)
+    assert found.probabilities == shares(0.25, 0.5, 0.25)
+    assert found.label_mass == pytest.approx(4e-5)
+    assert found.joint_logprob == pytest.approx(math.log(1e-9))
     assert found.confidence("World") == pytest.approx(0.25)
 
 
@@ -207,8 +211,9 @@ def test_unseen_labels_have_the_least_bound() -> None:
     value = [("World", 0.5, {"World": 0.5, "Xy": 0.2, "Sports": 0.01}), *sure('"}')]
     found = category(value, '{"category": "World"}', space="raw")
     total = 0.5 + 0.01 + 2 * 0.01
-    shares = (0.5 / total, 0.01 / total, 0.01 / total, 0.01 / total)
-    check(found, *shares, unresolved=0.02, measured=[True, True, False, False])
+    assert found.probabilities == shares(0.5 / total, *[0.01 / total] * 3)
+    assert found.unresolved_mass == pytest.approx(0.02)
+    assert found.measured.tolist() == [True, True, False, False]
     assert found.probability("World") == pytest.approx(0.5 / (found.label_mass + found.unresolved_mass))
 
 
@@ -223,14 +228,15 @@ def test_unlisted_emitted_tokens_keep_the_bound() -> None:
 def test_missing_alternatives_leave_a_shared_rest() -> None:
     """Without alternatives the other labels share one minus the emitted token's probability."""
     found = category([("World", 0.7, {}), *sure('"}')], '{"category": "World"}')
-    check(found, 0.7, 0.1, 0.1, 0.1, measured=[True, False, False, False])
+    assert found.probabilities == shares(0.7, 0.1, 0.1, 0.1)
+    assert found.measured.tolist() == [True, False, False, False]
 
 
 def test_duplicated_alternatives_count_once() -> None:
     """Two tokens with the same bytes are one alternative, with the larger probability."""
     log = math.log
     top = ((b"A", log(0.5)), (b"B", log(0.25)), (b"B", log(0.125)), (b"C", log(0.25)))
-    check(one_token(Token(b"A", log(0.5), top)), 0.5, 0.25, 0.25)
+    assert one_token(Token(b"A", log(0.5), top)).probabilities == shares(0.5, 0.25, 0.25)
 
 
 def test_repetitions_do_not_lower_the_bound() -> None:
@@ -245,7 +251,8 @@ def test_less_evidence_than_doubt_is_not_measured() -> None:
     """A label is unmeasured if its bound exceeds its listed probability."""
     tokens = [*sure('{"c":'), (' "', 0.99, {' "': 0.99, ' "B': 0.01}), ("A", 0.8, {"A": 0.8}), *sure('"}')]
     found = extract_distribution(answer('{"c": "A"}', tokens), ("A", "B"), "c")
-    check(found, 0.792, 0.208, measured=[True, False])
+    assert found.probabilities == shares(0.792, 0.208)
+    assert found.measured.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("impossible", [-math.inf, -9999.0, -1e9])
@@ -278,7 +285,8 @@ def test_tokens_without_bytes_lead_to_no_label() -> None:
     """An alternative without bytes counts for no label."""
     value = [("World", 0.5, {"World": 0.5, b"": 0.3, "Sports": 0.2}), *sure('"}')]
     found = category(value, '{"category": "World"}', ("World", "Sports"), space="raw")
-    check(found, 5 / 7, 2 / 7, mass=0.7)
+    assert found.probabilities == shares(5 / 7, 2 / 7)
+    assert found.label_mass == pytest.approx(0.7)
 
 
 def test_empty_tokens_count_in_the_joint() -> None:
@@ -377,21 +385,26 @@ def test_illegal_answers_leave_mass_on_no_label() -> None:
     """The part of `Sci` that the model continued as `Science` counts for no label."""
     value = [("Sci", 0.6, {"Sci": 0.6, "World": 0.4}), ("ence", 0.75, {"ence": 0.75, "/": 0.25}), *sure('"}')]
     found = category(value, '{"category": "Science"}', ("World", "Sci/Tech"), space="raw")
-    check(found, 0.4 / 0.55, 0.15 / 0.55, mass=0.55, joint=0.45)
+    assert found.probabilities == shares(0.4 / 0.55, 0.15 / 0.55)
+    assert found.label_mass == pytest.approx(0.55)
+    assert found.joint_logprob == pytest.approx(math.log(0.45))
 
 
 def test_empty_answers_use_the_closing_quote() -> None:
     """An empty answer uses the alternatives of the closing quote."""
     tokens = [*sure('{"c": "'), ('"}', 0.3, {'"}': 0.3, "A": 0.5, "B": 0.2})]
     found = extract_distribution(answer('{"c": ""}', tokens), ("A", "B"), "c", "raw")
-    check(found, 5 / 7, 2 / 7, joint=0.3)
+    assert found.probabilities == shares(5 / 7, 2 / 7)
+    assert found.joint_logprob == pytest.approx(math.log(0.3))
 
 
 def test_empty_evidence_gives_a_uniform_distribution() -> None:
     """An illegal answer of probability 1 gives every label the same probability, unmeasured."""
     value = [("Xyz", 1.0, {"Xyz": 1.0}), *sure('"}')]
     found = category(value, '{"category": "Xyz"}')
-    check(found, *[0.25] * 4, mass=0.0, measured=[False] * 4)
+    assert found.probabilities == shares(*[0.25] * 4)
+    assert found.label_mass == pytest.approx(0.0)
+    assert found.measured.tolist() == [False] * 4
 
 
 def test_arrays_follow_the_order_of_labels() -> None:
@@ -505,23 +518,25 @@ def test_nested_confidence_agrees_with_the_distribution() -> None:
         assert found.confidence("Bills/Gas") == pytest.approx(0.45)
 
 
-def test_the_joint_of_any_scalar_is_read() -> None:
-    """The joint log-probability of numbers, booleans and whole objects is read."""
+def test_the_joint_of_an_open_label_is_read() -> None:
+    """The first label of an open set has the joint log-probability of its tokens, if they tell it."""
+
+    def read(completion: Completion) -> Any:
+        model = Classifier(model=lambda _: completion, labels=OpenLabels(), field="b", scoring="decode")
+        return model.classify("x").distribution
+
     tokens = [
         *sure('{"n": '),
-        ("1e", 0.5, {}),
-        ("5", 0.5, {}),
-        *sure(', "b": '),
-        ("true", 0.25, {}),
-        *sure("}"),
+        ("1e5", 0.5, {}),
+        *sure(', "b": "'),
+        ("tr", 0.5, {}),
+        ("ue", 0.5, {}),
+        *sure('"}'),
     ]
-    completion = answer('{"n": 1e5, "b": true}', tokens)
-    assert joint_logprob(completion, "n") == pytest.approx(math.log(0.25))
-    assert joint_logprob(completion, "b") == pytest.approx(math.log(0.25))
-    assert joint_logprob(completion, "missing") is None
-    assert joint_logprob(read_completion('{"n": 1}'), "n") is None
-    with pytest.raises(ConfigurationError):
-        joint_logprob(read_completion('{"n": 1}'), "..")
+    text = '{"n": 1e5, "b": "true"}'
+    assert read(answer(text, tokens)).joint_logprob == pytest.approx(math.log(0.25))
+    assert read(Completion(text=text)) is None
+    assert read(answer(text, sure("something else"))) is None
 
 
 def test_shared_prefixes_part_at_the_slash() -> None:
@@ -533,7 +548,7 @@ def test_shared_prefixes_part_at_the_slash() -> None:
         ("Gas", 0.3, {"Gas": 0.3, "Elect": 0.7}),
         *sure(" & Oil", '"}'),
     ]
-    check(category(value, '{"category": "Bills/Gas & Oil"}', labels), 0.63, 0.27, 0.1)
+    assert category(value, '{"category": "Bills/Gas & Oil"}', labels).probabilities == shares(0.63, 0.27, 0.1)
 
 
 def test_an_escape_cut_between_tokens_is_followed() -> None:
@@ -545,7 +560,7 @@ def test_an_escape_cut_between_tokens_is_followed() -> None:
         ("26", 0.8, {"26": 0.8, "27": 0.2}),
         *sure("B", '"}'),
     ]
-    check(category(value, '{"category": "A\\u0026B"}', labels), 0.72, 0.18, 0.1)
+    assert category(value, '{"category": "A\\u0026B"}', labels).probabilities == shares(0.72, 0.18, 0.1)
 
 
 def test_numbers_with_exponents_elsewhere_do_not_matter() -> None:
@@ -553,14 +568,16 @@ def test_numbers_with_exponents_elsewhere_do_not_matter() -> None:
     tokens = [*sure('{"amount": 1e5, "rate": -2.5E-3, "category": "'), ("World", 0.5, {}), *sure('"}')]
     completion = answer('{"amount": 1e5, "rate": -2.5E-3, "category": "World"}', tokens)
     found = extract_distribution(completion, ("World", "Sports"), "category")
-    check(found, 0.5, 0.5, joint=0.5)
+    assert found.probabilities == shares(0.5, 0.5)
+    assert found.joint_logprob == pytest.approx(math.log(0.5))
 
 
 def test_unseen_labels_share_the_unlisted_rest() -> None:
     """All unseen labels together hold at most what was not listed."""
     value = [("World", 0.6, {"World": 0.6, "Sports": 0.3}), *sure('"}')]
     found = category(value, '{"category": "World"}')
-    check(found, 0.6, 0.3, 0.05, 0.05, unresolved=0.1)
+    assert found.probabilities == shares(0.6, 0.3, 0.05, 0.05)
+    assert found.unresolved_mass == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
@@ -591,20 +608,3 @@ def test_impossible_evidence_anywhere_is_rejected() -> None:
     tokens = [("{", 0.9, {"[": 0.9}), *sure('"category": "'), ("A", 0.6, {"A": 0.6, "B": 0.4}), *sure('"}')]
     with pytest.raises(LogprobsUnavailableError, match=r"add up to 1\.80"):
         extract_distribution(answer('{"category": "A"}', tokens), ("A", "B"), "category")
-
-
-def test_probabilities_are_divided_by_their_sum() -> None:
-    """The probabilities are divided by their sum, which is `label_mass`."""
-    found = whole_label_distribution(["a", "b", "c"], [math.log(0.1), math.log(0.3), math.log(0.2)])
-    np.testing.assert_allclose(found.probabilities, [1 / 6, 1 / 2, 1 / 3])
-    assert (found.emitted, found.space, found.error_bound) == ("b", LogprobSpace.EXACT, 0.0)
-    assert (found.label_mass, found.joint_logprob) == (pytest.approx(0.6), pytest.approx(math.log(0.3)))
-    assert found.unresolved_mass == 0.0
-    assert all(found.measured)
-
-
-def test_underflowing_labels_are_told_apart() -> None:
-    """Labels of tiny probabilities keep their ratio."""
-    found = whole_label_distribution(["a", "b"], [-2001.0, -2000.0])
-    assert (found.probability("b"), found.label_mass) == (pytest.approx(math.e / (1 + math.e)), 0.0)
-    assert whole_label_distribution(["a", "b"], [-9999.0 * 9, -1.0]).probability("a") == pytest.approx(1e-12)

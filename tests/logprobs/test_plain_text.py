@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 
-from calibrant.core import CalibrantError, Completion, LabelSet, Token
-from calibrant.logprobs import extract_distribution
-from calibrant.logprobs._plain_text import as_json_answer
+from calibrant.core import Completion, LabelSet, Outcome, Prediction, Token
+from calibrant.inference import AnswerForm, Classifier, ModelAbilities
 
 LABELS = LabelSet(["positive", "negative", "very negative", "Bills/Gas & Oil"])
+
+
+def read(answer: Completion, labels: LabelSet = LABELS, field: str = "label") -> Prediction:
+    """Return the prediction of a model that answers in plain text."""
+    classifier = Classifier(
+        model=lambda _: answer,
+        labels=labels,
+        field=field,
+        space="raw",
+        abilities=ModelAbilities(form=AnswerForm.TEXT),
+    )
+    return classifier.classify("x")
 
 
 @pytest.mark.parametrize(
     ("text", "label"),
     [
         ("positive", "positive"),
-        (" **Positive**.\n", "Positive"),
+        (" **Positive**.\n", "positive"),
         ("The text is very negative.", "very negative"),
         ("I say: Bills/Gas & Oil", "Bills/Gas & Oil"),
         ("<think>negative? positive?</think>\npositive", "positive"),
@@ -30,28 +40,27 @@ LABELS = LabelSet(["positive", "negative", "very negative", "Bills/Gas & Oil"])
 )
 def test_one_label_is_found(text: str, label: str) -> None:
     """The label is a line of its own, or the only one named as a whole word."""
-    found = as_json_answer(Completion(text=text), LABELS, "label")
-    assert json.loads(found.text) == {"label": label}
+    assert read(Completion(text=text)).label == label
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("positive, not negative", "several labels \\('positive', 'negative'\\)"),
+        ("positive, not negative", "several labels ('positive', 'negative')"),
         ("positively negated", "none of the labels"),
-        ("", "none of the labels"),
+        ("?", "none of the labels"),
     ],
 )
 def test_other_texts_are_unparsed(text: str, problem: str) -> None:
     """A text that names no label, or several, is no answer."""
-    with pytest.raises(CalibrantError, match=problem):
-        as_json_answer(Completion(text=text), LABELS, "label")
+    found = read(Completion(text=text))
+    assert found.outcome is Outcome.UNPARSED
+    assert problem in found.reason
 
 
-def test_nested_fields_are_written() -> None:
-    """The JSON answer has the label at the field's path."""
-    found = as_json_answer(Completion(text="positive"), LABELS, "results[1].label")
-    assert json.loads(found.text) == {"results": [None, {"label": "positive"}]}
+def test_nested_fields_are_read() -> None:
+    """The label is read wherever an answer in JSON would have it."""
+    assert read(Completion(text="positive"), field="results[1].label").label == "positive"
 
 
 def spelled(*tokens: tuple[str, dict[str, float]]) -> Completion:
@@ -67,8 +76,8 @@ def test_logprobs_of_the_label_are_kept() -> None:
     """Spellings with and without a space are one label; a token may hold the end of the sentence."""
     top = {" posi": 0.4, "posi": 0.2, "nega": 0.3, "neg": 0.1}
     answer = spelled((" posi", top), ("tive.", {"tive.": 1.0}))
-    found = as_json_answer(answer, LabelSet(["positive", "negative"]), "label")
-    distribution = extract_distribution(found, ["positive", "negative"], "label", "raw")
+    distribution = read(answer, LabelSet(["positive", "negative"])).distribution
+    assert distribution is not None
     assert distribution.probabilities.tolist() == pytest.approx([0.6, 0.4])
 
 
@@ -84,4 +93,5 @@ def test_logprobs_that_mean_something_else_are_left(
     labels: list[str], tokens: list[tuple[str, dict[str, float]]]
 ) -> None:
     """Behind other words, or where labels begin alike, the tokens do not show the other labels."""
-    assert as_json_answer(spelled(*tokens), LabelSet(labels), "label").tokens is None
+    found = read(spelled(*tokens), LabelSet(labels))
+    assert (found.label, found.distribution) == ("cat", None)

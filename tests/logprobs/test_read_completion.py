@@ -15,7 +15,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from calibrant.core import Completion, DataError, Token, Usage
-from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs import read_completion
 
 TEXT = '{"category": "é"}'
 CUT = "é".encode()

@@ -9,9 +9,26 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
+from calibrant.adapters import ConfidenceAdapter
 from calibrant.core import ConfigurationError, Field, FieldLabels, LabelSet, MultiLabels
+from calibrant.inference import Classifier
 from calibrant.logprobs import labels_from_schema
-from calibrant.logprobs._fields import as_response_format, enum_schema
+
+
+def model(_messages: Any) -> str:
+    """Answer nothing."""
+    return ""
+
+
+def as_response_format(schema: Any, field: str = "tone", **options: Any) -> Any:
+    """Return the response format in which an adapter sends a schema."""
+    adapter = ConfidenceAdapter(model=model, field_path=field, response_format=schema, **options)
+    return copy.deepcopy(adapter.response_format)
+
+
+def enum_schema(labels: Any, field: str) -> Any:
+    """Return the response format in which a classifier asks for labels."""
+    return Classifier(model=model, labels=labels, field=field).describe()["response_format"]
 
 
 class Topic(enum.StrEnum):
@@ -135,7 +152,7 @@ def test_a_plain_schema_is_copied_not_changed() -> None:
     properties = {"properties": {**text, "enum": ["A", "B"]}, "open": opened}
     schema = {"type": "object", "properties": properties}
     before = copy.deepcopy(schema)
-    made = as_response_format(schema)["json_schema"]
+    made = as_response_format(schema, "properties")["json_schema"]
     assert made["name"] == "answer"
     found = made["schema"]
     assert list(found["properties"]) == ["properties", "open"]
@@ -148,17 +165,21 @@ def test_a_plain_schema_is_copied_not_changed() -> None:
 def test_recursive_references_stay_references() -> None:
     """A recursive reference stays a reference."""
     schema = {"properties": {"c": {"enum": ["A", "B"]}, "below": {"$ref": "#", "description": "again"}}}
-    below = as_response_format(schema)["json_schema"]["schema"]["properties"]["below"]
+    below = as_response_format(schema, "c")["json_schema"]["schema"]["properties"]["below"]
     assert below["description"] == "again"
     assert below["properties"]["below"] == {"$ref": "#"}
 
 
+SCHEMA = {"properties": {"tone": {"enum": ["A", "B"]}}}
+
+
 @pytest.mark.parametrize(
-    "wrapper", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}]
+    "wrapper",
+    [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}],
 )
 def test_a_response_format_is_returned_unchanged(wrapper: dict[str, Any]) -> None:
     """A complete response format is returned unchanged."""
-    assert as_response_format(wrapper) == wrapper
+    assert as_response_format(wrapper, response_schema=SCHEMA) == wrapper
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import math
@@ -15,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.core import Completion, LabelDistribution, LogprobSpace, LogprobsUnavailableError, Token
-from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.logprobs import extract_set
 from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
+from token_engine import Engine, Row
 
 LABELS = ("Bills", "Gas", "Food")
 Given = tuple[str, ...]
@@ -449,8 +450,8 @@ def test_repeated_shares_are_unmeasured() -> None:
 @pytest.mark.parametrize(("given", "more", "ends"), [((), 0.4 + 0.06, 0.2), (("Bills",), 0.3, 0.2 + 0.06)])
 def test_next_tokens_decide_whether_an_array_goes_on(given: Given, more: float, ends: float) -> None:
     """White space after an opening bracket counts as an element, and later as the end."""
-    vocabulary = Vocabulary([b'"', b', "', b"]", b"\n", b"x"])
-    logprobs = TokenLogprobs(vocabulary, np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], dtype=np.float32)))
+    row = Row(Engine(pieces=[b'"', b', "', b"]", b"\n", b"x"]), "")
+    row.after = lambda _: np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], dtype=np.float32))  # type: ignore[method-assign]
     labels = scored(given, 0.5, (0.7, 0.2, 0.1)).labels
-    place = read_place((), [logprobs], labels, given=given, element='"')
+    place = read_place((), asyncio.run(row.next_logprobs([()])), labels, given=given, element='"')
     assert (place.ends, place.mass) == (pytest.approx(ends / (more + ends)), pytest.approx(more + ends))

@@ -6,15 +6,15 @@ import pytest
 
 from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels
 from calibrant.metrics import AnsweredLabels, CompositeMetrics, classification_summary
-from calibrant.metrics._structure import answer_summary
+from evaluated import FAILED, evaluated, given
 
 LABELS = ["a", "b", "c", "d", "e"]
 
 
-def counted(truth: str, given: str) -> AnsweredLabels:
+def counted(truth: str, answers: str) -> AnsweredLabels:
     """Return the count for one-letter labels, where a dot is a missing answer."""
     return classification_summary(
-        list(truth), [None if label == "." else label for label in given], labels=LABELS
+        list(truth), [None if label == "." else label for label in answers], labels=LABELS
     ).answered_labels
 
 
@@ -60,8 +60,8 @@ def test_one_collapsed_field_is_a_collapse() -> None:
         ]
     )
     truth = [{"topic": t, "urgency": u} for t, u in zip("xyzx", ["low", "high"] * 2, strict=True)]
-    given = [{**values, "topic": "x"} for values in truth]
-    found = answer_summary(labels, list(map(labels.answer_of, truth)), list(map(labels.answer_of, given)))
+    rows = [(labels.answer_of(values), given(labels.answer_of({**values, "topic": "x"}))) for values in truth]
+    found = evaluated(labels, rows).composite
     assert isinstance(found, CompositeMetrics)
     assert str(found.answered_labels) == "3 of 5"
     assert found.answered_labels.collapsed
@@ -71,12 +71,12 @@ def test_one_collapsed_field_is_a_collapse() -> None:
 def test_labels_of_sets_count_one_by_one() -> None:
     """Every label of a set counts, not the set as a whole."""
     labels = MultiLabels(["x", "y", "z"])
-    found = answer_summary(labels, ['["x", "y"]', '["z"]'], ['["x"]', "[]"])
+    found = evaluated(labels, [('["x", "y"]', given('["x"]')), ('["z"]', given("[]"))]).answered_labels
+    assert str(found) == "1 of 3"
     assert found is not None
-    assert str(found.answered_labels) == "1 of 3"
-    assert found.answered_labels.collapsed
+    assert found.collapsed
 
 
-def test_no_rows_have_no_summary() -> None:
-    """Without rows the summary is None."""
-    assert answer_summary(LabelSet(["a", "b"]), [], []) is None
+def test_no_rows_have_no_count() -> None:
+    """Without an answered row there is no count."""
+    assert evaluated(LabelSet(["a", "b"]), [("a", FAILED)]).answered_labels is None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,7 @@ from calibrant.metrics import (
     log_loss,
     selective_accuracy,
 )
-from calibrant.metrics._remarks import confidence_remarks
+from calibrant.reports import write_report
 
 
 def _saturated(seed: int, n: int = 200) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -92,20 +95,28 @@ def test_the_interval_of_auroc_covers_as_often_as_it_says() -> None:
     assert 275 <= held <= 297
 
 
-def test_a_ranking_worse_than_chance_gets_a_sentence() -> None:
+def remarks(folder: Path, confidence: list[float], correct: list[int], *, low: int = 0) -> list[str]:
+    """Return the remarks in a report on rows, the first of which have a low label mass."""
+    same = {"input": "purrs", "answer": "yes", "space": "raw"}
+    rows = [
+        {**same, "label": "yes" if y else "no", "confidence": p, "label_mass": 0.1 if place < low else 1.0}
+        for place, (p, y) in enumerate(zip(confidence, correct, strict=True))
+    ]
+    (folder / "predictions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    page = write_report(folder).read_text(encoding="utf-8")
+    found = re.findall(r'<p class="remark" role="note">([^<]*)</p>', page)
+    return [remark for remark in found if "not finished" not in remark]
+
+
+def test_a_ranking_worse_than_chance_gets_a_sentence(tmp_path: Path) -> None:
     """An AUROC below 0.5 gives a remark, a plainer one if its interval lies below 0.5."""
-    (few,) = confidence_remarks(
-        auroc_interval([0.9, 0.8, 0.7], [0, 1, 1]), rows=3, rows_with_low_label_mass=0
-    )
+    (few,) = remarks(tmp_path, [0.9, 0.8, 0.7], [0, 1, 1])
     assert few.startswith("Confidence does not tell right from wrong answers here: in 100% of")
-    backwards = auroc_interval([0.9] * 30 + [0.8] * 30, [0] * 30 + [1] * 30)
-    low, many = confidence_remarks(backwards, rows=60, rows_with_low_label_mass=7)
+    low, many = remarks(tmp_path, [0.9] * 30 + [0.8] * 30, [0] * 30 + [1] * 30, low=7)
     assert low.startswith("The model wanted to write something else on 7 of 60 rows (label mass below 0.5)")
     assert many.startswith("Confidence ranks backwards: ")
     assert "AUROC 0.000, 95% interval 0.000 to " in many
-    even = auroc_interval([0.5, 0.5], [0, 1])
-    for found in (even, None):
-        assert confidence_remarks(found, rows=2, rows_with_low_label_mass=0) == []
+    assert remarks(tmp_path, [0.5, 0.5], [0, 1]) == remarks(tmp_path, [0.5], [1]) == []
 
 
 def test_a_coverage_that_is_whole_up_to_rounding_does_not_round_up() -> None:

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.metrics import wilson_interval
-from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
+from calibrant.core import DataError, LabelSet, Outcome, Prediction, Step, Usage, Verdict
+from calibrant.metrics import CascadeMetrics, wilson_interval
+from calibrant.reports import write_report
+from evaluated import evaluated
 
 Row = dict[str, Any]
+USAGE = {"prompt_tokens": 10, "completion_tokens": 2, "cost": None}
+ANSWERS: dict[bool | None, Any] = {
+    True: {"label": "cat"},
+    False: {"label": "dog"},
+    None: {"label": None, "outcome": Outcome.ERROR, "reason": "is down"},
+}
 
 
-def step(model: str, verdict: str, *, cost: float | None = None, attempts: int = 1) -> dict[str, Any]:
-    """Return the record of a step that took 10 + 2 tokens."""
-    usage = {"prompt_tokens": 10, "completion_tokens": 2, "cost": cost}
-    return {"model": model, "verdict": verdict, "usage": usage, "attempts": attempts}
+def step(model: str, verdict: str, *, cost: float | None = None, attempts: int = 1) -> Step:
+    """Return a step that took 10 + 2 tokens."""
+    usage = Usage(prompt_tokens=10, completion_tokens=2, cost=cost)
+    return Step(model=model, verdict=Verdict(verdict), usage=usage, attempts=attempts)
 
 
-def count(rows: list[Row]) -> CascadeMetrics | None:
+def count(rows: list[Row]) -> CascadeMetrics:
     """Return the numbers of rows with steps, accepted and correct."""
-    tally = CascadeTally()
-    for row in rows:
-        tally.add(row["steps"], accepted=row["accepted"], correct=row["correct"])
-    return tally.metrics()
+    predictions = [
+        Prediction(steps=tuple(row["steps"]), accepted=row["accepted"], **ANSWERS[row["correct"]])
+        for row in rows
+    ]
+    found = evaluated(LabelSet(["cat", "dog"]), [("cat", prediction) for prediction in predictions]).cascade
+    assert found is not None
+    return found
 
 
 @st.composite
@@ -46,7 +59,6 @@ def cascade_row(draw: st.DrawFn) -> Row:
 def test_numbers_are_those_of_a_count_by_hand(rows: list[Row]) -> None:
     """The tally equals a count by hand, for each model and in all."""
     found = count(rows)
-    assert found is not None
     assert found.rows == len(rows)
     assert found.escalated == sum(len(row["steps"]) > 1 for row in rows)
     assert found.escalations == sum(len(row["steps"]) - 1 for row in rows)
@@ -60,18 +72,18 @@ def test_numbers_are_those_of_a_count_by_hand(rows: list[Row]) -> None:
     assert found.accepted == sum(model.accepted for model in found.models)
     assert found.calls == sum(model.calls for model in found.models)
     for model in found.models:
-        own = [(row, one) for row in rows for one in row["steps"] if one["model"] == model.model]
-        verdicts = [one["verdict"] for _, one in own]
-        paid = [one["usage"] for _, one in own if one["attempts"]]
-        priced = [usage["cost"] for usage in paid if usage["cost"] is not None]
+        own = [(row, one) for row in rows for one in row["steps"] if one.model == model.model]
+        verdicts = [one.verdict for _, one in own]
+        paid = [one.usage for _, one in own if one.attempts]
+        priced = [usage.cost for usage in paid if usage.cost is not None]
         right = [
-            row["correct"] for row, one in own if one["verdict"] == "accepted" and row["correct"] is not None
+            row["correct"] for row, one in own if one.verdict == "accepted" and row["correct"] is not None
         ]
         assert (model.asked, model.accepted) == (len(own), verdicts.count("accepted"))
         assert (model.no_evidence, model.failed) == (verdicts.count("no_evidence"), verdicts.count("failed"))
         assert model.correct == sum(right)
         assert model.accuracy == (wilson_interval(sum(right), len(right)) if right else None)
-        assert model.calls == sum(one["attempts"] for _, one in own)
+        assert model.calls == sum(one.attempts for _, one in own)
         assert (model.prompt_tokens, model.completion_tokens) == (10 * len(paid), 2 * len(paid))
         assert model.cost == (pytest.approx(sum(priced)) if priced else None)
 
@@ -83,13 +95,12 @@ def test_models_stand_in_the_order_in_which_they_were_first_asked() -> None:
         {"steps": [step("z", "escalated"), step("a", "accepted")], "accepted": True, "correct": True},
     ]
     found = count(rows)
-    assert found is not None
     assert [model.model for model in found.models] == ["z", "a"]
 
 
-def test_without_rows_there_are_no_numbers() -> None:
-    """Without rows the tally is None."""
-    assert count([]) is None
+def test_without_steps_there_are_no_numbers() -> None:
+    """Rows of a single model have no such numbers."""
+    assert evaluated(LabelSet(["cat", "dog"]), [("cat", Prediction(label="cat"))]).cascade is None
 
 
 def test_nothing_is_paid_for_an_answer_that_was_known() -> None:
@@ -97,25 +108,17 @@ def test_nothing_is_paid_for_an_answer_that_was_known() -> None:
     found = count(
         [{"steps": [step("a", "accepted", cost=2.0, attempts=0)], "accepted": True, "correct": True}]
     )
-    assert found is not None
     assert (found.calls, found.cost, found.models[0].prompt_tokens) == (0, None, 0)
 
 
 @pytest.mark.parametrize(
-    "broken",
-    [
-        {**step("a", "accepted"), "verdict": "maybe"},
-        {**step("a", "accepted"), "usage": {"prompt_tokens": 0, "completion_tokens": 0, "cost": "much"}},
-        {"model": "a"},
-    ],
+    "broken", [{"verdict": "maybe"}, {"usage": {**USAGE, "cost": "much"}}, {"usage": None}, {"attempts": "x"}]
 )
-def test_a_broken_step_counts_for_nothing(broken: Any) -> None:
-    """A broken step raises an error, and its row's other steps do not count."""
-    tally = CascadeTally()
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        tally.add([step("b", "escalated"), broken], accepted=False, correct=False)
-    assert tally.metrics() is None
-    tally.add([step("a", "accepted")], accepted=True, correct=True)
-    found = tally.metrics()
-    assert found is not None
-    assert [model.model for model in found.models] == ["a"]
+def test_a_broken_step_is_an_error(broken: Any, tmp_path: Path) -> None:
+    """A report on a row with a broken step raises DataError with the line."""
+    steps = [{"model": "b", "verdict": "accepted", "usage": USAGE, "attempts": 1} | broken]
+    rows = [{"input": "purrs", "answer": "cat", "label": "cat", "accepted": True, "steps": steps}]
+    path = tmp_path / "predictions.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(DataError, match=r"predictions.jsonl:1: expected the steps"):
+        write_report(tmp_path)

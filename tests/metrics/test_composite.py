@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels, OrdinalLabels, Prediction
+from calibrant.core import Field, FieldLabels, LabelSet, MultiLabels, OrdinalLabels, Part, Prediction
 from calibrant.metrics import CompositeMetrics, brier_score, expected_calibration_error, wilson_interval
-from calibrant.metrics._structure import CompositeTally, GivenPart
+from evaluated import FAILED, evaluated
+from evaluated import given as predicted
 
 TOPICS = MultiLabels(["a", "b", "c", "d"])
 FIELDS = FieldLabels(
@@ -32,10 +33,7 @@ field_answers = st.builds(
 
 def counted(labels: MultiLabels | FieldLabels, rows: list[tuple[str, str | None]]) -> CompositeMetrics:
     """Return the numbers of rows of (true, given) answers."""
-    tally = CompositeTally(labels)
-    for answer, label in rows:
-        tally.add(answer, label)
-    found = tally.metrics()
+    found = evaluated(labels, [(answer, predicted(label)) for answer, label in rows]).composite
     assert found is not None
     return found
 
@@ -142,21 +140,22 @@ def test_a_row_without_a_legal_answer_is_wrong_in_every_part() -> None:
 )
 def test_parts_have_confidence_metrics(sure: list[tuple[float, bool]], unknown: int) -> None:
     """ECE and Brier score of a part equal those of the functions on all rows."""
-    tally = CompositeTally(FIELDS)
-    answer = FIELDS.answer_of({"kind": "x", "size": "big"})
+    rows = []
     for confidence, right in [*sure, *[(None, True)] * unknown]:
-        label = FIELDS.answer_of({"kind": "x" if right else "y", "size": "big"})
-        tally.add(answer, label, [GivenPart("kind", "x" if right else "y", confidence)])
-    found = tally.metrics()
+        kind = "x" if right else "y"
+        part = Part(name="kind", label=kind, confidence=confidence)
+        rows.append(Prediction(label=FIELDS.answer_of({"kind": kind, "size": "big"}), parts=(part,)))
+    answer = FIELDS.answer_of({"kind": "x", "size": "big"})
+    found = evaluated(FIELDS, [(answer, row) for row in rows]).composite
     assert found is not None
-    part = found.parts["kind"]
+    kinds = found.parts["kind"]
     confidences, correct = zip(*sure, strict=True)
-    assert part.rows_with_confidence == len(sure)
-    assert part.ece == pytest.approx(expected_calibration_error(confidences, correct))
-    assert part.brier == pytest.approx(brier_score(confidences, correct))
+    assert kinds.rows_with_confidence == len(sure)
+    assert kinds.ece == pytest.approx(expected_calibration_error(confidences, correct))
+    assert kinds.brier == pytest.approx(brier_score(confidences, correct))
     assert found.parts["size"].ece is None
 
 
 def test_there_are_no_numbers_without_rows() -> None:
-    """Without rows the metrics are None."""
-    assert CompositeTally(TOPICS).metrics() is None
+    """Without an answered row the metrics are None."""
+    assert evaluated(TOPICS, [("[]", FAILED)]).composite is None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.metrics._remarks import search_verdict
+from search_records import search_record, verdict_of
 
 NOTHING = dict.fromkeys(("credit", "rows", "log_loss", "screened_loss", "origin"))
 SEED = {**NOTHING, "score": 0.1, "accuracy": 0.2, "macro_f1": 0.14}
@@ -16,11 +16,10 @@ SURER = {**NOTHING, "score": 0.5, "accuracy": 0.2, "macro_f1": 0.07}
 
 def record(lower: float, upper: float, **changes: Any) -> dict[str, Any]:
     """Return the fields of a result that the verdict reads, with this interval on the test rows."""
-    nothing = dict.fromkeys(("by_head", "credit_difference", "detectable_gain", "final"))
     interval = {"lower": lower, "upper": upper}
     comparison = {"difference": 0.125, "n": 40, "interval": interval}
-    found = {"improved": True, "proposals": 3, "validated": [SEED, SURER, BETTER], "chosen": 2}
-    return {**nothing, **found, "comparison": comparison, **changes}
+    found = {"proposals": 3, "validated": [SEED, SURER, BETTER], "chosen": 2, "comparison": comparison}
+    return search_record(**{**found, **changes})
 
 
 @pytest.mark.parametrize(
@@ -36,12 +35,11 @@ def record(lower: float, upper: float, **changes: Any) -> dict[str, Any]:
 )
 def test_choice_and_test_are_two_sentences(interval: tuple[float, float], words: str) -> None:
     """The sentence on the choice is the same for all results on the test rows."""
-    tested, chosen = search_verdict(record(*interval))
-    assert chosen == (
+    chosen = (
         "The best prompt was chosen on the validation rows, without its head: score 0.100 -> 0.300, accuracy 0.200 -> "
         "0.400, macro F1 0.140 -> 0.350."
     )
-    assert says(tested, words, interval)
+    assert verdict_of(record(*interval)) == f"{words}{figures(interval)} {chosen}"
 
 
 def test_task_prompts_are_compared() -> None:
@@ -51,39 +49,39 @@ def test_task_prompts_are_compared() -> None:
     given = [seed, {**other, "origin": "other prompt 1"}, other]
     order = "other prompt 1, seed prompt"
     told = f"The task's own prompts, from the best to the worst on the same validation rows: {order}."
-    chosen = search_verdict(record(0.1, 0.2, validated=given, chosen=1))
-    assert chosen[1] == (
-        "The best prompt (other prompt 1) was chosen on 16 validation rows, without its head: accuracy 0.500 -> 0.750, "
-        "macro F1 0.400 -> 0.700."
+    assert verdict_of(record(0.1, 0.2, validated=given, chosen=1)).endswith(
+        "40 rows. The best prompt (other prompt 1) was chosen on 16 validation rows, without its head: accuracy 0.500 "
+        f"-> 0.750, macro F1 0.400 -> 0.700. {told}"
     )
-    assert chosen[2] == told
-    assert told in search_verdict(record(0.1, 0.2, validated=given, chosen=0))
-    assert told in search_verdict(record(0.1, 0.2, validated=given, chosen=2))
+    assert verdict_of(record(0.1, 0.2, validated=given, chosen=0)).endswith(told)
+    assert verdict_of(record(0.1, 0.2, validated=given, chosen=2)).endswith(told)
     scored = [SEED, {**BETTER, "origin": "other prompt 1"}]
-    assert search_verdict(record(0.1, 0.2, validated=scored, chosen=1))[2] == told
+    assert verdict_of(record(0.1, 0.2, validated=scored, chosen=1)).endswith(told)
 
 
 def test_a_kept_seed_prompt_is_explained() -> None:
     """A kept seed prompt is explained if another prompt had a higher score without a higher macro F1."""
-    (kept,) = search_verdict(record(0.0, 0.0, validated=[SEED, SURER], chosen=0, improved=False))
-    assert "in score, accuracy and macro F1 at once: the seed prompt is kept." in kept
-    assert kept.endswith(
+    kept = verdict_of(record(0.0, 0.0, validated=[SEED, SURER], chosen=0, improved=False))
+    assert kept == (
+        "No prompt was better on the validation rows in score, accuracy and macro F1 at once: the seed prompt is kept. "
         "The best of 1 other by score: score 0.100 -> 0.500, accuracy 0.200 -> 0.200, macro F1 0.140 -> 0.070."
     )
 
 
 def test_searches_without_validation_keep_the_seed() -> None:
     """The seed prompt is kept if no proposal passed its minibatch."""
-    (kept,) = search_verdict(record(0.0, 0.0, validated=[SEED], chosen=0, improved=False))
+    kept = verdict_of(record(0.0, 0.0, validated=[SEED], chosen=0, improved=False))
     assert kept.endswith("the seed prompt is kept.")
+    assert kept.count(".") == 1
 
 
 def test_credit_replaces_accuracy() -> None:
     """Credit replaces accuracy where an answer can be partly right."""
     validated = [{**SEED, "credit": 0.5}, {**BETTER, "credit": 0.75}]
-    _, chosen = search_verdict(record(0.0, 0.1, validated=validated, chosen=1))
-    assert "credit 0.500 -> 0.750" in chosen
-    assert "accuracy" not in chosen
+    verdict = verdict_of(record(0.0, 0.1, validated=validated, chosen=1))
+    assert verdict.endswith(
+        "without its head: score 0.100 -> 0.300, credit 0.500 -> 0.750, macro F1 0.140 -> 0.350."
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,11 +90,11 @@ def test_credit_replaces_accuracy() -> None:
         ((0.02, 0.3), "The {} prompt with its head is better than the seed prompt alone on the test rows"),
         (
             (-0.1, 0.3),
-            "The test rows show no difference between the {} prompt with its head and the seed prompt",
+            "The test rows show no difference between the {} prompt with its head and the seed prompt alone",
         ),
         (
             (-0.3, -0.02),
-            "No improvement: on the test rows the {} prompt with its head is worse than the seed prompt",
+            "No improvement: on the test rows the {} prompt with its head is worse than the seed prompt alone",
         ),
     ],
 )
@@ -105,20 +103,19 @@ def test_heads_are_judged_with_their_prompt(interval: tuple[float, float], words
     losses = {"raced_log_loss": 0.7, "other_log_loss": 0.4}
     heads = {"raced": 0, "rows": 60, **losses, "raced_accuracy": 0.7, "other_accuracy": 0.8}
     ends = dict(zip(("lower", "upper"), interval, strict=True))
-    final = {"against_seed": {"interval": ends, "difference": 0.125, "n": 40}}
-    tested, chosen = search_verdict(record(-0.5, -0.4, by_head=heads, final=final))
-    assert chosen == (
+    against = {"interval": ends, "difference": 0.125, "n": 40}
+    score = {"rows": 40, "outcomes": {}, "accuracy": None}
+    final = {"against_seed": against, "score": score, "baselines": [], "verdict": ""}
+    chosen = (
         "The best prompt was chosen for its head: on 60 validation rows accuracy 0.800, and 0.700 with the other of "
         "the last two."
     )
-    assert says(tested, words.replace("{}", "best"), interval)
-    kept = record(-0.5, -0.4, final=final, chosen=0, improved=False)
-    assert says(search_verdict(kept)[0], words.replace("{}", "seed"), interval)
+    verdict = verdict_of(record(-0.5, -0.4, by_head=heads, final=final))
+    assert verdict == f"{words.replace('{}', 'best')}{figures(interval)} {chosen}"
+    kept = verdict_of(record(-0.5, -0.4, final=final, chosen=0, improved=False))
+    assert kept.startswith(f"{words.replace('{}', 'seed')}{figures(interval)} ")
 
 
-def says(tested: str, words: str, interval: tuple[float, float]) -> bool:
-    """Return True if a sentence begins with these words and ends with the figures."""
-    ends = f"{interval[0]:+.3f} to {interval[1]:+.3f}"
-    return tested.lower().startswith(words.lower()) and tested.endswith(
-        f": +0.125 accuracy ({ends}, 95 %), 40 rows."
-    )
+def figures(interval: tuple[float, float]) -> str:
+    """Return the end of a sentence about a difference in accuracy."""
+    return f": +0.125 accuracy ({interval[0]:+.3f} to {interval[1]:+.3f}, 95 %), 40 rows."

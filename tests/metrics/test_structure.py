@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from sklearn.metrics import cohen_kappa_score
 
 from calibrant.core import ConfigurationError, HierarchicalLabels, LabelSet, OrdinalLabels, Prediction
 from calibrant.metrics import HierarchicalMetrics, OrdinalMetrics, mean_interval, wilson_interval
-from calibrant.metrics._structure import structure_metrics
+from evaluated import FAILED, evaluated
+from evaluated import given as predicted
 
 SCALE = OrdinalLabels(["1", "2", "3", "4", "5"])
 TREE = HierarchicalLabels(["a", "a/b", "a/c/d", "a/c/e", "f/g"])
@@ -20,12 +22,10 @@ TREE = HierarchicalLabels(["a", "a/b", "a/c/d", "a/c/e", "f/g"])
 rows_of_five = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), min_size=1, max_size=40)
 
 
-def counted(rows: list[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the arguments of `structure_metrics` that count these rows."""
-    table = np.zeros((5, 6), dtype=np.int64)
-    for true, label in rows:
-        table[true, label] += 1
-    return table[:, :-1], table[:, -1]
+def counted(labels: LabelSet, rows: list[tuple[int, int]]) -> Any:
+    """Return the metrics of the structure of labels, on these rows."""
+    legal = [*labels.labels, None]
+    return evaluated(labels, [(labels[true], predicted(legal[label])) for true, label in rows]).structure
 
 
 def credit(labels: LabelSet, true: int, label: int) -> float:
@@ -39,7 +39,7 @@ def credit(labels: LabelSet, true: int, label: int) -> float:
 @given(rows_of_five)
 def test_scales_are_counted_as_row_by_row(rows: list[tuple[int, int]]) -> None:
     """Metrics of a scale equal a count row by row, and kappa equals scikit-learn's."""
-    found = structure_metrics(SCALE, *counted(rows))
+    found = counted(SCALE, rows)
     assert isinstance(found, OrdinalMetrics)
     placed = [(true, label) for true, label in rows if label < 5]
     assert (found.rows, found.labelled) == (len(rows), len(placed))
@@ -67,7 +67,7 @@ def test_scales_are_counted_as_row_by_row(rows: list[tuple[int, int]]) -> None:
 @given(rows_of_five)
 def test_trees_are_counted_as_row_by_row(rows: list[tuple[int, int]]) -> None:
     """Metrics of a tree equal a count row by row over labels and all labels above them."""
-    found = structure_metrics(TREE, *counted(rows))
+    found = counted(TREE, rows)
     assert isinstance(found, HierarchicalMetrics)
     both = meant = said = 0
     for true, label in rows:
@@ -98,24 +98,22 @@ def begun(label: str, level: int) -> str:
 
 
 def test_plain_labels_and_no_rows_have_no_such_numbers() -> None:
-    """Plain labels and no rows give None."""
-    assert structure_metrics(LabelSet(SCALE.labels), *counted([(0, 0)])) is None
-    assert structure_metrics(SCALE, *counted([])) is None
-    assert structure_metrics(TREE, *counted([])) is None
+    """Plain labels and rows without an answer give None."""
+    assert counted(LabelSet(SCALE.labels), [(0, 0)]) is None
+    for labels in (SCALE, TREE):
+        assert evaluated(labels, [(labels[0], FAILED)]).structure is None
 
 
 def test_numbers_stand_in_a_table_with_their_rows() -> None:
     """`figures` lists every metric with its name, and with its rows for a scale."""
-    scale = structure_metrics(SCALE, *counted([(0, 1), (4, 4), (2, 5)]))
-    assert scale is not None
+    scale = counted(SCALE, [(0, 1), (4, 4), (2, 5)])
     assert [(figure.name, figure.rows) for figure in scale.figures()] == [
         ("credit", 3),
         ("within one step", 3),
         ("mean absolute error", 2),
         ("quadratic weighted kappa", 2),
     ]
-    tree = structure_metrics(TREE, *counted([(0, 1), (2, 3), (2, 5)]))
-    assert tree is not None
+    tree = counted(TREE, [(0, 1), (2, 3), (2, 5)])
     levels = [f"right down to level {level}" for level in (1, 2, 3)]
     assert [figure.name for figure in tree.figures()] == ["credit", *levels, "hierarchical F1"]
     assert [round(figure.value or 0.0, 3) for figure in tree.figures()] == [0.333, 0.667, 0.333, 0.0, 0.5]

@@ -12,9 +12,9 @@ import pytest
 from calibrant.core import HeadSettings, ProviderError, ScoringSettings, Task
 from calibrant.heads import Head
 from calibrant.inference import Classifier
-from calibrant.metrics._remarks import search_verdict
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
+from search_records import verdict_of
 from small_tasks import LABELS, Interrupted, hidden_rows, interrupted, place, searched, task_of
 
 USEFUL = "Say the other one."
@@ -82,13 +82,13 @@ def test_the_second_is_kept_for_its_head(tmp_path: Path) -> None:
     assert classifier.classify("test 1").label == LABELS[place("test 1")]
     record = json.loads((tmp_path / "result.json").read_text())
     assert record["by_head"]["other_log_loss"] == result.by_head.other_log_loss
-    tested, chosen, _ = search_verdict(record)
-    assert tested.startswith(
+    verdict = verdict_of(record)
+    assert verdict.startswith(
         "The best prompt with its head is better than the seed prompt alone on the test rows: +"
     )
-    assert chosen.startswith(
-        "The best prompt (other prompt 1) was chosen for its head: on 60 validation rows accuracy 1.000, and "
-    )
+    assert (
+        " rows. The best prompt (other prompt 1) was chosen for its head: on 60 validation rows accuracy 1.000, and "
+    ) in verdict
 
 
 def test_the_seed_prompt_is_kept_for_its_head() -> None:
@@ -98,9 +98,11 @@ def test_the_seed_prompt_is_kept_for_its_head() -> None:
     assert (result.by_head.raced, result.chosen) == (1, 0)
     assert result.best_prompt == result.seed_prompt
     assert result.improved  # as what the user gets is the prompt with its head
-    tested, kept = search_verdict(result.to_record())[:2]
-    assert tested.startswith("The seed prompt with its head is better than the seed prompt alone")
-    assert kept.startswith("The seed prompt is kept for its head: on 60 validation rows accuracy 1.000, and ")
+    verdict = verdict_of(result.to_record())
+    assert verdict.startswith("The seed prompt with its head is better than the seed prompt alone")
+    assert (
+        " rows. The seed prompt is kept for its head: on 60 validation rows accuracy 1.000, and " in verdict
+    )
 
 
 def test_heads_that_agree_with_the_race_change_nothing() -> None:
@@ -112,7 +114,7 @@ def test_heads_that_agree_with_the_race_change_nothing() -> None:
     result = search(task(), FakeClient(LABELS, ignorant))
     assert result.by_head is not None
     assert (result.chosen, result.best_prompt.prompt) == (0, SOBER)
-    assert not any("for its head" in sentence for sentence in search_verdict(result.to_record()))
+    assert "for its head" not in verdict_of(result.to_record())
 
 
 def test_a_less_accurate_head_is_not_taken() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,7 @@ from calibrant.core import (
     ProviderError,
     Task,
 )
-from calibrant.inference import Demonstration
 from calibrant.optimization import ExemplarProposer, optimize
-from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.testing import FakeClient
 from small_tasks import task_of
 
@@ -59,20 +58,28 @@ def examples(prefix: str, count: int) -> tuple[Example, ...]:
     ],
 )
 def test_demonstrations_show_sets(field: str, answer: str, document: Any) -> None:
-    """A prompt whose demonstrations hold sets is parsed back unchanged."""
-    form = PromptFormat([answer, '["Travel"]'], field=field, label_set=TOPICS)
-    parts = PromptParts(instruction="Which?", demonstrations=(Demonstration("text", answer),))
-    shown = form.render(parts).rpartition("Answer: ")[2]
-    assert json.loads(shown) == document
-    assert form.parse(form.render(parts)) == parts
+    """A prompt shows sets in its demonstrations, which are read back: the next proposals have no others."""
+    assert shown(TOPICS, [answer, '["Travel"]'], field)[answer] == document
 
 
 def test_demonstrations_show_fields_at_their_paths() -> None:
     """A demonstration of several fields has the JSON of their paths, and is read back."""
-    form = PromptFormat([HIGH], field="label", label_set=FIELDS)
-    shown = form.render(PromptParts(instruction="", demonstrations=(Demonstration("t", HIGH),)))
-    answer = shown.rpartition("Answer: ")[2]
-    assert json.loads(answer) == {"results": [{"category": "Bills", "how": {"urgent": "high"}}]}
+    low = FIELDS.answer_of({"category": "Food", "urgency": "low"})
+    found = shown(FIELDS, [HIGH, low], "label")[HIGH]
+    assert found == {"results": [{"category": "Bills", "how": {"urgent": "high"}}]}
+
+
+def shown(labels: LabelSet, answers: list[str], field: str) -> dict[str, Any]:
+    """Return the JSON of each answer in proposed prompts, which stays the same from proposal to proposal."""
+    proposer = ExemplarProposer(train=[{"input": f"of {answer}", "answer": answer} for answer in answers])
+    proposer.prepare(labels=labels, field=field)
+    candidate, found = {"system_prompt": "Which?"}, dict[str, str]()
+    for _ in range(3):
+        candidate |= proposer(candidate, {}, [])
+        prompt = candidate["system_prompt"]
+        assert prompt.count("Examples:") == 1
+        found |= re.findall(r"^Text: of (.*)\nAnswer: (.*)$", prompt, re.MULTILINE)
+    return {answer: json.loads(text) for answer, text in found.items()}
 
 
 def notes_of(proposer: ExemplarProposer, rows: Any, answer: str) -> set[str]:

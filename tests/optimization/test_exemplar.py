@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,8 +15,6 @@ from hypothesis import strategies as st
 from calibrant.core import ConfigurationError, DemonstrationSettings, Example, Outcome, Prediction
 from calibrant.inference import Demonstration
 from calibrant.optimization import ExemplarProposer
-from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
-from calibrant.optimization._proposers import PromptRecord
 
 LABELS = ("Bills/Gas & Oil", "Food", "Fuel")
 TRAIN = [
@@ -47,7 +48,13 @@ def propose(proposer: ExemplarProposer, candidate: dict[str, str], times: int) -
 
 def demonstrations(prompt: str) -> list[Demonstration]:
     """Return the demonstrations in a prompt."""
-    return list(PromptFormat(LABELS, field="label").parse(prompt).demonstrations)
+    found = re.findall(r"^Text: (.*)\nAnswer: (.*)$", prompt, re.MULTILINE)
+    return [Demonstration(text, json.loads(answer)["label"]) for text, answer in found]
+
+
+def notes_of(prompt: str) -> list[str]:
+    """Return the notes in a prompt."""
+    return re.findall(r'^- (".*)$', prompt, re.MULTILINE)
 
 
 def test_first_proposal_shows_one_training_text_of_every_label() -> None:
@@ -150,24 +157,53 @@ def test_costly_confusions_choose_the_edits() -> None:
         edited = proposer(base, {}, ["system_prompt"])
         if not edited:
             continue
-        parts = PromptFormat(LABELS, field="label").parse(edited["system_prompt"])
-        notes += parts.notes
-        added += [item for item in parts.demonstrations if item not in before]
+        notes += notes_of(edited["system_prompt"])
+        added += [item for item in demonstrations(edited["system_prompt"]) if item not in before]
     assert {item.label for item in added} == {"Bills/Gas & Oil"}
     assert set(notes) == {'"Bills/Gas & Oil", not "Fuel": boiler, delivery, heating, number'}
 
 
-def test_confidence_weighs_the_confusions() -> None:
-    """A confusion costs its confidence, and an answer without a label costs nothing."""
-    record = PromptRecord()
-    record.add([("a", "Food"), ("b", "Food")], [prediction("Fuel", 0.9), prediction("Bills/Gas & Oil", 0.2)])
-    assert record.cost["Food", "Fuel"] == pytest.approx(0.9)
-    assert record.cost["Food", "Bills/Gas & Oil"] == pytest.approx(0.2)
-    assert record.excess("Food") == -2
-    assert record.excess("Fuel") == 1
-    failed = PromptRecord()
-    failed.add([("a", "Food")], [prediction(None)])
-    assert (failed.cost, failed.got) == ({}, {})
+@pytest.mark.parametrize(
+    ("predictions", "heads"),
+    [
+        ([("Fuel", 0.9), ("Bills/Gas & Oil", 0.0)], {'"Food", not "Fuel"'}),
+        ([("Fuel", 0.0), ("Bills/Gas & Oil", 0.2)], {'"Food", not "Bills/Gas & Oil"'}),
+        ([("Fuel", 0.9), ("Fuel", 0.9)], {'"Food", not "Fuel"'}),
+    ],
+)
+def test_confidence_weighs_the_confusions(predictions: list[tuple[str, float]], heads: set[str]) -> None:
+    """A confusion costs its confidence: notes are about those that cost something."""
+    proposer = ExemplarProposer(train=TRAIN, seed=0)
+    (start,) = propose(proposer, SEED, 1)
+    base = {"system_prompt": start}
+    proposer.observe(base, TRAIN[6:8], [prediction(*pair) for pair in predictions])
+    notes = {note for _ in range(40) for note in notes_of("".join(proposer(base, {}, []).values()))}
+    assert {note.partition(":")[0] for note in notes} == heads
+
+
+def test_answers_without_a_label_cost_nothing() -> None:
+    """Answers without a label change no proposal."""
+
+    def run(*answers: Prediction) -> list[dict[str, str]]:
+        proposer = ExemplarProposer(train=TRAIN, seed=0)
+        base = {"system_prompt": propose(proposer, SEED, 1)[0]}
+        proposer.observe(base, TRAIN[: len(answers)], answers)
+        return [proposer(base, {}, []) for _ in range(9)]
+
+    assert run(prediction(None), prediction(None)) == run() != run(prediction("Fuel"), prediction("Fuel"))
+
+
+def test_overpredicted_labels_lose_demonstrations() -> None:
+    """A demonstration is dropped of the label that was answered too often."""
+    proposer = ExemplarProposer(train=TRAIN, seed=0)
+    (start,) = propose(proposer, SEED, 1)
+    base = {"system_prompt": start}
+    proposer.observe(base, TRAIN[:12], [prediction("Fuel")] * 6 + [prediction("Food")] * 6)
+    before = demonstrations(start)
+    proposed = [demonstrations(found) for _ in range(40) for found in proposer(base, {}, []).values()]
+    shorter = [shown for shown in proposed if len(shown) < len(before)]
+    assert shorter
+    assert {item.label for shown in shorter for item in before if item not in shown} == {"Fuel"}
 
 
 def test_the_system_prompt_is_edited_whatever_is_asked_for() -> None:
@@ -185,11 +221,9 @@ def test_an_adapter_tells_spelling_and_field() -> None:
     rows = [{"input": "meow", "answer": "CAT "}, {"input": "woof", "answer": "DOG"}]
     proposer = ExemplarProposer(train=rows)
     proposer.prepare(labels=("cat", "dog"), field="a.b")
-    proposer.observe(SEED, rows, [prediction("cat"), prediction("cat")])
     (prompt,) = propose(proposer, SEED, 1)
     assert '{"a": {"b": "cat"}}' in prompt
     assert '{"a": {"b": "dog"}}' in prompt
-    assert proposer._records["Classify."].cost == {("dog", "cat"): 0.9}
 
 
 def test_long_texts_are_not_shown_while_short_ones_exist() -> None:
@@ -201,9 +235,7 @@ def test_long_texts_are_not_shown_while_short_ones_exist() -> None:
         {"input": long, "answer": "Fuel"},
     ]
     (prompt,) = propose(ExemplarProposer(train=rows, token_budget=200), SEED, 1)
-    assert [
-        item.label for item in PromptFormat(["Food", "Fuel"], field="label").parse(prompt).demonstrations
-    ] == ["Food"]
+    assert [item.label for item in demonstrations(prompt)] == ["Food"]
 
 
 def test_examples_and_mappings_are_the_same() -> None:
@@ -234,29 +266,46 @@ texts = (
 )
 
 
+def pieces(added: str) -> tuple[Counter[str], Counter[str]]:
+    """Return the notes and the demonstrations in what is added to an instruction."""
+    _, *blocks = added.split("\n\n") if added else [""]
+    notes = [line for block in blocks if block.startswith("Notes:\n- ") for line in block.split("\n")[1:]]
+    shown = [block for block in blocks if block.startswith("Text: ")]
+    assert blocks[bool(notes) :] == ["Examples:"] * bool(shown) + shown
+    return Counter(notes), Counter(shown)
+
+
 @given(
     instruction=st.text(st.characters(codec="utf-8", exclude_categories=["Cs"])),
     notes=st.lists(texts, max_size=3),
     shown=st.lists(st.tuples(texts, st.sampled_from(LABELS)), max_size=4),
     field=st.sampled_from(["label", "a.b", "results[].category"]),
 )
-def test_rendered_prompts_are_read_back_exactly(
+def test_one_piece_of_a_prompt_is_edited(
     instruction: str, notes: list[str], shown: list[tuple[str, str]], field: str
 ) -> None:
-    """A rendered prompt is parsed back into the same parts."""
-    form = PromptFormat(LABELS, field=field)
-    parts = PromptParts(
-        instruction=instruction,
-        notes=tuple(notes),
-        demonstrations=tuple(Demonstration(*pair) for pair in shown),
+    """Instruction, notes and demonstrations of a prompt stay, but for a piece that is added or leaves."""
+    form = {"label": '{"label": %s}', "a.b": '{"a": {"b": %s}}'}.get(field, '{"results": [{"category": %s}]}')
+    lines = [f"Text: {text}\nAnswer: {form % json.dumps(label)}" for text, label in shown]
+    added = "".join(f"\n- {note}" for note in notes)
+    added = ("\n\nNotes:" + added if notes else "") + "".join(
+        f"\n\n{one}" for one in ["Examples:", *lines] if shown
     )
-    again = form.parse(form.render(parts))
-    assert form.render(again) == form.render(parts)
-    if not any(mark in instruction for mark in ("Notes:", "Examples:")):
-        assert again == parts
+    proposer = ExemplarProposer(train=TRAIN, token_budget=10_000)
+    proposer.prepare(labels=LABELS, field=field)
+    for _ in range(6):
+        for prompt in proposer({"system_prompt": instruction + added}, {}, []).values():
+            assert prompt.startswith(instruction)
+            if any(mark in instruction for mark in ("Notes:", "Examples:")):
+                continue
+            for before, after in zip(pieces(added), pieces(prompt.removeprefix(instruction)), strict=True):
+                assert (before - after).total() <= 1
+                assert (after - before).total() <= (1 if shown else len(LABELS))
 
 
 def test_foreign_prompts_are_all_instruction() -> None:
-    """A foreign prompt with a section like ours is parsed as one instruction."""
+    """A foreign prompt with a section like ours is kept as one instruction."""
     prompt = "Do it.\n\nExamples:\n\nText: a\nAnswer: something else"
-    assert PromptFormat(LABELS, field="label").parse(prompt) == PromptParts(instruction=prompt)
+    assert propose(ExemplarProposer(train=TRAIN), {"system_prompt": prompt}, 1)[0].startswith(
+        f"{prompt}\n\nExamples:\n\nText: "
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +22,10 @@ from calibrant.core import (
 )
 from calibrant.inference import open_client
 from calibrant.optimization import OptimizationResult, Progress, optimize
-from calibrant.optimization._run import _scoring
 from calibrant.runs._journal import JsonlStore
-from calibrant.scoring import BrierScoring, LogScoring, SigmoidScoring, ThresholdScoring
+from calibrant.scoring import BrierScoring, LogScoring, ScoringStrategy, SigmoidScoring, ThresholdScoring
 from calibrant.testing import FakeClient
+from distributions import exact
 from fault_server import FaultServer
 from small_tasks import searched, task_of
 
@@ -348,16 +349,30 @@ def test_progress_counts_calls_scores_and_cost() -> None:
     assert [p.calls for p in search_states] == sorted(p.calls for p in search_states)
 
 
-def test_scoring_section_chooses_the_strategy() -> None:
-    """`[scoring]` sets the strategy and its parameters, and wrong ones raise ConfigurationError."""
-    assert _scoring(ScoringSettings(strategy="threshold", parameters={"threshold": 0.6})) == ThresholdScoring(
-        0.6
-    )
-    assert _scoring(ScoringSettings(strategy="sigmoid")) == SigmoidScoring()
-    assert _scoring(ScoringSettings(strategy="brier")) == BrierScoring()
-    assert _scoring(ScoringSettings(strategy="log")) == LogScoring()
+@pytest.mark.parametrize(
+    ("section", "strategy"),
+    [
+        (ScoringSettings(strategy="threshold", parameters={"threshold": 0.6}), ThresholdScoring(0.6)),
+        (ScoringSettings(strategy="threshold", parameters={"threshold": 0.8}), ThresholdScoring(0.8)),
+        (ScoringSettings(strategy="sigmoid"), SigmoidScoring()),
+        (ScoringSettings(strategy="brier"), BrierScoring()),
+        (ScoringSettings(strategy="log"), LogScoring()),
+    ],
+)
+def test_scoring_section_chooses_the_strategy(section: ScoringSettings, strategy: ScoringStrategy) -> None:
+    """`[scoring]` sets the strategy and its parameters."""
+    fake = FakeClient(LABELS, lambda text: (text.split()[1].capitalize(), 0.7))
+    result = search(make_task(scoring=section), model=fake)
+    distribution = exact(LABELS, [0.7, 0.15, 0.15])
+    score = strategy.score(True, math.log(0.7), distribution=distribution, answer=LABELS[0])  # noqa: FBT003
+    assert result.validated[0].score == pytest.approx(score)
+
+
+def test_wrong_scoring_parameters_are_refused() -> None:
+    """Parameters of another strategy raise ConfigurationError."""
+    section = ScoringSettings(strategy="brier", parameters={"threshold": 0.5})
     with pytest.raises(ConfigurationError, match="do not fit"):
-        _scoring(ScoringSettings(strategy="brier", parameters={"threshold": 0.5}))
+        search(make_task(scoring=section))
 
 
 def test_a_journal_that_is_being_written_is_left_alone(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from calibrant.core import Example, LabelSet, ProviderError, Task
 from calibrant.optimization import optimize
 from calibrant.optimization._choice import (
-    FIRST,
     CandidateStanding,
     detectable_gain,
     race,
@@ -23,6 +22,8 @@ from calibrant.optimization._choice import (
 )
 from calibrant.testing import FakeClient
 from small_tasks import LABELS, searched, task_of
+
+FIRST = 20  # rows of the first stage
 
 
 def stand_of(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calibrant.routing import FixedRouter, Observation, RoutingRequest
-from calibrant.routing._base import TaskRouter
+from calibrant.routing import FixedRouter, Observation, RoutingRequest, TaskRouter
 
 NAMES = ["a", "b", "c"]
 

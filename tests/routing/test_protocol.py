@@ -21,13 +21,13 @@ from calibrant.routing import (
     CascadeRouter,
     EMARouter,
     FixedRouter,
+    Ladder,
     Observation,
     Router,
+    TaskRouter,
     ThompsonRouter,
     TriageRouter,
 )
-from calibrant.routing._base import TaskRouter
-from calibrant.routing._strategies import Ladder
 
 YES, NO = np.array([True, False])
 

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.routing import AnswerQuality, CascadeRouter
-from calibrant.routing._quality import repetition
 
 LOOP = "The model is trained on the data and the model is trained on the data and " * 12
 LETTER = (
@@ -244,13 +243,15 @@ class TestRepetitionAndHostileTexts:
     )
     def test_repetition_matches_brute_force(self, words: list[str], window: int | None) -> None:
         expected = brute_force([word.lower() for word in words], window)
-        assert repetition(" ".join(words), window_size=window) == pytest.approx(expected, abs=1e-12)
+        found = answer_quality(" ".join(words), window_size=window).score
+        assert found == pytest.approx(1.0 - expected, abs=1e-12)
 
     def test_long_windows_match_brute_force(self) -> None:
         words = list(np.random.default_rng(3).choice(["red", "blue", "7", "42", "sky"], size=400))
         for window in (4, 5, 9, 20, 60, 399, 400, 401):
             expected = brute_force(words, window)
-            assert repetition(" ".join(words), window_size=window) == pytest.approx(expected, abs=1e-12)
+            found = answer_quality(" ".join(words), window_size=window).score
+            assert found == pytest.approx(1.0 - expected, abs=1e-12)
 
     def test_three_copies_are_repetitive(self) -> None:
         assert answer_quality(f"{LETTER} {LETTER}").reasons == ()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from collections.abc import Mapping
 from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrant.core import ConfigurationError
+from calibrant.core import CompletionRequest, ConfigurationError
+from calibrant.inference import Provider, RoutedClient
 from calibrant.routing import Observation, RoutingRequest, TriageRouter
-from calibrant.routing._replies import TRIAGE_FORMAT, read_tier, triage_messages
+from routed_answers import Scripted, Watched
 
 TIERS = ("simple", "medium", "complex", "expert")
 ALL = {"simple": "s", "medium": "m", "complex": "c", "expert": "e"}
@@ -26,6 +29,25 @@ def asked(router: TriageRouter, tier: str | None = None, tokens: int | None = No
 def observed(provider: str, request: RoutingRequest | None = None) -> Observation:
     """Return the observation of a complete answer."""
     return Observation(provider=provider, success=True, latency_seconds=0.1, request=request)
+
+
+def triaged(
+    text: str, tiers: Mapping[str, str] = ALL, reply: str = "simple"
+) -> tuple[CompletionRequest, str | None]:
+    """Return what a triage model is asked about a request, and the tier in its reply."""
+    triage, router = Scripted(reply), TriageRouter(sorted(tiers.values()), tiers=tiers)
+    seen = Watched(router).seen
+    client = RoutedClient(
+        [Provider(name, Scripted()) for name in router.providers], router=router, triage=triage
+    )
+    asyncio.run(client.complete(CompletionRequest(messages=({"role": "user", "content": text},))))
+    assert seen[0].request is not None
+    return triage.requests[0], seen[0].request.tier
+
+
+def read_tier(reply: str) -> str | None:
+    """Return the tier in a triage model's reply."""
+    return triaged("hello", reply=reply)[1]
 
 
 class TestOrder:
@@ -136,26 +158,22 @@ class TestCounts:
 class TestMessages:
     def test_request_is_cut_at_400_characters(self) -> None:
         text = "".join(chr(ord("a") + number % 26) for number in range(1_000))
-        system, user = triage_messages(text, ALL)
+        system, user = triaged(text)[0].messages
         assert (system["role"], user["role"]) == ("system", "user")
         assert re.fullmatch(rf"BEGIN REQUEST (\w+)\n{text[:400]}\nEND REQUEST \1", user["content"])
         assert text[:20] not in system["content"]
 
     def test_only_configured_tiers_are_offered(self) -> None:
-        system = triage_messages("hello", {"expert": "e", "simple": "s"})[0]["content"]
+        system = triaged("hello", {"expert": "e", "simple": "s"})[0].messages[0]["content"]
         assert re.findall(r"^(\w+): ", system, re.MULTILINE) == ["simple", "expert"]
         assert '{"tier": "..."}' in system
         assert '"simple"' not in system  # a small model would copy it
 
-    @pytest.mark.parametrize("tiers", [[], ["hard"]])
-    def test_without_known_tiers_there_is_nothing_to_ask(self, tiers: list[str]) -> None:
-        with pytest.raises(ConfigurationError):
-            triage_messages("hello", tiers)
-
     def test_the_format_allows_the_four_tiers(self) -> None:
-        schema = TRIAGE_FORMAT["json_schema"]["schema"]
+        asked = triaged("hello")[0].response_format or {}
+        schema = asked["json_schema"]["schema"]
         assert tuple(schema["properties"]["tier"]["enum"]) == TIERS
-        json.dumps(TRIAGE_FORMAT)
+        json.dumps(asked)
 
 
 class TestReading:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from calibrant.reports import write_report
+from calibrant.runs import SavedRows
 
 
 def score(prompt: str, **changes: Any) -> dict[str, Any]:
@@ -37,3 +46,16 @@ def search_record(**changes: Any) -> dict[str, Any]:
         "cost": None,
         **changes,
     }
+
+
+def verdict_of(record: Mapping[str, Any]) -> str:
+    """Return the sentences in which a report says what a search has found."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "result.json").write_text(json.dumps(record))
+        (folder / "rows.jsonl").write_text('{"input": "meow", "answer": "cat", "label": "cat"}')
+        best = SavedRows.load(folder / "rows.jsonl")
+        page = write_report(folder, rows={"best": best}).read_text(encoding="utf-8")
+    found = re.search(r"<p>([^<]*)</p>\s*<p class=\"note\">[\d,]+ rows asked in the search", page)
+    assert found is not None
+    return html.unescape(found[1])

@@ -23,8 +23,10 @@ class Engine:
     in_process = True
     default_tolerance = 0.05
 
-    def __init__(self, *, context: int = 10_000, vocabulary: Vocabulary = CHARACTERS) -> None:
-        self.context, self.vocabulary = context, vocabulary
+    def __init__(
+        self, *, context: int = 10_000, vocabulary: Vocabulary = CHARACTERS, pieces: Sequence[bytes] = ()
+    ) -> None:
+        self.context, self.vocabulary = context, Vocabulary(pieces) if pieces else vocabulary
         self.rows: list[Row] = []
 
     async def complete(self, request: CompletionRequest) -> object:

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
         PricedPolicy,
         Prices,
     )
-    from calibrant.cascade.planning._planner import plan_cascade
-    from calibrant.cascade.planning._recorded import PairedRuns, RecordedRun
+    from calibrant.cascade.planning._planner import plan_cascade, replay
+    from calibrant.cascade.planning._recorded import PairedRuns, RecordedRun, recorded_run
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
@@ -110,7 +110,9 @@ __all__ = [
     "ibc_lift",
     "plan_cascade",
     "plan_models",
+    "recorded_run",
     "register_method",
+    "replay",
     "routing_frontier",
     "union_baseline",
 ]

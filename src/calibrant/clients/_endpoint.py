@@ -387,9 +387,12 @@ def identifying_address(address: str) -> str:
     if split is None:
         return redact(address)
     named = [(name, value) for name, value in split[1] if not _SECRET_PARAMETER.search(name)]
-    query = urlencode(
-        [(name, value if _is_harmless_parameter(name, value) else digest_of(value)) for name, value in named]
-    )
+    # A harmless parameter may hold a key all the same.
+    shown = [
+        (name, value if _is_harmless_parameter(name, value) and redact(value) == value else digest_of(value))
+        for name, value in named
+    ]
+    query = urlencode(shown)
     return _place(split[0]) + (f"?{query}" if query else "")
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from calibrant.inference._embeddings import CachedEmbedder, Embedder, open_embedder
     from calibrant.inference._examinations import Examination, Finding, FindingVerdict, Thresholds
     from calibrant.inference._models import open_client
+    from calibrant.inference._text_vectors import open_embedding_model
     from calibrant.inference.doctor._examine import examine
     from calibrant.inference.routed._assess import HelperStats
     from calibrant.inference.routed._client import RoutedClient
@@ -42,4 +43,5 @@ __all__ = [
     "examine",
     "open_client",
     "open_embedder",
+    "open_embedding_model",
 ]

@@ -155,7 +155,8 @@ class AnswerReader:
         try:
             content = self._evidence(completion, space)
         except UnparsedError as error:
-            return _unparsed(f"{'cut off by the length limit: ' if is_cut_off else ''}{error}")
+            reason = f"cut off by the length limit: {error} Raise max_tokens." if is_cut_off else str(error)
+            return _unparsed(reason)
         lost = "" if space is LogprobSpace.NONE else completion.evidence_problem
         return {"reason": f"no confidence: {lost}" if lost else "", **content}
 

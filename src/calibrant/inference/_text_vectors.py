@@ -374,6 +374,12 @@ def open_embedding_model(model: str | EmbeddingModel, *, labels: Sequence[str] =
     ------
     ConfigurationError
         No such model is known, or what it needs is not installed.
+
+    Examples
+    --------
+    >>> from calibrant.inference import open_embedding_model
+    >>> open_embedding_model("ollama/nomic-embed-text").name
+    'ollama/nomic-embed-text'
     """
     if not isinstance(model, str):
         return model

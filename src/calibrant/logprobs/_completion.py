@@ -98,6 +98,13 @@ def read_completion(response: object) -> Completion:
     ------
     DataError
         The shape is unknown, or the body holds an error or no answer: the server's fault.
+
+    Examples
+    --------
+    >>> from calibrant.logprobs import read_completion
+    >>> from calibrant.testing import fake_response
+    >>> read_completion(fake_response("Food", probabilities={"Food": 0.75, "Rent": 0.25})).finish_reason
+    'stop'
     """
     if isinstance(response, Completion):
         return response if response.evidence_problem is not None else _cleaned(response)

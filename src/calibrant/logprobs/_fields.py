@@ -64,13 +64,13 @@ def json_body(text: str) -> str:
     return body if match is None else match[1]
 
 
-def field_value(answer: Completion | str, field_path: str) -> Any:  # noqa: ANN401 - any JSON value
+def field_value(answer: str, field_path: str) -> Any:  # noqa: ANN401 - any JSON value
     """Return the parsed value of a field of a JSON answer.
 
     Parameters
     ----------
-    answer : Completion or str
-        The answer, or its text. Surrounding space and a Markdown code fence are tolerated.
+    answer : str
+        The answer's text. Surrounding space and a Markdown code fence are tolerated.
     field_path : str
         ``category``, ``result.category``, ``results[].category`` (the first element),
         ``results[1].category`` or ``[].category``.
@@ -88,9 +88,7 @@ def field_value(answer: Completion | str, field_path: str) -> Any:  # noqa: ANN4
     ConfigurationError
         `field_path` is malformed.
     """
-    text = answer.text if isinstance(answer, Completion) else answer
-    cut_off = isinstance(answer, Completion) and answer.finish_reason == "length"
-    return answer_value(json_body(text), parse_path(field_path), field_path, cut_off=cut_off)
+    return answer_value(json_body(answer), parse_path(field_path), field_path)
 
 
 def field_values(answer: str, field_path: str) -> list[Any]:
@@ -120,11 +118,11 @@ def field_values(answer: str, field_path: str) -> list[Any]:
     raise UnparsedError(message, kind="missing")
 
 
-def answer_value(body: str, path: FieldPath, name: str, *, cut_off: bool = False) -> Any:  # noqa: ANN401
+def answer_value(body: str, path: FieldPath, name: str) -> Any:  # noqa: ANN401
     """Parse `body` and return the value at `path`; raise the errors of `field_value`."""
     # A label set has few answers: the same text comes again and again, so parsed texts are cached.
     cached = _text_at(body, path) if len(body) <= _SHORT else None
-    return _parsed(body, path, name, cut_off=cut_off) if cached is None else cached
+    return _parsed(body, path, name) if cached is None else cached
 
 
 @lru_cache(maxsize=1024)
@@ -137,13 +135,12 @@ def _text_at(body: str, path: FieldPath) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _parsed(body: str, path: FieldPath, name: str, *, cut_off: bool = False) -> Any:  # noqa: ANN401
+def _parsed(body: str, path: FieldPath, name: str) -> Any:  # noqa: ANN401
     try:
         node = json.loads(body, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         shown = body if len(body) <= 80 else body[:77] + "..."
-        advice = " It was cut off by the token limit: raise max_tokens." if cut_off else ""
-        msg = f"Expected a JSON document with the field {name!r}, got {shown!r} ({error}).{advice}"
+        msg = f"Expected a JSON document with the field {name!r}, got {shown!r} ({error})."
         raise UnparsedError(msg, kind="not_json") from error
     return _descend(node, path, name)
 

@@ -6,7 +6,7 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.routing._bandit import BanditRouter
-    from calibrant.routing._base import FixedRouter
+    from calibrant.routing._base import FixedRouter, TaskRouter
     from calibrant.routing._coherence import CoherenceMonitor, QualityGate
     from calibrant.routing._protocol import (
         Observation,
@@ -36,6 +36,7 @@ __all__ = [
     "RouterTraits",
     "RoutingRequest",
     "RoutingSettings",
+    "TaskRouter",
     "ThompsonRouter",
     "TriageRouter",
     "register_strategy",

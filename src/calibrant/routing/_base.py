@@ -269,6 +269,13 @@ class TaskRouter(TallyRouter[ProviderTally]):
     ------
     ConfigurationError
         The providers cannot be used, or the table names one that is not among them.
+
+    Examples
+    --------
+    >>> from calibrant.routing import RoutingRequest, TaskRouter
+    >>> router = TaskRouter(["a", "b"], tasks={"animals": "b"})
+    >>> router.order(RoutingRequest(task="animals"))
+    ['b', 'a']
     """
 
     strategy = "task"

@@ -146,23 +146,15 @@ def triage_messages(text: str, tiers: Iterable[str]) -> tuple[Message, ...]:
         The request, of which 400 characters are shown. They are fenced with a code that is not in them, and
         marks of chat templates are broken up with a space.
     tiers : iterable of str
-        The tiers to choose from, such as those of a `TriageRouter`.
+        The tiers to choose from, those of a `TriageRouter`.
 
     Returns
     -------
     tuple of Message
         To be sent with `TRIAGE_FORMAT`; `read_tier` reads the reply. Equal requests give equal messages.
-
-    Raises
-    ------
-    ConfigurationError
-        `tiers` is empty or holds an unknown tier.
     """
-    offered = sorted_tiers(tiers)
-    if not offered:
-        raise ConfigurationError(f"Expected at least one of the tiers {', '.join(TIERS)}, got none.")
     texts = {"REQUEST": text[:_SHOWN_CHARACTERS]}
-    described = "\n".join(f"{tier}: {TIERS[tier]}" for tier in offered)
+    described = "\n".join(f"{tier}: {TIERS[tier]}" for tier in sorted_tiers(tiers))
     return _fenced_messages(_TRIAGE_INSTRUCTIONS, texts, tiers=described)
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calibrant.cascade import CascadeAction, plan_models, routing_frontier, union_baseline
-from calibrant.cascade.automix._several import CascadeFrontier, _shrunk_tables, exact_frontier
+from calibrant.cascade import CascadeAction, CascadeFrontier, plan_models, routing_frontier, union_baseline
+from calibrant.cascade.automix._several import _shrunk_tables
 from calibrant.core import ConfigurationError
 
 Array = NDArray[np.float64]
@@ -65,16 +65,26 @@ def brute_force(mass: Array, value: Array, costs: Array, looks: Array) -> tuple[
 
 
 def random_problem(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[Array, Array, Array, Array]:
-    """Return tables and costs: sometimes with impossible cells, free verifiers, ties, and misplaced costs."""
-    mass = rng.dirichlet(np.ones(int(np.prod(shape)))).reshape(shape)
-    if rng.random() < 0.3 and mass.size > 1:
-        mass.flat[rng.integers(mass.size)] = 0.0
-        mass /= mass.sum()
+    """Return tables and costs: sometimes with impossible cells, free verifiers, ties, and misplaced costs.
+
+    The masses are numbers of rows.
+    """
+    mass = rng.integers(0 if rng.random() < 0.3 else 1, 6, shape).astype(float)
+    mass.flat[rng.integers(mass.size)] += 1.0
     n = len(shape) + 1
     value = rng.integers(0, 3, (n, *shape)) / 2 if rng.random() < 0.3 else rng.random((n, *shape))
     costs = np.sort(rng.integers(0, 20, n)).astype(float) if rng.random() < 0.8 else rng.random(n) * 9
     looks = np.zeros(n - 1) if rng.random() < 0.2 else rng.random(n - 1) * 3
     return mass, value, costs, looks
+
+
+def frontier_of(mass: Array, value: Array, costs: Array, looks: Array) -> CascadeFrontier:
+    """Return the frontier of rows, so many in each cell, with these values."""
+    k = max(max(mass.shape) - 1, 1)
+    cells = [cell for cell in np.ndindex(*mass.shape) for _ in range(int(mass[cell]))]
+    verifiers = [np.array([cell[model] / k for cell in cells]) for model in range(mass.ndim)]
+    scores = [np.array([value[(model, *cell)] for cell in cells]) for model in range(len(value))]
+    return plan_models(verifiers, scores, cost=costs, verifier_cost=looks, k=k, shrinkage=0.0)
 
 
 def largest_gap(frontier: CascadeFrontier, x: Array, y: Array) -> float:
@@ -101,9 +111,8 @@ def test_no_policy_beats_the_frontier_of_several_models(shape: tuple[int, ...] |
     rng = np.random.default_rng(7)
     for _ in range(1000 if shape is None else 3):
         problem = random_problem(rng, shape or (int(rng.integers(1, 3)), int(rng.integers(1, 4))))
-        mass, value, costs, looks = problem
-        frontier = exact_frontier(mass, value, cost=costs, verifier_cost=looks)
-        assert largest_gap(frontier, *brute_force(*problem)) < 1e-9
+        mass, *rest = problem
+        assert largest_gap(frontier_of(*problem), *brute_force(mass / mass.sum(), *rest)) < 1e-9
 
 
 def random_rows(rng: np.random.Generator, n: int, models: int, k: int) -> tuple[list[Array], list[Array]]:
@@ -161,10 +170,12 @@ def test_verifying_costs_one_call_by_default() -> None:
 
 def test_plans_may_jump_over_a_model() -> None:
     """A plan sends hopeless rows past the medium model to the large one."""
-    mass = np.array([[0.5], [0.3], [0.2]])  # bins of the small verifier; the medium one says nothing
+    mass = np.array(
+        [[5.0], [3.0], [2.0]]
+    )  # rows in the bins of the small verifier; the medium one says nothing
     value = np.array([[[1.0], [0.0], [0.0]], [[1.0], [1.0], [0.0]], [[1.0], [1.0], [1.0]]])
     costs, looks = np.array([1.0, 5.0, 50.0]), np.array([0.5, 0.5])
-    frontier = exact_frontier(mass, value, cost=costs, verifier_cost=looks)
+    frontier = frontier_of(mass, value, costs, looks)
     best = frontier.policy(-1)
     assert best.actions[()] == CascadeAction(kind="verify", model=0)
     assert [best.actions[((0, b),)].model for b in range(3)] == [0, 1, 2]
@@ -180,11 +191,11 @@ def test_plans_may_jump_over_a_model() -> None:
 
 def test_the_second_observation_is_used() -> None:
     """A plan looks twice where only both verifiers together show the medium model's faults."""
-    mass = np.full((2, 2), 0.25)
+    mass = np.ones((2, 2))
     wrong_apart = np.array([[1.0, 0.0], [0.0, 1.0]])
     value = np.stack([np.array([[0.0, 0.0], [0.0, 0.0]]), wrong_apart, np.ones((2, 2))])
     costs, looks = np.array([0.1, 1.0, 50.0]), np.array([0.1, 0.1])
-    frontier = exact_frontier(mass, value, cost=costs, verifier_cost=looks)
+    frontier = frontier_of(mass, value, costs, looks)
     policy = frontier.policy(-1)
     assert policy.performance == 1.0
     assert policy.cost == pytest.approx(0.1 + 0.1 + 1 + 0.1 + 0.5 * 50)

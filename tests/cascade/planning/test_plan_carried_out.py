@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.cascade import Cascade, CascadePlan, KeepPolicy, KeepRule, plan_cascade
-from calibrant.cascade.planning._planner import replay
+from calibrant.cascade import Cascade, CascadePlan, KeepPolicy, KeepRule, plan_cascade, replay
 from calibrant.core import ConfigurationError, Example, StateError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier

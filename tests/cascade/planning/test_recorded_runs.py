@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.cascade import RecordedRun
-from calibrant.cascade.planning._plan import Prices
-from calibrant.cascade.planning._recorded import pair_runs, recorded_run
+from calibrant.cascade import RecordedRun, plan_cascade, recorded_run, replay
 from calibrant.core import ConfigurationError, DataError
 
 
@@ -117,20 +115,25 @@ def test_unknown_values_are_none_or_nan() -> None:
     assert np.asarray(run.correct).tolist() == [1, -1, -1, -1]
 
 
+def right(threshold: float, *runs: RecordedRun) -> float:
+    """Return the share of right answers if the second model answers below a threshold."""
+    return replay(threshold, *runs, costs=[1.0, 2.0]).accuracy.estimate
+
+
 def test_rows_are_paired_by_id() -> None:
     """Runs in another order are paired by their ids."""
-    first = RecordedRun(confidence=[0.1, 0.2, 0.3], correct=[1, 0, 1], ids=["a", "b", "c"])
-    other = RecordedRun(confidence=[0.9, 0.8, 0.7], correct=[1, 1, 0], ids=["c", "a", "b"])
-    paired = pair_runs([first, other])
-    assert paired.confidence.tolist() == [[0.1, 0.2, 0.3], [0.8, 0.7, 0.9]]
-    assert paired.correct.tolist() == [[1, 0, 1], [1, 0, 1]]
+    first = RecordedRun(confidence=[0.1, 0.2, 0.3], correct=[0, 0, 0], ids=["a", "b", "c"])
+    other = RecordedRun(confidence=[0.9, 0.8, 0.7], correct=[0, 1, 1], ids=["c", "a", "b"])
+    assert [right(threshold, first, other) * 3 for threshold in (0.15, 0.25, 0.35)] == pytest.approx(
+        [1, 2, 2]
+    )
 
 
 def test_rows_with_other_numbers_are_paired_by_text() -> None:
     """Runs with other ids are paired by texts that occur once."""
-    first = RecordedRun(confidence=[0.1, 0.2], correct=[1, 0], ids=[0, 1], inputs=["a", "b"])
-    other = RecordedRun(confidence=[0.9, 0.8], correct=[1, 1], ids=[5, 7], inputs=["b", "a"])
-    assert pair_runs([first, other]).confidence.tolist() == [[0.1, 0.2], [0.8, 0.9]]
+    first = RecordedRun(confidence=[0.1, 0.2], correct=[0, 0], ids=[0, 1], inputs=["a", "b"])
+    other = RecordedRun(confidence=[0.9, 0.8], correct=[0, 1], ids=[5, 7], inputs=["b", "a"])
+    assert right(0.15, first, other) == 0.5
 
 
 def test_failed_rows_are_counted() -> None:
@@ -140,10 +143,10 @@ def test_failed_rows_are_counted() -> None:
     large[1] |= {"outcome": "error", "correct": None, "label": None, "confidence": None}
     small[2] |= {"correct": None, "answer": None}
     small[3] |= {"outcome": "refusal", "correct": False, "label": None, "confidence": None}
-    paired = pair_runs([recorded_run(small), recorded_run(large)])
-    assert (paired.given, len(paired), paired.failed, paired.unlabelled) == (6, 3, 2, 1)
-    assert paired.correct.tolist() == [[0, 1, 1], [1, 1, 1]]
-    assert np.isnan(paired.confidence[0]).tolist() == [True, False, False]
+    rows = plan_cascade(small, large, small_cost=1, large_cost=2).rows
+    assert (rows.given, rows.paired, rows.failed, rows.unlabelled) == (6, 3, 2, 1)
+    alone, kept = (replay(policy, small, large) for policy in (1.0, 0.0))
+    assert (alone.accuracy.estimate, kept.share_small.estimate) == (1.0, pytest.approx(2 / 3))
 
 
 TWO = RecordedRun(confidence=[0.1, 0.2], correct=[1, 0])
@@ -164,16 +167,15 @@ FAILED = RecordedRun(confidence=[0.1], correct=[-1], failed=[True])
 def test_runs_of_other_rows_are_refused(small: Any, large: Any, message: str) -> None:
     """Runs of different, repeated or unknown rows raise DataError with the first one."""
     with pytest.raises(DataError, match=message):
-        pair_runs([recorded_run(small, name="small"), recorded_run(large, name="large")])
+        replay(0.5, *map(recorded_run, (small, large)), costs=[1.0, 2.0])
 
 
 def test_costs_default_to_the_recorded_mean() -> None:
     """The price of a model is the one given, or the mean of its recorded costs."""
     priced = RecordedRun(confidence=[0.1, 0.2, 0.3], correct=[1, 0, 1], cost=[1, 3, np.nan], name="priced")
     plain = RecordedRun(confidence=[0.1, 0.2, 0.3], correct=[1, 0, 1], name="plain")
-    paired = pair_runs([priced, plain])
-    assert Prices.of(paired, [None, 7.0], 0.0).models == (2.0, 7.0)
+    assert plan_cascade(priced, plain, large_cost=7.0).prices.models == (2.0, 7.0)
     with pytest.raises(ConfigurationError, match="plain"):
-        Prices.of(paired, [None, None], 0.0)
+        replay(0.5, priced, plain)
     with pytest.raises(ConfigurationError, match="each of 2 models"):
-        Prices.of(paired, [1.0], 0.0)
+        replay(0.5, priced, plain, costs=[1.0])

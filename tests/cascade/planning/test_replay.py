@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from calibrant.cascade import KeepPolicy, KeepRule, RecordedRun
-from calibrant.cascade.planning._planner import replay
+from calibrant.cascade import KeepPolicy, KeepRule, RecordedRun, replay
 from calibrant.core import ConfigurationError
 
 

@@ -10,8 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.cascade import CascadePlan, KeepPolicy, KeepRule, RecordedRun, certify_cascade, plan_cascade
-from calibrant.cascade.planning._planner import replay
+from calibrant.cascade import (
+    CascadePlan,
+    KeepPolicy,
+    KeepRule,
+    RecordedRun,
+    certify_cascade,
+    plan_cascade,
+    replay,
+)
 from calibrant.core import ConfigurationError, StateError
 from tied import tie_ranks
 

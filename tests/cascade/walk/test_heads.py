@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from calibrant.assembly import open_classifier
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.core import ConfigurationError
+from calibrant.core import ConfigurationError, Task
 from calibrant.heads import Head, fit_head
-from calibrant.inference._classifier import as_classifier
+from calibrant.testing import FakeClient, fake_model
+from command_line import command, refusal
 
 Build = Callable[..., Any]
 
@@ -50,10 +53,17 @@ def test_token_methods_refuse_a_correction(build: Build, told: Any, learned: dic
         build("cat", classifiers=[learned], method=told(needs_tokens=True))
 
 
-def test_a_cascade_has_no_head(build: Build, head: Head) -> None:
-    """A head for a whole cascade raises ConfigurationError."""
-    built = build("cat", "dog")
-    assert not hasattr(built.cascade, "head")
-    with pytest.raises(ConfigurationError, match="no head for a whole cascade"):
-        as_classifier(built.cascade, to_use="head").head = head
-    assert built.calls == [0, 0]
+def test_a_cascade_has_no_head(write_task: Callable[..., Path], tmp_path: Path, head: Head) -> None:
+    """A head for a whole cascade is refused."""
+    models = '\n[cascade]\nmodels = [{ name = "fake/small" }, { name = "fake/large" }]\n'
+    task, fake = write_task(extra=models), FakeClient(["cat", "dog"], {}, default="cat")
+    with fake_model("fake/small", fake), fake_model("fake/large", fake):
+        whole = open_classifier(Task.from_file(task))
+        assert not hasattr(whole, "head")
+        run = tmp_path / "run"
+        run.mkdir()
+        (run / "best_prompt.txt").write_text(whole.prompt)
+        head.save(run / "head.json", fingerprint=whole.fingerprint())
+        refused = command("classify")(task, "--run", run, "--text", "purrs")
+    assert "no head for a whole cascade" in refusal(refused)
+    assert fake.requests == []

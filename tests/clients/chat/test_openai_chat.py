@@ -6,18 +6,19 @@ import asyncio
 import base64
 import dataclasses
 import re
+import sys
 import time
 import tracemalloc
+import types
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
 
-from calibrant.clients import _calls, _llamacpp
+from calibrant.clients import _calls
 from calibrant.clients._failures import rate_state
-from calibrant.clients._litellm import LiteLLMClient
-from calibrant.clients._llamacpp import LlamaCppClient
-from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.core import (
     CompletionRequest,
     ConfigurationError,
@@ -25,13 +26,16 @@ from calibrant.core import (
     ProviderTimeoutError,
     RateLimitError,
 )
-from calibrant.logprobs._completion import read_completion
+from calibrant.inference import open_client
+from calibrant.logprobs import read_completion
 from calibrant.testing import fake_response
 
 KEY = "plain-key-123"
 LEFT, RESET = "x-ratelimit-remaining", "x-ratelimit-reset"
 
-Make = Callable[..., OpenAIChatClient]
+BY_LITELLM = {"custom_llm_provider": "openai"}
+
+Make = Callable[..., Any]
 
 
 def request(text: str = "lunch", **options: Any) -> CompletionRequest:
@@ -41,18 +45,25 @@ def request(text: str = "lunch", **options: Any) -> CompletionRequest:
     )
 
 
-def ask(client: OpenAIChatClient, text: str = "lunch", **options: Any) -> Any:
+def ask(client: Any, text: str = "lunch", **options: Any) -> Any:
     """Return the answer to a text."""
     return asyncio.run(client.complete(request(text, **options)))
 
 
-def failure(client: OpenAIChatClient, text: str = "lunch", **options: Any) -> ProviderError:
+def failure(client: Any, text: str = "lunch", **options: Any) -> ProviderError:
     """Return the error of a call, whose message must not hold the key."""
     with pytest.raises(ProviderError) as caught:
         ask(client, text, **options)
     assert KEY not in str(caught.value)
     assert caught.value.__cause__ is None
     return caught.value
+
+
+def endpoint(model: str, **options: Any) -> Any:
+    """Return the endpoint of a model's client."""
+    client: Any = open_client(model, options=options)
+    client.close()
+    return client.endpoint
 
 
 class TestFaults:
@@ -136,7 +147,12 @@ class TestFaults:
         ("headers", "lowest", "highest"),
         [
             ({"Retry-After": "7"}, 7.0, 7.0),
-            ({"Retry-After": "Wed, 21 Oct 2065 07:28:00 GMT"}, 1e8, 1e10),
+            ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5, 1.5),
+            (
+                {"Retry-After": format_datetime(datetime.now(UTC) + timedelta(days=1), usegmt=True)},
+                8e4,
+                86_400,
+            ),
             ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0, 0.0),
             ({"retry-after-ms": "250"}, 0.25, 0.25),
             ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "1m2s"}, 62.0, 62.0),
@@ -150,6 +166,12 @@ class TestFaults:
         error = failure(make())
         assert error.retry_after is not None
         assert lowest <= error.retry_after <= highest
+
+    @pytest.mark.parametrize("headers", [{"Retry-After": "soon"}, {"Retry-After": "inf"}, {}])
+    def test_unreadable_waits_are_unknown(self, server: Any, make: Make, headers: dict[str, str]) -> None:
+        """A wait that is no number and no date is not known."""
+        server.default = (429, {"error": {"message": "slow down"}}, headers)
+        assert failure(make()).retry_after is None
 
     def test_unsupported_parameters_come_with_advice(self, server: Any, make: Make) -> None:
         """A refused temperature or log-probability raises an error with the setting to change."""
@@ -179,25 +201,23 @@ class TestCalls:
         assert all(isinstance(error, ProviderError) and error.systemic for error in errors)
         assert len(set(map(id, errors))) == 64
 
-    def test_max_concurrency_replaces_the_default(self, server: Any, caplog: Any) -> None:
-        """`max_concurrency` raises or lowers the default of 256 concurrent calls."""
+    @pytest.mark.parametrize(("concurrency", "peak"), [(300, 300), (None, 256)])
+    def test_concurrency_raises_the_default(
+        self, server: Any, caplog: Any, concurrency: int | None, peak: int
+    ) -> None:
+        """`concurrency` raises the default of 256 concurrent calls."""
+        options = {"api_base": server.url, "api_key": KEY}
+        client = open_client("openai/fake", concurrency=concurrency, options=options)
 
-        async def many(client: OpenAIChatClient, count: int, together: int) -> int:
+        async def many() -> None:
             await client.complete(request())  # which goes ahead
-            server.peak, server.together, server.delay = 0, together, 0.01
-            await asyncio.gather(*(client.complete(request()) for _ in range(count)))
-            return int(server.peak)
+            server.peak, server.together, server.delay = 0, peak, 0.01
+            await asyncio.gather(*(client.complete(request()) for _ in range(300)))
 
-        wide, narrow = (
-            OpenAIChatClient("openai/fake", api_base=server.url, api_key=KEY, max_concurrency=most)
-            for most in (300, 3)
-        )
-        assert asyncio.run(many(wide, 300, 300)) == 300
-        server.together = 0
-        assert asyncio.run(many(narrow, 12, 3)) == 3
+        asyncio.run(many())
+        client.close()
+        assert server.peak == peak
         assert "ulimit" not in caplog.text
-        wide.close()
-        narrow.close()
 
     def test_schemas_changed_in_place_are_sent_anew(self, server: Any, make: Make) -> None:
         """A schema that was changed in place is sent with its change."""
@@ -282,24 +302,21 @@ class TestAddress:
         monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
         monkeypatch.delenv("OPENAI_API_BASE", raising=False)
         bases = ("a:1/v1", "me:pw-1@a:1/v1/", "a:1/v1?api_key=hidden", "a:2/v1")
-        for kind in (OpenAIChatClient, LiteLLMClient):
-            made = {kind("openai/x", api_base=f"http://{base}").endpoint for base in bases}
+        for by_litellm in ({}, BY_LITELLM):
+            made = {endpoint("openai/x", api_base=f"http://{base}", **by_litellm) for base in bases}
             assert made == {"http://a:1/v1", "http://a:2/v1"}
-        assert LiteLLMClient("gpt-4.1").endpoint is None
+        assert endpoint("gpt-4.1", **BY_LITELLM) is None
         monkeypatch.setenv("OPENAI_API_BASE", "http://me:pw@b:1/v1")
-        assert LiteLLMClient("gpt-4.1").endpoint == "http://b:1/v1"
-        assert OpenAIChatClient("openai/x").endpoint == "http://b:1/v1"
+        assert endpoint("gpt-4.1", **BY_LITELLM) == endpoint("openai/x") == "http://b:1/v1"
 
     def test_changed_files_are_other_endpoints(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
         """The endpoint of a model file holds its path and changes with the file."""
-        monkeypatch.setattr(_llamacpp, "engine_module", lambda: None)
+        monkeypatch.setitem(sys.modules, "xllamacpp", types.ModuleType("xllamacpp"))
         path = tmp_path / "model.gguf"
         found = []
         for content in (b"GGUF", b"GGUF2"):
             path.write_bytes(content)
-            client = LlamaCppClient(path)
-            found.append(client.endpoint)
-            client.close()
+            found.append(endpoint(f"llamacpp:{path}"))
         assert found[0] != found[1]
         assert all(str(path) in endpoint for endpoint in found)
 
@@ -312,11 +329,11 @@ class TestKey:
         with pytest.raises(
             ConfigurationError, match="key for openai/x: set OPENAI_API_KEY, or the option api_key"
         ):
-            OpenAIChatClient("openai/x")
+            open_client("openai/x")
         with pytest.raises(ConfigurationError, match="key for x: set OPENAI_API_KEY"):
-            OpenAIChatClient("x", api_base="https://eu.api.openai.com/v1")
-        assert OpenAIChatClient("openai/x", api_key="k").endpoint == "https://api.openai.com/v1"
-        assert OpenAIChatClient("openai/x", api_base="http://localhost:1").endpoint == "http://localhost:1"
+            open_client("x", options={"api_base": "https://eu.api.openai.com/v1"})
+        assert endpoint("openai/x", api_key="k") == "https://api.openai.com/v1"
+        assert endpoint("openai/x", api_base="http://localhost:1") == "http://localhost:1"
 
     def test_a_missing_address_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A missing address raises ConfigurationError with the environment variable to set."""
@@ -324,7 +341,7 @@ class TestKey:
         with pytest.raises(
             ConfigurationError, match="hosted_vllm/NAME: set the option api_base or HOSTED_VLLM_API_BASE"
         ):
-            OpenAIChatClient("hosted_vllm/x")
+            open_client("hosted_vllm/x")
 
     @pytest.mark.parametrize(
         ("model", "given", "sent"),
@@ -389,7 +406,7 @@ class TestCost:
         server.default = answer
         assert read_completion(ask(make("openai/gpt-4o-mini"))).usage.cost is None
         for model, cost in (("gpt-4o-mini", 0.15), ("no-such-model", None)):
-            own = OpenAIChatClient(f"openai/{model}", api_key=KEY)
+            own = open_client(f"openai/{model}", options={"api_key": KEY})
             monkeypatch.setattr(own, "_addresses", (f"{server.url}/chat/completions",))
             found = read_completion(ask(own)).usage.cost
             assert found == (None if cost is None else pytest.approx(cost))

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from calibrant.clients._failures import rate_state
-from calibrant.clients._litellm import import_litellm, needs_litellm
 from calibrant.core import CompletionRequest, Outcome, Prediction, ProviderError, ProviderTimeoutError
 from calibrant.inference import Classifier, RetryPolicy, open_client
 from calibrant.testing import fake_response
@@ -209,11 +208,13 @@ def test_rate_limits_are_the_same(server: Any, clients: Any) -> None:
     assert (ours.remaining_tokens, ours.reset_tokens_seconds) == (5000, 0.02)
 
 
-def test_every_provider_litellm_knows_is_decided() -> None:
+def test_every_provider_litellm_knows_is_decided(litellm: Any) -> None:
     """Only the known prefixes bypass litellm, and every other provider of litellm does not."""
-    litellm = import_litellm()
     listed = Path(str(litellm.__file__)).parent / "llms" / "openai_like" / "providers.json"
     known = {provider.value for provider in litellm.LlmProviders} | json.loads(listed.read_bytes()).keys()
-    address = {"api_base": "http://localhost:1"}
-    direct = {name for name in known if not needs_litellm(f"{name}/x", address)}
+    opened = {
+        name: open_client(f"{name}/x", options={"api_base": "http://localhost:1", "api_key": KEY})
+        for name in known
+    }
+    direct = {name for name, client in opened.items() if type(client) is type(opened["openai"])}
     assert direct == {"openai", "hosted_vllm", "llamafile", "lm_studio"}

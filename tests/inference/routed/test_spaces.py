@@ -12,7 +12,7 @@ import pytest
 from calibrant.core import Completion, CompletionRequest, LogprobSpace, Prediction
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
 from calibrant.inference._examinations import refuse_misleading
-from calibrant.logprobs._completion import read_completion
+from calibrant.logprobs import read_completion
 from calibrant.routing import CascadeRouter, RoutingRequest, TriageRouter
 from calibrant.testing import FakeClient, MemoryJournal, fake_response
 from routed_answers import Scripted, answered, routed

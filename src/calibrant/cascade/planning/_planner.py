@@ -204,6 +204,14 @@ def replay(
         The runs are not of the same rows.
     StateError
         The runs are of other models than the plan's, or recorded under other prompts.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import replay
+    >>> small, large = ([0.9, 0.4], [1, 0]), ([0.9, 0.9], [1, 1])
+    >>> found = replay(0.5, small, large, costs=[1, 50])
+    >>> found.accuracy.estimate, found.cost.estimate
+    (1.0, 26.0)
     """
     if not sources:
         raise ConfigurationError("Expected a recorded run of each model, got none.")

@@ -134,6 +134,12 @@ def recorded_run(source: RunSource, *, name: str = "") -> RecordedRun:
         The source is no recorded run, or a value is out of range.
     DataError
         A file or a row is broken, or missing.
+
+    Examples
+    --------
+    >>> from calibrant.cascade import recorded_run
+    >>> len(recorded_run([{"label": "cat", "answer": "cat", "confidence": 0.9}]))
+    1
     """
     if isinstance(source, RecordedRun):
         return source
