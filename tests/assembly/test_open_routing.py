@@ -15,9 +15,8 @@ from calibrant.assembly import _routing
 from calibrant.assembly._routing import default_router_state, open_routed_client, open_router
 from calibrant.cascade import Cascade
 from calibrant.core import Client, ConfigurationError, Limits, ProviderError
-from calibrant.inference import Classifier, RoutedClient
+from calibrant.inference import Classifier, RoutedClient, SharedRouter
 from calibrant.inference._methods import Decoding
-from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,

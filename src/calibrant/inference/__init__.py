@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from calibrant.inference._demonstrations import Demonstration, DemonstrationIndex
     from calibrant.inference._embeddings import CachedEmbedder, Embedder, open_embedder
     from calibrant.inference._models import open_client
+    from calibrant.inference._shared_router import SharedRouter
+    from calibrant.inference._text_vectors import open_embedding_model
     from calibrant.inference.doctor._examine import examine
     from calibrant.inference.doctor._records import Examination, Finding, FindingVerdict, Thresholds
     from calibrant.inference.routed._assess import HelperStats
@@ -38,8 +40,10 @@ __all__ = [
     "ProviderStats",
     "RetryPolicy",
     "RoutedClient",
+    "SharedRouter",
     "Thresholds",
     "examine",
     "open_client",
     "open_embedder",
+    "open_embedding_model",
 ]

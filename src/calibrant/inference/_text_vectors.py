@@ -376,6 +376,12 @@ def open_embedding_model(model: str | EmbeddingModel, *, labels: Sequence[str] =
     ------
     ConfigurationError
         No such model is known, or what it needs is not installed.
+
+    Examples
+    --------
+    >>> from calibrant.inference import open_embedding_model
+    >>> open_embedding_model("openai/text-embedding-3-small").name
+    'openai/text-embedding-3-small'
     """
     if not isinstance(model, str):
         return model

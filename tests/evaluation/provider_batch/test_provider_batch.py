@@ -39,8 +39,8 @@ from calibrant.inference import (
     DemonstrationIndex,
     RetryPolicy,
     open_client,
+    open_embedding_model,
 )
-from calibrant.inference._text_vectors import open_embedding_model
 from calibrant.testing import FakeClient, fake_response
 from command_line import prediction_rows
 from embedding_server import TOKENS, EmbeddingServer

@@ -12,8 +12,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from calibrant.heads import fit_head
-from calibrant.inference import open_embedder
-from calibrant.inference._text_vectors import open_embedding_model
+from calibrant.inference import open_embedder, open_embedding_model
 
 WORDS = ["[UNK]", "[PAD]", "cat", "dog", "meow", "woof"]
 VECTORS = np.array([[0, 0], [0, 0], [1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9]], dtype=np.float32)
