@@ -25,7 +25,7 @@ from calibrant.core import (
     RateLimitError,
 )
 from calibrant.inference import Examination, FindingVerdict, examine
-from calibrant.inference.doctor._examine import aexamine, recommended_thresholds
+from calibrant.inference.doctor._examine import recommended_thresholds
 from calibrant.inference.doctor._records import Thresholds
 from calibrant.logprobs._completion import read_completion
 from calibrant.testing import fake_response
@@ -358,9 +358,9 @@ def test_a_model_without_a_temperature_is_sent_none() -> None:
     assert model.requests[0].options["temperature"] is None
 
 
-def test_the_twin_runs_on_the_callers_loop() -> None:
-    """`aexamine` has the same findings as `examine`."""
-    found, again = asyncio.run(aexamine(Model(), now=NOON)), examine(Model())
+def test_the_date_is_the_callers() -> None:
+    """The date of an examination is the one that is given; it changes no finding."""
+    found, again = examine(Model(), now=NOON), examine(Model())
     assert (found.examined, again.examined) == (NOON, None)
     assert replace(found, examined=None) == again
 
