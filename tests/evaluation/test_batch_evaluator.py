@@ -487,7 +487,9 @@ def test_full_disks_leave_no_gap(client: FakeClient, tmp_path: Path) -> None:
     evaluator = BatchEvaluator(classifier(client), concurrency=1)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     long = [replace(row, input=row.input + " and more" * 400) for row in rows(2000)]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))  # bytes of a file; the journal has no texts
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (1_000_000, before[1])
+    )  # bytes of a file; the journal has no texts
     try:
         with pytest.raises(StateError, match="cannot be written"):
             evaluator.evaluate(long, out=tmp_path / "out")
