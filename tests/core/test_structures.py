@@ -305,7 +305,9 @@ def test_names_choose_the_structure(write_task: Callable[..., Path]) -> None:
             ConfigurationError, match=f"only for hierarchical labels, got '/' for {structure}"
         ):
             labels_of(["a", "b"], structure=structure, separator="/")
-    with pytest.raises(ConfigurationError, match="Input should be 'flat', 'ordinal' or 'hierarchical', got 'tree'"):
+    with pytest.raises(
+        ConfigurationError, match="Input should be 'flat', 'ordinal' or 'hierarchical', got 'tree'"
+    ):
         labels_of(["a", "b"], structure="tree")
 
 
