@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -11,11 +12,20 @@ from typing import Any
 import pytest
 
 from calibrant.assembly import cascade_settings, routing_settings
-from calibrant.core import Columns, ConfigurationError, CsvFormat, Fingerprint, LogprobSpace, Task
+from calibrant.core import (
+    Columns,
+    ConfigurationError,
+    CsvFormat,
+    Fingerprint,
+    LogprobSpace,
+    ModelSettings,
+    Task,
+)
 from calibrant.testing import FakeClient
 from calibrant.tuned import RecordedTask, Tuned
 
 WriteTask = Callable[..., Path]
+LABELS = ["cat", "dog"]
 
 # What does not change who is asked, or how; a head stands in head.json. Other prompts are for a search alone.
 ELSEWHERE = {"train", "validation", "test", "scoring", "calibration", "head", "sources"} | {
@@ -113,3 +123,44 @@ def test_options_reach_their_model(write_task: WriteTask, use_model: Callable[..
         tuned(task).open(options={"a": {"seed": 2}})
     with tuned(task, a=("seed",)).open(options={"a": {"seed": 2}}):
         assert opened["a"] == {"seed": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "names"),
+    [
+        ({}, {}, ()),
+        ({"temperature": 0.5, "max_tokens": 9, "stop": ["x"]}, None, ()),
+        ({"api_key": "k", "seed": 1}, {"seed": 1}, ("api_key",)),
+        ({"extra_headers": {}}, {}, ("extra_headers",)),
+        ({"tok": "whatever-it-is"}, {}, ("tok",)),
+        ({"reasoning_effort": "minimal", "response_format": {"title": "whatever it is"}}, None, ()),
+        ({"extra_body": {"provider": {"order": "ok", "api_key": "k"}}}, {}, ("extra_body",)),
+        ({"unknown": [0.5, True, None, "on", "0.25", "2024-05-01"]}, None, ()),
+        ({"extra_body": {"deep": [{"apiKey": "k"}]}}, {}, ("extra_body",)),
+        ({"api_base": "http://127.0.0.1:1/v1/"}, None, ()),
+        ({"api_base": "http://me:pass@host:1/v1"}, {"api_base": "http://host:1/v1"}, ("api_base",)),
+        ({"base_url": "http://host/v1?key=k&a=1"}, {"base_url": "http://host/v1?a=1"}, ("base_url",)),
+        ({"api_base": None}, None, ()),
+    ],
+)
+def test_possible_credentials_are_removed(
+    tmp_path: Path, options: dict[str, Any], kept: dict[str, Any] | None, names: tuple[str, ...]
+) -> None:
+    """Options that may hold a credential are removed, and their names are recorded."""
+    model = ModelSettings(name="openai/x", options=options)
+    found = saved(Task(name="n", labels=LABELS, prompt="p", model=model), tmp_path / "bundle")
+    assert found.left_out == ({"openai/x": names} if names else {})
+    shown = {"api_base": found.task.model.api_base, **found.task.model.options}
+    assert shown == {"api_base": None, **(options if kept is None else kept)}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("api_key", True), ("api_base", True), ("timeout", True), ("temperature", False)]
+)
+def test_caller_and_address_may_be_given(name: str, expected: bool, use_model: Callable[..., Any]) -> None:
+    """Credentials, addresses and timeouts may be given to a classifier that is opened, other options may not."""
+    use_model(FakeClient(LABELS, {}, name="openai/x"), "openai/x")
+    task = Task(name="n", labels=LABELS, prompt="p", model=ModelSettings(name="openai/x"))
+    refusal = pytest.raises(ConfigurationError, match="it could change the predictions")
+    with contextlib.nullcontext() if expected else refusal:
+        tuned(task).open(options={name: "1"}).close()
