@@ -88,13 +88,13 @@ def test_sentences_break_between_words_on_a_terminal(
     printed: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A line wider than the terminal is broken between words, and is left as it is elsewhere."""
-    names = ("The test rows show no difference:", "0.0 / 58 rows, and", "a long-hyphened-word at the end.")
+    names = ("The test rows show no difference:", "0.0 / 58 rows, and", "a longer-hyphened-word at the end.")
     keys = ("account_id", "evaluator_id", "profile_name")
     history = EvaluationHistory(tmp_path / "h.sqlite")
     history.record(**dict(zip(keys, names, strict=True)), score_raw=0.5)
     line, short = printed("history", "list", "--history", tmp_path / "h.sqlite")
     assert line == "  ".join(names)
-    narrow(monkeypatch, 40)
+    narrow(monkeypatch, 26)
     lines = printed("history", "list", "--history", tmp_path / "h.sqlite")
-    assert max(map(len, lines)) <= 40
+    assert max(map(len, lines)) <= 26
     assert " ".join(lines).split() == [*line.split(), *short.split()]
