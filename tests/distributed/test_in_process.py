@@ -345,9 +345,8 @@ def test_workers_that_die_opening_are_given_up(
         return opened[-1]
 
     def evaluated() -> Any:
-        return evaluate(
-            animals(tmp_path), opening=opening, out=tmp_path / "out", cluster=ALONE, limits=LIMITS
-        )
+        rows, out = animals(tmp_path), tmp_path / "out"
+        return evaluate(rows, opening=opening, out=out, cluster=ALONE, limits=LIMITS)
 
     if refused:
         with pytest.raises(StateError, match="while they opened the classifier"):

@@ -28,10 +28,11 @@ def opening(*, limits: Limits) -> Classifier:
     return Classifier(model=FakeClient(LABELS, {}, default="cat"), labels=LABELS, limits=limits)
 
 
-def refused(folder: Path, match: str, **options: Any) -> None:
+def refused(folder: Path, match: str, *, limits: Limits | None = None, **options: Any) -> None:
     """Evaluate on a cluster, and check that the error has this message."""
+    rows, cluster = animals(folder), Cluster(**options)
     with pytest.raises(ConfigurationError, match=match):
-        evaluate(animals(folder), opening=opening, out=folder / "out", cluster=Cluster(**options))
+        evaluate(rows, opening=opening, out=folder / "out", cluster=cluster, limits=limits)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
@@ -59,14 +60,8 @@ def test_a_worker_without_a_call_in_flight_is_refused(
 ) -> None:
     """More workers than calls in flight raise ConfigurationError."""
     in_process.install(monkeypatch)
-    with pytest.raises(ConfigurationError, match="each of 3 workers, got a concurrency of 2"):
-        evaluate(
-            animals(tmp_path),
-            opening=opening,
-            out=tmp_path / "out",
-            cluster=Cluster(workers=3),
-            limits=Limits(concurrency=2),
-        )
+    limits = Limits(concurrency=2)
+    refused(tmp_path, "each of 3 workers, got a concurrency of 2", limits=limits, workers=3)
 
 
 @pytest.mark.parametrize("settings", [{"workers": 0}, {"block_rows": 0}, {"workers": True}, {"workers": 1.5}])

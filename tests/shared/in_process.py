@@ -26,30 +26,14 @@ class Result(Future[Any]):
         return self
 
 
-class Remote:
-    """A function or the class of an actor, to be called with `remote`."""
-
-    def __init__(self, called: Callable[..., Any], ray: LocalRay) -> None:
-        self.called, self._ray = called, ray
-
-    def options(self, **_: Any) -> Remote:
-        return self
-
-    def remote(self, *args: Any, **options: Any) -> Any:
-        if isinstance(self.called, type):
-            return Actor(self.called(*args, **options), self._ray)
-        return self._ray.call(self.called, *args, **options)
-
-
 class Actor:
-    """An object that several threads may use; it ends with `LocalRay.kill`."""
+    """An object that several threads may use, a call at a time."""
 
-    def __init__(self, held: Any, ray: LocalRay) -> None:
-        self.held, self._ray = held, ray
+    def __init__(self, held: Any, call: Callable[..., Result]) -> None:
+        self.held, self._call = held, call
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self.held, name) if self.held is not None else self._ray.refuse
-        return SimpleNamespace(remote=partial(self._ray.call, method))
+        return SimpleNamespace(remote=partial(self._call, getattr(self.held, name)))
 
 
 class Rows:
@@ -61,10 +45,9 @@ class Rows:
     def map_batches(self, called: Any, **options: Any) -> Rows:
         if "compute" not in options:
             return Rows(self._ray, lambda: (found for table in self._tables() for found in called(table)))
-        opening, *args = options["fn_constructor_args"]
-        size = options["compute"].size
+        arguments, workers = options["fn_constructor_args"], options["compute"].size
         return Rows(
-            self._ray, lambda: self._ray.answered(self._tables(), called, opening, args, workers=size)
+            self._ray, lambda: self._ray.answered(self._tables(), called, *arguments, workers=workers)
         )
 
     def iter_batches(self, **_: Any) -> Iterator[Any]:
@@ -76,54 +59,44 @@ class LocalRay(ModuleType):
 
     Attributes
     ----------
-    machines, cpus : int
-        Number of machines, and of CPUs in all.
+    machines : int
+        Number of machines.
     blocks : int
         Number of tables that were handed to workers.
     """
 
     def __init__(self, *, elsewhere: Callable[[], None] | None = None) -> None:
         super().__init__("ray")
-        self.machines, self.cpus, self.blocks = 1, 8, 0
-        self._elsewhere, self._lock = elsewhere, Lock()
-        self._thread, self._dying = local(), False
-        self.exceptions = SimpleNamespace(RayError=type("RayError", (RuntimeError,), {}))
-        self.data = ModuleType("ray.data")
+        self.machines, self.blocks = 1, 0
+        self._elsewhere, self._lock, self._thread, self._dying = elsewhere, Lock(), local(), False
         context = SimpleNamespace(target_max_block_size=0, enable_progress_bars=True)
-        vars(self.data).update(
+        data = SimpleNamespace(
             DataContext=SimpleNamespace(get_current=lambda: context),
             ActorPoolStrategy=SimpleNamespace,
             from_items=lambda items: Rows(self, lambda: iter(items)),
         )
-
-    def is_initialized(self) -> bool:
-        return False
-
-    def init(self, **_: Any) -> None: ...
-
-    def shutdown(self) -> None: ...
-
-    def cluster_resources(self) -> dict[str, float]:
-        return {"CPU": self.cpus}
+        vars(self).update(
+            data=data,
+            exceptions=SimpleNamespace(RayError=type("RayError", (RuntimeError,), {})),
+            is_initialized=lambda: False,
+            init=lambda **_: None,
+            shutdown=lambda: None,
+            cluster_resources=lambda: {"CPU": 8},
+            get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: "here"),
+            get=Result.result,
+            kill=lambda actor: setattr(actor, "held", None),  # what asks it afterwards fails
+        )
 
     def nodes(self) -> list[dict[str, Any]]:
         node = {"Alive": True, "NodeID": "here", "NodeManagerAddress": "here", "Resources": {"CPU": 1}}
         return [node] * self.machines
 
-    def get_runtime_context(self) -> Any:
-        return SimpleNamespace(get_node_id=lambda: "here")
+    def remote(self, called: Callable[..., Any]) -> Any:
+        def make(*args: Any, **options: Any) -> Actor:
+            return Actor(called(*args, **options), self.call)
 
-    def remote(self, called: Callable[..., Any]) -> Remote:
-        return Remote(called, self)
-
-    def get(self, reference: Result) -> Any:
-        return reference.result()
-
-    def kill(self, actor: Actor) -> None:
-        actor.held = None
-
-    def refuse(self, *_: Any, **__: Any) -> None:
-        raise self.exceptions.RayError("the actor is gone")
+        found = SimpleNamespace(remote=make if isinstance(called, type) else partial(self.call, called))
+        return SimpleNamespace(options=lambda **_: found)
 
     def call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Result:
         """Return the result of a call; those of a worker that dies are not heard."""
@@ -143,7 +116,7 @@ class LocalRay(ModuleType):
         raise Died
 
     def answered(
-        self, tables: Iterator[Any], kind: Any, opening: Any, args: Any, *, workers: int
+        self, tables: Iterator[Any], kind: Any, opening: Any, *args: Any, workers: int
     ) -> Iterator[Any]:
         """Yield the answers to tables in the order of the input; a worker answers one at a time."""
         if self._elsewhere is not None:
