@@ -16,6 +16,7 @@ import pytest
 
 from calibrant.core import (
     CalibrantError,
+    Completion,
     CompletionRequest,
     ConfigurationError,
     LogprobSpace,
@@ -23,10 +24,9 @@ from calibrant.core import (
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
+    Token,
 )
-from calibrant.inference import Examination, FindingVerdict, examine
-from calibrant.inference.doctor._records import Thresholds
-from calibrant.logprobs._completion import read_completion
+from calibrant.inference import Examination, FindingVerdict, Thresholds, examine
 from calibrant.testing import fake_response
 
 LABELS = ("Animals", "Food", "Music", "Weather")
@@ -285,6 +285,20 @@ def sometimes(ail: Any, *, number: int) -> Callable[[Response, int], Response]:
     return lambda response, now: ail(response, 0) if now == number else response
 
 
+def as_completion(response: Response, _: int) -> Completion:
+    """Return the response as a client may that reads it itself."""
+    (choice,) = response["choices"]
+    tokens = [
+        Token(
+            bytes(one["bytes"]),
+            one["logprob"],
+            tuple((bytes(other["bytes"]), other["logprob"]) for other in one["top_logprobs"]),
+        )
+        for one in choice["logprobs"]["content"]
+    ]
+    return Completion(text=choice["message"]["content"], tokens=tuple(tokens))
+
+
 def is_off_topic(request: CompletionRequest) -> bool:
     """Return True for the question under the schema that no label answers."""
     return request.response_format is not None and topic(request) is None
@@ -304,7 +318,7 @@ def is_off_topic(request: CompletionRequest) -> bool:
         (Model(ail=sometimes(values(lambda _: math.nan), number=4)), "units problem", "NaN"),
         (Model(ail=values(lambda old: -9999.0 * (old < -1))), "units warning", "they do not tell a sure"),
         (Model(ail=values(lambda _: -20_000.0)), "alignment warning", "calibrant clips log-probabilities"),
-        (Model(ail=lambda body, _: read_completion(body)), "alignment ok", "in 5 of 5 answers."),
+        (Model(ail=as_completion), "alignment ok", "in 5 of 5 answers."),
         (Model(ail=spelling("Food.", "Food", ".")), "alignment unknown", "that can be read"),
     ],
 )
