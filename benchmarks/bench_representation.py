@@ -35,7 +35,7 @@ from bench_decisions import Places, brier_rows, fitted, regressed
 from numpy.typing import NDArray
 
 from calibrant.heads import EmbeddingModel
-from calibrant.inference._text_vectors import open_embedding_model
+from calibrant.inference import open_embedding_model
 
 TASKS: Final = ("ag_news", "emotion", "rotten_tomatoes", "sms_spam", "banking77", "banking", "requests")
 MODEL: Final = "local/smollm2-135m"

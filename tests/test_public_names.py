@@ -160,7 +160,7 @@ SHOWN_ELSEWHERE = {
         "calibrant.optimization": "FinalScore HeadChoice PromptScore ValidatedCandidate",
         "calibrant.routing": "AnswerQuality Ladder ProviderStanding",
         "calibrant.runs": "JsonlStore NumberedDirectory PredictionJournal",
-        "calibrant.store": "Scope ScopeSummary",
+        "calibrant.store": "RouterState Scope ScopeSummary",
         "calibrant.tuned": "OpenedPredictor",
     }.items()
     for name in names.split()

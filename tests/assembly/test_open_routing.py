@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import stat
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.assembly import _routing
-from calibrant.assembly._routing import default_router_state, open_routed_client, open_router
+from calibrant.assembly import _routing, open_classifier
 from calibrant.cascade import Cascade
-from calibrant.core import Client, ConfigurationError, Limits, ProviderError
-from calibrant.inference import Classifier, RoutedClient
-from calibrant.inference._methods import Decoding
-from calibrant.inference._shared_router import SharedRouter
+from calibrant.core import Client, ConfigurationError, Limits, ProviderError, Task
+from calibrant.inference import Classifier, RoutedClient, SharedRouter
 from calibrant.routing import (
     BanditRouter,
     CascadeRouter,
@@ -42,6 +40,22 @@ SECTION = '[[routing.providers]]\nname = "first"\n[[routing.providers]]\nname = 
 def settings(**keys: Any) -> RoutingSettings:
     """Return a section with these keys and two providers."""
     return RoutingSettings.model_validate({"providers": PROVIDERS, **keys})
+
+
+def open_routed(section: RoutingSettings, *, name: str = "t") -> RoutedClient:
+    """Return the client of a task with this section."""
+    task = Task(
+        name=name, labels=LABELS, prompt="Which animal?", field="category", sections={"routing": section}
+    )
+    client = open_classifier(task).client
+    assert isinstance(client, RoutedClient)
+    return client
+
+
+def open_router(section: RoutingSettings) -> Router:
+    """Return the strategy of a task with this section."""
+    with contextlib.closing(open_routed(section)) as client:
+        return client.router.router if isinstance(client.router, SharedRouter) else client.router
 
 
 class Providers(dict[str, list[FakeClient]]):
@@ -115,7 +129,8 @@ def taught(router: Router) -> dict[str, Any]:
             )
         )
     request = RoutingRequest(embedding=rng.normal(size=64), tier="expert", task="animals", tokens=50)
-    return {"snapshot": router.snapshot(), "order": [router.order(request) for _ in range(5)]}
+    orders = [router.order(request) for _ in range(5)] if router.strategy != "thompson" else []  # drawn
+    return {"snapshot": router.snapshot(), "order": orders}
 
 
 PRICED = {"providers": [{"name": "first", "cost": 2}, {"name": "second", "cost": 1}]}
@@ -154,17 +169,19 @@ COSTS = {"first": 2.0, "second": 1.0}
         ({"routing": "bandit", "bandit": BANDIT, **PRICED}, BanditRouter, {**BANDIT, "costs": COSTS}),
     ],
 )
+@pytest.mark.usefixtures("providers")
 def test_every_strategy_has_its_settings(
     keys: dict[str, Any], kind: Callable[..., Router], options: dict[str, Any]
 ) -> None:
     """A router opened from a section learns and orders as one that is made in Python."""
-    router = open_router(settings(**keys), rng=np.random.default_rng(7))
-    expected = kind(NAMES, **options, rng=np.random.default_rng(7))
+    router = open_router(settings(**keys))
+    expected = kind(NAMES, **options)
     assert type(router) is type(expected)
     assert router.strategy == settings(**keys).strategy
     assert taught(router) == taught(expected)
 
 
+@pytest.mark.usefixtures("providers")
 def test_a_cascade_of_routing_has_its_ladder() -> None:
     """A cascade router has the threshold, escalations, tokens and window of the section."""
     limits = {"quality_threshold": 0.7, "max_escalations": 1, "max_cascade_tokens": 90, "window_size": 4}
@@ -190,14 +207,11 @@ def test_every_provider_has_its_own_settings(providers: Providers) -> None:
     own = {"alias": "one", "cost": 0.5, "context_window": 100, "api_base": "http://h/v1"}
     passed = {"space": "raw", "concurrency": 3}
     first = {"name": "first", "options": {"max_tokens": 7}, **own, **passed}
-    client = open_routed_client(
-        settings(providers=[first, {"name": "second", "space": "raw"}]), task_name="t"
-    )
+    client = open_routed(settings(providers=[first, {"name": "second", "space": "raw"}]))
     assert providers.settings == [
         ("first", {**passed, "options": {"max_tokens": 7, "api_base": "http://h/v1"}}),
         ("second", {"space": "raw", "concurrency": None, "options": {}}),
     ]
-    assert isinstance(client, RoutedClient)
     one = client.providers[0]
     assert (one.name, one.concurrency, one.cost, one.context_window, one.space) == ("one", 3, 0.5, 100, "raw")
     assert dict(one.options) == {"max_tokens": 7, "api_base": "http://h/v1"}
@@ -345,7 +359,7 @@ def test_the_section_names_the_embedder(
     providers: Providers, embedders: list[Texts], keys: dict[str, Any], asked_for: tuple[Any, ...]
 ) -> None:
     """The embedder is opened with a provider's name, address and key, but without answer options."""
-    client = open_routed_client(settings(**{"providers": ALIASED, **keys}), task_name="t")
+    client = open_routed(settings(**{"providers": ALIASED, **keys}))
     (embedder,) = embedders
     assert embedder.asked_for == asked_for
     client.close()
@@ -358,7 +372,7 @@ def test_no_embedder_is_opened_without_need(
     providers: Providers, embedders: list[Texts], keys: dict[str, Any]
 ) -> None:
     """Strategies that read no text open no embedder."""
-    open_routed_client(settings(**keys), task_name="t").close()
+    open_routed(settings(**keys)).close()
     assert embedders == []
     assert providers.all_closed
 
@@ -368,7 +382,7 @@ def test_embeddings_have_timeout_and_cache(
 ) -> None:
     """The embedder's cache gets size, dimension and timeout of the section."""
     bandit = {"embedding_timeout_ms": 50, "cache_size": 3, "dim": 9}
-    open_routed_client(settings(routing="bandit", bandit=bandit), task_name="t").close()
+    open_routed(settings(routing="bandit", bandit=bandit)).close()
     assert given == {"CachedEmbedder": {"dim": 9, "cache_size": 3, "timeout_seconds": 0.05}}
     assert providers.all_closed
     assert len(embedders) == 1
@@ -431,9 +445,7 @@ def test_coherence_has_its_settings(
     coherence = {"window_size": 3, "coherence_threshold": 0.4, "penalty_weight": 0.2}
     for enabled in (False, True):
         assert "CoherenceMonitor" not in given
-        open_routed_client(
-            settings(routing="ema", coherence={**coherence, "enabled": enabled}), task_name="t"
-        ).close()
+        open_routed(settings(routing="ema", coherence={**coherence, "enabled": enabled})).close()
     assert given["CoherenceMonitor"] == coherence
     assert len(embedders) == 1
     assert providers.all_closed
@@ -466,7 +478,7 @@ def test_a_failed_client_leaves_nothing_open(
     monkeypatch.setattr(_routing, "SharedRouter", Shared)
     monkeypatch.setattr(_routing, "RoutedClient", refuse)
     with pytest.raises(ConfigurationError, match="does not fit"):
-        open_routed_client(settings(routing="bandit"), task_name="t")
+        open_routed(settings(routing="bandit"))
     assert providers.all_closed
     assert [embedder.closed for embedder in embedders] == [True]
     assert closed == ["bandit"]
@@ -500,8 +512,8 @@ def test_a_misleading_provider_is_refused(
     section = SECTION.replace('name = "first"\n', 'name = "first"\nspace = "raw"\n')
     checked: list[tuple[str, Any]] = []
 
-    def refuse(name: str, *, options: Mapping[str, Any], method: object, space: str) -> None:
-        assert isinstance(method, Decoding)
+    def refuse(name: str, *, options: Mapping[str, Any], method: Any, space: str) -> None:
+        assert method.describe()["scoring"] == "decode"
         assert space == ("raw" if name == "first" else "masked")
         checked.append((name, options))
         if name == "second":
@@ -543,7 +555,7 @@ def test_tasks_share_no_learned_state(providers: Providers, tmp_path: Path) -> N
     section = settings(routing="ema", router_reorder_interval=1, state=str(tmp_path / "s.sqlite"))
     providers.broken = {"first"}
     for task in ("one", "two"):
-        client = open_routed_client(section, task_name=task)
+        client = open_routed(section, name=task)
         Classifier(model=client, labels=LABELS, field="category").classify("meow")
         client.close()
     assert providers.asked == {"first": 2, "second": 2}
@@ -573,7 +585,6 @@ def test_the_default_state_is_the_user_s(
     open_task: OpenTask, providers: Providers, calibrant_home: Path
 ) -> None:
     """State without a place of its own is router.sqlite in the user's folder."""
-    assert default_router_state() == str(calibrant_home / "router.sqlite")
     classifier = open_task(f'[routing]\nrouting = "thompson"\n{SECTION}')
     classifier.classify("meow")
     classifier.close()
@@ -594,16 +605,26 @@ def test_stateless_strategies_keep_nothing(
     assert sum(providers.asked.values()) == 1
 
 
-def test_the_environment_chooses_the_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("providers")
+def test_the_environment_chooses_the_state(
+    open_task: OpenTask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """CALIBRANT_ROUTER_STATE comes first, then the program's folder, then XDG_STATE_HOME."""
-    monkeypatch.setenv("CALIBRANT_ROUTER_STATE", "postgresql://host/db")
-    assert default_router_state() == "postgresql://host/db"
+
+    def learn() -> set[str]:
+        with open_task(f'[routing]\nrouting = "thompson"\n{SECTION}') as classifier:
+            classifier.classify("meow")
+        return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.sqlite")}
+
+    monkeypatch.setenv("CALIBRANT_ROUTER_STATE", str(tmp_path / "own.sqlite"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert learn() == {"own.sqlite"}
     monkeypatch.delenv("CALIBRANT_ROUTER_STATE")
     monkeypatch.delenv("CALIBRANT_HOME")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert default_router_state() == str(tmp_path / "calibrant" / "router.sqlite")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert learn() == {"own.sqlite", "xdg/calibrant/router.sqlite"}
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
-    assert default_router_state() == str(Path.home() / ".local" / "state" / "calibrant" / "router.sqlite")
+    assert ".local/state/calibrant/router.sqlite" in learn()
 
 
 def test_the_task_s_provider_is_called_first(open_task: OpenTask, providers: Providers) -> None:

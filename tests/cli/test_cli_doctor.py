@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from calibrant.cli._doctor import settings_toml
-from calibrant.core import ConfigurationError, LogprobSpace, ProviderError, Task
-from calibrant.inference import Classifier, Examination, examine
-from calibrant.testing import FakeClient
+from calibrant.core import ConfigurationError, ProviderError, Task
+from calibrant.inference import Classifier, Examination
+from calibrant.testing import FakeClient, FakeContinuingClient
 from command_line import command, done
 
 LABELS = ("Animals", "Food", "Music", "Weather")
@@ -45,7 +43,7 @@ def opened(use_model: Callable[..., Any]) -> list[dict[str, Any]]:
         space = options["space"] or "masked"
         return FakeClient(LABELS, answer, field="topic", illegal_mass=illegal, space=space, name=model)
 
-    for name in ("openai/x", "openai/raw", "openai/[raw]"):
+    for name in ("openai/x", "openai/raw", "openai/[raw]", ODD):
         use_model(open_fake, name)
     return calls
 
@@ -206,10 +204,10 @@ def test_an_unwritable_folder_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_
     assert "Stored" not in result.stdout
 
 
-def examined(**changes: Any) -> Examination:
-    """Return the examination of a masked model, some of its fields replaced."""
-    found = examine(FakeClient(LABELS, answer, field="topic", name="openai/x"))
-    return replace(found, **changes)
+def settings(*arguments: str) -> str:
+    """Return the recommended settings that the command prints."""
+    printed = run(*arguments).stdout.partition("\nRecommended settings, ")[2]
+    return printed.partition(":\n\n")[2].partition("\nStored in")[0]
 
 
 PLAIN = """\
@@ -224,40 +222,48 @@ low = 0.8
 """
 
 
+@pytest.mark.usefixtures("opened")
 def test_the_settings_of_a_plain_model() -> None:
     """The settings of a plain model are the expected TOML text."""
-    assert settings_toml(examined()) == PLAIN
+    assert settings("openai/x") == PLAIN
 
 
 OPTIONS = {"seed": 7, "logprobs?": True, "stop": ["a", "b"], "extra_body": {"min_p": 0.1, "a b": {"c": []}}}
+ODD = 'llamacpp:C:\\"ü🎉\n.gguf'
 
 
 @pytest.mark.parametrize(
-    ("changes", "model"),
+    ("arguments", "model"),
     [
-        ({}, {"space": "masked", "scoring": "decode"}),
-        ({"space": LogprobSpace.RAW}, {"space": "raw", "scoring": "decode"}),
-        ({"scoring": "exact", "space": LogprobSpace.RAW}, {"scoring": "exact"}),
-        ({"api_base": "http://h/v1"}, {"api_base": "http://h/v1"}),
-        ({"model": 'llamacpp:C:\\"ü🎉\n.gguf'}, {"name": 'llamacpp:C:\\"ü🎉\n.gguf'}),
-        ({"parameters": OPTIONS}, {"options": OPTIONS}),
-        ({"parameters": {"temperature": None, "seed": 1}}, {"options": {"seed": 1}}),
+        (["openai/x"], {"space": "masked", "scoring": "decode"}),
+        (["openai/raw", "--space", "raw"], {"space": "raw", "scoring": "decode"}),
+        (["openai/x", "--api-base", "http://h/v1"], {"api_base": "http://h/v1"}),
+        ([ODD], {"name": ODD}),
+        (
+            ["openai/x", *(f"--option={name}={json.dumps(value)}" for name, value in OPTIONS.items())],
+            {"options": OPTIONS},
+        ),
+        (["openai/x", "--option", "temperature=null", "--option", "seed=1"], {"options": {"seed": 1}}),
     ],
 )
-def test_tasks_take_settings(write_task: WriteTask, changes: dict[str, Any], model: dict[str, Any]) -> None:
+@pytest.mark.usefixtures("opened")
+def test_tasks_take_settings(write_task: WriteTask, arguments: list[str], model: dict[str, Any]) -> None:
     """A task file with the printed settings has the examined model's values."""
-    task = Task.from_file(write_task(extra=settings_toml(examined(**changes))))
+    task = Task.from_file(write_task(extra=settings(*arguments)))
     assert task.model.model_dump() | model == task.model.model_dump()
-    assert task.model.name == changes.get("model", "openai/x")
+    assert task.model.name == arguments[0]
     assert (task.scoring.high, task.scoring.low) == (0.95, 0.8)
-    if changes.get("scoring") == "exact":
-        assert task.model.space is None
 
 
-def test_sampling_is_recommended_without_a_space() -> None:
-    """Settings for a model without log-probabilities have scoring = "fused" and no space."""
-    text = settings_toml(examined(scoring="fused", space=LogprobSpace.NONE))
-    assert 'scoring = "fused"' in text
+@pytest.mark.parametrize(("space", "scoring"), [("masked", "exact"), ("none", "fused")])
+def test_no_space_is_recommended_where_nothing_is_decoded(
+    use_model: Callable[..., Any], space: str, scoring: str
+) -> None:
+    """Settings have no space where labels are scored, and where a model has no log-probabilities."""
+    kind = FakeContinuingClient if scoring == "exact" else FakeClient
+    use_model(kind(LABELS, answer, field="topic", space=space), "openai/own")
+    text = settings("openai/own")
+    assert f'scoring = "{scoring}"' in text
     assert "space" not in text
 
 

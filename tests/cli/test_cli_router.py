@@ -23,7 +23,7 @@ from calibrant.routing import (
     ThompsonRouter,
     TriageRouter,
 )
-from calibrant.store._router_state import RouterState
+from calibrant.store import RouterState
 from command_line import command, json_of, refusal
 
 run = command("router")

@@ -5,25 +5,30 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from calibrant.core import (
-    ConfigurationError,
     DataError,
     Example,
     Field,
     FieldLabels,
+    Fingerprint,
     HierarchicalLabels,
     LabelSet,
+    LogprobSpace,
     MultiLabels,
     OrdinalLabels,
     Prediction,
+    StateError,
     Task,
 )
-from calibrant.core._structures import labels_from_record
+from calibrant.testing import FakeClient
+from calibrant.tuned import RecordedTask, Tuned
+from command_line import command, done
 from task_files import mistakes
 
 MULTI = 'name = "n"\nlabels = ["Bills", "Food", "Travel"]\nmulti_label = true\nprompt = "p"\n'
@@ -325,13 +330,14 @@ def test_tasks_in_python_check_their_rows() -> None:
         ),
     ],
 )
-def test_label_sets_survive_their_record(labels: LabelSet) -> None:
+def test_label_sets_survive_their_record(labels: LabelSet, tmp_path: Path) -> None:
     """A label set read from its record equals the first one, with type, order, names and paths."""
-    record = json.loads(json.dumps(labels.record()))
-    again = labels_from_record(record)
+    task = Task(name="n", labels=labels, prompt="p")
+    asked = Fingerprint(prompt="p", model="m", space=LogprobSpace.MASKED, labels=labels)
+    again = Tuned(tasks=(RecordedTask(task=task),), fingerprint=asked).save(tmp_path / "bundle").labels
     assert type(again) is type(labels)
     assert again == labels
-    assert again.record() == record
+    assert again.record() == labels.record()
 
 
 @pytest.mark.parametrize(
@@ -345,7 +351,13 @@ def test_label_sets_survive_their_record(labels: LabelSet) -> None:
         {"structure": "hierarchical", "labels": ["a/b", "b"]},
     ],
 )
-def test_altered_records_are_errors(record: object) -> None:
-    """A record that was altered by hand raises ConfigurationError."""
-    with pytest.raises(ConfigurationError):
-        labels_from_record(record)
+def test_altered_records_are_errors(record: object, write_task: Any, use_model: Any, tmp_path: Path) -> None:
+    """A record that was altered by hand raises an error when the run is read."""
+    use_model(FakeClient(["cat", "dog"], {}, default="cat"))
+    done(command("evaluate")(write_task(), "--out", tmp_path / "run"))
+    path = tmp_path / "run" / "task.json"
+    settings = json.loads(path.read_text())
+    settings["tasks"][0]["labels"] = record
+    path.write_text(json.dumps(settings))
+    with pytest.raises(StateError, match=r"task\.json: .*labels"):
+        Tuned.from_run(tmp_path / "run")

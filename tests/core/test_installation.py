@@ -1,8 +1,10 @@
-"""Tests of the install command in messages."""
+"""Tests of the install command in the messages about what is missing."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ from typing import Any
 import pytest
 
 import calibrant
-from calibrant.core._installation import install_command
+from calibrant.core import ConfigurationError, read_examples
+from calibrant.inference import Classifier
 
 REPOSITORY = {"vcs": "git", "commit_id": "c0ffee", "requested_revision": "main"}
 
@@ -26,42 +29,61 @@ def installed_from(monkeypatch: pytest.MonkeyPatch, record: Any) -> None:
     monkeypatch.setattr(metadata, "distribution", lambda _: Installed())
 
 
+@pytest.fixture
+def excel_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], str]:
+    """Return a function that reads an Excel file without openpyxl, and returns the command that the error names."""
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    (tmp_path / "rows.xlsx").touch()
+
+    def command() -> str:
+        with pytest.raises(ConfigurationError) as caught:
+            list(read_examples(tmp_path / "rows.xlsx"))
+        return str(caught.value).partition(" need openpyxl: ")[2].removesuffix(", or save the sheet as CSV.")
+
+    return command
+
+
 @pytest.mark.parametrize(
     ("record", "requirement"),
     [
-        ({"url": "file:///home/ana/my%20clone", "dir_info": {}}, '"/home/ana/my clone[serve]"'),
-        ({"url": "file:///home/ana/clone", "dir_info": {"editable": True}}, '-e "/home/ana/clone[serve]"'),
+        ({"url": "file:///home/ana/my%20clone", "dir_info": {}}, '"/home/ana/my clone[excel]"'),
+        ({"url": "file:///home/ana/clone", "dir_info": {"editable": True}}, '-e "/home/ana/clone[excel]"'),
         (
             {"url": "https://example.org/calibrant-0.1.0-py3-none-any.whl", "archive_info": {}},
-            '"calibrant[serve] @ https://example.org/calibrant-0.1.0-py3-none-any.whl"',
+            '"calibrant[excel] @ https://example.org/calibrant-0.1.0-py3-none-any.whl"',
         ),
         (
             {"url": "https://example.org/calibrant.git", "vcs_info": REPOSITORY},
-            '"calibrant[serve] @ git+https://example.org/calibrant.git@c0ffee"',
+            '"calibrant[excel] @ git+https://example.org/calibrant.git@c0ffee"',
         ),
         (
             {"url": "https://example.org/all.git", "vcs_info": REPOSITORY, "subdirectory": "python"},
-            '"calibrant[serve] @ git+https://example.org/all.git@c0ffee#subdirectory=python"',
+            '"calibrant[excel] @ git+https://example.org/all.git@c0ffee#subdirectory=python"',
         ),
-        ({"url": "file:///home/$ana", "dir_info": {}}, "'/home/$ana[serve]'"),
-        (None, '"calibrant[serve]"'),  # from an index
-        ("no JSON", '"calibrant[serve]"'),
+        ({"url": "file:///home/$ana", "dir_info": {}}, "'/home/$ana[excel]'"),
+        (None, '"calibrant[excel]"'),  # from an index
+        ("no JSON", '"calibrant[excel]"'),
     ],
 )
-def test_the_command_names_the_origin(monkeypatch: pytest.MonkeyPatch, record: Any, requirement: str) -> None:
+def test_the_command_names_the_origin(
+    monkeypatch: pytest.MonkeyPatch, excel_command: Callable[[], str], record: Any, requirement: str
+) -> None:
     """The command names a clone's path, the URL of an archive or repository, or the package."""
     installed_from(monkeypatch, record)
-    assert install_command("serve") == f"pip install {requirement}"
+    assert excel_command() == f"pip install {requirement}"
 
 
-def test_extras_share_one_requirement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several extras are written in one requirement."""
+def test_a_dependency_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing library that is no extra is installed with the package alone."""
     installed_from(monkeypatch, {"url": "file:///clone", "dir_info": {}})
-    assert install_command() == 'pip install "/clone"'
-    assert install_command("data", "serve") == 'pip install "/clone[data,serve]"'
+    monkeypatch.setitem(sys.modules, "litellm", None)
+    with pytest.raises(ConfigurationError, match='pip install "/clone" '):
+        Classifier(model="mistral/any", labels=["a", "b"]).classify("text")
 
 
-def test_clones_without_installation_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clones_without_installation_are_named(
+    monkeypatch: pytest.MonkeyPatch, excel_command: Callable[[], str]
+) -> None:
     """A package imported from its clone is installed from that clone."""
 
     def missing(name: str) -> metadata.Distribution:
@@ -70,6 +92,4 @@ def test_clones_without_installation_are_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(metadata, "distribution", missing)
     clone = Path(calibrant.__file__).parents[2]
     is_clone = (clone / "pyproject.toml").is_file()  # these tests run against an installed wheel, too
-    assert install_command("serve") == "pip install " + (
-        f'-e "{clone}[serve]"' if is_clone else '"calibrant[serve]"'
-    )
+    assert excel_command() == "pip install " + (f'-e "{clone}[excel]"' if is_clone else '"calibrant[excel]"')

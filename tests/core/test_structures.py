@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,8 @@ from calibrant.core import (
     OrdinalLabels,
     Part,
     Prediction,
+    Task,
 )
-from calibrant.core._structures import structured_labels
 
 STARS = OrdinalLabels(["1 star", "2 stars", "3 stars", "4 stars", "5 stars"])
 MONEY = HierarchicalLabels(
@@ -285,20 +287,28 @@ def test_structures_make_labels_differ(one: LabelSet, other: LabelSet) -> None:
     assert LabelSet.of(one) is one
 
 
-def test_names_choose_the_structure() -> None:
+def test_names_choose_the_structure(write_task: Callable[..., Path]) -> None:
     """A name chooses the structure, and a separator with another structure is an error."""
-    assert structured_labels(["a", "b"]) == LabelSet(["a", "b"])
-    assert structured_labels(["a", "b"], structure="ordinal") == OrdinalLabels(["a", "b"])
-    assert structured_labels(["a/b", "b"], structure="hierarchical") == HierarchicalLabels(["a/b", "b"])
-    found = structured_labels(["a>b", "b"], structure="hierarchical", separator=">")
+
+    def labels_of(labels: list[str], **settings: str) -> LabelSet:
+        lines = "".join(f'{name} = "{value}"\n' for name, value in settings.items())
+        toml = f'name = "n"\nlabels = {labels}\nfield = "f"\nprompt = "p"\n{lines}'
+        return Task.from_file(write_task(toml=toml), splits=()).labels
+
+    assert labels_of(["a", "b"]) == LabelSet(["a", "b"])
+    assert labels_of(["a", "b"], structure="ordinal") == OrdinalLabels(["a", "b"])
+    assert labels_of(["a/b", "b"], structure="hierarchical") == HierarchicalLabels(["a/b", "b"])
+    found = labels_of(["a>b", "b"], structure="hierarchical", separator=">")
     assert found == HierarchicalLabels(["a>b", "b"], ">")
     for structure in ("flat", "ordinal"):
         with pytest.raises(
             ConfigurationError, match=f"only for hierarchical labels, got '/' for {structure}"
         ):
-            structured_labels(["a", "b"], structure=structure, separator="/")
-    with pytest.raises(ConfigurationError, match="Expected structure 'flat'"):
-        structured_labels(["a", "b"], structure="tree")
+            labels_of(["a", "b"], structure=structure, separator="/")
+    with pytest.raises(
+        ConfigurationError, match="Input should be 'flat', 'ordinal' or 'hierarchical', got 'tree'"
+    ):
+        labels_of(["a", "b"], structure="tree")
 
 
 def test_fields_keep_their_structure() -> None:

@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,10 @@ import ray
 import ray.data
 from typer.testing import CliRunner
 
-from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
+from animals import LABELS, LIMITS, animals, lines, opens, run, written
 from calibrant.cli import app
 from calibrant.core import ConfigurationError, Limits, StateError, Stop
 from calibrant.distributed import Cluster, evaluate
-from calibrant.distributed import _ray as seam
 from calibrant.evaluation import BatchEvaluator
 from fault_server import FaultServer
 
@@ -216,23 +216,25 @@ def test_the_command_evaluates_on_workers(tmp_path: Path, write_task: Callable[.
     assert files == {path.name for path in (tmp_path / "local").iterdir()}
 
 
-def test_machines_with_another_version_of_calibrant_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_with_another_version_of_calibrant_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another version of calibrant on a machine raises ConfigurationError before the run."""
-    real = seam._own_version
-    monkeypatch.setattr(seam, "_own_version", lambda: "0.0.7")
+    real = metadata.version("calibrant")
+    monkeypatch.setattr(metadata, "version", lambda _: "0.0.7")
     with (
-        pytest.raises(ConfigurationError, match=rf"calibrant 0\.0\.7 on every machine.*got {real()} on "),
-        seam.connected(CLUSTER),
+        FaultServer(LABELS) as server,
+        pytest.raises(ConfigurationError, match=rf"calibrant 0\.0\.7 on every machine.*got {real} on "),
     ):
-        pass
+        run(animals(tmp_path), server, tmp_path / "ray")
 
 
-def test_one_file_is_not_shared_by_two_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_is_not_shared_by_two_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A SQLite cache for two machines raises ConfigurationError."""
     nodes = ray.nodes() * 2
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     with (
+        FaultServer(LABELS) as server,
         pytest.raises(ConfigurationError, match="cache that 2 machines can share, got a SQLite file"),
-        seam.connected(CLUSTER, shares_a_file=True),
     ):
-        pass
+        run(animals(tmp_path), server, tmp_path / "ray", cache="rows.sqlite")

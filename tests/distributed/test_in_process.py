@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,22 @@ import pytest
 import in_process
 from animals import CLUSTER, LABELS, LIMITS, animals, lines, opens, run, written
 from calibrant.core import CalibrantError, ConfigurationError, Limits, ProviderError, StateError, Stop
-from calibrant.distributed import Cluster, _ray, evaluate
-from calibrant.distributed._ledger import Ledger
-from calibrant.runs._shards import Shards
+from calibrant.distributed import Cluster, evaluate
+from calibrant.inference import Classifier
 from calibrant.store import PredictionCache
+from calibrant.testing import FakeClient
 from fault_server import FaultServer
+from in_process import LocalRay
 
 PRICES = {"input_cost_per_token": 0.01, "output_cost_per_token": 0.0}
 
 
 @pytest.fixture(autouse=True)
-def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace Ray's cluster by threads."""
-    in_process.install(monkeypatch)
-    monkeypatch.setattr(_ray, "_LOOK_SECONDS", 0.01)
+def threads(monkeypatch: pytest.MonkeyPatch) -> LocalRay:
+    """Replace Ray's cluster by threads, which look often for the end of the run."""
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.01)))
+    return in_process.install(monkeypatch)
 
 
 @pytest.fixture
@@ -36,21 +40,34 @@ def server() -> Iterator[FaultServer]:
         yield running
 
 
+def when_renamed(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Path], None], *, folder: str) -> None:
+    """Have something happen before a file takes its place in a folder of this name."""
+    replace = Path.replace
+
+    def renamed(file: Path, target: Path) -> Path:
+        if target.parent.name == folder:
+            happens(target)
+        return replace(file, target)
+
+    monkeypatch.setattr(Path, "replace", renamed)
+
+
 def test_unjoined_blocks_are_joined_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that could not be joined are joined by a rerun without a call."""
 
     def faults(number: int, _body: Any) -> str | None:
         return "503" if number == 3 else None
 
-    def full(*_: object) -> None:
-        raise StateError("full")
+    def full(target: Path) -> None:
+        if target.name == "predictions.jsonl":
+            raise OSError(errno.ENOSPC, "full")
 
     rows, out = animals(tmp_path), tmp_path / "out"
     with FaultServer(LABELS, faults=faults) as server:
         run(rows, server, out)
         (out / "predictions.parquet").touch()
         with monkeypatch.context() as patched:
-            patched.setattr(Shards, "join", full)
+            when_renamed(patched, full, folder="out")
             with pytest.raises(StateError, match="full"):
                 run(rows, server, out)
         assert not (out / "predictions.jsonl").exists()
@@ -192,18 +209,17 @@ def test_a_full_cache_fails(server: FaultServer, tmp_path: Path, monkeypatch: py
 def test_a_full_disk_ends_runs(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk raises StateError; other blocks are kept, and a rerun finishes the run."""
     rows, out = animals(tmp_path), tmp_path / "out"
-    asked, add, tried = list(rows), Shards.add, []
+    asked, tried = list(rows), list[int]()
 
-    def full(shards: Shards, number: int, found: bytes) -> None:
-        tried.append(number)
+    def full(target: Path) -> None:
+        tried.append(int(target.stem))
         if len(tried) == 3:
             while not any(row.input in server.counts for row in asked[24:]):
                 time.sleep(0.005)  # until the next block, which is out, has begun: else nothing of it is kept
-            raise StateError("cannot be written (No space left on device)")
-        add(shards, number, found)
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Shards, "add", full)
+        when_renamed(patched, full, folder="shards")
         with pytest.raises(StateError, match="No space left"):
             run(rows, server, out)
     assert {row["index"] // 8 for row in written(out)} == {*tried} - {tried[2]}
@@ -230,22 +246,20 @@ def test_a_worker_with_settings_that_are_refused_says_so(tmp_path: Path) -> None
         evaluate(animals(tmp_path), opening=opening, out=tmp_path / "out", limits=LIMITS)
 
 
-def test_a_fault_stops_workers(server: FaultServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A budget closes the ledger for new rows only; a fault also stops the rows that were lent."""
-    told: list[tuple[str, bool]] = []
+@pytest.mark.parametrize(("fault", "budget"), [(None, 20), ("401", None)])
+def test_a_fault_stops_workers(tmp_path: Path, fault: str | None, budget: int | None) -> None:
+    """A budget stops new rows only, and those that were lent are finished; a fault stops these, too."""
 
-    def record(ledger: Ledger, reason: str, *, at_once: bool) -> None:
-        told.append((reason, at_once))
-        close(ledger, reason, at_once=at_once)
+    def faults(_number: int, body: Any) -> str | None:
+        row = int(body["messages"][-1]["content"].split()[1])
+        # The second block becomes slow once the price of its rows is known, and several are lent at a time.
+        return "slow_drip:0.1" if row > 30 else fault
 
-    close = Ledger.close
-    monkeypatch.setattr(Ledger, "close", record)
-    run(animals(tmp_path), server, tmp_path / "budget", limits=Limits(concurrency=8, max_requests=20))
-    with FaultServer(LABELS, faults={"401": 1.0}) as refusing, pytest.raises(ProviderError):
-        run(animals(tmp_path), refusing, tmp_path / "fault")
-    budget, fault = (found for found in told if found[0] != "over")
-    assert ("max_requests" in budget[0], budget[1]) == (True, False)
-    assert ("401" in fault[0], fault[1]) == (True, True)
+    limits, cluster = Limits(concurrency=2, max_requests=budget), Cluster(block_rows=30)
+    with FaultServer(LABELS, faults=faults) as server, contextlib.suppress(ProviderError):
+        run(animals(tmp_path), server, tmp_path / "out", cluster=cluster, limits=limits)
+    slow = {text for text in server.counts if int(text.split()[1]) >= 30}
+    assert len(server.counts) == budget if budget else len(slow) < 20
 
 
 @pytest.mark.parametrize(
@@ -278,61 +292,75 @@ def test_a_worker_that_cannot_open_its_classifier_says_so(
     assert not server.counts
 
 
-def test_a_block_is_given_up_after_five_deaths(server: FaultServer, tmp_path: Path) -> None:
+class Deadly(FakeClient):
+    """A model that kills its worker, as often as `deaths` says, when it is asked about row 18."""
+
+    def __init__(self, threads: LocalRay, deaths: int) -> None:
+        super().__init__(LABELS, lambda text: text.split()[-1])
+        self.threads, self.deaths = threads, deaths
+
+    async def complete(self, request: Any) -> object:
+        if "number 18 " in request.messages[-1]["content"] and self.deaths:
+            self.deaths -= 1
+            self.threads.die()
+        return await super().complete(request)
+
+
+ALONE = Cluster(workers=1, block_rows=8)
+
+
+@pytest.mark.parametrize("deaths", [4, 5])
+def test_a_block_is_given_up_after_five_deaths(threads: LocalRay, tmp_path: Path, deaths: int) -> None:
     """A block that killed five workers raises StateError with its rows; four deaths are allowed."""
-    book = in_process.LocalBook(LIMITS, 2)
-    rows = [(index, row.input, row.answer, None, None, None) for index, row in enumerate(animals(tmp_path))][
-        16:24
-    ]
-
-    def answered(number: int, *, deaths: int) -> _ray.Answered:
-        for _ in range(deaths):
-            book.ask(Ledger.begin, f"block {number}")
-        return _ray.Worker(opens(server.api_base), LIMITS, 2, None, book).answer(number, rows)
-
-    given_up = answered(2, deaths=5)
-    assert given_up.lines == b""
-    with pytest.raises(StateError, match=r"^5 workers died .* the rows 16 to 23 \(counted from 0\)"):
-        raise given_up.raised() or AssertionError
-    assert not server.counts
-    for _ in range(2):
-        borne = answered(3, deaths=4)
-        assert (borne.error, len(borne.lines.splitlines())) == ("", 8)
-    book.ask(Ledger.close, "over", at_once=True)
-
-
-def test_workers_that_die_opening_are_given_up(server: FaultServer) -> None:
-    """Too many deaths while opening are an error, and a worker that opens resets their count."""
-    book = in_process.LocalBook(LIMITS, 2)
-    opened: list[int] = []
+    model, rows, out = Deadly(threads, deaths=deaths), animals(tmp_path), tmp_path / "out"
 
     def opening(*, limits: Limits) -> Any:
-        opened.append(1)
-        return opens(server.api_base)(limits=limits)
+        return Classifier(model=model, labels=LABELS, field="category", limits=limits)
 
-    def worker() -> _ray.Worker:
-        return _ray.Worker(opening, LIMITS, 2, None, book)
+    def evaluated() -> Any:
+        return evaluate(rows, opening=opening, out=out, cluster=ALONE, limits=LIMITS)
 
-    rows = [(0, "number 0 is a cat", "cat", None, None, None)]
-    for _ in range(6):
-        book.ask(Ledger.begin, "opening")
-    assert not worker().answer(0, rows).error
-    for _ in range(7):
-        book.ask(Ledger.begin, "opening")
-    assert "while they opened the classifier" in worker().answer(0, rows).error
-    assert len(opened) == 1
-    book.ask(Ledger.close, "over", at_once=True)
+    if deaths == 4:
+        assert evaluated().metrics.outcomes["ok"] == 60
+    else:
+        with pytest.raises(StateError, match=r"^5 workers died .* the rows 16 to 23 \(counted from 0\)"):
+            evaluated()
+        assert {row["index"] for row in written(out)} == {*range(16)}
+    assert model.deaths == 0
 
 
-def test_a_closed_run_reads_no_more_blocks(tmp_path: Path) -> None:
-    """After the ledger is closed, the reader yields no more blocks."""
-    rows = animals(tmp_path)
-    book = in_process.LocalBook(Limits(), 2)
-    reader = _ray.Reader(dataset=rows, labels=rows.labels, block_rows=8, book=book)
-    tables = reader(None)
-    assert next(tables)["block"].to_pylist() == [0]
-    book.ask(Ledger.close, "enough", at_once=False)
-    assert list(tables) == []
+@pytest.mark.parametrize(("deaths", "refused"), [([5, 5], False), ([5, 6], True)])
+def test_workers_that_die_opening_are_given_up(
+    threads: LocalRay, tmp_path: Path, deaths: list[int], *, refused: bool
+) -> None:
+    """Too many deaths while opening are an error, and a worker that opens resets their count."""
+    left, opened = [0, *deaths], list[Any]()
+
+    def opening(*, limits: Limits) -> Any:
+        model = Deadly(threads, deaths=len(opened) == 1)
+        if left[len(opened)]:
+            left[len(opened)] -= 1
+            threads.die()
+        opened.append(Classifier(model=model, labels=LABELS, field="category", limits=limits))
+        return opened[-1]
+
+    def evaluated() -> Any:
+        rows, out = animals(tmp_path), tmp_path / "out"
+        return evaluate(rows, opening=opening, out=out, cluster=ALONE, limits=LIMITS)
+
+    if refused:
+        with pytest.raises(StateError, match="while they opened the classifier"):
+            evaluated()
+    else:
+        assert evaluated().metrics.outcomes["ok"] == 60
+    assert not any(left)
+
+
+def test_a_closed_run_reads_no_more_blocks(server: FaultServer, tmp_path: Path, threads: LocalRay) -> None:
+    """After a budget is used up, no more blocks are handed to workers."""
+    cluster, limits = Cluster(block_rows=2), Limits(concurrency=4, max_requests=4)
+    run(animals(tmp_path), server, tmp_path / "out", cluster=cluster, limits=limits)
+    assert threads.blocks < 15  # of 30
 
 
 def test_progress_counts_rows_and_cost(server: FaultServer, tmp_path: Path) -> None:
@@ -390,15 +418,13 @@ def test_a_block_of_a_vanishing_directory_is_refused(
 ) -> None:
     """A directory that vanishes while a block is written raises CalibrantError, too."""
     rows, out, moved = animals(tmp_path), tmp_path / "out", tmp_path / "elsewhere"
-    add = Shards.add
 
-    def vanish(shards: Shards, number: int, found: bytes) -> None:
+    def vanish(_: Path) -> None:
         if out.exists():
             out.rename(moved)
-        add(shards, number, found)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Shards, "add", vanish)
+        when_renamed(patched, vanish, folder="shards")
         with pytest.raises(CalibrantError, match="moved or removed during the run"):
             run(rows, server, out)
     assert not out.exists()

@@ -2,71 +2,66 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from calibrant.core import (
-    ConfigurationError,
-    DataSource,
-    Example,
-    LabelSet,
-    Limits,
-    Outcome,
-    Prediction,
-    StateError,
-)
+import in_process
+from animals import LABELS, animals, lines, run
+from calibrant.core import CalibrantError, ConfigurationError, DataSource, LabelSet, Limits, StateError
 from calibrant.distributed import Cluster, evaluate
-from calibrant.distributed import _ray as seam
-from calibrant.distributed._evaluate import is_file, share
 from calibrant.evaluation import Dataset
-from calibrant.evaluation._metrics import Tally
 from calibrant.inference import Classifier
-from calibrant.runs._rows import row_line
-from calibrant.runs._shards import Shards
 from calibrant.testing import FakeClient
-
-LABELS = ["cat", "dog"]
-ROWS = [Example(input=f"row\r {n}\u2028", answer="cat") for n in range(5)]
+from fault_server import FaultServer
 
 
-def refused(match: str, **options: Any) -> None:
-    """Connect to a cluster, and check that the error has this message."""
-    with pytest.raises(ConfigurationError, match=match), seam.connected(Cluster(**options)):
-        pass
+def opening(*, limits: Limits) -> Classifier:
+    """Open a classifier over a fake."""
+    return Classifier(model=FakeClient(LABELS, {}, default="cat"), labels=LABELS, limits=limits)
 
 
-def line(index: int, outcome: Outcome = Outcome.OK) -> bytes:
-    """Return the line of a row."""
-    label = "cat" if outcome is Outcome.OK else None
-    return row_line(index, ROWS[index], Prediction(label=label, outcome=outcome))
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> Shards:
-    """Return block files of two rows each."""
-    return Shards(tmp_path / "shards", 2)
+def refused(folder: Path, match: str, *, limits: Limits | None = None, **options: Any) -> None:
+    """Evaluate on a cluster, and check that the error has this message."""
+    rows, cluster = animals(folder), Cluster(**options)
+    with pytest.raises(ConfigurationError, match=match):
+        evaluate(rows, opening=opening, out=folder / "out", cluster=cluster, limits=limits)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-def test_shares_never_add_up_to_more_than_the_limits(workers: int) -> None:
+def test_shares_never_add_up_to_more_than_the_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
     """Shares of calls in flight are rounded down; rates and budgets stay whole."""
+    in_process.install(monkeypatch)
     whole = Limits(concurrency=10, requests_per_minute=100, max_cost=2, run_seconds=5, call_seconds=3)
-    own = share(whole, workers)
-    assert 10 - workers < own.concurrency * workers <= 10
-    assert own == replace(whole, concurrency=own.concurrency, run_seconds=None)
+    shares: list[Limits] = []
+
+    def noted(*, limits: Limits) -> Classifier:
+        shares.append(limits)
+        return opening(limits=limits)
+
+    cluster = Cluster(workers=workers, block_rows=1)
+    evaluate(animals(tmp_path, rows=8), opening=noted, out=tmp_path / "out", cluster=cluster, limits=whole)
+    for own in shares:
+        assert 10 - workers < (own.concurrency or 0) * workers <= 10
+        assert own == replace(whole, concurrency=own.concurrency, run_seconds=None)
 
 
-def test_a_worker_without_a_call_in_flight_is_refused() -> None:
+def test_a_worker_without_a_call_in_flight_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More workers than calls in flight raise ConfigurationError."""
-    with pytest.raises(ConfigurationError, match="each of 3 workers, got a concurrency of 2"):
-        share(Limits(concurrency=2), 3)
+    in_process.install(monkeypatch)
+    limits = Limits(concurrency=2)
+    refused(tmp_path, "each of 3 workers, got a concurrency of 2", limits=limits, workers=3)
 
 
 @pytest.mark.parametrize("settings", [{"workers": 0}, {"block_rows": 0}, {"workers": True}, {"workers": 1.5}])
@@ -76,45 +71,66 @@ def test_a_cluster_has_workers_and_blocks_have_rows(settings: dict[str, Any]) ->
         Cluster(**settings)
 
 
-def test_blocks_come_back_in_the_order_of_the_input(shards: Shards, tmp_path: Path) -> None:
-    """Blocks are joined in the input's order, and a repeated row replaces the old one."""
-    shards.add(2, line(4))
-    shards.add(0, line(0) + line(1, Outcome.ERROR))
-    shards.add(1, line(3))
-    found = shards.recover(ROWS, Tally(LabelSet.of(LABELS)).add)
-    assert found == {0: {0}, 1: {3}, 2: range(4, 5)}
-    shards.add(0, line(1))
-    shards.add(1, line(2))
-    found = shards.recover(ROWS, Tally(LabelSet.of(LABELS)).add)
-    assert found == {0: range(2), 1: range(2, 4), 2: range(4, 5)}
-    shards.join(tmp_path / "all.jsonl")
-    assert (tmp_path / "all.jsonl").read_bytes() == b"".join(line(index) for index in range(5))
+def test_blocks_come_back_in_the_order_of_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are joined in the input's order, a repeated row replaces the old one, a missing one is asked again."""
+    in_process.install(monkeypatch)
+    texts = [f"row\r {n}\u2028 is a cat" for n in range(5)]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"input": text, "answer": "cat"}) + "\n" for text in texts))
+    dataset = Dataset(source=DataSource(path=rows), labels=LabelSet(LABELS))
+    cluster, out = Cluster(workers=2, block_rows=2), tmp_path / "out"
+
+    down = True
+
+    def faults(_number: int, body: Any) -> str | None:
+        text = body["messages"][-1]["content"]
+        return "503" if down and " 1" in text else "slow_drip:0.05" if " 0" in text else None
+
+    with FaultServer(LABELS, faults=faults) as server:
+        first = run(dataset, server, out, cluster=cluster, limits=Limits(concurrency=4, max_requests=4))
+        assert (first.metrics.rows, first.metrics.complete) == (4, False)
+        block = out / "shards" / "000000000.jsonl"
+        block.write_bytes(block.read_bytes().partition(b"\n")[2])
+        down = False
+        run(dataset, server, out, cluster=cluster)
+        assert sum(server.counts.values()) == 7
+    assert [(row["input"], row["outcome"]) for row in lines(out)] == [(text, "ok") for text in texts]
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
+    """Return the server of a run of 60 rows that ended after 20 of them, in blocks of eight."""
+    in_process.install(monkeypatch)
+    with FaultServer(LABELS) as server:
+        limits = Limits(concurrency=8, max_requests=20)
+        run(animals(tmp_path), server, tmp_path / "out", limits=limits)
+        yield server
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("change", "message"),
     [
-        (line(0)[:20], "delete the file"),
-        (b"[]\n", "delete the file"),
-        (line(0) + line(0), "a row twice"),
-        (line(1) + line(0), "out of order"),
-        (line(3), "row 4 was evaluated on another text"),
-        (line(0).replace(b"row", b"raw"), "row 1 was evaluated on another text"),
+        (lambda rows: rows[0][:20], "delete the file"),
+        (lambda _: b"[]\n", "delete the file"),
+        (lambda rows: rows[0] * 2, "a row twice"),
+        (lambda rows: rows[1] + rows[0], "out of order"),
+        (lambda rows: rows[9], "row 10 was evaluated on another text"),
+        (lambda rows: rows[0].replace(b"number", b"numbed"), "row 1 was evaluated on another text"),
     ],
 )
-def test_a_damaged_block_is_refused(shards: Shards, tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_damaged_block_is_refused(stopped: FaultServer, tmp_path: Path, change: Any, message: str) -> None:
     """A damaged block raises StateError with its file."""
-    (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / "000000000.jsonl").write_bytes(content)
+    blocks = sorted((tmp_path / "out" / "shards").iterdir())
+    rows = [line for block in blocks for line in block.read_bytes().splitlines(keepends=True)]
+    blocks[0].write_bytes(change(rows))
     with pytest.raises(StateError, match=f"000000000.jsonl.*{message}"):
-        shards.recover(ROWS, Tally(LabelSet.of(LABELS)).add)
+        run(animals(tmp_path), stopped, tmp_path / "out")
 
 
-def test_blocks_beyond_the_input_are_refused(shards: Shards) -> None:
+def test_blocks_beyond_the_input_are_refused(stopped: FaultServer, tmp_path: Path) -> None:
     """Blocks beyond the end of the input raise StateError."""
-    shards.add(2, line(4))
     with pytest.raises(StateError, match="beyond the end of the input"):
-        shards.recover(ROWS[:4], Tally(LabelSet.of(LABELS)).add)
+        run(animals(tmp_path, rows=8), stopped, tmp_path / "out")
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -122,43 +138,39 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)
     rows = Dataset(source=DataSource(path=tmp_path / "none.jsonl"), labels=LabelSet.of(LABELS))
-    opening = partial(Classifier, model=FakeClient(LABELS, {}), labels=LABELS)
     with pytest.raises(ConfigurationError, match=r"pip install .*\[ray\]"):
         evaluate(rows, opening=opening, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_cluster_of_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_of_another_python_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster with another Python raises an error with Ray's reason and the remedy."""
     other_python = "Version mismatch: The cluster was started with:\n    Python: 3.9.1"
-    monkeypatch.setattr(seam, "require_ray", lambda: NotConnected({}, other_python))
-    refused(r"Ray cluster at there .*Python: 3\.9\.1.*the same versions", address="there")
+    not_connected(monkeypatch, other_python)
+    refused(tmp_path, r"Ray cluster at there .*Python: 3\.9\.1.*the same versions", address="there")
 
 
 @pytest.mark.parametrize("named", ["option", "environment"])
-def test_a_foreign_cluster_is_refused(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_cluster_is_refused(tmp_path: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An address of Ray's client raises an error with the remedy, by option or environment."""
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    not_connected(monkeypatch)
     if named == "environment":
         monkeypatch.setenv("RAY_ADDRESS", "ray://head:10001")
-    monkeypatch.setattr(seam, "require_ray", lambda: NotConnected({}))
     address = "ray://head:10001" if named == "option" else None
-    refused(r"a part of, such as auto.*got 'ray://head:10001'.*ray job submit", address=address)
+    refused(tmp_path, r"a part of, such as auto.*got 'ray://head:10001'.*ray job submit", address=address)
 
 
-class NotConnected:
-    """Ray before it is initialised; `init` records its arguments and raises an error."""
+def not_connected(monkeypatch: pytest.MonkeyPatch, message: str = "far enough") -> dict[str, Any]:
+    """Have Ray refuse to start with a message, and return the arguments that it will get."""
+    asked: dict[str, Any] = {}
 
-    def __init__(self, asked: dict[str, Any], message: str = "far enough") -> None:
-        self.asked, self.message = asked, message
-
-    def is_initialized(self) -> bool:
-        return False
-
-    def init(self, **options: Any) -> None:
-        self.asked |= options
+    def init(**options: Any) -> None:
+        asked.update(options)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        raise RuntimeError(self.message)
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(in_process.install(monkeypatch), "init", init)
+    return asked
 
 
 @pytest.mark.parametrize(
@@ -166,21 +178,19 @@ class NotConnected:
     [(None, None, "local"), (None, "", "local"), (None, "auto", "auto"), ("LISTENING", "auto", "LISTENING")],
 )
 def test_the_cluster_is_named_or_local(
-    address: str | None, variable: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
+    address: str | None, variable: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray gets the named address or "local", and SIGTERM's handler is restored."""
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    asked = not_connected(monkeypatch)
     if variable is not None:
         monkeypatch.setenv("RAY_ADDRESS", variable)
     listening = socket.create_server(("127.0.0.1", 0))
     name = f"127.0.0.1:{listening.getsockname()[1]}"
     address, expected = (name if found == "LISTENING" else found for found in (address, expected))
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr(seam, "require_ray", lambda: NotConnected(asked))
     own = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         before = signal.getsignal(signal.SIGTERM)
-        refused("far enough", address=address, workers=3)
+        refused(tmp_path, "far enough", address=address, workers=3)
         assert signal.getsignal(signal.SIGTERM) is before
     finally:
         signal.signal(signal.SIGTERM, own)
@@ -189,21 +199,27 @@ def test_the_cluster_is_named_or_local(
     assert asked.get("num_cpus") == (3 if expected == "local" else None)
 
 
-def test_an_address_where_nobody_is_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_where_nobody_is_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An address without a listener raises an error before Ray is asked."""
     with socket.socket() as taken:  # bound, but nobody listens
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        asked: dict[str, Any] = {}
-        monkeypatch.setattr(seam, "require_ray", lambda: NotConnected(asked))
-        refused(rf"Ray cluster at {address}, found nobody there", address=address)
+        asked = not_connected(monkeypatch)
+        refused(tmp_path, rf"Ray cluster at {address}, found nobody there", address=address)
     assert not asked
 
 
 @pytest.mark.parametrize(
     ("cache", "file"),
-    [("rows.sqlite", True), ("sqlite:///rows.db", True), ("postgresql://u:p@host/rows", False)],
+    [("rows.sqlite", True), ("sqlite:///rows.db", True), ("postgresql://u:p@127.0.0.1:1/rows", False)],
 )
-def test_a_cache_in_a_file_is_known(cache: str, *, file: bool) -> None:
-    """A cache is recognised as a file or as a server."""
-    assert is_file(cache) is file
+def test_a_cache_in_a_file_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, *, file: bool
+) -> None:
+    """Several machines share a cache on a server, whose error is raised here, and none in a file."""
+    in_process.install(monkeypatch).machines = 2
+    with pytest.raises(CalibrantError) as caught:
+        evaluate(animals(tmp_path), opening=opening, out=tmp_path / "out", cache=cache)
+    assert ("a cache that 2 machines can share, got a SQLite file" in str(caught.value)) is file

@@ -29,7 +29,6 @@ from calibrant.core import (
 from calibrant.evaluation import BatchEvaluator, Dataset, EvaluationProgress
 from calibrant.inference import Classifier, RetryPolicy
 from calibrant.metrics import brier_score, classification_summary, expected_calibration_error, wilson_interval
-from calibrant.runs._output import PredictionsFile
 from calibrant.testing import FakeClient, MemoryJournal, fake_response
 from command_line import lasting_rows, prediction_rows
 from fault_server import FaultServer
@@ -482,27 +481,24 @@ def test_a_cache_by_url_is_shared_between_directories(client: FakeClient, tmp_pa
     assert lasting_rows(tmp_path / "a") == lasting_rows(tmp_path / "b")
 
 
-def test_full_disks_leave_no_gap(client: FakeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disks_leave_no_gap(client: FakeClient, tmp_path: Path) -> None:
     """A write that fails raises StateError and leaves no gap; the next run answers the other rows."""
+    resource = pytest.importorskip("resource")
     evaluator = BatchEvaluator(classifier(client), concurrency=1)
-    plain = PredictionsFile._write
-    writes = []
-
-    def full(self: PredictionsFile, data: bytes) -> None:
-        writes.append(len(data))
-        if len(writes) == 2:
-            self._file.close()  # type: ignore[union-attr]
-            self._file = (tmp_path / "out" / "run.json").open("rb")  # not writable: an OSError
-        plain(self, data)
-
-    monkeypatch.setattr(PredictionsFile, "_write", full)
-    with pytest.raises(StateError, match="cannot be written"):
-        evaluator.evaluate(rows(2000), out=tmp_path / "out")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    long = [replace(row, input=row.input + " and more" * 400) for row in rows(2000)]
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (1_000_000, before[1])
+    )  # bytes of a file; the journal has no texts
+    try:
+        with pytest.raises(StateError, match="cannot be written"):
+            evaluator.evaluate(long, out=tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert len(client.requests) < 1000
-    kept = prediction_rows(tmp_path / "out")
-    assert [row["index"] for row in kept] == list(range(len(kept)))
-    monkeypatch.undo()
-    evaluator.evaluate(rows(2000), out=tmp_path / "out")
+    *kept, _ = (tmp_path / "out" / "predictions.jsonl").read_bytes().split(b"\n")
+    assert [json.loads(line)["index"] for line in kept] == list(range(len(kept)))
+    evaluator.evaluate(long, out=tmp_path / "out")
     assert [row["index"] for row in prediction_rows(tmp_path / "out")] == list(range(2000))
     assert len(client.requests) == 2000
 

@@ -16,10 +16,10 @@ import pytest
 from calibrant import BatchEvaluator, Classifier, Example, Task, load
 from calibrant.cascade import Cascade
 from calibrant.core import Limits, LogprobSpace, LogprobsUnsupportedError, Outcome, ProviderError, Stop
-from calibrant.inference import RetryPolicy, examine
-from calibrant.inference._examinations import save_examination
+from calibrant.inference import RetryPolicy
 from calibrant.testing import FakeClient, MemoryJournal, fake_model
 from calibrant.tuned import Tuned
+from command_line import command
 from distributions import distribution_of
 from fault_server import FaultServer
 
@@ -138,7 +138,7 @@ def test_the_finding_is_kept_on_disk(calibrant_home: Path) -> None:
         long_ago = time.time() - 31 * 86_400
         os.utime(record, (long_ago, long_ago))
         assert [classify(), classify()] == [1, 0]
-        save_examination(examine("hosted_vllm/hides", options=options))
+        assert command("doctor")("hosted_vllm/hides", "--api-base", server.api_base).exit_code == 1
         assert not record.exists()
 
 

@@ -25,7 +25,6 @@ from calibrant.core import (
     Task,
 )
 from calibrant.inference import Classifier, DemonstrationIndex, RetryPolicy
-from calibrant.inference._demonstrations import DemonstrationFormat
 from calibrant.testing import FakeClient, MemoryJournal
 from synonyms import install_model2vec, without_model2vec
 
@@ -146,7 +145,7 @@ def test_several_fields_show_whole_answers() -> None:
 @pytest.mark.parametrize(
     ("labels", "field", "label", "answer"),
     [
-        (None, "a.b[].c", "cat", '{"a": {"b": [{"c": "cat"}]}}'),
+        (LabelSet(LABELS), "a.b[].c", "cat", '{"a": {"b": [{"c": "cat"}]}}'),
         (MultiLabels(LABELS), "topics", '["cow", "cat"]', '{"topics": ["cat", "cow"]}'),
         (MultiLabels(LABELS), "a[].b", '["dog"]', '{"a": [{"b": "dog"}]}'),
         (MultiLabels(LABELS), "[].b", "[]", "[]"),
@@ -154,8 +153,10 @@ def test_several_fields_show_whole_answers() -> None:
 )
 def test_format_writes_answers_at_any_path(labels: Any, field: str, label: str, answer: str) -> None:
     """A demonstration's answer is the JSON that the field's path describes."""
-    label = label if labels is None else labels.canonical(label)
-    assert DemonstrationFormat(field=field, labels=labels).answer(label) == answer
+    client = FakeClient(labels, {}, default=label, field=field)
+    index = DemonstrationIndex(["one"], [labels.canonical(label)], labels=labels)
+    Classifier(model=client, labels=labels, field=field).with_demonstrations(index, k=1).classify("two")
+    assert systems(client)[0].endswith(f"Text: one\nAnswer: {answer}")
 
 
 def test_model2vec_retrieves_synonyms(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from calibrant.core import (
     CalibrantError,
+    Completion,
     CompletionRequest,
     ConfigurationError,
     LogprobSpace,
@@ -23,11 +24,9 @@ from calibrant.core import (
     ProviderError,
     ProviderTimeoutError,
     RateLimitError,
+    Token,
 )
-from calibrant.inference import Examination, FindingVerdict, examine
-from calibrant.inference._examinations import Thresholds
-from calibrant.inference.doctor._examine import aexamine, recommended_thresholds
-from calibrant.logprobs import read_completion
+from calibrant.inference import Examination, FindingVerdict, Thresholds, examine
 from calibrant.testing import fake_response
 
 LABELS = ("Animals", "Food", "Music", "Weather")
@@ -51,8 +50,8 @@ def topic(request: CompletionRequest) -> str | None:
 class Model:
     """A model without faults, unless its arguments set some.
 
-    ``share``: probability of the expected label. ``illegal``, ``illegal_off_topic``: probability of texts
-    that are no label. ``limit``: most alternatives it lists. ``spell``: shapes the label it answers.
+    ``share``: probability of the expected label, of all texts or of each. ``limit``: most alternatives it lists.
+    ``illegal``, ``illegal_off_topic``: probability of texts that are no label. ``spell``: shapes the label it answers.
     ``ail``: changes the response to a question under a schema. ``refuse``: returns what a request raises.
     """
 
@@ -60,7 +59,7 @@ class Model:
         self,
         *,
         space: str = "masked",
-        share: float = 0.97,
+        share: float | Sequence[float] = 0.97,
         illegal: float = 0.0,
         illegal_off_topic: float | None = None,
         limit: int = 20,
@@ -74,7 +73,7 @@ class Model:
         self.space = LogprobSpace(space)
         self.requests: list[CompletionRequest] = []
         self.closed = False
-        self._share = share
+        self._shares = (share,) * len(LABELS) if isinstance(share, float) else share
         self._illegal = illegal
         self._illegal_off_topic = illegal if illegal_off_topic is None else illegal_off_topic
         self._limit = limit
@@ -98,7 +97,7 @@ class Model:
             LABELS,
             {"Animals": 0.2, "Food": 0.3, "Music": 0.4, "Weather": 0.1}
             if label is None
-            else sure(label, self._share),
+            else sure(label, self._shares[LABELS.index(label)]),
             field="topic",
             tokens=self._tokens,
             top_logprobs=min(request.top_logprobs, self._limit),
@@ -115,9 +114,15 @@ class Continuing(Model):
     """A model with next-token probabilities, which `next_logprob` changes."""
 
     def __init__(
-        self, *, next_logprob: Callable[[float], float] = math.log, label_mass: float = 0.8, **ailments: Any
+        self,
+        *,
+        next_logprob: Callable[[float], float] = math.log,
+        label_mass: float = 0.8,
+        next_share: float = 0.97,
+        **ailments: Any,
     ) -> None:
         super().__init__(**ailments)
+        self._next_share = next_share
         self._next_logprob = next_logprob
         self._label_mass = label_mass
         self.checked: list[Sequence[str]] = []
@@ -144,7 +149,10 @@ class Continuing(Model):
                     return NextTokens(top=model.next_top)
                 label = topic(request)
                 assert label is not None
-                shares = {name[:3]: share * model._label_mass for name, share in sure(label).items()}
+                shares = {
+                    name[:3]: share * model._label_mass
+                    for name, share in sure(label, model._next_share).items()
+                }
                 shares["The"] = 1.0 - model._label_mass
                 return NextTokens(
                     top=tuple((name.encode(), model._next_logprob(share)) for name, share in shares.items())
@@ -277,6 +285,20 @@ def sometimes(ail: Any, *, number: int) -> Callable[[Response, int], Response]:
     return lambda response, now: ail(response, 0) if now == number else response
 
 
+def as_completion(response: Response, _: int) -> Completion:
+    """Return the response as a client may that reads it itself."""
+    (choice,) = response["choices"]
+    tokens = [
+        Token(
+            bytes(one["bytes"]),
+            one["logprob"],
+            tuple((bytes(other["bytes"]), other["logprob"]) for other in one["top_logprobs"]),
+        )
+        for one in choice["logprobs"]["content"]
+    ]
+    return Completion(text=choice["message"]["content"], tokens=tuple(tokens))
+
+
 def is_off_topic(request: CompletionRequest) -> bool:
     """Return True for the question under the schema that no label answers."""
     return request.response_format is not None and topic(request) is None
@@ -296,7 +318,7 @@ def is_off_topic(request: CompletionRequest) -> bool:
         (Model(ail=sometimes(values(lambda _: math.nan), number=4)), "units problem", "NaN"),
         (Model(ail=values(lambda old: -9999.0 * (old < -1))), "units warning", "they do not tell a sure"),
         (Model(ail=values(lambda _: -20_000.0)), "alignment warning", "calibrant clips log-probabilities"),
-        (Model(ail=lambda body, _: read_completion(body)), "alignment ok", "in 5 of 5 answers."),
+        (Model(ail=as_completion), "alignment ok", "in 5 of 5 answers."),
         (Model(ail=spelling("Food.", "Food", ".")), "alignment unknown", "that can be read"),
     ],
 )
@@ -358,9 +380,9 @@ def test_a_model_without_a_temperature_is_sent_none() -> None:
     assert model.requests[0].options["temperature"] is None
 
 
-def test_the_twin_runs_on_the_callers_loop() -> None:
-    """`aexamine` has the same findings as `examine`."""
-    found, again = asyncio.run(aexamine(Model(), now=NOON)), examine(Model())
+def test_the_date_is_the_callers() -> None:
+    """The date of an examination is the one that is given; it changes no finding."""
+    found, again = examine(Model(), now=NOON), examine(Model())
     assert (found.examined, again.examined) == (NOON, None)
     assert replace(found, examined=None) == again
 
@@ -811,39 +833,24 @@ def test_few_calls_are_made(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "confidences", "high", "low"),
+    ("model", "high", "low"),
     [
-        ("masked", [0.999, 0.992, 0.4], 0.99, 0.90),
-        ("masked", [0.98, 0.98, 0.999], 0.95, 0.80),
-        ("masked", [0.9, 0.94, 0.999], 0.85, 0.60),
-        ("masked", [0.3, 0.3, 0.999], 0.85, 0.60),
-        ("masked", [], 0.85, 0.60),
-        ("raw", [0.999, 0.999], 0.95, 0.80),
-        ("exact", [0.999, 0.999], 0.95, 0.80),
-        ("exact", [0.9, 0.9], 0.85, 0.60),
-        ("sampled", [1.0, 1.0], 0.85, 0.60),
-        ("none", [1.0, 1.0], 0.85, 0.60),
+        (Model(share=0.995), 0.99, 0.90),
+        (Model(share=0.97), 0.95, 0.80),
+        (Model(share=0.7), 0.85, 0.60),
+        (Model(share=[0.999, 0.992, 0.992, 0.4]), 0.99, 0.90),
+        (Model(share=[0.98, 0.98, 0.4, 0.999]), 0.95, 0.80),
+        (Model(share=[0.9, 0.94, 0.94, 0.999]), 0.85, 0.60),
+        (Model(share=[0.3, 0.3, 0.3, 0.999]), 0.85, 0.60),
+        (Model(share=0.992, illegal=0.005), 0.95, 0.80),
+        (Model(share=0.995, illegal=0.4, space="raw"), 0.95, 0.80),
+        (Model(share=0.995, illegal=0.4), 0.95, 0.80),
+        (Model(share=0.999, space="none"), 0.85, 0.60),
+        (Continuing(share=0.5, label_mass=0.4), 0.95, 0.80),
+        (Continuing(share=0.5, next_share=0.999), 0.95, 0.80),
+        (Continuing(share=0.5, next_share=0.9), 0.85, 0.60),
     ],
 )
-def test_thresholds_follow_the_confidence_in_plain_texts(
-    space: str, confidences: list[float], high: float, low: float
-) -> None:
-    """`recommended_thresholds` returns the strictest pair that half of the confidences reach."""
-    assert recommended_thresholds(confidences, LogprobSpace(space)) == Thresholds(high=high, low=low)
-
-
-@pytest.mark.parametrize(
-    ("model", "high"),
-    [
-        (Model(share=0.995), 0.99),
-        (Model(share=0.97), 0.95),
-        (Model(share=0.7), 0.85),
-        (Model(share=0.992, illegal=0.005), 0.95),
-        (Model(share=0.995, illegal=0.4, space="raw"), 0.95),
-        (Model(share=0.995, illegal=0.4), 0.95),
-        (Continuing(share=0.5, label_mass=0.4), 0.95),
-    ],
-)
-def test_an_examination_recommends_thresholds(model: Model, high: float) -> None:
-    """An examination recommends thresholds for the scoring and space that it recommends."""
-    assert examine(model).thresholds.high == high
+def test_an_examination_recommends_thresholds(model: Model, high: float, low: float) -> None:
+    """An examination recommends the strictest thresholds, of its scoring and space, that half of the texts reach."""
+    assert examine(model).thresholds == Thresholds(high=high, low=low)

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.core import CompletionRequest, Field, FieldLabels, LabelSet, Outcome
+from calibrant.core import Field, FieldLabels, LabelSet, Outcome, Prediction
 from calibrant.inference import Classifier
-from calibrant.inference._exact import LabelScorer
-from calibrant.inference._methods import ModelCalls
 from distributions import distribution_of
 from token_engine import CHARACTERS, Engine, Row
 
@@ -73,24 +71,25 @@ def test_each_prompt_has_its_own_expectations() -> None:
 
 def test_rows_keep_their_order() -> None:
     """A row that comes after the request without a text waits behind earlier rows."""
-    labels, ended = LabelSet(["cat", "dog"]), list[str]()
-    scorer = LabelScorer(labels, client=Engine(), tolerance=0.05, calls=ModelCalls())
-    request = CompletionRequest(messages=(), without_text=({"role": "user", "content": ""},))
-    rows: list[asyncio.Task[None]] = []
+    rows: list[asyncio.Task[Prediction]] = []
 
-    async def row(name: str) -> None:
-        await scorer.prepare(request, '{"label": "')
-        ended.append(name)
-        if name == "first":
-            rows.append(asyncio.create_task(row("late")))
+    class Observed(Engine):
+        def row(self, text: str) -> Row:
+            if text == "first":
+                rows.append(asyncio.create_task(classifier.aclassify("late")))
+            return super().row(text)
+
+    engine = Observed()
+    classifier = Classifier(model=engine, labels=["cat", "dog"])
 
     async def all_rows() -> None:
-        rows.extend(asyncio.create_task(row(name)) for name in ("first", "second", "third", "fourth"))
+        names = ("first", "second", "third", "fourth")
+        rows.extend(asyncio.create_task(classifier.aclassify(name)) for name in names)
         for task in rows:
             await task
 
     asyncio.run(all_rows())
-    assert ended == ["first", "second", "third", "fourth", "late"]
+    assert [row.text for row in engine.rows] == ["", "first", "second", "third", "fourth", "late"]
 
 
 def test_unvisited_nodes_use_expectations(monkeypatch: pytest.MonkeyPatch) -> None:

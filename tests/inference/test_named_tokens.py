@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from calibrant.core import ConfigurationError, LabelSet, Prediction, ProviderError
-from calibrant.core._completion import TokenListing, named_features
+from calibrant.core import ConfigurationError, ProviderError
 from calibrant.heads import Head
 from calibrant.inference import Classifier
-from calibrant.inference._heads import head_of, tell_once, tokens_of
 from calibrant.testing import MemoryJournal
 from echo_model import PREFIX
-from naming_server import NamingServer, named_by, template_of
+from naming_server import NamingServer, TellingModel, named_by, template_of
 
 LABELS = ("Spa", "Bill")
 TEXTS = [f"text {number}" for number in range(40)]
@@ -35,7 +33,6 @@ def serve() -> Iterator[Start]:
         running.append(NamingServer(kind, names_tokens=names_tokens))
         return running[-1]
 
-    tell_once.cache_clear()
     yield start
     for found in running:
         found.stop()
@@ -44,7 +41,7 @@ def serve() -> Iterator[Start]:
 def classifier_of(server: NamingServer, **options: Any) -> Classifier:
     """Return a classifier that scores labels exactly on a server."""
     return Classifier(
-        model="hosted_vllm/toy",
+        model=f"hosted_vllm/toy-{server.root.rpartition(':')[2]}",
         labels=LABELS,
         prompt="Which one?",
         scoring="exact",
@@ -97,11 +94,11 @@ def test_a_head_names_its_tokens_after_loading(serve: Start, kind: str, tmp_path
     """A head keeps the tokens in its file, and a classifier that loads it asks for the same ones."""
     server = serve(kind)
     with classifier_of(server) as classifier:
-        asking = classifier.with_features(TEXTS)
-        tokens = asking.method.named_tokens
-        head = head_on_features(asking.classify_many(TEXTS), truth(server), tokens)
+        head = classifier.fit(TEXTS, truth(server)).head
+        assert head is not None
+        assert head.uses_features
+        tokens = head.named_tokens
         head.save(tmp_path / "head.json", fingerprint=classifier.fingerprint())
-        classifier.head = head
         expected = classifier.classify_many(TEXTS[:4])
     loaded = Head.load(tmp_path / "head.json", fingerprint=classifier.fingerprint())
     assert loaded.named_tokens == tokens
@@ -113,13 +110,6 @@ def test_a_head_names_its_tokens_after_loading(serve: Start, kind: str, tmp_path
     assert all(one.features is None for one in found)
     if kind != "llama.cpp":  # which lists the most probable tokens, whatever the names
         assert named_by(server) == {tokens}
-
-
-def head_on_features(predictions: list[Prediction], answers: list[str], tokens: tuple[int, ...]) -> Head:
-    """Return a head that looks at the features, whatever else does as well."""
-    head = head_of(predictions, answers, TEXTS, labels=LabelSet(LABELS), named_tokens=tokens)
-    assert head.uses_features
-    return head
 
 
 def test_fit_learns_from_named_tokens(serve: Start) -> None:
@@ -165,7 +155,7 @@ def test_servers_that_name_no_tokens_are_told_once(
             assert asking.classify(TEXTS[0]).features is None
     said = [record.message for record in caplog.records if "named tokens" in record.message]
     assert len(said) == 1
-    assert "hosted_vllm/toy" in said[0]
+    assert classifier.client.name in said[0]
 
 
 def test_a_refused_option_leaves_no_features(serve: Start) -> None:
@@ -209,32 +199,47 @@ def test_a_head_with_names_needs_exact_scoring(serve: Start) -> None:
         )
 
 
-class TestChoice:
-    def test_takes_the_tokens_that_differ_most(self) -> None:
-        """Of three tokens the two whose centred log-probabilities vary are named, in order of their numbers."""
-        listings = [
-            TokenListing(logprobs={7: -1.0, 3: -4.0, 5: -9.0}, most_named=2),
-            TokenListing(logprobs={7: -5.0, 3: -4.0, 5: -5.0}, most_named=2),
-        ]
-        assert tokens_of(listings) == (5, 7)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_tokens_that_differ_most_are_named(serve: Start, kind: str) -> None:
+    """Tokens whose centred log-probabilities vary most are named; unlisted ones are as probable as the least."""
+    server = serve(kind)
+    with classifier_of(server) as classifier:
+        tokens = classifier.with_features(TEXTS).method.named_tokens
+    rows = np.array([server.model.after(server.tokens_before_label(text)) for text in TEXTS])
+    listed = rows == rows.max(axis=1, keepdims=True)
+    listed[:, : 250 if kind == "vllm" else None] = (
+        True  # vLLM is asked about as many, and adds the best token
+    )
+    rows[~listed] = np.repeat(np.where(listed, rows, 0.0).min(axis=1), (~listed).sum(axis=1))
+    spread = (rows - rows.mean(axis=1, where=listed.any(axis=0), keepdims=True)).var(axis=0)
+    spread[~listed.any(axis=0)] = 0.0
+    assert tokens == tuple(sorted(np.argsort(-spread)[: len(tokens)].tolist()))
 
-    def test_nothing_is_chosen_from_nothing(self) -> None:
-        """Without a listing no token is named."""
-        assert tokens_of([]) == ()
-        assert tokens_of([TokenListing()]) == ()
+
+class Flooring(TellingModel):
+    """A model of which some tokens are impossible, as its server writes them."""
+
+    def after(self, tokens: list[int]) -> NDArray[np.float64]:
+        """Return the log-probabilities of the next token."""
+        found = super().after(tokens).copy()
+        found[200:220] = -9999.0
+        return found
 
 
-class TestFeatures:
-    def test_unlisted_tokens_are_as_probable_as_the_least(self) -> None:
-        """A token outside of the listing gets the least listed log-probability."""
-        found = named_features({4: -1.0, 9: -3.0, 2: -8.0}, (4, 11))
-        np.testing.assert_allclose(found, [3.5, -3.5])
-
-    def test_floors_of_servers_are_bounded(self) -> None:
-        """What a server writes for impossible tokens is at most 100 below the best."""
-        found = named_features({1: -2.0, 2: -9999.0}, (1, 2))
-        np.testing.assert_allclose(found, [50.0, -50.0])
-        assert math.isfinite(float(found.sum()))
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_floors_of_servers_are_bounded(serve: Start, kind: str) -> None:
+    """What a server writes for impossible tokens is at most 100 below the best."""
+    server = serve(kind)
+    server.model = server.echoing.model = Flooring()
+    with classifier_of(server) as classifier:
+        asking = classifier.with_features(TEXTS)
+        tokens = list(asking.method.named_tokens)
+        found = asking.classify(TEXTS[0]).features
+    logprobs = server.model.after(server.tokens_before_label(TEXTS[0]))
+    expected = np.maximum(logprobs, logprobs.max() - 100.0)[tokens]
+    assert found is not None
+    assert min(logprobs[tokens]) == -9999.0
+    np.testing.assert_allclose(found, expected - expected.mean(), rtol=1e-3, atol=0.01)
 
 
 def test_the_prefix_is_where_labels_begin(serve: Start) -> None:

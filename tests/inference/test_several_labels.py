@@ -14,13 +14,13 @@ from calibrant.core import (
     ConfigurationError,
     Field,
     FieldLabels,
+    LabelSet,
     LogprobSpace,
     MultiLabels,
     Outcome,
     Prediction,
 )
 from calibrant.inference import Classifier
-from calibrant.inference._reader import AnswerReader
 from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal, fake_response
 from distributions import distribution_of
 from fault_server import FaultServer
@@ -61,9 +61,9 @@ def classify(labels: Any, said: Any, **options: Any) -> Prediction:
     return Classifier(model=fake, labels=labels, **{"field": field, **options}).classify("text")
 
 
-def reader(labels: Any, field: str = "label", space: LogprobSpace = LogprobSpace.MASKED) -> AnswerReader:
-    """Return a reader of answers."""
-    return AnswerReader(labels=labels, field=field, answer_field=field, space=space)
+def read(labels: Any, text: str, field: str = "label") -> Prediction:
+    """Return the prediction of an answer in this text, without log-probabilities."""
+    return Classifier(model=lambda _: text, labels=labels, field=field).classify("text")
 
 
 @pytest.mark.parametrize("tokens", ["label", "characters", "bytes"])
@@ -98,16 +98,14 @@ def test_fields_share_a_list_element() -> None:
 )
 def test_bad_field_is_named(text: str, reason: str) -> None:
     """A missing or illegal field makes the answer unparsed, with the field's name."""
-    found = reader(BOTH).read(text)
+    found = read(BOTH, text)
     assert (found.outcome, found.label, found.parts) == (Outcome.UNPARSED, None, ())
     assert reason in found.reason
 
 
 def test_parts_are_canonical_and_ordered() -> None:
     """Labels are canonical and parts keep the order of the fields, not that of the answer."""
-    found = reader(BOTH, space=LogprobSpace.NONE).read(
-        '```json\n{"meta": {"urgency": " HIGH"}, "category": "bills"}\n```'
-    )
+    found = read(BOTH, '```json\n{"meta": {"urgency": " HIGH"}, "category": "bills"}\n```')
     assert found.label == '{"category": "Bills", "urgency": "high"}'
     assert [part.name for part in found.parts] == ["category", "urgency"]
 
@@ -152,14 +150,14 @@ def test_repeated_labels_count_once() -> None:
 )
 def test_invalid_list_is_unparsed(text: str, reason: str) -> None:
     """An answer that is no list of labels is unparsed, with the reason."""
-    found = reader(TOPICS, "topics").read(text)
+    found = read(TOPICS, text, "topics")
     assert found.outcome is Outcome.UNPARSED
     assert reason in found.reason
 
 
 def test_element_without_key_is_named() -> None:
     """The reason names the place of a list's element without its key."""
-    found = reader(TOPICS, "results[].topic").read('{"results": [{"topic": "Food"}, {}]}')
+    found = read(TOPICS, '{"results": [{"topic": "Food"}, {}]}', "results[].topic")
     assert "results[1].topic" in found.reason
 
 
@@ -188,13 +186,8 @@ def test_key_covers_kind_and_paths() -> None:
         [Field(name=one.name, labels=one.labels, path=f"x.{one.name}") for one in BOTH.fields]
     )
     known = [
-        json.dumps(reader(labels, "f", LogprobSpace.RAW).describe(), sort_keys=True)
-        for labels in (
-            Classifier(model=FakeClient(plain, {}), labels=plain).labels,
-            BOTH,
-            moved,
-            MultiLabels(plain),
-        )
+        json.dumps(Classifier(model=FakeClient(labels, {}), labels=labels).describe()["method"])
+        for labels in (LabelSet(plain), BOTH, moved, MultiLabels(plain))
     ]
     assert len(set(known)) == 4
 

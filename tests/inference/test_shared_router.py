@@ -21,8 +21,7 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.inference import _shared_router
-from calibrant.inference._shared_router import SharedRouter
+from calibrant.inference import SharedRouter, _shared_router
 from calibrant.routing import (
     BanditRouter,
     EMARouter,
@@ -33,7 +32,7 @@ from calibrant.routing import (
     RoutingRequest,
     ThompsonRouter,
 )
-from calibrant.store._router_state import RouterState
+from calibrant.store import RouterState
 
 
 class AveragingRouter:
@@ -530,9 +529,9 @@ def test_flush_seconds_out_of_range_are_refused(seconds: float) -> None:
 
 HEAD = """
 import os, signal, sys
-from calibrant.inference._shared_router import SharedRouter
+from calibrant.inference import SharedRouter
 from calibrant.routing import Observation
-from calibrant.store._router_state import RouterState
+from calibrant.store import RouterState
 
 class Counting:
     strategy, providers = "thompson", ("a",)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -76,15 +74,9 @@ def address(install: Install) -> Iterator[str]:
     """Return the address of a fault server that runs on what the wheel has installed."""
     environment = install()
     program = ROOT / "tests" / "shared" / "serve_faults.py"
-    command = [environment.python, "-E", "-s", program, "--labels", "cat", "dog"]
-    with subprocess.Popen(  # noqa: S603 (our own words)
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment.variables, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield str(json.loads(process.stdout.readline())["api_base"])
-        finally:
-            process.terminate()
+    command = (environment.python, "-E", "-s", program, "--labels", "cat", "dog")
+    with environment.serving(*command) as server:
+        yield server["api_base"]
 
 
 @pytest.fixture

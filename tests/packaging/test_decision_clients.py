@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiohttp import web
-from sparrow_decider import Decider
 
 from clean_environments import HERE, Environment, Install, new_environment
-from loopback import LoopbackServer
+from sparrow_server import SparrowServer
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
@@ -38,25 +34,6 @@ api_base = "{address}"
 """
 
 
-class SparrowServer(LoopbackServer):
-    """Answers System One with a real decision model of 2 MB."""
-
-    def __init__(self) -> None:
-        self.model = Decider.load()
-        super().__init__()
-
-    def routed(self) -> web.Application:
-        app = web.Application()
-        app.router.add_post("/v1/systemone", self._answer)
-        return app
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        body: dict[str, Any] = await request.json()
-        answers = self.model.ask(body["state"], body["questions"])
-        usage = {"input_tokens": 0, "output_tokens": 0}
-        return web.json_response({"model": self.model.name, "answers": answers, "usage": usage})
-
-
 @pytest.fixture(scope="module")
 def service(install: Install, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the address of a service, from the wheel, of a task that the decision model answers."""
@@ -64,16 +41,10 @@ def service(install: Install, tmp_path_factory: pytest.TempPathFactory) -> Itera
     model, environment = SparrowServer(), install("serve")
     (folder / "test.jsonl").write_text(json.dumps({"input": "Thanks!", "answer": "praise"}) + "\n")
     (folder / "task.toml").write_text(TASK.format(address=model.root))
-    command = [environment.root / "bin" / "calibrant", "serve", folder / "task.toml", "--port", "0", "--json"]
-    with subprocess.Popen(  # noqa: S603 (our own words)
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment.variables, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield str(json.loads(process.stdout.readline())["url"])
-        finally:
-            process.terminate()
-            model.stop()
+    command = (environment.root / "bin" / "calibrant", "serve", folder / "task.toml", "--port", "0", "--json")
+    with environment.serving(*command) as running:
+        yield running["url"]
+    model.stop()
 
 
 def clients(outside: Path, name: str, packages: tuple[str, ...]) -> Environment:

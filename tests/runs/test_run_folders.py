@@ -12,7 +12,6 @@ from calibrant.core import Example, Prediction, ProviderError, StateError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.runs import JsonlStore, PredictionJournal
-from calibrant.runs._directory import locked_folder
 from calibrant.testing import FakeClient
 
 LABELS = ["cat", "dog"]
@@ -90,16 +89,6 @@ def test_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     evaluate(tmp_path)
     assert [path.name for path in tmp_path.glob("*.tmp")] == [".mine.0123abcd.tmp"]
-
-
-def test_one_process_holds_the_folder(tmp_path: Path) -> None:
-    """One process holds the lock during the block, and no file is left."""
-    with locked_folder(tmp_path, "busy"):
-        with pytest.raises(StateError, match="busy"), locked_folder(tmp_path, "busy"):
-            pytest.fail("was locked twice")
-        assert list(tmp_path.iterdir()) == []
-    with locked_folder(tmp_path, "busy"):
-        pass
 
 
 def test_failed_rows_are_asked_again(tmp_path: Path) -> None:

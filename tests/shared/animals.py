@@ -55,7 +55,7 @@ def opens(url: str, seen: Path | None = None, **options: Any) -> Callable[..., C
 
 def lines(directory: Path) -> list[dict[str, Any]]:
     """Return the rows of ``predictions.jsonl`` without the fields that differ from run to run."""
-    found = [json.loads(line) for line in (directory / "predictions.jsonl").read_text().splitlines()]
+    found = [json.loads(line) for line in (directory / "predictions.jsonl").read_bytes().splitlines()]
     return [{name: row[name] for name in row if name not in PASSING} for row in found]
 
 

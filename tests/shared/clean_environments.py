@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "HERE",
@@ -128,6 +130,23 @@ class Environment:
         )
         assert done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
+
+    @contextlib.contextmanager
+    def serving(self, *command: str | Path) -> Iterator[dict[str, Any]]:
+        """Yield the record that a server of the environment writes when it is ready; end it with the block."""
+        with subprocess.Popen(  # noqa: S603 (our own words)
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=self.variables,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            try:
+                yield json.loads(process.stdout.readline())
+            finally:
+                process.terminate()
 
     def program(self, name: str, *arguments: str | Path) -> str:
         """Run a user's program, which can import only the installed packages."""

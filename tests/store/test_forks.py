@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from calibrant.core import Prediction
-from calibrant.store import PredictionCache, _database
+from calibrant.store import PredictionCache, RouterState, _database
 from calibrant.store._database import in_use
-from calibrant.store._router_state import RouterState
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),

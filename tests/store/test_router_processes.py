@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.store._router_state import RouterState
+from calibrant.store import RouterState
 
 NOBODY = 65534
 
@@ -21,9 +21,9 @@ HEAD = """
 import json, logging, os, random, signal, sqlite3, sys, time
 import sqlalchemy.dialects.sqlite
 from calibrant.core import StateError
-from calibrant.inference._shared_router import SharedRouter
+from calibrant.inference import SharedRouter
 from calibrant.routing import Observation
-from calibrant.store._router_state import RouterState
+from calibrant.store import RouterState
 
 class Counting:
     strategy = "thompson"

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.store._router_state import RouterState
+from calibrant.store import RouterState
 from stores import at_once
 
 Open = Callable[..., RouterState]
@@ -282,7 +282,7 @@ def test_interrupted_writes_lose_nothing(tmp_path: Path) -> None:
     code = """
 import resource, signal, sys
 from calibrant.core import StateError
-from calibrant.store._router_state import RouterState
+from calibrant.store import RouterState
 state = RouterState(sys.argv[1])
 state.update("ema", lambda _: {"n": 1})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -21,7 +21,6 @@ from calibrant.metrics import wilson_interval
 from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
 from calibrant.tuned import Figure, PredictionHistory, Tuned
-from calibrant.tuned._task_record import record_run
 from command_line import prediction_rows
 from packed import packed
 
@@ -147,12 +146,17 @@ def test_evaluation_figures_include_baselines(
 
 def of_letters(folder: Path, answer: Callable[[str], str], **options: Any) -> str:
     """Evaluate a model that answers letters, and return what the command says that exports the run."""
-    task = Task(name="letters", labels=LabelSet(list("abcdefgh")), prompt="Which?", field="x", test=LETTERS)
-    fake = FakeClient(task.labels, answer, field="x", **options)
-    with contextlib.closing(Classifier.from_task(task, model=fake)) as one:
+    labels = LabelSet(list("abcdefgh"))
+    task = Task(name="letters", labels=labels, prompt="Which?", field="x", test=LETTERS)
+    with contextlib.closing(
+        Classifier.from_task(task, model=FakeClient(labels, answer, field="x", **options))
+    ) as one:
         BatchEvaluator(one).evaluate(task.test, out=folder / "run")
-    record_run(folder / "run", [(task, "fake")])
-    return run("export", folder / "run", "--out", folder / "bundle").stdout
+    (folder / "task.toml").write_text(
+        f'name = "letters"\nlabels = {list(labels)}\nprompt = "Which?"\nfield = "x"\n'
+    )
+    args = ("--task", folder / "task.toml", "--model", "fake", "--out", folder / "bundle")
+    return run("export", folder / "run", *args).stdout
 
 
 def test_export_warns_of_a_collapsed_classifier(tmp_path: Path) -> None:

@@ -6,23 +6,22 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from calibrant.core import ConfigurationError, StateError, Task
-from calibrant.tuned import Tuned, _folder
-from calibrant.tuned._task_record import record_run
+from calibrant.core import ConfigurationError, StateError
+from calibrant.tuned import Tuned
 from packed import packed
 
 ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(6)]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """Return the directory of a run."""
+def tuned(tmp_path: Path) -> Tuned:
+    """Return what is read from the directory of a run."""
     packed(tmp_path, ROWS)
-    record_run(tmp_path / "run", [(Task.from_file(tmp_path / "task.toml", splits=()), None)])
-    return tmp_path / "run"
+    return Tuned.from_run(tmp_path / "run", task=tmp_path / "task.toml")
 
 
 @pytest.fixture
@@ -40,65 +39,55 @@ def modes(folder: Path) -> set[int]:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
 @pytest.mark.usefixtures("_private")
-def test_a_private_umask_makes_a_private_bundle(run: Path, tmp_path: Path) -> None:
+def test_a_private_umask_makes_a_private_bundle(tuned: Tuned, tmp_path: Path) -> None:
     """Under a private umask, the folder of a bundle is 700 and its files are 600."""
-    Tuned.from_run(run).save(tmp_path / "mine")
+    tuned.save(tmp_path / "mine")
     assert modes(tmp_path / "mine") == {0o700, 0o600}
 
 
-@pytest.mark.parametrize("moment", [0, 7, 8])
+@pytest.mark.parametrize(("function", "moment"), [("fsync", 0), ("fsync", 7), ("fstat", 0)])
 def test_an_interrupted_export_leaves_nothing(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+    tuned: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, moment: int
 ) -> None:
-    """An interrupt before a file or during the final check leaves no new file."""
-    written = []
-    whole = _folder._write
+    """An interrupt while the first or the last of eight files is written, or during the final check, leaves no file."""
+    calls: list[int] = []
+    whole = getattr(os, function)
 
-    def write(path: Path, data: bytes) -> None:
-        if len(written) == moment:
+    def interrupted(descriptor: int) -> Any:
+        calls.append(descriptor)
+        if len(calls) == moment + 1:
             raise KeyboardInterrupt
-        written.append(path)
-        whole(path, data)
+        return whole(descriptor)
 
-    monkeypatch.setattr(_folder, "_write", write)
+    monkeypatch.setattr(os, function, interrupted)
     before = set(tmp_path.iterdir())
-    if moment == 8:  # manifest and seven files are written by then
-        with monkeypatch.context() as patched:
-            patched.setattr("calibrant.tuned._folder.read", _interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                Tuned.from_run(run).save(tmp_path / "new")
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            Tuned.from_run(run).save(tmp_path / "new")
+    with pytest.raises(KeyboardInterrupt):
+        tuned.save(tmp_path / "new")
     assert set(tmp_path.iterdir()) == before
 
 
-def _interrupted(_: Path) -> None:
-    raise KeyboardInterrupt
-
-
 def test_a_folder_filled_meanwhile_is_kept(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tuned: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file added during the export raises StateError and stays."""
     place = tmp_path / "place"
     place.mkdir()
 
-    def filled(_: Path) -> None:
+    def filled(_: int) -> None:
         (place / "notes.txt").write_text("mine")
 
-    monkeypatch.setattr("calibrant.tuned._folder.read", filled)
+    monkeypatch.setattr(os, "fsync", filled)
     with pytest.raises(StateError, match="place: cannot be written"):
-        Tuned.from_run(run).save(place)
+        tuned.save(place)
     assert [path.name for path in place.iterdir()] == ["notes.txt"]
     assert not list(tmp_path.glob(".place*"))
 
 
 @pytest.mark.parametrize("place", ["x" * 5000, "a\x00b", "task.toml/x"])
-def test_impossible_destinations_are_refused(run: Path, tmp_path: Path, place: str) -> None:
+def test_impossible_destinations_are_refused(tuned: Tuned, tmp_path: Path, place: str) -> None:
     """Names that are too long, hold a null character or lie in a file raise our errors."""
     with pytest.raises((ConfigurationError, StateError), match=r"choose another (place|folder)"):
-        Tuned.from_run(run).save(tmp_path / place)
+        tuned.save(tmp_path / place)
 
 
 def test_an_impossible_run_is_refused(tmp_path: Path) -> None:

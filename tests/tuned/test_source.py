@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from bundle_runs import run
-from calibrant.core import ConfigurationError, DataError, StateError, Task
+from calibrant.core import ConfigurationError, DataError, StateError
 from calibrant.evaluation import calibrate_predictions
 from calibrant.runs import SavedRows
 from calibrant.tuned import Tuned, load
-from calibrant.tuned._sources import read_source
 
 ROWS = [{"input": f"{n} meow", "answer": "cat"} for n in range(4)]
 
@@ -58,16 +57,6 @@ def test_a_run_and_its_bundle_are_one_value(evaluated: Path, tmp_path: Path) -> 
     assert saved.task == read.task
     assert saved.save(tmp_path / "copy").digest == saved.digest
     assert (read.digest, read.path, saved.path) == (None, evaluated, tmp_path / "bundle")
-
-
-def test_each_kind_of_source_is_read(task: Path, evaluated: Path, tmp_path: Path) -> None:
-    """A file is a task, a bundle and a run are tuned classifiers."""
-    saved = Tuned.from_run(evaluated).save(tmp_path / "bundle")
-    assert isinstance(read_source(task), Task)
-    for path in (evaluated, tmp_path / "bundle"):
-        found = read_source(path)
-        assert isinstance(found, Tuned)
-        assert found.fingerprint == saved.fingerprint
 
 
 @pytest.mark.parametrize("command", ["classify", "evaluate", "label", "serve"])
@@ -121,9 +110,10 @@ def test_rows_of_a_run_are_read_for_its_figures_alone(evaluated: Path, tmp_path:
     assert (tmp_path / "labels" / "labels.csv").read_text().count("cat") == 1
 
 
-def test_load_takes_what_commands_take(task: Path, evaluated: Path) -> None:
-    """`load` opens a run and a task file, too; a task file has its own options."""
-    for path in (evaluated, task):
+def test_load_takes_what_commands_take(task: Path, evaluated: Path, tmp_path: Path) -> None:
+    """`load` opens a bundle, a run and a task file; a task file has its own options."""
+    Tuned.from_run(evaluated).save(tmp_path / "bundle")
+    for path in (tmp_path / "bundle", evaluated, task):
         with load(path) as classifier:
             assert classifier.classify("meow").label == "cat"
     with pytest.raises(

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from calibrant.assembly import cascade_settings, routing_settings
-from calibrant.core import Columns, ConfigurationError, CsvFormat, Fingerprint, LogprobSpace, Task
+from calibrant.core import (
+    Columns,
+    ConfigurationError,
+    CsvFormat,
+    Fingerprint,
+    LogprobSpace,
+    ModelSettings,
+    Task,
+)
+from calibrant.testing import FakeClient
 from calibrant.tuned import RecordedTask, Tuned
-from calibrant.tuned._open import with_options
 
 WriteTask = Callable[..., Path]
+LABELS = ["cat", "dog"]
 
 # What does not change who is asked, or how; a head stands in head.json. Other prompts are for a search alone.
 ELSEWHERE = {"train", "validation", "test", "scoring", "calibration", "head", "sources"} | {
@@ -29,10 +40,15 @@ PROVIDERS = (
 )
 
 
+def tuned(task: Task, **left_out: tuple[str, ...]) -> Tuned:
+    """Return a classifier of a task, from which options of models were left out."""
+    asked = Fingerprint(prompt=task.prompt, model="m", space=LogprobSpace.MASKED, labels=task.labels)
+    return Tuned(tasks=(RecordedTask(task=task, left_out=left_out),), fingerprint=asked)
+
+
 def saved(task: Task, folder: Path) -> RecordedTask:
     """Return a task as a bundle gives it back."""
-    asked = Fingerprint(prompt=task.prompt, model="m", space=LogprobSpace.MASKED, labels=task.labels)
-    return Tuned(tasks=(RecordedTask(task=task),), fingerprint=asked).save(folder).tasks[0]
+    return tuned(task).save(folder).tasks[0]
 
 
 @pytest.mark.parametrize(
@@ -87,22 +103,64 @@ def test_every_field_of_a_task_is_recorded(write_task: WriteTask, tmp_path: Path
     assert known == (set(record) - {"left_out", "state_left_out"}) | FILES | ELSEWHERE
 
 
-def test_options_reach_their_model(write_task: WriteTask) -> None:
-    """`with_options` gives options to models by alias or name, and refuses ones that change answers."""
-    extra = f'[cascade]\n{CASCADE}[[cascade.models]]\nname = "routed"\n[routing]\n{PROVIDERS}'
+def test_options_reach_their_model(write_task: WriteTask, use_model: Callable[..., Any]) -> None:
+    """`Tuned.open` gives options to models by alias or name, and refuses ones that change answers."""
+    extra = f'[cascade]\n{CASCADE}[[cascade.models]]\nname = "routed"\nsize = "2b"\n[routing]\n{PROVIDERS}'
     task = Task.from_file(write_task(extra="\n" + extra), splits=())
+    opened: dict[str, Any] = {}
+
+    def open_fake(model: str, **settings: Any) -> FakeClient:
+        opened[model] = settings["options"]
+        return FakeClient(task.labels, {}, name=model)
+
+    for name in ("a", "x", "y"):
+        use_model(open_fake, name)
     given = {"a": {"api_key": "k", "api_base": "http://a"}, "one": {"extra_headers": {"x": "y"}}}
-    found = with_options(task, given, left_out={})
-    cascade, routing = cascade_settings(found), routing_settings(found)
-    assert cascade is not None
-    assert routing is not None
-    assert cascade.models[0].options == {"seed": 1, "api_key": "k"}
-    assert cascade.models[0].api_base == "http://a"
-    assert routing.providers[0].options == {"extra_headers": {"x": "y"}}
-    assert routing.providers[1].options == {}
+    with tuned(task).open(options=given):
+        own = {"seed": 1, "api_key": "k", "api_base": "http://a"}
+        assert opened == {"a": own, "x": {"extra_headers": {"x": "y"}}, "y": {}}
     with pytest.raises(ConfigurationError, match="got 'seed': it could change the predictions"):
-        with_options(task, {"a": {"seed": 2}}, left_out={})
-    given_back = with_options(task, {"a": {"seed": 2}}, left_out={"a": ("seed",)})
-    cascade = cascade_settings(given_back)
-    assert cascade is not None
-    assert cascade.models[0].options == {"seed": 2}
+        tuned(task).open(options={"a": {"seed": 2}})
+    with tuned(task, a=("seed",)).open(options={"a": {"seed": 2}}):
+        assert opened["a"] == {"seed": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "kept", "names"),
+    [
+        ({}, {}, ()),
+        ({"temperature": 0.5, "max_tokens": 9, "stop": ["x"]}, None, ()),
+        ({"api_key": "k", "seed": 1}, {"seed": 1}, ("api_key",)),
+        ({"extra_headers": {}}, {}, ("extra_headers",)),
+        ({"tok": "whatever-it-is"}, {}, ("tok",)),
+        ({"reasoning_effort": "minimal", "response_format": {"title": "whatever it is"}}, None, ()),
+        ({"extra_body": {"provider": {"order": "ok", "api_key": "k"}}}, {}, ("extra_body",)),
+        ({"unknown": [0.5, True, None, "on", "0.25", "2024-05-01"]}, None, ()),
+        ({"extra_body": {"deep": [{"apiKey": "k"}]}}, {}, ("extra_body",)),
+        ({"api_base": "http://127.0.0.1:1/v1/"}, None, ()),
+        ({"api_base": "http://me:pass@host:1/v1"}, {"api_base": "http://host:1/v1"}, ("api_base",)),
+        ({"base_url": "http://host/v1?key=k&a=1"}, {"base_url": "http://host/v1?a=1"}, ("base_url",)),
+        ({"api_base": None}, None, ()),
+    ],
+)
+def test_possible_credentials_are_removed(
+    tmp_path: Path, options: dict[str, Any], kept: dict[str, Any] | None, names: tuple[str, ...]
+) -> None:
+    """Options that may hold a credential are removed, and their names are recorded."""
+    model = ModelSettings(name="openai/x", options=options)
+    found = saved(Task(name="n", labels=LABELS, prompt="p", model=model), tmp_path / "bundle")
+    assert found.left_out == ({"openai/x": names} if names else {})
+    shown = {"api_base": found.task.model.api_base, **found.task.model.options}
+    assert shown == {"api_base": None, **(options if kept is None else kept)}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("api_key", True), ("api_base", True), ("timeout", True), ("temperature", False)]
+)
+def test_caller_and_address_may_be_given(name: str, expected: bool, use_model: Callable[..., Any]) -> None:
+    """Credentials, addresses and timeouts may be given to a classifier that is opened, other options may not."""
+    use_model(FakeClient(LABELS, {}, name="openai/x"), "openai/x")
+    task = Task(name="n", labels=LABELS, prompt="p", model=ModelSettings(name="openai/x"))
+    refusal = pytest.raises(ConfigurationError, match="it could change the predictions")
+    with contextlib.nullcontext() if expected else refusal:
+        tuned(task).open(options={name: "1"}).close()

@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
-
 from calibrant.assembly._foreign import read_looper
 from calibrant.cascade._cascade import Cascade
 from calibrant.cascade._methods import METHODS
@@ -60,31 +58,24 @@ def default_router_state() -> str:
     return os.environ.get("CALIBRANT_ROUTER_STATE") or str(user_path("router.sqlite", "state"))
 
 
-def open_router(settings: RoutingSettings, *, rng: np.random.Generator | None = None) -> Router:
+def open_router(settings: RoutingSettings) -> Router:
     """Return the routing strategy of a ``[routing]`` section, without learned state.
 
     Parameters
     ----------
     settings : RoutingSettings
         The section.
-    rng : numpy Generator, optional
-        Source of the strategy's random numbers; None takes a fresh one.
 
     Raises
     ------
     ConfigurationError
         The strategy refuses a setting.
     """
-    router: Router = STRATEGIES[settings.strategy].from_settings(settings.model_dump(), rng=rng)
+    router: Router = STRATEGIES[settings.strategy].from_settings(settings.model_dump())
     return router
 
 
-def open_routed_client(
-    settings: RoutingSettings,
-    *,
-    task_name: str,
-    rng: np.random.Generator | None = None,
-) -> RoutedClient:
+def open_routed_client(settings: RoutingSettings, *, task_name: str) -> RoutedClient:
     """Return the routed client of a ``[routing]`` section.
 
     Parameters
@@ -93,8 +84,6 @@ def open_routed_client(
         The section.
     task_name : str
         Name of the requests' task: the strategy ``task`` looks it up, and learned state is stored under it.
-    rng : numpy Generator, optional
-        Source of the strategy's random numbers; None takes a fresh one.
 
     Returns
     -------
@@ -111,7 +100,7 @@ def open_routed_client(
         embedder = _embedder(settings, opened)
         routed = RoutedClient(
             providers,
-            router=_shared_router(open_router(settings, rng=rng), settings, task_name, opened),
+            router=_shared_router(open_router(settings), settings, task_name, opened),
             embedder=embedder,
             task=task_name,
             cooldown_seconds=settings.cooldown_seconds,

@@ -15,23 +15,23 @@ _NAME: Final = "calibrant"
 _NEEDS_QUOTES: Final = re.compile(r'["$`\\]')
 
 
-def install_command(*extras: str) -> str:
-    """Return the pip command that installs extras from the same source as calibrant itself.
+def install_command(extra: str = "") -> str:
+    """Return the pip command that installs an extra from the same source as calibrant itself.
 
     A clone or a folder is named by its path, an archive or a repository by its URL; only what came from a package
     index is asked of the index by its name.
 
     Parameters
     ----------
-    *extras : str
-        Names of extras, such as ``serve``.
+    extra : str, default ""
+        Name of an extra, such as ``serve``.
 
     Returns
     -------
     str
         ``pip install ...``, quoted for a shell.
     """
-    wanted = f"[{','.join(extras)}]" if extras else ""
+    wanted = f"[{extra}]" if extra else ""
     try:
         origin = metadata.distribution(_NAME).read_text("direct_url.json")
     except metadata.PackageNotFoundError:

@@ -22,7 +22,7 @@ from calibrant.core._schema import (
     parse_path,
     placed_value,
 )
-from calibrant.core._settings import register, registered_names
+from calibrant.core._settings import register
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -375,15 +375,13 @@ def structured_labels(
     Raises
     ------
     ConfigurationError
-        The structure is unknown, or does not fit the labels.
+        The structure does not fit the labels.
     """
-    kind = STRUCTURES.get(structure)
-    if separator is not None and (kind is None or not kind.takes_separator):
+    kind = STRUCTURES[structure]
+    if separator is not None and not kind.takes_separator:
         raise ConfigurationError(
             f"Expected a separator only for hierarchical labels, got {separator!r} for {structure} ones: leave it out."
         )
-    if kind is None:
-        raise ConfigurationError(f"Expected structure {registered_names(STRUCTURES)}, got {structure!r:.80}.")
     return kind(labels) if separator is None else kind(labels, separator)  # type: ignore[call-arg]  # it takes one
 
 

@@ -95,6 +95,6 @@ def _groups(lines: Iterator[bytes]) -> Iterator[list[dict[str, Any]]]:
 
 def _value(value: object) -> object:
     if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
+        value = json.dumps(value, ensure_ascii=False)
     # Half of a surrogate pair is no text in UTF-8, so Parquet cannot hold it.
     return writable(value) if isinstance(value, str) else value

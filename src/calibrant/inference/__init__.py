@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from calibrant.inference._embeddings import CachedEmbedder, Embedder, open_embedder
     from calibrant.inference._examinations import Examination, Finding, FindingVerdict, Thresholds
     from calibrant.inference._models import open_client
+    from calibrant.inference._shared_router import SharedRouter
     from calibrant.inference._text_vectors import open_embedding_model
     from calibrant.inference.doctor._examine import examine
     from calibrant.inference.routed._assess import HelperStats
@@ -39,6 +40,7 @@ __all__ = [
     "ProviderStats",
     "RetryPolicy",
     "RoutedClient",
+    "SharedRouter",
     "Thresholds",
     "examine",
     "open_client",

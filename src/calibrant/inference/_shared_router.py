@@ -56,6 +56,20 @@ class SharedRouter(WriteBehind):
     ------
     ConfigurationError
         `flush_seconds` is out of its range, or the driver of the database is missing.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from calibrant.inference import SharedRouter
+    >>> from calibrant.routing import Observation, ThompsonRouter
+    >>> from calibrant.store import RouterState
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = f"{folder}/router.sqlite"
+    ...     with SharedRouter(ThompsonRouter(["a", "b"]), RouterState(place)) as router:
+    ...         router.record(Observation(provider="a", success=True, latency_seconds=0.1))
+    ...     with SharedRouter(ThompsonRouter(["a", "b"]), RouterState(place)) as router:
+    ...         [standing.observations for standing in router.standings()]
+    [1, 0]
     """
 
     thread_name = "calibrant-router"

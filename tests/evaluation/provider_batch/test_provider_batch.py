@@ -8,7 +8,6 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.clients._batch_api import BatchApi
 from calibrant.core import (
     CalibrantError,
     Client,
@@ -31,8 +29,15 @@ from calibrant.core import (
     Query,
     StateError,
 )
-from calibrant.evaluation import BatchLimits, Polling, batch_status, collect_batch, retry_batch, submit_batch
-from calibrant.evaluation._provider_batch import BatchJob, BatchReport, locked_job
+from calibrant.evaluation import (
+    BatchLimits,
+    BatchReport,
+    Polling,
+    batch_status,
+    collect_batch,
+    retry_batch,
+    submit_batch,
+)
 from calibrant.heads import Head, fit_head
 from calibrant.inference import (
     Classifier,
@@ -344,17 +349,17 @@ def test_a_crash_at_any_save_submits_nothing_twice(
     server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, *, written: bool
 ) -> None:
     """After a crash at any save, the same command submits every row exactly once."""
-    save, saves = BatchJob.save, []
+    replace, saves = Path.replace, []
 
-    def crash(job: BatchJob) -> None:
-        saves.append(1)
-        if len(saves) == at + 1:
+    def crash(written_file: Path, target: Path) -> Path:
+        saves.append(target.name == "batch.json")
+        if saves[-1] and sum(saves) == at + 1:
             if written:
-                save(job)
+                replace(written_file, target)
             raise _Killed
-        save(job)
+        return replace(written_file, target)
 
-    monkeypatch.setattr(BatchJob, "save", crash)
+    monkeypatch.setattr(Path, "replace", crash)
     with pytest.raises(_Killed):
         submit(tmp_path)
     monkeypatch.undo()
@@ -441,9 +446,8 @@ def test_broken_looks_are_retried(server: Any, tmp_path: Path) -> None:
     """A look answered without the batch is repeated, as one without an answer is."""
     submit(tmp_path)
     server.faults["look"] = ["broken", "broken"]
-    with closing(BatchApi("openai/tiny", api_base=server.url, api_key=KEY, retry=RETRY)) as api:
-        assert asyncio.run(api.look("batch-0")).id == "batch-0"
-    assert server.calls.count("look") == 3
+    assert [part.batch_id for part in batch_status(tmp_path, retry=RETRY).parts] == list(server.batches)
+    assert server.calls.count("look") == 5
 
 
 def test_a_bad_key_ends_the_job_unseen(server: Any, tmp_path: Path) -> None:
@@ -457,11 +461,20 @@ def test_a_bad_key_ends_the_job_unseen(server: Any, tmp_path: Path) -> None:
 
 
 def test_two_commands_in_one_directory_exclude_each_other(server: Any, tmp_path: Path) -> None:
-    """A second command in the directory raises StateError."""
+    """A second command in the directory raises StateError until the first one has ended, and no file is left."""
     submit(tmp_path)
-    for command in (submit, collect):
-        with locked_job(tmp_path), pytest.raises(StateError, match="another command is at work"):
-            command(tmp_path)
+    files = {path.name for path in tmp_path.iterdir()}
+    looks: list[set[str]] = []
+
+    def meanwhile(_: BatchReport) -> None:
+        for command in (submit, collect):
+            with pytest.raises(StateError, match="another command is at work"):
+                command(tmp_path)
+        looks.append({path.name for path in tmp_path.iterdir()} - files)
+
+    collect_batch(tmp_path, wait=SOON, retry=RETRY, on_look=meanwhile)
+    assert looks[0] == set()
+    assert collect(tmp_path).outcomes == {"ok": 6}
     assert len(server.batches) == 3
 
 

@@ -15,12 +15,18 @@ import pytest
 
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.core import CompletionRequest, RateLimitError
-from calibrant.inference import CachedEmbedder, Classifier, Provider, RetryPolicy, RoutedClient, open_embedder
+from calibrant.inference import (
+    CachedEmbedder,
+    Classifier,
+    Provider,
+    RetryPolicy,
+    RoutedClient,
+    SharedRouter,
+    open_embedder,
+)
 from calibrant.inference._methods import ModelCalls
-from calibrant.inference._shared_router import SharedRouter
 from calibrant.routing import BanditRouter, CascadeRouter, EMARouter, FixedRouter, Router, ThompsonRouter
-from calibrant.store import PredictionCache
-from calibrant.store._router_state import RouterState
+from calibrant.store import PredictionCache, RouterState
 from fault_server import FaultServer
 
 LABELS = ["animals", "plants"]

@@ -21,10 +21,9 @@ from calibrant.core import (
     LogprobSpace,
     ProviderError,
 )
-from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient
-from calibrant.inference._shared_router import SharedRouter
+from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient, SharedRouter
 from calibrant.routing import FixedRouter, Router, ThompsonRouter
-from calibrant.store._router_state import RouterState
+from calibrant.store import RouterState
 from calibrant.testing import FakeClient, MemoryJournal
 from routed_answers import Scripted, ask, down, providers, routed
 

@@ -661,8 +661,8 @@ def examine(
 ) -> Examination:
     """Ask a model a few cheap questions, and judge its log-probabilities by the answers.
 
-    At most 17 calls, one after the other, none of them repeated when it fails. Nothing is stored:
-    see `save_examination`.
+    At most 17 calls, one after the other, none of them repeated when it fails. Nothing is stored, as
+    ``calibrant doctor`` does.
 
     Parameters
     ----------
@@ -701,40 +701,25 @@ def examine(
     >>> examine(fake).finding("space").detail
     'Masked: no probability is on texts that are no label, even off the topic.'
     """
-    return run_sync(
-        aexamine(model, api_base=api_base, options=options, space=space, now=now, on_call=on_call)
-    )
-
-
-async def aexamine(
-    model: ModelLike,
-    *,
-    api_base: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    space: LogprobSpace | str | None = None,
-    now: datetime | None = None,
-    on_call: Callable[[int], None] | None = None,
-) -> Examination:
-    """Examine a model, for use inside an event loop; see `examine`."""
     claimed = None if space is None else LogprobSpace(space)
     if claimed not in {None, LogprobSpace.MASKED, LogprobSpace.RAW}:
         raise ConfigurationError(f"Expected space 'masked' or 'raw', got {space!r}: others are not reported.")
     options = _with_api_base(options or {}, api_base)
     # A server that is named with its address may be able to score labels; it answers other calls as ever.
     client = open_client(model, space=claimed, options=options, scoring="exact")
+    setup = identity(model if isinstance(model, str) else client.name, options)
     try:
         if isinstance(client, DecisionClient):
-            setup = identity(model if isinstance(model, str) else client.name, options)
-            return await _decision_examination(client, setup, now=now, on_call=on_call)
+            return run_sync(_decision_examination(client, setup, now=now, on_call=on_call))
         calls = ExaminationCalls(client, call_options(options), on_call=on_call)
-        evidence = await gather(calls, claimed or client.space)
+        evidence = run_sync(gather(calls, claimed or client.space))
     finally:
         if not isinstance(model, Client):
             client.close()
     scoring = _scoring(evidence)
     space = evidence.shown_space or (evidence.claimed if evidence.distributions else LogprobSpace.NONE)
     confidences = _confidences(evidence, scoring, space)
-    name, address, parameters = identity(model if isinstance(model, str) else client.name, options)
+    name, address, parameters = setup
     return Examination(
         model=name,
         api_base=address,
