@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
@@ -36,7 +36,8 @@ from calibrant.core._limits import Limits
 from calibrant.core._prediction import Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Query
 from calibrant.core._records import Journal
-from calibrant.inference._feed import QueryKeys
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._feed import Ahead, QueryKeys, QueuedRow
 from calibrant.inference._limits import Gate
 from calibrant.metrics._validation import check_count, check_number
 
@@ -583,7 +584,7 @@ class Walk:
             if error.systemic:
                 row.systemic.append(error)
             return Prediction(label=None, outcome=Outcome.ERROR, reason=str(error), attempts=error.attempts)
-        return await classifier.finished_ahead(query, answer)
+        return await classifier.finished_ahead(query, answer, charge=partial(self._charge, classifier))
 
     async def _assess(
         self, row: _RowState, position: int, query: Query, answer: Prediction
@@ -621,6 +622,28 @@ class Walk:
             raise ProviderTimeoutError(
                 f"given up, as deadline_seconds of {seconds:g} has passed.", provider=self.name
             ) from error
+
+    def _charge(self, classifier: Classifier, usage: Usage) -> None:
+        """Add the usage of a call for vectors to the meters of its model and of the cascade."""
+        classifier.meter.charge(usage)
+        self.budget.charge(usage)
+
+    def vectors_ahead(self) -> Ahead | None:
+        """Return the source of the vectors that the first model's head reads; None if it needs none by calls."""
+        position = self.policy.next_model(None, ())
+        if position is None:
+            return None
+        member = self.members[position]
+        ahead = member.classifier.vectors_ahead(partial(self._charge, member.classifier))
+        if ahead is None:
+            return None
+
+        def needs(row: QueuedRow) -> bool:
+            # What a journal holds came out of the head.
+            asked = row._replace(query=self._query_for(row.query, member))
+            return row.stored is None and ahead.needs(asked)
+
+        return replace(ahead, needs=needs, waits=False)
 
     def _pay(self, row: _RowState, member: CascadeMember, usage: Usage, attempts: int) -> Usage:
         """Add calls to the budget meter; return their usage, with cost 0 if the model is free."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
 from calibrant.core._limits import Limits
-from calibrant.core._prediction import LogprobSpace, Prediction
+from calibrant.core._prediction import LogprobSpace, Prediction, Usage
 from calibrant.core._predictor import OnPrediction, Predictor, Query, Stop
 from calibrant.core._records import Journal
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
@@ -670,13 +670,13 @@ class Classifier(BasePredictor):
             self._runner,
             deliver,
             finish=self.finished if learned else None,
-            ahead=self._vectors_ahead(),
+            ahead=self.vectors_ahead(self.meter.charge),
             on_prediction=on_prediction,
             stop=stop,
         )
         return feed.run(queries)
 
-    def _vectors_ahead(self) -> VectorsAhead | None:
+    def vectors_ahead(self, charge: Callable[[Usage], None]) -> VectorsAhead | None:
         """Return the source of the vectors of a feed's texts for the head; None if it needs none by calls."""
         if self._head is None or self._head.embedding is None:
             return None
@@ -685,7 +685,7 @@ class Classifier(BasePredictor):
         model = self._head.embedding.model
         if not isinstance(model, TextVectors):
             return None
-        return VectorsAhead(model=model, needs=self._is_own, charge=self.meter.charge)
+        return VectorsAhead(model=model, needs=lambda row: self._is_own(row.query), charge=charge)
 
     def _is_own(self, query: Query) -> bool:
         """Return True if a query has the classifier's own prompt, to which head and label prior belong."""
@@ -790,12 +790,16 @@ class Classifier(BasePredictor):
             prediction = correct_prediction(prediction, self.prior_correction)
         return prediction if self.head is None else apply_head(self.head, prediction, query.text)
 
-    async def finished_ahead(self, query: Query, prediction: Prediction) -> Prediction:
-        """Return a prediction as `finished` does, after the vector of its text was asked for; failed if that failed."""
-        ahead = self._vectors_ahead()
+    async def finished_ahead(
+        self, query: Query, prediction: Prediction, *, charge: Callable[[Usage], None]
+    ) -> Prediction:
+        """Return a prediction as `finished` does, after the vector of its text was asked for; failed if that failed.
+
+        Texts that come while a call for vectors is under way share the next call. `charge` receives its usage.
+        """
+        ahead = self.vectors_ahead(charge)
         if ahead is not None and prediction.label is not None and self._is_own(query):
-            list(ahead.over([query]))
-            prediction = await ahead.checked(query, prediction)
+            prediction = await ahead.added(query, prediction)
         return self.finished(query, prediction)
 
     def fingerprint(self) -> Fingerprint:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +35,7 @@ from calibrant.heads._embedding import EmbeddingModel, is_same_vector, recognise
 from calibrant.heads._head import Head
 from calibrant.inference._base import run_sync
 from calibrant.inference._embeddings import MODEL2VEC, Model2VecEmbedder
+from calibrant.inference._feed import QueuedRow
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import open_client
@@ -65,6 +67,8 @@ _FEWEST_ROWS: Final = 10  # of which a head learns anything
 _TIMED: Final = 4  # texts that tell how long the others take
 # Statuses by which servers refuse a batch for its size, or for one of its texts.
 _REFUSED: Final = frozenset({400, 413, 422})
+
+_Call: TypeAlias = "asyncio.Task[Mapping[str, ProviderError]]"
 
 
 class BatchEmbedder(Protocol):
@@ -127,6 +131,22 @@ class EngineEmbedder:
             return found.features()
 
 
+@dataclass(kw_only=True)
+class _Group:
+    """Texts that share a call; `failures` by text, None until it has ended."""
+
+    texts: list[str] = field(default_factory=list)
+    failures: Mapping[str, ProviderError] | None = None
+
+
+@dataclass(kw_only=True)
+class _Queue:
+    """The group whose call comes next; the lock is held while one is under way."""
+
+    group: _Group = field(default_factory=_Group)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 class TextVectors:
     """Embedding model that asks for several texts a call, and for no text twice.
 
@@ -176,6 +196,9 @@ class TextVectors:
         self._kept: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
         self._lock = threading.Lock()
         self._dimension: int | None = None
+        # By event loop: the calls under way, by text, and the texts that wait for the next call.
+        self._flying: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Call]] = WeakKeyDictionary()
+        self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
 
     def vectors(self, texts: list[str]) -> NDArray[np.float32]:
         """Return one vector per text, shape (n, d).
@@ -205,7 +228,49 @@ class TextVectors:
         charge : callable, optional
             Receives the usage of each call.
         """
-        return (await self._found(list(map(writable, texts)), charge))[1]
+        flying = self._flying.setdefault(asyncio.get_running_loop(), {})
+        wanted = list(dict.fromkeys(map(writable, texts)))
+        others = {flying[text] for text in wanted if text in flying}
+        own = [text for text in wanted if text not in flying]
+        task = asyncio.create_task(self._prepare(own, charge))
+        flying |= dict.fromkeys(own, task)
+        failures = dict(await task)
+        if others:
+            await asyncio.wait(others)
+        for other in others:
+            if other.cancelled() or other.exception() is not None:
+                return await self.prepare(wanted, charge=charge)
+            failures |= other.result()
+        return {text: failures[text] for text in wanted if text in failures}
+
+    async def _prepare(
+        self, texts: Sequence[str], charge: Callable[[Usage], None] | None
+    ) -> Mapping[str, ProviderError]:
+        try:
+            return (await self._found(texts, charge))[1]
+        finally:
+            flying = self._flying[asyncio.get_running_loop()]
+            for text in texts:
+                del flying[text]
+
+    async def prepare_shared(
+        self, text: str, *, charge: Callable[[Usage], None] | None = None
+    ) -> ProviderError | None:
+        """Compute the vector of a text, in one call with others that came while a call was under way.
+
+        Returns
+        -------
+        ProviderError or None
+            Why there is none.
+        """
+        queue = self._queues.setdefault(asyncio.get_running_loop(), _Queue())
+        group = queue.group
+        group.texts.append(text)
+        async with queue.lock:
+            if group.failures is None:
+                queue.group = _Group()
+                group.failures = await self.prepare(group.texts, charge=charge)
+        return group.failures.get(text)
 
     async def recognise(self, *, charge: Callable[[Usage], None] | None = None) -> None:
         """Ask a server for one fixed text, and use the kept vectors only if its vector is as before.
@@ -528,22 +593,26 @@ class VectorsAhead:
     model : TextVectors
         Computes them.
     needs : callable
-        Returns True for queries whose text needs a vector.
+        Returns True for rows whose text needs a vector.
     charge : callable
         Receives the usage of each call.
+    waits : bool
+        False where predictions are made with the vectors, as in a cascade, so that none has to wait for one.
     """
 
     model: TextVectors
-    needs: Callable[[Query], bool]
+    needs: Callable[[QueuedRow], bool]
     charge: Callable[[Usage], None]
+    waits: bool = True
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _failures: dict[str, ProviderError] = field(default_factory=dict, init=False)
 
-    def over(self, queries: Iterable[Query]) -> Iterator[Query]:
-        """Yield queries; the vectors of their texts are asked for a block at a time."""
-        waiting = iter(queries)
+    def over(self, rows: Iterable[QueuedRow]) -> Iterator[QueuedRow]:
+        """Yield rows; the vectors of their texts are asked for a block at a time."""
+        waiting = iter(rows)
         while block := list(islice(waiting, _ROWS_AHEAD)):
-            texts = [query.text for query in block if self.needs(query) and query.text not in self._tasks]
+            needed = [row.query.text for row in block if self.needs(row)]
+            texts = [text for text in needed if text not in self._tasks]
             different = list(dict.fromkeys(texts))
             for start in range(0, len(different), self.model.batch_size):
                 self._begin(different[start : start + self.model.batch_size])
@@ -564,13 +633,22 @@ class VectorsAhead:
 
     async def checked(self, query: Query, prediction: Prediction) -> Prediction:
         """Wait for the vector of a query's text; return the prediction, or a failed one if the call failed."""
+        if not self.waits:
+            return prediction
         task = self._tasks.get(query.text)
         if task is not None:
             await asyncio.shield(task)
-        error = self._failures.get(writable(query.text))
-        if error is None:
-            return prediction
-        failed = Prediction(
-            label=None, outcome=Outcome.ERROR, reason=str(error), attempts=prediction.attempts
-        )
-        return replace(failed, usage=prediction.usage, latency_seconds=prediction.latency_seconds)
+        return _unless_failed(prediction, self._failures.get(writable(query.text)))
+
+    async def added(self, query: Query, prediction: Prediction) -> Prediction:
+        """Ask for the vector of a query's text, with those that come meanwhile; return as `checked` does."""
+        error = await self.model.prepare_shared(writable(query.text), charge=self.charge)
+        return _unless_failed(prediction, error)
+
+
+def _unless_failed(prediction: Prediction, error: ProviderError | None) -> Prediction:
+    """Return the prediction; a failed one with its effort if there is an error."""
+    if error is None:
+        return prediction
+    failed = Prediction(label=None, outcome=Outcome.ERROR, reason=str(error), attempts=prediction.attempts)
+    return replace(failed, usage=prediction.usage, latency_seconds=prediction.latency_seconds)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.core import ConfigurationError
+from calibrant.cascade import Cascade, CascadeModel
+from calibrant.core import ConfigurationError, LimitReachedError, Limits
 from calibrant.heads import Head, fit_head
+from calibrant.inference import Classifier
 from calibrant.inference._classifier import as_classifier
+from calibrant.testing import FakeClient, MemoryJournal
+from embedding_server import TOKENS, EmbeddingServer
+from synonyms import KNOWN, LABELS, texts
 
 Build = Callable[..., Any]
 
@@ -57,3 +63,81 @@ def test_a_cascade_has_no_head(build: Build, head: Head) -> None:
     with pytest.raises(ConfigurationError, match="no head for a whole cascade"):
         as_classifier(built.cascade, to_use="head").head = head
     assert built.calls == [0, 0]
+
+
+ROWS = list(dict.fromkeys(texts(300, words=("kitty", "hound"), seed=7)[0]))
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    """Return a server of embeddings."""
+    found = EmbeddingServer()
+    yield found
+    found.stop()
+
+
+def reading(server: EmbeddingServer) -> Classifier:
+    """Return a classifier by a model that knows nothing, with a head that reads vectors of the server."""
+    fake = FakeClient(LABELS, lambda _: {"cat": 0.6, "dog": 0.4})
+    classifier = Classifier(model=fake, labels=LABELS, field="category")
+    return classifier.fit(*KNOWN, embeddings=server.name)
+
+
+def unsure() -> Classifier:
+    """Return a classifier whose answer is never enough."""
+    return Classifier(model=FakeClient(LABELS, {}, default=("cat", 0.6)), labels=LABELS, field="category")
+
+
+def cascade_of(*classifiers: Classifier, **options: Any) -> Cascade:
+    """Return a cascade in this order; no model is confident enough."""
+    models = [CascadeModel(classifier=one, name=str(place)) for place, one in enumerate(classifiers)]
+    return Cascade(
+        models, method="label_probability", threshold=0.99999, escalation_order="declared", **options
+    )
+
+
+def test_vectors_of_the_first_model_are_asked_for_by_the_block(server: EmbeddingServer) -> None:
+    """Rows of the same call get the labels that each gets alone, and no text is asked for twice."""
+    cascade = cascade_of(reading(server), unsure())
+    server.calls.clear()
+    found = cascade.classify_many(ROWS)
+    assert len(server.calls) <= 3
+    assert sorted(server.texts) == sorted(ROWS)
+    assert [row.steps[0].label for row in found] == ["cat" if "kitty" in text else "dog" for text in ROWS]
+
+
+def test_vectors_of_a_later_model_share_calls(server: EmbeddingServer) -> None:
+    """Texts that come while a call is under way go together in the next one."""
+    cascade = cascade_of(unsure(), reading(server), limits=Limits(concurrency=50))
+    server.calls.clear()
+    cascade.classify_many(ROWS)
+    assert sorted(server.texts) == sorted(ROWS)
+    assert len(server.calls) < len(ROWS) / 5
+
+
+def test_vectors_count_towards_the_budget_of_a_cascade(server: EmbeddingServer) -> None:
+    """The tokens of vectors are those of the cascade, and end its run."""
+    first, second = reading(server), unsure()
+    server.calls.clear()
+    paid = cascade_of(first, second)
+    found = paid.classify_many(ROWS[:20])
+    of_answers = sum(one.usage.prompt_tokens + one.usage.completion_tokens for one in found)
+    assert paid.meter.tokens - of_answers == TOKENS * len(server.texts) > 0
+    limited = cascade_of(reading(server), second, limits=Limits(max_tokens=of_answers))
+    with pytest.raises(LimitReachedError, match="max_tokens"):
+        limited.classify_many(ROWS[20:40])
+
+
+def test_what_a_journal_holds_needs_no_vectors(
+    server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rows that a cascade has answered are not read again, though no vector of theirs is kept."""
+    journal = MemoryJournal()
+    cascade = cascade_of(reading(server), unsure(), journal=journal)
+    expected = cascade.classify_many(ROWS[:20])
+    monkeypatch.setenv("CALIBRANT_HOME", str(tmp_path))
+    again = cascade_of(reading(server), unsure(), journal=journal)
+    server.calls.clear()
+    assert [row.label for row in again.classify_many(ROWS[:20])] == [row.label for row in expected]
+    again.classify("a new hound")
+    assert server.texts == ["a new hound"]
