@@ -152,7 +152,7 @@ class CascadeBudget(Gate):
 
     def used_up(self, under_way: int) -> str:
         """Describe the spent budget of the cascade or of a model; an empty string if none is spent."""
-        if self.limits.max_cost is not None and self.unpriced:
+        if self.limits.max_cost is not None and self.unpriced and not self.has_unpriced_vectors:
             return (
                 "No price is known for a model of this cascade, so max_cost cannot be kept: set input_cost_per_token "
                 "and output_cost_per_token among the model's options, give cost=0 where it is free, or leave "
@@ -625,8 +625,8 @@ class Walk:
 
     def _charge(self, classifier: Classifier, usage: Usage) -> None:
         """Add the usage of a call for vectors to the meters of its model and of the cascade."""
-        classifier.meter.charge(usage)
-        self.budget.charge(usage)
+        classifier.meter.charge_vectors(usage)
+        self.budget.charge_vectors(usage)
 
     def vectors_ahead(self) -> Ahead | None:
         """Return the source of the vectors that the first model's head reads; None if it needs none by calls."""
@@ -634,16 +634,18 @@ class Walk:
         if position is None:
             return None
         member = self.members[position]
-        ahead = member.classifier.vectors_ahead(partial(self._charge, member.classifier))
-        if ahead is None:
+        own = member.classifier
+        if own.head is None or own.head.embedding is None:
             return None
+        from calibrant.inference._text_vectors import vectors_ahead  # noqa: PLC0415 (if a head has some)
 
         def needs(row: QueuedRow) -> bool:
+            asked = self._query_for(row.query, member)
+            is_own = (asked.prompt, asked.user_template) == (own.prompt, own.user_template)
             # What a journal holds came out of the head.
-            asked = row._replace(query=self._query_for(row.query, member))
-            return row.stored is None and ahead.needs(asked)
+            return is_own and row.stored is None
 
-        return replace(ahead, needs=needs, waits=False)
+        return vectors_ahead(own.head, needs=needs, charge=partial(self._charge, own), waits=False)
 
     def _pay(self, row: _RowState, member: CascadeMember, usage: Usage, attempts: int) -> Usage:
         """Add calls to the budget meter; return their usage, with cost 0 if the model is free."""

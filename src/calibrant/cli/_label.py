@@ -150,7 +150,7 @@ def _print_result(
     lines = [
         _headline(metrics, written.rows),
         *aligned(_figures(metrics, has_head=has_head)),
-        effort_line(metrics, in_process=classifier.in_process),
+        effort_line(result, in_process=classifier.in_process),
         *lines,
     ]
     print_output({**metrics.to_record(), **record}, lines, as_json=options.as_json)

@@ -292,7 +292,7 @@ class Classifier(BasePredictor):
 
                 found = found.asked_for(task.head.file)
                 head = Head.load(task.head.file, fingerprint=found.fingerprint())
-                found.head = opened_head(head, task.head.embeddings or None, charge=found.meter.charge)
+                found.head = opened_head(head, task.head.embeddings or None, meter=found.meter)
             opened.pop_all()
         return found
 
@@ -333,9 +333,8 @@ class Classifier(BasePredictor):
 
         asking = self.with_features(texts)
         reports_features = asking.method.keep_features
-        charge = asking.meter.charge
         embedding = head_embedding(
-            embeddings, texts, labels=self.labels, reports_features=reports_features, charge=charge
+            embeddings, texts, labels=self.labels, reports_features=reports_features, meter=asking.meter
         )
         asked = asking.classify_many(texts)
         self.head = head_of(
@@ -345,7 +344,7 @@ class Classifier(BasePredictor):
             labels=self.labels,
             embedding=embedding,
             named_tokens=asking.method.named_tokens,
-            charge=charge,
+            meter=asking.meter,
         )
         return self
 
@@ -670,22 +669,19 @@ class Classifier(BasePredictor):
             self._runner,
             deliver,
             finish=self.finished if learned else None,
-            ahead=self.vectors_ahead(self.meter.charge),
+            ahead=self._vectors_ahead(self.meter.charge_vectors),
             on_prediction=on_prediction,
             stop=stop,
         )
         return feed.run(queries)
 
-    def vectors_ahead(self, charge: Callable[[Usage], None]) -> VectorsAhead | None:
+    def _vectors_ahead(self, charge: Callable[[Usage], None]) -> VectorsAhead | None:
         """Return the source of the vectors of a feed's texts for the head; None if it needs none by calls."""
         if self._head is None or self._head.embedding is None:
             return None
-        from calibrant.inference._text_vectors import TextVectors, VectorsAhead  # noqa: PLC0415 (if a head has some)
+        from calibrant.inference._text_vectors import vectors_ahead  # noqa: PLC0415 (if a head has some)
 
-        model = self._head.embedding.model
-        if not isinstance(model, TextVectors):
-            return None
-        return VectorsAhead(model=model, needs=lambda row: self._is_own(row.query), charge=charge)
+        return vectors_ahead(self._head, needs=lambda row: self._is_own(row.query), charge=charge)
 
     def _is_own(self, query: Query) -> bool:
         """Return True if a query has the classifier's own prompt, to which head and label prior belong."""
@@ -770,7 +766,7 @@ class Classifier(BasePredictor):
             if head.uses_features:
                 self._method = self._method.with_features(head.named_tokens)
             check_head(head, labels=self.labels, method=self.method)
-            head = opened_head(head, charge=self.meter.charge)
+            head = opened_head(head, meter=self.meter)
         self._head = head
 
     def save_learned(self, directory: Path) -> None:
@@ -797,7 +793,7 @@ class Classifier(BasePredictor):
 
         Texts that come while a call for vectors is under way share the next call. `charge` receives its usage.
         """
-        ahead = self.vectors_ahead(charge)
+        ahead = self._vectors_ahead(charge)
         if ahead is not None and prediction.label is not None and self._is_own(query):
             prediction = await ahead.added(query, prediction)
         return self.finished(query, prediction)

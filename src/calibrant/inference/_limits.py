@@ -97,6 +97,8 @@ class Gate:
         US dollars they took, as far as prices are known.
     unpriced : int
         Rows whose price is not known.
+    vectors : Usage
+        What calls for vectors of texts took, which the totals include.
     provider : str
         The model of the calls.
     on_pause : callable or None
@@ -125,6 +127,7 @@ class Gate:
         self.requests = self.successes = self.failures = 0
         self.rows = self.tokens = self.unpriced = 0
         self.cost = 0.0
+        self.vectors = Usage()
         self._clock = clock
         self._sleep = sleep
         self._in_flight = 0
@@ -276,12 +279,33 @@ class Gate:
             if _TOKENS in self._buckets:
                 self._buckets[_TOKENS].take(tokens)
 
+    def charge_vectors(self, usage: Usage) -> None:
+        """Add the usage of a call for vectors of texts to the totals."""
+        self.charge(usage)
+        with self._lock:
+            self.vectors += usage
+
+    @property
+    def has_budget(self) -> bool:
+        """True if calls, tokens or cost are limited."""
+        return self._has_budget
+
+    @property
+    def has_unpriced_vectors(self) -> bool:
+        """True if vectors of texts were paid for, and their price is not known."""
+        return self.vectors.prompt_tokens > 0 and self.vectors.cost is None
+
     def used_up(self, under_way: int) -> str:
         """Return a message if a budget is used up or cannot be checked; otherwise an empty text."""
         if not self._has_budget:
             return ""
         limits = self.limits
         share = 1.0 + under_way / max(1, self.rows)
+        if limits.max_cost is not None and self.has_unpriced_vectors:
+            return (
+                "No price is known for the embedding model, so max_cost cannot be kept: leave max_cost out, or learn "
+                "the head without vectors of the texts (embeddings=False or --no-embeddings)"
+            )
         if limits.max_cost is not None and self.unpriced:
             return (
                 "No price is known for this model, so max_cost cannot be kept: set input_cost_per_token and "

@@ -24,7 +24,7 @@ from calibrant.clients._endpoint import public_address, server_address
 from calibrant.clients._litellm import LiteLLMEmbedder
 from calibrant.clients._weights import local_models, weights_digest
 from calibrant.core._completion import CompletionRequest, ContinuingClient, Message
-from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._errors import ConfigurationError, LimitReachedError, ProviderError
 from calibrant.core._files import user_path
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction, Usage
@@ -39,6 +39,7 @@ from calibrant.inference._feed import QueuedRow
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import open_client
+from calibrant.metrics._remarks import dollars, duration
 from calibrant.store._vectors import VectorStore
 
 _LOG = logging.getLogger("calibrant")
@@ -65,6 +66,10 @@ _IN_MEMORY: Final = 8_192
 _ROWS_AHEAD: Final = 256
 _FEWEST_ROWS: Final = 10  # of which a head learns anything
 _TIMED: Final = 4  # texts that tell how long the others take
+_CHARACTERS_PER_TOKEN: Final = 4  # about
+# From here on, a run says beforehand what its vectors take.
+_LONG_SECONDS: Final = 60.0
+_MUCH_COST: Final = 0.01
 # Statuses by which servers refuse a batch for its size, or for one of its texts.
 _REFUSED: Final = frozenset({400, 413, 422})
 
@@ -320,6 +325,24 @@ class TextVectors:
                 raise error
         return seconds
 
+    @property
+    def destination(self) -> str:
+        """Clause on the place that gets the texts."""
+        return f"they are sent to {self.place}" if self.place else "nothing leaves this machine"
+
+    def effort(self, texts: int, characters: int) -> str:
+        """Return the time or price of so many texts as the end of a clause; empty if nothing is known."""
+        if not self.place:
+            each = self.seconds_per_text
+            return "" if each is None else f", about {duration(max(1.0, each * texts))}"
+        cost = self.expected_cost(characters)
+        return "" if cost is None else f", about {dollars(cost)} by the price of a token"
+
+    def expected_cost(self, characters: int) -> float | None:
+        """Return the US dollars of so many characters, about; None where no price is known."""
+        price = getattr(self._embedder, "token_price", None)
+        return None if price is None else price * characters / _CHARACTERS_PER_TOKEN
+
     def _key(self, text: str) -> str:
         digest = self._digest.copy()
         digest.update(text.encode())
@@ -476,7 +499,7 @@ def head_embedding(
     *,
     labels: LabelSet | Sequence[str],
     reports_features: bool,
-    charge: Callable[[Usage], None] | None = None,
+    meter: Gate | None = None,
 ) -> EmbeddingModel | None:
     """Return the embedding model to fit a head with; say which, where texts go, and how long it takes.
 
@@ -492,8 +515,8 @@ def head_embedding(
         The labels.
     reports_features : bool
         True if the model that is asked reports features of the texts, which tell as much.
-    charge : callable, optional
-        Receives the usage of each call.
+    meter : Gate, optional
+        Counts the calls.
 
     Raises
     ------
@@ -509,7 +532,7 @@ def head_embedding(
         return None
     model = open_embedding_model(named, labels=LabelSet.of(labels).labels)
     if isinstance(model, TextVectors):
-        _tell(model, texts, charge)
+        _tell(model, texts, meter)
     return model
 
 
@@ -521,30 +544,60 @@ def _default() -> str | None:
     return _LOCAL if any(model.name == _LOCAL and model.installed for model in local_models()) else None
 
 
-def _tell(model: TextVectors, texts: Sequence[str], charge: Callable[[Usage], None] | None) -> None:
+def _tell(model: TextVectors, texts: Sequence[str], meter: Gate | None) -> None:
     """Log one line on the texts that are left to be embedded; a failing server raises before the model is asked."""
-    run_sync(model.recognise(charge=charge))
+    run_sync(model.recognise(charge=_charge_of(meter)))
     left = model.missing(texts)
-    where, seconds = f"they are sent to {model.place}", ""
     if not model.place and any(text.strip() for text in texts):
         shown = left[: _TIMED + 1] if len(left) > 1 else [text for text in texts if text.strip()][:2]
-        model.seconds_per_text = each = run_sync(model.timed(shown))
-        where, seconds = "nothing leaves this machine", f", about {max(1.0, each * len(left)):.0f} s"
+        model.seconds_per_text = run_sync(model.timed(shown))
+    effort = model.effort(len(left), sum(map(len, left)))
     count = (
-        f"{len(left):,} of {len(texts):,} texts are left to read{seconds}" if left else "all texts are known"
+        f"{len(left):,} of {len(texts):,} texts are left to read{effort}" if left else "all texts are known"
     )
+    where = f"; {model.destination}" if left else ""
     _LOG.warning(
-        "The head also reads vectors of the texts by %s: %s; %s (embeddings=False or --no-embeddings does without).",
+        "The head also reads vectors of the texts by %s: %s%s (embeddings=False or --no-embeddings does without).",
         model.name,
         count,
         where,
     )
 
 
-def _prepare(model: TextVectors, texts: Sequence[str], charge: Callable[[Usage], None] | None) -> None:
-    failures = run_sync(model.prepare(texts, charge=charge))
-    if failures:
-        raise next(iter(failures.values()))
+def announce_vectors(head: Head, texts: Iterable[str], *, rows: int) -> None:
+    """Log one line on the effort of vectors for a run's texts, where that is minutes or cents.
+
+    Parameters
+    ----------
+    head : Head
+        The head that reads them.
+    texts : iterable of str
+        The texts, of which the first ones tell how long they are.
+    rows : int
+        Their number.
+    """
+    model = None if head.embedding is None else head.embedding.model
+    if head.embedding is None or not isinstance(model, TextVectors):
+        return
+    if model.seconds_per_text is None and not model.place:
+        model.seconds_per_text = head.embedding.seconds_per_text
+    shown = list(islice(texts, _ROWS_AHEAD))
+    characters = sum(map(len, shown)) * rows // max(1, len(shown))
+    seconds, cost = (model.seconds_per_text or 0.0) * rows, model.expected_cost(characters) or 0.0
+    if seconds < _LONG_SECONDS and cost < _MUCH_COST:
+        return
+    _LOG.warning(
+        "The head reads vectors of the texts by %s, for %s rows%s, but for texts that are known; %s. A head that is "
+        "learned with --no-embeddings (embeddings=False) does without.",
+        model.name,
+        f"{rows:,}",
+        model.effort(rows, characters),
+        model.destination,
+    )
+
+
+def _charge_of(meter: Gate | None) -> Callable[[Usage], None] | None:
+    return None if meter is None else meter.charge_vectors
 
 
 def timed_head(head: Head) -> Head:
@@ -555,29 +608,40 @@ def timed_head(head: Head) -> Head:
     return replace(head, embedding=replace(head.embedding, seconds_per_text=seconds))
 
 
-def prepare_vectors(
-    model: EmbeddingModel | None, texts: Sequence[str], *, charge: Callable[[Usage], None] | None = None
-) -> None:
+def prepare_vectors(model: EmbeddingModel | None, texts: Sequence[str], *, meter: Gate | None = None) -> None:
     """Compute the vectors of texts before a head asks for them one by one; do nothing for models that need no calls.
 
     Raises
     ------
     ProviderError
         A call failed, retries included.
+    LimitReachedError
+        A budget of `meter` is used up.
     """
-    if isinstance(model, TextVectors):
-        _prepare(model, texts, charge)
+    if not isinstance(model, TextVectors):
+        return
+    has_budget = meter is not None and meter.has_budget
+    together = (
+        model.batch_size if has_budget else max(1, len(texts))
+    )  # a budget is looked at before each call
+    for start in range(0, len(texts), together):
+        block = texts[start : start + together]
+        if meter is not None and (reason := meter.used_up(0)) and model.missing(block):
+            raise LimitReachedError(f"{reason} ({start:,} of {len(texts):,} texts have their vectors).")
+        failures = run_sync(model.prepare(block, charge=_charge_of(meter)))
+        if failures:
+            raise next(iter(failures.values()))
 
 
 def vectors_by_text(
-    model: EmbeddingModel | None, texts: Sequence[str], *, charge: Callable[[Usage], None] | None = None
+    model: EmbeddingModel | None, texts: Sequence[str], *, meter: Gate | None = None
 ) -> Mapping[str, ArrayLike] | None:
     """Return vectors by text for a baseline; None without a model, and with a warning if it fails."""
     if model is None:
         return None
     different = list(dict.fromkeys(texts))
     try:
-        prepare_vectors(model, different, charge=charge)
+        prepare_vectors(model, different, meter=meter)
         return dict(zip(different, unit_vectors(model, different), strict=True))
     except Exception as error:  # noqa: BLE001 (a model of one's own may raise anything; the rest is complete)
         _LOG.warning("There is no baseline of embeddings, as %s failed: %s", model.name, error)
@@ -644,6 +708,20 @@ class VectorsAhead:
         """Ask for the vector of a query's text, with those that come meanwhile; return as `checked` does."""
         error = await self.model.prepare_shared(writable(query.text), charge=self.charge)
         return _unless_failed(prediction, error)
+
+
+def vectors_ahead(
+    head: Head,
+    *,
+    needs: Callable[[QueuedRow], bool],
+    charge: Callable[[Usage], None],
+    waits: bool = True,
+) -> VectorsAhead | None:
+    """Return the source of the vectors that a head reads, see `VectorsAhead`; None if it needs none by calls."""
+    model = None if head.embedding is None else head.embedding.model
+    if not isinstance(model, TextVectors):
+        return None
+    return VectorsAhead(model=model, needs=needs, charge=charge, waits=waits)
 
 
 def _unless_failed(prediction: Prediction, error: ProviderError | None) -> Prediction:

@@ -15,11 +15,11 @@ from calibrant.adapters._rows import example_row, query_of
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import normalise_label
-from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Predictor
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
 from calibrant.inference._base import BasePredictor
+from calibrant.inference._limits import Gate
 from calibrant.optimization._choice import FIRST, detectable_gain
 from calibrant.optimization._exemplar import ExemplarProposer
 from calibrant.optimization._progress import ProgressTracker
@@ -134,10 +134,11 @@ class SearchStage:
         """Adapter that asks the model, scores and counts."""
         return self.parts.adapter
 
-    def charge(self, usage: Usage) -> None:
-        """Add the usage of calls to other models to the budgets of the search."""
-        if isinstance(self.adapter.predictor, BasePredictor):
-            self.adapter.predictor.meter.charge(usage)
+    @property
+    def meter(self) -> Gate | None:
+        """Counts calls to other models, too; None for a predictor of the user's own."""
+        predictor = self.adapter.predictor
+        return predictor.meter if isinstance(predictor, BasePredictor) else None
 
     @property
     def reflection(self) -> Reflection | None:
