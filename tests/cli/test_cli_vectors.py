@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from biased_model import run
-from command_line import done
+from command_line import done, process, wait_for
 from decision_server import DecisionServer
 from embedding_server import TOKENS, EmbeddingServer
 from synonyms import KNOWN, UNSEEN, texts
@@ -33,6 +33,7 @@ train = "train.jsonl"
 validation = "validation.jsonl"
 test = "test.jsonl"
 """
+PROGRAM = "from calibrant.cli._app import main; main()"
 HEAD = '\n[head]\nembeddings = "openai/text-embedding-3-small"\n'
 
 
@@ -189,8 +190,33 @@ def test_a_run_says_beforehand_what_its_vectors_take(
     (tmp_path / "new.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in many(3_000, "word " * 400)))
     caplog.clear()
     done(run("label", searched, tmp_path / "new.jsonl", "--out", tmp_path / "out"))
-    assert "for 3,000 rows, about $0.03" in caplog.text
+    assert "3,000 rows take about $0.03" in caplog.text
     assert "--no-embeddings" in caplog.text
     caplog.clear()
     done(run("label", searched, tmp_path / "new.jsonl", "--max-rows", 10, "--out", tmp_path / "few"))
     assert "The head reads vectors" not in caplog.text
+
+
+def test_a_run_that_is_killed_pays_for_no_vector_twice(
+    searched: Path, server: EmbeddingServer, tmp_path: Path
+) -> None:
+    """Vectors whose call has ended are not asked for again, and every row has its label once."""
+    new = many(900, "new")
+    (tmp_path / "new.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in new))
+    arguments = ("label", searched, tmp_path / "new.jsonl", "--out", tmp_path / "out")
+    server.calls.clear()
+    server.most = 3
+    with process(PROGRAM, *arguments) as running:
+        wait_for(lambda: len(server.calls) == 4, running)
+        running.kill()
+    recognised, *paid = server.calls[:3]
+    server.calls.clear()
+    server.most = None
+    done(run(*arguments))
+    assert server.calls[0] == recognised
+    assert not set(server.texts) & {text for call in paid for text in call}
+    assert len(server.texts) == len(set(server.texts))
+    labelled = [json.loads(line) for line in (tmp_path / "out" / "labels.jsonl").read_text().splitlines()]
+    assert [(row["input"], row["label"]) for row in labelled] == [
+        (row["input"], row["answer"]) for row in new
+    ]

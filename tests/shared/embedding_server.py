@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from aiohttp import web
@@ -15,13 +16,15 @@ TOKENS = 3  # that a text is said to have
 class EmbeddingServer(LoopbackServer):
     """Gives a text the vector of `model`, beside numbers that all texts share; `calls` holds the texts of each call.
 
-    Texts in `broken` get a vector of numbers that are too large, in `without` none at all.
+    Of `most` calls the later ones get no answer. Texts in `broken` get a vector of numbers that are too large, in
+    `without` none at all.
     """
 
     def __init__(self) -> None:
         self.model, self.shared = Synonyms(), [1.0, 0.0]
         self.calls: list[list[str]] = []
         self.statuses: list[int] = []  # of the next calls, instead of an answer
+        self.most: int | None = None
         self.broken: set[str] = set()
         self.without: set[str] = set()
         super().__init__()
@@ -45,6 +48,8 @@ class EmbeddingServer(LoopbackServer):
     async def _embeddings(self, request: web.Request) -> web.Response:
         texts = (await request.json())["input"]
         self.calls.append(texts)
+        if self.most is not None and len(self.calls) > self.most:
+            await asyncio.Event().wait()
         if self.statuses:
             return web.json_response({"error": {"message": "scripted"}}, status=self.statuses.pop(0))
         rows = self.model.vectors(texts).tolist()

@@ -399,7 +399,13 @@ class Classifier(BasePredictor):
             other.user_template = user_template
         return other
 
-    def about(self, labels: LabelSet | Sequence[str], *, prompt: str) -> Self:
+    def about(
+        self,
+        labels: LabelSet | Sequence[str],
+        *,
+        prompt: str,
+        label_descriptions: Mapping[str, str] | None = None,
+    ) -> Self:
         """Return a copy that asks another question: other labels under another prompt, and no demonstrations.
 
         Client, limits, counters and journal are shared; what was learned stays behind.
@@ -410,6 +416,8 @@ class Classifier(BasePredictor):
             The labels of its answers, in the field ``answer``.
         prompt : str
             The system prompt.
+        label_descriptions : mapping of str to str, optional
+            What some of them mean, for a decision model.
 
         Raises
         ------
@@ -421,7 +429,10 @@ class Classifier(BasePredictor):
         choice = self._choice
         reader = replace(setup.reader, labels=labels, field=field, answer_field=field, space=choice.space)
         setup = replace(
-            setup, reader=reader, response_format=enum_schema(labels, field), label_descriptions={}
+            setup,
+            reader=reader,
+            response_format=enum_schema(labels, field),
+            label_descriptions=label_descriptions or {},
         )
         other = self._unlearned(choose_method(setup, choice))
         other.labels, other.field, other.prompt, other.user_template = labels, field, prompt, None

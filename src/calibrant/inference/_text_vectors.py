@@ -587,11 +587,11 @@ def announce_vectors(head: Head, texts: Iterable[str], *, rows: int) -> None:
     if seconds < _LONG_SECONDS and cost < _MUCH_COST:
         return
     _LOG.warning(
-        "The head reads vectors of the texts by %s, for %s rows%s, but for texts that are known; %s. A head that is "
+        "The head reads vectors of the texts by %s: %s rows take%s, less where texts are known; %s. A head that is "
         "learned with --no-embeddings (embeddings=False) does without.",
         model.name,
         f"{rows:,}",
-        model.effort(rows, characters),
+        model.effort(rows, characters).lstrip(","),
         model.destination,
     )
 
