@@ -103,6 +103,40 @@ def test_a_text_without_a_usable_vector_fails_alone_or_with_its_call(
     assert (found[1].label == "dog") == (fault == "broken")
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_none_fails_its_row(server: EmbeddingServer, number: float) -> None:
+    """NaN and infinity fail the row of their text alone, and another call may mend it."""
+    classifier = fitted(server)
+    server.number, server.broken = number, {"kitty here"}
+    found = classifier.classify_many(["kitty here", "hound there"])
+    assert [one.outcome for one in found] == [Outcome.ERROR, Outcome.OK]
+    assert "finite numbers" in found[0].reason
+    server.broken.clear()
+    assert classifier.classify("kitty here").label == "cat"
+
+
+def test_another_dimension_in_the_midst_fails_its_rows(server: EmbeddingServer) -> None:
+    """Rows of a call with longer vectors fail with what was expected; the others keep their labels."""
+    classifier = fitted(server)
+    server.widened = {"0 kitty"}
+    found = classifier.classify_many([f"{n} hound" for n in range(256)] + [f"{n} kitty" for n in range(9)])
+    assert [one.label for one in found[:256]] == ["dog"] * 256
+    assert {one.outcome for one in found[256:]} == {Outcome.ERROR}
+    assert "Expected vectors of 10 numbers, as before, got 11" in found[-1].reason
+
+
+def test_a_server_that_refuses_in_the_midst_ends_the_run_with_its_reason(server: EmbeddingServer) -> None:
+    """Rows without vectors fail one after another until no other can be expected to succeed."""
+    classifier = fitted(server)
+    server.failing_from = 2
+    with pytest.raises(ProviderError, match=r"rows all failed.*401"):
+        classifier.classify_many([f"{n} hound" for n in range(300)])
+    assert len(server.calls) < 9
+    server.failing_from = 1_000
+    server.calls.clear()
+    assert classifier.classify("0 hound").label == "dog"
+
+
 def test_blank_and_equal_texts_are_not_asked_for(server: EmbeddingServer) -> None:
     """A blank text has no vector to ask for, and equal texts share one."""
     classifier = fitted(server)

@@ -238,6 +238,11 @@ class TestFeatures:
         np.testing.assert_allclose(found, [50.0, -50.0])
         assert math.isfinite(float(found.sum()))
 
+    def test_tokens_that_are_all_ruled_out_tell_nothing(self) -> None:
+        """Log-probabilities without a finite one make features of zeros, not NaN."""
+        found = named_features({1: -math.inf, 2: -math.inf}, (1, 2))
+        np.testing.assert_array_equal(found, [0.0, 0.0])
+
 
 def test_the_prefix_is_where_labels_begin(serve: Start) -> None:
     """All routes ask for the tokens behind the same text."""

@@ -427,7 +427,9 @@ class TextVectors:
     def _checked(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a vector; raise ProviderError if it is not finite, or has another length than those before."""
         if not vector.size or not np.isfinite(vector).all():
-            raise ProviderError("Expected vectors of finite numbers, got others.", provider=self.name)
+            raise ProviderError(
+                "Expected vectors of finite numbers, got others: use another embedding model.", provider=self.name
+            )
         with self._lock:
             self._dimension = self._dimension or vector.size
         if vector.size != self._dimension:
