@@ -237,8 +237,10 @@ class TextVectors:
         wanted = list(dict.fromkeys(map(writable, texts)))
         others = {flying[text] for text in wanted if text in flying}
         own = [text for text in wanted if text not in flying]
-        task = asyncio.create_task(self._prepare(own, charge))
+        task = asyncio.create_task(self._failures_of(own, charge))
         flying |= dict.fromkeys(own, task)
+        # Not in the task: one that is cancelled before it has begun runs nothing.
+        task.add_done_callback(lambda _: [flying.pop(text, None) for text in own])
         failures = dict(await task)
         if others:
             await asyncio.wait(others)
@@ -248,15 +250,10 @@ class TextVectors:
             failures |= other.result()
         return {text: failures[text] for text in wanted if text in failures}
 
-    async def _prepare(
+    async def _failures_of(
         self, texts: Sequence[str], charge: Callable[[Usage], None] | None
     ) -> Mapping[str, ProviderError]:
-        try:
-            return (await self._found(texts, charge))[1]
-        finally:
-            flying = self._flying[asyncio.get_running_loop()]
-            for text in texts:
-                del flying[text]
+        return (await self._found(texts, charge))[1]
 
     async def prepare_shared(
         self, text: str, *, charge: Callable[[Usage], None] | None = None
@@ -428,7 +425,8 @@ class TextVectors:
         """Return a vector; raise ProviderError if it is not finite, or has another length than those before."""
         if not vector.size or not np.isfinite(vector).all():
             raise ProviderError(
-                "Expected vectors of finite numbers, got others: use another embedding model.", provider=self.name
+                "Expected vectors of finite numbers, got others: use another embedding model.",
+                provider=self.name,
             )
         with self._lock:
             self._dimension = self._dimension or vector.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,23 @@ def test_what_a_journal_holds_needs_no_vectors(
     assert [row.label for row in again.classify_many(ROWS[:20])] == [row.label for row in expected]
     again.classify("a new hound")
     assert server.texts == ["a new hound"]
+
+
+# litellm leaves a coroutine of its own unawaited where it is cancelled.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_row_that_is_given_up_keeps_no_other_from_its_vector(server: EmbeddingServer) -> None:
+    """However early a row is cancelled, the same text is answered afterwards."""
+    cascade = cascade_of(unsure(), reading(server))
+
+    async def given_up(turns: int) -> str | None:
+        text = f"{turns} hound"
+        row = asyncio.create_task(cascade.aclassify(text))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        row.cancel()
+        return (await cascade.aclassify(text)).steps[-1].label
+
+    async def all_given_up() -> list[str | None]:
+        return [await given_up(turns) for turns in range(30)]
+
+    assert asyncio.run(all_given_up()) == ["dog"] * 30
