@@ -269,11 +269,15 @@ def add_baselines(
         lambda example: None if normalise_label(example.input) in texts else _DrawnRow(example),
         most=_LEARNED,
     )
-    from calibrant.inference._text_vectors import vectors_by_text  # noqa: PLC0415
+    from calibrant.inference._text_vectors import TextVectors, announce_vectors, vectors_by_text  # noqa: PLC0415
 
     embedding = None if head is None or head.embedding is None else head.embedding.model
     taught = _drawn_rows((row.example for row in learned), _DrawnRow, most=_READ)
-    vectors = vectors_by_text(embedding, [row.example.input for row in (*judged, *taught)], meter=meter)
+    read = [row.example.input for row in (*judged, *taught)]
+    if head is not None and isinstance(embedding, TextVectors):
+        left = embedding.missing(read)
+        announce_vectors(head, left, rows=len(left))
+    vectors = vectors_by_text(embedding, read, meter=meter)
     comparison = compare_with_baselines(
         [row.example for row in judged],
         [row.label for row in judged],
