@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.core import ConfigurationError, Outcome, ProviderError
+from calibrant.core import ConfigurationError, LimitReachedError, Limits, Outcome, ProviderError
 from calibrant.heads import Head
 from calibrant.inference import Classifier
+from calibrant.sklearn import CalibrantClassifier
 from calibrant.testing import FakeClient
 from embedding_server import TOKENS, EmbeddingServer
 from synonyms import KNOWN, LABELS, UNSEEN
@@ -70,6 +71,30 @@ def test_every_vector_is_charged(server: EmbeddingServer, tmp_path: Path) -> Non
     server.calls.clear()
     opened = reloaded(used, tmp_path)
     assert opened.meter.tokens == TOKENS * len(server.texts) > 0
+
+
+def test_a_budget_of_calls_is_that_of_the_model(server: EmbeddingServer) -> None:
+    """An estimator that may ask the model once about each row has its vectors all the same."""
+    fake = FakeClient(LABELS, lambda _: {"cat": 0.6, "dog": 0.4}, field="label")
+    estimator = CalibrantClassifier(model=fake, embeddings=server.name, max_calls=len(KNOWN[0]))
+    assert estimator.fit(*KNOWN).predict(UNSEEN[0]).tolist() == UNSEEN[1]
+    assert estimator.n_calls_ == len(KNOWN[0])
+
+
+def test_a_spent_budget_ends_the_vectors_of_a_fit(server: EmbeddingServer) -> None:
+    """It is looked at before each call, and the vectors that were paid for are there the next time."""
+    known, answers = [f"{n} {text}" for n, text in enumerate(KNOWN[0] * 15)], KNOWN[1] * 15
+    without = unsure().fit(known, answers, embeddings=False).meter.tokens
+    fake = FakeClient(LABELS, lambda _: {"cat": 0.6, "dog": 0.4})
+    limits = Limits(max_tokens=without + 300 * TOKENS)
+    limited = Classifier(model=fake, labels=LABELS, field="category", limits=limits)
+    with pytest.raises(LimitReachedError, match=r"max_tokens .* \(512 of 603 texts have their vectors\)"):
+        limited.fit(known, answers, embeddings=server.name)
+    paid = set(server.texts)
+    assert len(paid) == 1 + 512
+    server.calls.clear()
+    unsure().fit(known, answers, embeddings=server.name)
+    assert not paid & set(server.texts[1:])
 
 
 def test_another_model_under_the_name_is_noticed(server: EmbeddingServer, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ class CascadeBudget(Gate):
         with self._lock:
             self.rows += 1
 
-    def used_up(self, under_way: int) -> str:
+    def used_up(self, under_way: int, *, calls: bool = True) -> str:
         """Describe the spent budget of the cascade or of a model; an empty string if none is spent."""
         if self.limits.max_cost is not None and self.unpriced and not self.has_unpriced_vectors:
             return (
@@ -160,8 +160,10 @@ class CascadeBudget(Gate):
             )
         rows = max(1, self.rows)
         # Of the rows under way, the share that came to each member so far.
-        theirs = (gate.used_up(math.ceil(under_way * gate.rows / rows)) for gate in self._members)
-        return super().used_up(under_way) or next(filter(None, theirs), "")
+        theirs = (
+            gate.used_up(math.ceil(under_way * gate.rows / rows), calls=calls) for gate in self._members
+        )
+        return super().used_up(under_way, calls=calls) or next(filter(None, theirs), "")
 
 
 @dataclass(kw_only=True)

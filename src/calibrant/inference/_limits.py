@@ -286,17 +286,25 @@ class Gate:
             self.vectors += usage
 
     @property
-    def has_budget(self) -> bool:
-        """True if calls, tokens or cost are limited."""
-        return self._has_budget
+    def limits_vectors(self) -> bool:
+        """True if tokens or cost are limited, which vectors of texts count towards."""
+        return (self.limits.max_tokens, self.limits.max_cost) != (None, None)
 
     @property
     def has_unpriced_vectors(self) -> bool:
         """True if vectors of texts were paid for, and their price is not known."""
         return self.vectors.prompt_tokens > 0 and self.vectors.cost is None
 
-    def used_up(self, under_way: int) -> str:
-        """Return a message if a budget is used up or cannot be checked; otherwise an empty text."""
+    def used_up(self, under_way: int, *, calls: bool = True) -> str:
+        """Return a message if a budget is used up or cannot be checked; otherwise an empty text.
+
+        Parameters
+        ----------
+        under_way : int
+            Rows that will be paid for.
+        calls : bool, default True
+            False to leave out the budget of calls, which vectors of texts do not count towards.
+        """
         if not self._has_budget:
             return ""
         limits = self.limits
@@ -316,7 +324,7 @@ class Gate:
             ("max_tokens", limits.max_tokens, self.tokens * share, "tokens"),
             ("max_cost", limits.max_cost, self.cost * share, "US dollars"),
         ):
-            if budget is not None and used >= budget:
+            if budget is not None and used >= budget and (calls or name != "max_requests"):
                 return f"The budget {name} of {budget:,} {unit} is used up"
         return ""
 

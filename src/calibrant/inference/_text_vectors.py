@@ -620,13 +620,12 @@ def prepare_vectors(model: EmbeddingModel | None, texts: Sequence[str], *, meter
     """
     if not isinstance(model, TextVectors):
         return
-    has_budget = meter is not None and meter.has_budget
-    together = (
-        model.batch_size if has_budget else max(1, len(texts))
-    )  # a budget is looked at before each call
+    # A budget is looked at before each call.
+    is_limited = meter is not None and meter.limits_vectors
+    together = model.batch_size if is_limited else max(1, len(texts))
     for start in range(0, len(texts), together):
         block = texts[start : start + together]
-        if meter is not None and (reason := meter.used_up(0)) and model.missing(block):
+        if meter is not None and (reason := meter.used_up(0, calls=False)) and model.missing(block):
             raise LimitReachedError(f"{reason} ({start:,} of {len(texts):,} texts have their vectors).")
         failures = run_sync(model.prepare(block, charge=_charge_of(meter)))
         if failures:
