@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.core import ConfigurationError, Outcome, ProviderError
+from calibrant.core import ConfigurationError, LimitReachedError, Limits, Outcome, ProviderError
 from calibrant.heads import Head
 from calibrant.inference import Classifier
+from calibrant.sklearn import CalibrantClassifier
 from calibrant.testing import FakeClient
 from embedding_server import TOKENS, EmbeddingServer
 from synonyms import KNOWN, LABELS, UNSEEN
@@ -72,6 +73,30 @@ def test_every_vector_is_charged(server: EmbeddingServer, tmp_path: Path) -> Non
     assert opened.meter.tokens == TOKENS * len(server.texts) > 0
 
 
+def test_a_budget_of_calls_is_that_of_the_model(server: EmbeddingServer) -> None:
+    """An estimator that may ask the model once about each row has its vectors all the same."""
+    fake = FakeClient(LABELS, lambda _: {"cat": 0.6, "dog": 0.4}, field="label")
+    estimator = CalibrantClassifier(model=fake, embeddings=server.name, max_calls=len(KNOWN[0]))
+    assert estimator.fit(*KNOWN).predict(UNSEEN[0]).tolist() == UNSEEN[1]
+    assert estimator.n_calls_ == len(KNOWN[0])
+
+
+def test_a_spent_budget_ends_the_vectors_of_a_fit(server: EmbeddingServer) -> None:
+    """It is looked at before each call, and the vectors that were paid for are there the next time."""
+    known, answers = [f"{n} {text}" for n, text in enumerate(KNOWN[0] * 15)], KNOWN[1] * 15
+    without = unsure().fit(known, answers, embeddings=False).meter.tokens
+    fake = FakeClient(LABELS, lambda _: {"cat": 0.6, "dog": 0.4})
+    limits = Limits(max_tokens=without + 300 * TOKENS)
+    limited = Classifier(model=fake, labels=LABELS, field="category", limits=limits)
+    with pytest.raises(LimitReachedError, match=r"max_tokens .* \(512 of 603 texts have their vectors\)"):
+        limited.fit(known, answers, embeddings=server.name)
+    paid = set(server.texts)
+    assert len(paid) == 1 + 512
+    server.calls.clear()
+    unsure().fit(known, answers, embeddings=server.name)
+    assert not paid & set(server.texts[1:])
+
+
 def test_another_model_under_the_name_is_noticed(server: EmbeddingServer, tmp_path: Path) -> None:
     """A server with another model of the same dimension raises ConfigurationError, whatever is on disk."""
     first = fitted(server)
@@ -101,6 +126,40 @@ def test_a_text_without_a_usable_vector_fails_alone_or_with_its_call(
     assert found[0].outcome is Outcome.ERROR
     assert "vector" in found[0].reason
     assert (found[1].label == "dog") == (fault == "broken")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_none_fails_its_row(server: EmbeddingServer, number: float) -> None:
+    """NaN and infinity fail the row of their text alone, and another call may mend it."""
+    classifier = fitted(server)
+    server.number, server.broken = number, {"kitty here"}
+    found = classifier.classify_many(["kitty here", "hound there"])
+    assert [one.outcome for one in found] == [Outcome.ERROR, Outcome.OK]
+    assert "finite numbers" in found[0].reason
+    server.broken.clear()
+    assert classifier.classify("kitty here").label == "cat"
+
+
+def test_another_dimension_in_the_midst_fails_its_rows(server: EmbeddingServer) -> None:
+    """Rows of a call with longer vectors fail with what was expected; the others keep their labels."""
+    classifier = fitted(server)
+    server.widened = {"0 kitty"}
+    found = classifier.classify_many([f"{n} hound" for n in range(256)] + [f"{n} kitty" for n in range(9)])
+    assert [one.label for one in found[:256]] == ["dog"] * 256
+    assert {one.outcome for one in found[256:]} == {Outcome.ERROR}
+    assert "Expected vectors of 10 numbers, as before, got 11" in found[-1].reason
+
+
+def test_a_server_that_refuses_in_the_midst_ends_the_run_with_its_reason(server: EmbeddingServer) -> None:
+    """Rows without vectors fail one after another until no other can be expected to succeed."""
+    classifier = fitted(server)
+    server.failing_from = 2
+    with pytest.raises(ProviderError, match=r"rows all failed.*401"):
+        classifier.classify_many([f"{n} hound" for n in range(300)])
+    assert len(server.calls) < 9
+    server.failing_from = 1_000
+    server.calls.clear()
+    assert classifier.classify("0 hound").label == "dog"
 
 
 def test_blank_and_equal_texts_are_not_asked_for(server: EmbeddingServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from calibrant.core import ConfigurationError, ProviderError
+from calibrant.core._completion import named_features
 from calibrant.heads import Head
 from calibrant.inference import Classifier
 from calibrant.testing import MemoryJournal
@@ -240,6 +242,12 @@ def test_floors_of_servers_are_bounded(serve: Start, kind: str) -> None:
     assert found is not None
     assert min(logprobs[tokens]) == -9999.0
     np.testing.assert_allclose(found, expected - expected.mean(), rtol=1e-3, atol=0.01)
+
+
+def test_tokens_that_are_all_ruled_out_tell_nothing() -> None:
+    """Log-probabilities without a finite one make features of zeros, not NaN."""
+    found = named_features({1: -math.inf, 2: -math.inf}, (1, 2))
+    np.testing.assert_array_equal(found, [0.0, 0.0])
 
 
 def test_the_prefix_is_where_labels_begin(serve: Start) -> None:

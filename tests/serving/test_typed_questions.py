@@ -205,18 +205,51 @@ def test_other_questions_are_answered_by_the_model_alone(
     assert answers["n"]["noul"] == pytest.approx(0.6)
     asked_of = [one for body in server.asked for one in body["questions"].values()]
     assert len(asked_of) == len(server.asked) == 4
-    told = {
-        one["type"]: one["instructions"]
-        for one in asked_of
-        if one.get("criteria") != {"cat": None, "dog": None}
+    told = {one["type"]: one for one in asked_of if one.get("criteria") != {"cat": None, "dog": None}}
+    assert told["score"] == {
+        "type": "score",
+        "instructions": "How wet?",
+        "criteria": ["dry", '{"label": "damp"}', "wet"],
     }
-    assert told["score"] == "How wet?"
-    assert told["choice"].splitlines()[-3:] == ["- sea", "- land: Dry ground", "- sky"]
-    assert told["noul"].startswith('["Is it", "far?"]')
-    assert told["noul"].endswith("- yes: Over a mile")
+    assert told["choice"] == OTHER
+    assert told["noul"]["instructions"] == '["Is it", "far?"]'
+    assert told["noul"]["criteria"] == {"true": "Over a mile", "false": None}
     counted = counts(running)
     assert counted["calibrant_open_questions_total"] == 3
     assert counted["calibrant_rows_total ok"] == 4
+
+
+def test_descriptions_of_a_question_reach_the_model_whole(
+    serve: Any, bundle: Tuned, model: Classifier, server: DecisionServer
+) -> None:
+    """However long they are, and with line breaks; two questions that differ in them alone are asked apart."""
+    running = serve(create_classifier_app(bundle, model))
+    for words in ("waves\nand water " * 400, "salt"):
+        question = {
+            "type": "choice",
+            "instructions": "Where?",
+            "criteria": {"sea": words, "land": None, "sky": None},
+        }
+        system_one(running, {"q": question})
+        assert list(server.asked[-1]["questions"].values()) == [question]
+
+
+def test_descriptions_of_the_task_go_with_its_own_question(
+    serve: Any, bundle: Tuned, server: DecisionServer
+) -> None:
+    """Those that the tuned prompt lists are sent on both routes, whatever the request describes."""
+    prompt = "Which animal?\n\nLabels:\n- cat: It purrs.\n- dog: It barks."
+    options = {"api_base": server.root}
+    with Classifier(
+        model="systemone/local", labels=["cat", "dog"], prompt=prompt, options=options
+    ) as described:
+        running = serve(create_classifier_app(bundle, described))
+        system_one(running, {"q": {"type": "choice", "criteria": {"dog": "It meows.", "cat": None}}})
+        asked(running.ask({"texts": ["another text"]}, path="/v1/classify", **JSON))
+    assert len(server.asked) == 2
+    for body in server.asked:
+        (question,) = body["questions"].values()
+        assert question["criteria"] == {"cat": "It purrs.", "dog": "It barks."}
 
 
 def test_one_prediction_answers_all_questions_of_the_task(serve: Any, bundle: Tuned) -> None:

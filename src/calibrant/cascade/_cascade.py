@@ -256,7 +256,14 @@ class Cascade(BasePredictor):
         stop: Stop | None = None,
     ) -> str:
         """Answer a stream of queries in bounded memory; see `calibrant.core.Predictor.feed`."""
-        feed = Feed(self._walk, self._runner, deliver, on_prediction=on_prediction, stop=stop)
+        feed = Feed(
+            self._walk,
+            self._runner,
+            deliver,
+            ahead=self._walk.vectors_ahead(),
+            on_prediction=on_prediction,
+            stop=stop,
+        )
         return await feed.run(queries)
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:

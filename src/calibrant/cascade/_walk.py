@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
@@ -34,7 +34,8 @@ from calibrant.core._errors import (
 )
 from calibrant.core._prediction import Journal, Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Limits, Query
-from calibrant.inference._feed import QueryKeys
+from calibrant.inference._classifier import Classifier
+from calibrant.inference._feed import Ahead, QueryKeys, QueuedRow
 from calibrant.inference._limits import Gate
 from calibrant.metrics._validation import check_count, check_number
 
@@ -147,9 +148,9 @@ class CascadeBudget(Gate):
         with self._lock:
             self.rows += 1
 
-    def used_up(self, under_way: int) -> str:
+    def used_up(self, under_way: int, *, calls: bool = True) -> str:
         """Describe the spent budget of the cascade or of a model; an empty string if none is spent."""
-        if self.limits.max_cost is not None and self.unpriced:
+        if self.limits.max_cost is not None and self.unpriced and not self.has_unpriced_vectors:
             return (
                 "No price is known for a model of this cascade, so max_cost cannot be kept: set input_cost_per_token "
                 "and output_cost_per_token among the model's options, give cost=0 where it is free, or leave "
@@ -157,8 +158,10 @@ class CascadeBudget(Gate):
             )
         rows = max(1, self.rows)
         # Of the rows under way, the share that came to each member so far.
-        theirs = (gate.used_up(math.ceil(under_way * gate.rows / rows)) for gate in self._members)
-        return super().used_up(under_way) or next(filter(None, theirs), "")
+        theirs = (
+            gate.used_up(math.ceil(under_way * gate.rows / rows), calls=calls) for gate in self._members
+        )
+        return super().used_up(under_way, calls=calls) or next(filter(None, theirs), "")
 
 
 @dataclass(kw_only=True)
@@ -581,7 +584,7 @@ class Walk:
             if error.systemic:
                 row.systemic.append(error)
             return Prediction(label=None, outcome=Outcome.ERROR, reason=str(error), attempts=error.attempts)
-        return await classifier.finished_ahead(query, answer)
+        return await classifier.finished_ahead(query, answer, charge=partial(self._charge, classifier))
 
     async def _assess(
         self, row: _RowState, position: int, query: Query, answer: Prediction
@@ -619,6 +622,30 @@ class Walk:
             raise ProviderTimeoutError(
                 f"given up, as deadline_seconds of {seconds:g} has passed.", provider=self.name
             ) from error
+
+    def _charge(self, classifier: Classifier, usage: Usage) -> None:
+        """Add the usage of a call for vectors to the meters of its model and of the cascade."""
+        classifier.meter.charge_vectors(usage)
+        self.budget.charge_vectors(usage)
+
+    def vectors_ahead(self) -> Ahead | None:
+        """Return the source of the vectors that the first model's head reads; None if it needs none by calls."""
+        position = self.policy.next_model(None, ())
+        if position is None:
+            return None
+        member = self.members[position]
+        own = member.classifier
+        if own.head is None or own.head.embedding is None:
+            return None
+        from calibrant.inference._text_vectors import vectors_ahead  # noqa: PLC0415 (if a head has some)
+
+        def needs(row: QueuedRow) -> bool:
+            asked = self._query_for(row.query, member)
+            is_own = (asked.prompt, asked.user_template) == (own.prompt, own.user_template)
+            # What a journal holds came out of the head.
+            return is_own and row.stored is None
+
+        return vectors_ahead(own.head, needs=needs, charge=partial(self._charge, own), waits=False)
 
     def _pay(self, row: _RowState, member: CascadeMember, usage: Usage, attempts: int) -> Usage:
         """Add calls to the budget meter; return their usage, with cost 0 if the model is free."""

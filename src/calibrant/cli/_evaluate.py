@@ -204,7 +204,17 @@ def _run(
     limits, about = run_limits(source.task, options), {"task": source.task.name}
     with opened_cache(source, options) as cache:
         evaluator = evaluation.BatchEvaluator(classifier, limits=limits, cache=cache)
-        return evaluator.evaluate(rows, out=options.out, about=about, on_progress=on_progress, stop=stop)
+        result = evaluator.evaluate(rows, out=options.out, about=about, on_progress=on_progress, stop=stop)
+        return with_opening(result, classifier)
+
+
+def with_opening(
+    result: evaluation.EvaluationResult, classifier: BasePredictor
+) -> evaluation.EvaluationResult:
+    """Return a result whose meter also counts the vectors that recognised a model when it was opened."""
+    if result.meter is not None:
+        result.meter.charge_vectors(classifier.meter.vectors)
+    return result
 
 
 @contextlib.contextmanager

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from calibrant import evaluation
-from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval
+from calibrant.cli._tables import aligned, number, print_output, say, vectors_text, with_interval
 from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import read_run_record
 from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import Usage
 from calibrant.core._task import Task
 from calibrant.metrics._intervals import wilson_interval
-from calibrant.metrics._remarks import confidence_remarks
+from calibrant.metrics._remarks import confidence_remarks, dollars
 from calibrant.runs._directory import CALIBRATION
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def print_result(  # noqa: PLR0913 (keyword-only options)
     columns = ", predictions.parquet" if (directory / "predictions.parquet").exists() else ""
     files = f"Files: {directory}/predictions.jsonl{columns}, metrics.json, run.json"
     print_output(
-        {**record, **more}, [*lines, effort_line(metrics, in_process=in_process), files], as_json=as_json
+        {**record, **more}, [*lines, effort_line(result, in_process=in_process), files], as_json=as_json
     )
 
 
@@ -125,13 +126,16 @@ def counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "-"
 
 
-def effort_line(metrics: evaluation.EvaluationMetrics, *, in_process: bool) -> str:
-    """Return one line with calls, tokens, cost and speed; a model `in_process` costs nothing."""
+def effort_line(result: evaluation.EvaluationResult, *, in_process: bool) -> str:
+    """Return one line with calls, tokens, cost, vectors and speed; a model `in_process` costs nothing."""
+    metrics, meter = result.metrics, result.meter
     cost = "" if metrics.cost is None else f", {dollars(metrics.cost)}"
     if in_process:
         cost = ", at no cost"
     elif metrics.unpriced_rows:
         cost += f", {metrics.unpriced_rows:,} rows without a known price"
+    vectors = metrics.vectors if meter is None else meter.vectors
+    cost += "" if vectors == Usage() else f", and {vectors_text(vectors)}"
     speed = "; every row was there already, nothing was asked" if metrics.complete else ""
     if metrics.session_rows:
         speed = f"; {metrics.session_rows:,} rows in {metrics.seconds:.1f} s ({metrics.rows_per_second:,.1f} rows/s)"
@@ -296,7 +300,7 @@ def baseline_lines(
 
     say("comparing with baselines")  # takes seconds, of many rows half a minute
     try:
-        found = add_baselines(result.directory, labelled, labels=labels, head=head)
+        found = add_baselines(result.directory, labelled, labels=labels, head=head, meter=result.meter)
     except (ConfigurationError, DataError, StateError) as error:  # the evaluation is complete without them
         return [f"No baselines: {error}"]
     if not found.scores:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 from calibrant import evaluation, reports
 from calibrant.calibration._thresholds import certificate_lines, promise_sentence
 from calibrant.cli._options import GATE_FAILED
-from calibrant.cli._tables import aligned, number, print_output, say, with_interval
+from calibrant.cli._tables import aligned, number, print_output, say, vectors_text, with_interval
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Usage
 from calibrant.core._task import Task
 from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
@@ -87,6 +88,8 @@ def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:
         yield "Evaluate it on other rows than these, from which it learned. In the task file:"
         yield from ("", "[head]", f"file = {json.dumps(str(file.resolve()), ensure_ascii=False)}", "")
         words = " (it holds words of the texts)" if head.uses_text else ""
+    if found.vectors != Usage():
+        yield f"Paid: {vectors_text(found.vectors)}."
     yield f"File: {file}{words}"
 
 

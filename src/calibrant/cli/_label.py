@@ -15,6 +15,7 @@ from calibrant.cli._evaluate import (
     opened_cache,
     resume_hint,
     run_limits,
+    with_opening,
     write_down,
 )
 from calibrant.cli._evaluation_table import counts_text, effort_line
@@ -104,9 +105,9 @@ def _run(  # noqa: PLR0913 (what a run is made of)
             return on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
     with opened_cache(source, options) as cache:
         evaluator = BatchEvaluator(classifier, limits=run_limits(source.task, options), cache=cache)
-        return evaluator.label(
-            rows, out=file, about={"task": source.task.name}, on_progress=on_progress, stop=stop
-        )
+        about = {"task": source.task.name}
+        result = evaluator.label(rows, out=file, about=about, on_progress=on_progress, stop=stop)
+        return with_opening(result, classifier)
 
 
 def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, labels: DecidedLabels) -> None:
@@ -151,7 +152,7 @@ def _print_result(
     lines = [
         _headline(metrics, written.rows),
         *aligned(_figures(metrics, has_head=has_head)),
-        effort_line(metrics, in_process=classifier.in_process),
+        effort_line(result, in_process=classifier.in_process),
         *lines,
     ]
     print_output({**metrics.to_record(), **record}, lines, as_json=options.as_json)

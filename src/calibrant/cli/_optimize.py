@@ -14,11 +14,12 @@ from calibrant.calibration._thresholds import certificate_from_record, certifica
 from calibrant.cli._options import FAILED, parse_option
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._prompted import asked_task
-from calibrant.cli._tables import aligned, dollars, number, print_output, say, with_interval
+from calibrant.cli._tables import aligned, number, print_output, say, vectors_text, with_interval
 from calibrant.core._errors import ConfigurationError, LimitReachedError
+from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Limits
 from calibrant.core._task import Task
-from calibrant.metrics._remarks import confidence_remarks, search_verdict
+from calibrant.metrics._remarks import confidence_remarks, dollars, search_verdict
 from calibrant.runs._directory import CALIBRATION, NumberedDirectory
 from calibrant.tuned._task_record import record_run
 
@@ -136,7 +137,7 @@ def _table(result: optimization.OptimizationResult) -> list[str]:
     if final is not None:
         if result.chosen:
             scores["best prompt, no head"] = result.best_prompt
-        scores["final: prompt + head"] = final.score
+        scores["final: prompt + head" if final.head["uses_model"] else "final: head on text"] = final.score
     elif result.chosen:
         scores["final: best prompt"] = result.best_prompt
     has_credit = any(score.credit is not None for score in scores.values())
@@ -204,9 +205,10 @@ def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
     if result.ended:
         yield result.ended
     many = "" if result.proposals == 1 else "s"
+    vectors = "" if result.vectors == Usage() else f", and {vectors_text(result.vectors)}"
     yield (
         f"{result.metric_calls:,} rows asked in the search, {result.proposals} prompt{many} proposed and "
-        f"{result.accepted} of them promising, {result.seconds:.0f} s; cost: {_cost(result)}."
+        f"{result.accepted} of them promising, {result.seconds:.0f} s; cost: {_cost(result)}{vectors}."
     )
     if result.directory is not None and result.tuned is not None:
         yield from _acceptance(result.tuned, result.directory)

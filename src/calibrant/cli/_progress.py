@@ -17,8 +17,9 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-from calibrant.cli._tables import dollars, say, with_interval
+from calibrant.cli._tables import say, with_interval
 from calibrant.core._predictor import Stop
+from calibrant.metrics._remarks import dollars, duration
 
 if TYPE_CHECKING:
     from calibrant.evaluation._metrics import EvaluationProgress
@@ -136,7 +137,7 @@ class ProgressDisplay(_Display):
             progress.calls,
             progress.total,
             note=", ".join(parts),
-            left="" if left is None or is_waiting else f"{most}{_duration(left)} left",
+            left="" if left is None or is_waiting else f"{most}{duration(left)} left",
             rate_limits=progress.rate_limits,
         )
 
@@ -155,7 +156,7 @@ def _announcements(progress: Progress) -> dict[str, str]:
         )
     seconds = progress.eta_seconds
     if seconds is not None:
-        found["time"] = f"By the first answers, that takes at most {_duration(seconds)}{_price(progress)}."
+        found["time"] = f"By the first answers, that takes at most {duration(seconds)}{_price(progress)}."
     return found
 
 
@@ -168,7 +169,7 @@ def _expected(progress: Progress) -> str:
         parts.append(f"about {dollars(progress.expected_cost)} by the price of its tokens")
     if progress.concurrency:
         seconds = (progress.search_rows + progress.test_rows) / progress.concurrency
-        parts.append(f"{_duration(seconds)} or more if an answer takes a second")
+        parts.append(f"{duration(seconds)} or more if an answer takes a second")
     return "".join(f"; {part}" for part in parts)
 
 
@@ -197,7 +198,7 @@ class EvaluationDisplay(_Display):
             parts.append(dollars(progress.cost))
         left = ""
         if progress.eta_seconds and not progress.rate_limits:  # the estimate leaves out waits for rate limits
-            left = f"{_duration(progress.eta_seconds)} left"
+            left = f"{duration(progress.eta_seconds)} left"
         self._show(
             self._phase,
             progress.rows,
@@ -216,14 +217,6 @@ def _wait(rate_limits: Mapping[str, float]) -> str:
         f"{time.strftime('%H:%M:%S', time.localtime(now + seconds))})"
         for model, seconds in rate_limits.items()
     )
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 @contextlib.contextmanager

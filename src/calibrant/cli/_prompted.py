@@ -217,7 +217,7 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
 
         loaded = Head.load(head, fingerprint=classifier.fingerprint())
         owner = as_classifier(classifier, to_use="head")
-        owner.head = opened_head(loaded, settings.embeddings or None, charge=owner.meter.charge)
+        owner.head = opened_head(loaded, settings.embeddings or None, meter=owner.meter)
     elif label_prior is not None:
         correction = calibration.LabelPriorCorrection.load(label_prior, fingerprint=classifier.fingerprint())
         as_classifier(classifier, to_use="label prior").prior_correction = correction

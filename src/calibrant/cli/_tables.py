@@ -8,15 +8,16 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from calibrant.metrics._remarks import dollars
+
 if TYPE_CHECKING:
-    from calibrant.core._prediction import Interval
+    from calibrant.core._prediction import Interval, Usage
 
 _UNLIMITED = 100_000  # characters of a line that goes to a file
 
@@ -59,11 +60,10 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def dollars(cost: float | None) -> str:
-    """Format US dollars: four decimals, or two significant digits if smaller; a dash for None."""
-    if cost is None:
-        return "-"
-    return f"${cost:.4f}" if cost >= 1e-4 else f"${Decimal(f'{cost:.1e}').normalize():f}"
+def vectors_text(vectors: Usage) -> str:
+    """Return the tokens and the cost of vectors of texts."""
+    price = "no price is known" if vectors.cost is None else dollars(vectors.cost)
+    return f"{vectors.prompt_tokens:,} tokens of vectors of texts ({price})"
 
 
 def number(value: float | None, form: str = ".3f") -> str:

@@ -236,9 +236,15 @@ class LiteLLMEmbedder(LiteLLMBase):
     def _usage(self, response: object) -> Usage:
         """Return the tokens of a response, and their cost where a price is known."""
         tokens = _count(getattr(getattr(response, "usage", None), "prompt_tokens", None)) or 0
+        price = self.token_price
+        return Usage(prompt_tokens=tokens, cost=None if price is None else tokens * price)
+
+    @property
+    def token_price(self) -> float | None:
+        """US dollars of a token; None where no price is known."""
         name = self.name if "/" in self.name else f"{provider_of_bare_name(self.name)}/{self.name}"
         price = price_of_model(name, self._options)
-        return Usage(prompt_tokens=tokens, cost=None if price is None else tokens * price.prompt)
+        return None if price is None else price.prompt
 
 
 def embedding_matrix(rows: ArrayLike | None, *, count: int, provider: str) -> NDArray[np.float64]:

@@ -458,8 +458,9 @@ def named_features(logprobs: Mapping[int, float], tokens: Sequence[int]) -> NDAr
 
 
 def _centred(logits: NDArray[np.float32], *, most: np.float32) -> NDArray[np.float16]:
-    # What is ruled out may be any small number.
-    some = np.maximum(logits, most - _LEAST_FEATURE)
+    # What is ruled out may be any small number, or none; so may all of them.
+    top = most if np.isfinite(most) else np.float32(0.0)
+    some = np.fmin(np.fmax(logits, top - _LEAST_FEATURE), top)
     centred: NDArray[np.float16] = (some - some.mean()).astype(np.float16)
     return centred
 

@@ -29,7 +29,8 @@ from calibrant.evaluation._data import (
     query_about,
 )
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult, RunAccount
-from calibrant.inference._base import run_sync
+from calibrant.inference._base import BasePredictor, run_sync
+from calibrant.inference._classifier import Classifier
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._output import PredictionsFile
@@ -295,6 +296,7 @@ class BatchEvaluator:
                     stack.enter_context(file.kept())
             if run.account.remaining != 0:
                 self._keep_journal(run, stack)
+                run.announce()
                 run.answer()
             result = run.finish()
         return result if file is None else replace(result, written=file.written)
@@ -385,6 +387,14 @@ class _EvaluationRun:
         """Find out how the model is asked, before the run is named after it, and log what `rows` rows cost."""
         find_abilities(self.predictor, self._rows(), rows=rows, stop=self._stop)
 
+    def announce(self) -> None:
+        """Log the effort of vectors for the remaining rows, if a head reads some."""
+        head = self.predictor.head if isinstance(self.predictor, Classifier) else None
+        if head is not None and self.account.remaining is not None:
+            from calibrant.inference._text_vectors import announce_vectors  # noqa: PLC0415 (if a head has some)
+
+            announce_vectors(head, (row.input for row in self._rows()), rows=self.account.remaining)
+
     def answer(self) -> None:
         """Classify the remaining rows."""
         if self._file is not None and self.directory is not None:
@@ -454,7 +464,8 @@ class _EvaluationRun:
         """Close the files and return the metrics."""
         if self._file is not None:
             self._file.close()
-        result = self.account.result(self.directory, self._about, self._predictions)
+        meter = self.predictor.meter if isinstance(self.predictor, BasePredictor) else None
+        result = self.account.result(self.directory, self._about, self._predictions, meter=meter)
         self.complete = result.metrics.complete
         self._report()
         return replace(result, examples=tuple(self._answered))

@@ -6,7 +6,7 @@ import heapq
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -27,7 +27,7 @@ from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import Interval, Outcome
+from calibrant.core._prediction import Interval, Outcome, Usage
 from calibrant.core._rows import Example
 from calibrant.heads._compared import BaselineComparison, compare_with_baselines
 from calibrant.heads._head import Head
@@ -46,6 +46,7 @@ from calibrant.runs._directory import (
 from calibrant.runs._rows import UNKNOWN, SavedRows, read_row, row_lines
 
 if TYPE_CHECKING:
+    from calibrant.inference._limits import Gate
     from calibrant.inference._text_vectors import Embeddings
 
 
@@ -63,6 +64,9 @@ _RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
 # difference on 5,000 rows is about 0.02 wide.
 _LEARNED: Final = 10_000
 _JUDGED: Final = 5_000
+_READ: Final = (
+    1_000  # whose vectors a baseline learns from: the embedded engine takes a fifth of a second for each
+)
 _CHARACTERS: Final = 500  # of a row, on average
 _SEED: Final = 0
 _Raw = TypeVar("_Raw")
@@ -503,6 +507,8 @@ class LearnedHead:
         Circumstances it belongs to.
     rows, left_out : int
         All rows, and those of them without a distribution or a true label.
+    vectors : Usage
+        Tokens and cost of the vectors of texts that were paid for.
     """
 
     source: str
@@ -510,6 +516,7 @@ class LearnedHead:
     fingerprint: Fingerprint
     rows: int
     left_out: int
+    vectors: Usage = field(default_factory=Usage)
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values."""
@@ -518,6 +525,7 @@ class LearnedHead:
             "source": self.source,
             "rows": self.rows,
             "left_out": self.left_out,
+            **({} if self.vectors == Usage() else {"vectors": asdict(self.vectors)}),
             **self.head.describe(),
         }
 
@@ -605,9 +613,13 @@ def learn_head(path: str | Path, *, seed: int = 0, embeddings: Embeddings | None
         raise _refusal_error(place, "rows with a distribution and a true label, got none")
     # Baselines, which every evaluation has, do without both.
     from calibrant.heads._fit import fit_head  # noqa: PLC0415
-    from calibrant.inference._text_vectors import head_embedding, timed_head  # noqa: PLC0415
+    from calibrant.inference._heads import read_by_fits  # noqa: PLC0415
+    from calibrant.inference._limits import Gate  # noqa: PLC0415
+    from calibrant.inference._text_vectors import head_embedding, prepare_vectors, timed_head  # noqa: PLC0415
 
-    embedding = head_embedding(embeddings, texts, labels=fingerprint.labels, reports_features=False)
+    meter, labels = Gate(), fingerprint.labels
+    embedding = head_embedding(embeddings, texts, labels=labels, reports_features=False, meter=meter)
+    prepare_vectors(embedding, [*texts, *read_by_fits(labels)], meter=meter)
     head = fit_head(
         np.array(logprobs), answers, labels=fingerprint.labels, texts=texts, embedding=embedding, rng=seed
     )
@@ -617,6 +629,7 @@ def learn_head(path: str | Path, *, seed: int = 0, embeddings: Embeddings | None
         fingerprint=fingerprint,
         rows=len(saved),
         left_out=len(saved) - len(logprobs),
+        vectors=meter.vectors,
     )
 
 
@@ -659,7 +672,12 @@ class _DrawnRow(NamedTuple):
 
 
 def add_baselines(
-    directory: Path, labelled: Iterable[Example], *, labels: LabelSet, head: Head | None = None
+    directory: Path,
+    labelled: Iterable[Example],
+    *,
+    labels: LabelSet,
+    head: Head | None = None,
+    meter: Gate | None = None,
 ) -> BaselineComparison:
     """Compare a finished evaluation with baselines, and store the comparison in ``metrics.json``.
 
@@ -675,7 +693,10 @@ def add_baselines(
     labels : LabelSet
         The labels; an answer is one of them.
     head : Head, optional
-        Head of the evaluated classifier. The vectors that it reads also make a baseline.
+        Head of the evaluated classifier. The vectors that it reads also make a baseline, of at most 1,000 rows to
+        learn from.
+    meter : Gate, optional
+        Of the evaluation: counts the calls for vectors, too. Without budget there is no such baseline.
 
     Raises
     ------
@@ -701,10 +722,15 @@ def add_baselines(
         lambda example: None if normalise_label(example.input) in texts else _DrawnRow(example),
         most=_LEARNED,
     )
-    from calibrant.inference._text_vectors import vectors_by_text  # noqa: PLC0415
+    from calibrant.inference._text_vectors import TextVectors, announce_vectors, vectors_by_text  # noqa: PLC0415
 
     embedding = None if head is None or head.embedding is None else head.embedding.model
-    vectors = vectors_by_text(embedding, [row.example.input for row in (*judged, *learned)])
+    taught = _drawn_rows((row.example for row in learned), _DrawnRow, most=_READ)
+    read = [row.example.input for row in (*judged, *taught)]
+    if head is not None and isinstance(embedding, TextVectors):
+        left = embedding.missing(read)
+        announce_vectors(head, left, rows=len(left))
+    vectors = vectors_by_text(embedding, read, meter=meter)
     comparison = compare_with_baselines(
         [row.example for row in judged],
         [row.label for row in judged],
@@ -714,6 +740,8 @@ def add_baselines(
         uses_model=head is None or head.changes_nothing or head.uses_model,
         vectors=vectors,
     )
+    if meter is not None and meter.vectors != Usage():
+        record["vectors"] = asdict(meter.vectors)
     write_json(metrics, {**record, "baselines": comparison.to_record()})
     return comparison
 

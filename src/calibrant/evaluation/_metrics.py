@@ -11,7 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import Interval, Outcome, Prediction
+from calibrant.core._prediction import Interval, Outcome, Prediction, Usage
 from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
@@ -36,10 +36,12 @@ from calibrant.runs._shards import Shards
 if TYPE_CHECKING:
     import pandas as pd
 
+    from calibrant.inference._limits import Gate
     from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
     from calibrant.metrics._structure import CompositeMetrics, CompositeTally, StructureMetrics
 
 
+_NO_USAGE: Final = Usage()
 _KINDS: Final = 20
 _EXAMPLES: Final = 3
 _EXAMPLE_LENGTH: Final = 120
@@ -139,6 +141,9 @@ class EvaluationMetrics:
         Wall time of this session, in seconds.
     session_rows : int
         Rows this session added; an earlier one may have left some.
+    vectors : Usage
+        Tokens and cost of the vectors of texts that this session paid for, which a head reads; they are no part of
+        `prompt_tokens` and `cost`.
     cascade : CascadeMetrics or None
         Contributions of a cascade's models; None for a single model.
     composite : CompositeMetrics or None
@@ -184,6 +189,7 @@ class EvaluationMetrics:
     unpriced_rows: int
     seconds: float
     session_rows: int
+    vectors: Usage = _NO_USAGE
     cascade: CascadeMetrics | None = None
     composite: CompositeMetrics | None = None
     structure: StructureMetrics | None = None
@@ -225,6 +231,8 @@ class EvaluationMetrics:
         for name in ("cascade", "composite", "structure"):
             if numbers[name] is None:
                 del numbers[name]
+        if self.vectors == _NO_USAGE:
+            del numbers["vectors"]
         # Figures of rows whose true labels are not known.
         for name in () if self.accuracy is None else ("rows_without_text", "labels", "mean_confidence"):
             del numbers[name]
@@ -272,6 +280,8 @@ class EvaluationResult:
         One per row, in the order of the input; empty where they went to files.
     metrics : EvaluationMetrics
         The numbers.
+    meter : Gate or None
+        Counts what this call paid; None where other machines asked.
     confidence : ndarray of float, shape (n,)
         Confidence of each row, in [0, 1], those of an earlier session first; NaN where there is none, or no label.
     correct : ndarray of int, shape (n,)
@@ -311,6 +321,7 @@ class EvaluationResult:
     written: WrittenLabels | None = None
     examples: tuple[Example, ...] = field(default=(), repr=False)
     frame: Any = field(default=None, repr=False, compare=False)
+    meter: Gate | None = field(default=None, repr=False, compare=False)
 
     def to_pandas(self, *, distribution: bool = False) -> pd.DataFrame:
         """Return a data frame with one row for each that was answered, in the order of the input.
@@ -840,6 +851,8 @@ class RunAccount:
         directory: RunDirectory | None,
         about: Mapping[str, Any],
         predictions: Sequence[Prediction] = (),
+        *,
+        meter: Gate | None = None,
     ) -> EvaluationResult:
         """Return the result; write the metrics and the entries of `about` into a directory, if given."""
         metrics = self.tally.metrics(
@@ -848,6 +861,8 @@ class RunAccount:
             seconds=time.perf_counter() - self.started if self.answered else 0.0,
             session_rows=self.answered,
         )
+        if meter is not None:
+            metrics = replace(metrics, vectors=meter.vectors)
         if directory is not None and (self.answered or not directory.metrics.exists()):
             write_json(directory.metrics, {**metrics.to_record(), **about})
         path = None if directory is None else directory.path
@@ -858,6 +873,7 @@ class RunAccount:
             metrics=metrics,
             directory=path,
             kept_rows=kept,
+            meter=meter,
             confidence=np.array(self.tally.confidence),
             correct=np.array(self.tally.right),
         )

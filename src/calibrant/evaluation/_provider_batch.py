@@ -25,7 +25,7 @@ from calibrant.core._errors import ConfigurationError, ContextLengthError, Provi
 from calibrant.core._files import SCHEMA_VERSION, atomic_writer, is_in_place, read_run_record
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
+from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._structures import Field, FieldLabels, MultiLabels
 from calibrant.evaluation._data import NO_TEXT
@@ -34,6 +34,7 @@ from calibrant.inference import RetryPolicy
 from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head_to_all, opened_head
+from calibrant.inference._limits import Gate
 from calibrant.inference._methods import Decoding
 from calibrant.inference._models import open_batch_api
 from calibrant.inference._reader import AnswerReader
@@ -601,15 +602,15 @@ class BatchAnswers:
 Finisher: TypeAlias = Callable[[Sequence[Prediction], Sequence[str]], list[Prediction]]
 
 
-def finisher(job: BatchJob, charge: Callable[[Usage], None]) -> Finisher:
+def finisher(job: BatchJob, meter: Gate) -> Finisher:
     """Return a function that applies the job's label prior and head to predictions for texts.
 
     Parameters
     ----------
     job : BatchJob
         The job.
-    charge : callable
-        Receives the usage of each call of the embedding model.
+    meter : Gate
+        Counts the calls of the embedding model.
 
     Raises
     ------
@@ -626,7 +627,7 @@ def finisher(job: BatchJob, charge: Callable[[Usage], None]) -> Finisher:
             raise StateError(
                 f"{job.path / HEAD}: expected the head that the job was submitted with, got another: restore it."
             )
-        head = opened_head(head, charge=charge)
+        head = opened_head(head, meter=meter)
     if about.get("label_prior") is not None:
         prior = LabelPriorCorrection.load(job.path / LABEL_PRIOR, fingerprint=_fingerprint(job, about))
 
@@ -634,7 +635,7 @@ def finisher(job: BatchJob, charge: Callable[[Usage], None]) -> Finisher:
         found = list(predictions)
         if prior is not None:
             found = [correct_prediction(one, prior) for one in found]
-        return found if head is None else apply_head_to_all(head, found, texts, charge=charge)
+        return found if head is None else apply_head_to_all(head, found, texts, meter=meter)
 
     return finish
 
@@ -1063,10 +1064,8 @@ def _join(job: BatchJob, api: BatchApi) -> BatchReport:
     outcomes: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
 
-    def charge(usage: Usage) -> None:
-        tokens["prompt_tokens"] += usage.prompt_tokens
-
-    answers, finish = BatchAnswers(job, api), finisher(job, charge)
+    meter = Gate()
+    answers, finish = BatchAnswers(job, api), finisher(job, meter)
     with atomic_writer(job.path / PREDICTIONS) as file:
         rows = zip(job.read_rows(), answers.predictions(), strict=True)
         for index, (example, prediction) in enumerate(_finished_rows(rows, finish)):
@@ -1077,7 +1076,7 @@ def _join(job: BatchJob, api: BatchApi) -> BatchReport:
     return replace(
         job.report(),
         outcomes=dict(outcomes),
-        prompt_tokens=tokens["prompt_tokens"],
+        prompt_tokens=tokens["prompt_tokens"] + meter.tokens,
         completion_tokens=tokens["completion_tokens"],
         broken=answers.discarded["broken"],
         unknown=answers.discarded["unknown"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Journal, LogprobSpace, Prediction
+from calibrant.core._prediction import Journal, LogprobSpace, Prediction, Usage
 from calibrant.core._predictor import Limits, OnPrediction, Predictor, Query, Stop
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
@@ -290,7 +290,7 @@ class Classifier(BasePredictor):
 
                 found = found.asked_for(task.head.file)
                 head = Head.load(task.head.file, fingerprint=found.fingerprint())
-                found.head = opened_head(head, task.head.embeddings or None, charge=found.meter.charge)
+                found.head = opened_head(head, task.head.embeddings or None, meter=found.meter)
             opened.pop_all()
         return found
 
@@ -331,9 +331,8 @@ class Classifier(BasePredictor):
 
         asking = self.with_features(texts)
         reports_features = asking.method.keep_features
-        charge = asking.meter.charge
         embedding = head_embedding(
-            embeddings, texts, labels=self.labels, reports_features=reports_features, charge=charge
+            embeddings, texts, labels=self.labels, reports_features=reports_features, meter=asking.meter
         )
         asked = asking.classify_many(texts)
         self.head = head_of(
@@ -343,7 +342,7 @@ class Classifier(BasePredictor):
             labels=self.labels,
             embedding=embedding,
             named_tokens=asking.method.named_tokens,
-            charge=charge,
+            meter=asking.meter,
         )
         return self
 
@@ -398,7 +397,13 @@ class Classifier(BasePredictor):
             other.user_template = user_template
         return other
 
-    def about(self, labels: LabelSet | Sequence[str], *, prompt: str) -> Self:
+    def about(
+        self,
+        labels: LabelSet | Sequence[str],
+        *,
+        prompt: str,
+        label_descriptions: Mapping[str, str] | None = None,
+    ) -> Self:
         """Return a copy that asks another question: other labels under another prompt, and no demonstrations.
 
         Client, limits, counters and journal are shared; what was learned stays behind.
@@ -409,6 +414,8 @@ class Classifier(BasePredictor):
             The labels of its answers, in the field ``answer``.
         prompt : str
             The system prompt.
+        label_descriptions : mapping of str to str, optional
+            What some of them mean, for a decision model.
 
         Raises
         ------
@@ -420,7 +427,10 @@ class Classifier(BasePredictor):
         choice = self._choice
         reader = replace(setup.reader, labels=labels, field=field, answer_field=field, space=choice.space)
         setup = replace(
-            setup, reader=reader, response_format=enum_schema(labels, field), label_descriptions={}
+            setup,
+            reader=reader,
+            response_format=enum_schema(labels, field),
+            label_descriptions=label_descriptions or {},
         )
         other = self._unlearned(choose_method(setup, choice))
         other.labels, other.field, other.prompt, other.user_template = labels, field, prompt, None
@@ -668,22 +678,19 @@ class Classifier(BasePredictor):
             self._runner,
             deliver,
             finish=self.finished if learned else None,
-            ahead=self._vectors_ahead(),
+            ahead=self._vectors_ahead(self.meter.charge_vectors),
             on_prediction=on_prediction,
             stop=stop,
         )
         return feed.run(queries)
 
-    def _vectors_ahead(self) -> VectorsAhead | None:
+    def _vectors_ahead(self, charge: Callable[[Usage], None]) -> VectorsAhead | None:
         """Return the source of the vectors of a feed's texts for the head; None if it needs none by calls."""
         if self._head is None or self._head.embedding is None:
             return None
-        from calibrant.inference._text_vectors import TextVectors, VectorsAhead  # noqa: PLC0415 (if a head has some)
+        from calibrant.inference._text_vectors import vectors_ahead  # noqa: PLC0415 (if a head has some)
 
-        model = self._head.embedding.model
-        if not isinstance(model, TextVectors):
-            return None
-        return VectorsAhead(model=model, needs=self._is_own, charge=self.meter.charge)
+        return vectors_ahead(self._head, needs=lambda row: self._is_own(row.query), charge=charge)
 
     def _is_own(self, query: Query) -> bool:
         """Return True if a query has the classifier's own prompt, to which head and label prior belong."""
@@ -768,7 +775,7 @@ class Classifier(BasePredictor):
             if head.uses_features:
                 self._method = self._method.with_features(head.named_tokens)
             check_head(head, labels=self.labels, method=self.method)
-            head = opened_head(head, charge=self.meter.charge)
+            head = opened_head(head, meter=self.meter)
         self._head = head
 
     def save_learned(self, directory: Path) -> None:
@@ -788,12 +795,16 @@ class Classifier(BasePredictor):
             prediction = correct_prediction(prediction, self.prior_correction)
         return prediction if self.head is None else apply_head(self.head, prediction, query.text)
 
-    async def finished_ahead(self, query: Query, prediction: Prediction) -> Prediction:
-        """Return a prediction as `finished` does, after the vector of its text was asked for; failed if that failed."""
-        ahead = self._vectors_ahead()
+    async def finished_ahead(
+        self, query: Query, prediction: Prediction, *, charge: Callable[[Usage], None]
+    ) -> Prediction:
+        """Return a prediction as `finished` does, after the vector of its text was asked for; failed if that failed.
+
+        Texts that come while a call for vectors is under way share the next call. `charge` receives its usage.
+        """
+        ahead = self._vectors_ahead(charge)
         if ahead is not None and prediction.label is not None and self._is_own(query):
-            list(ahead.over([query]))
-            prediction = await ahead.checked(query, prediction)
+            prediction = await ahead.added(query, prediction)
         return self.finished(query, prediction)
 
     def fingerprint(self) -> Fingerprint:

@@ -77,8 +77,8 @@ class RowModel(Protocol):
 class Ahead(Protocol):
     """Protocol of what computes something about texts while the model answers."""
 
-    def over(self, queries: Iterable[Query]) -> Iterator[Query]:
-        """Yield queries, and begin to compute for those that come soon."""
+    def over(self, rows: Iterable[QueuedRow]) -> Iterator[QueuedRow]:
+        """Yield rows, and begin to compute for those that come soon."""
         ...
 
     async def checked(self, query: Query, prediction: Prediction) -> Prediction:
@@ -309,7 +309,8 @@ class Feed:
         queries, first = (
             (queries, opening) if self._model.knows_abilities or opening else _with_first(queries)
         )
-        rows = self._runner.rows(self._model, queries if self._ahead is None else self._ahead.over(queries))
+        rows = self._runner.rows(self._model, queries)
+        rows = rows if self._ahead is None else self._ahead.over(rows)
         seconds = self._gate.limits.run_seconds
         deadline = asyncio.timeout(seconds)
         loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Final
@@ -22,6 +22,7 @@ from calibrant.core._prediction import Journal, LabelDistribution, Prediction, U
 from calibrant.core._predictor import Query
 from calibrant.heads._head import Head
 from calibrant.heads._linear import EmbeddingModel, as_text, recognised_text
+from calibrant.inference._limits import Gate
 from calibrant.inference._methods import Method
 
 _TOGETHER: Final = 2_048  # texts whose vectors are computed together
@@ -54,7 +55,7 @@ def opened_head(
     head: Head,
     embeddings: str | EmbeddingModel | None = None,
     *,
-    charge: Callable[[Usage], None] | None = None,
+    meter: Gate | None = None,
 ) -> Head:
     """Return a head with its embedding model loaded, if it has one.
 
@@ -64,8 +65,8 @@ def opened_head(
         The head as loaded from its file.
     embeddings : str or EmbeddingModel, optional
         The model (see `open_embedding_model`); by default the one that the head names.
-    charge : callable, optional
-        Receives the usage of the calls that recognise the model.
+    meter : Gate, optional
+        Counts the calls that recognise the model.
 
     Raises
     ------
@@ -83,7 +84,7 @@ def opened_head(
         model = open_embedding_model(name, labels=head.labels)
     except ConfigurationError as error:
         raise ConfigurationError(f"The head reads vectors of the texts by {name!r}: {error}") from error
-    prepare_vectors(model, [recognised_text(head.labels)], charge=charge)
+    prepare_vectors(model, [recognised_text(head.labels)], meter=meter)
     return head.with_embedding(model)
 
 
@@ -95,7 +96,7 @@ def head_of(  # noqa: PLR0913 (what a fit takes)
     labels: LabelSet,
     embedding: EmbeddingModel | None = None,
     named_tokens: tuple[int, ...] = (),
-    charge: Callable[[Usage], None] | None = None,
+    meter: Gate | None = None,
 ) -> Head:
     """Learn a head from predictions for labelled texts; rows without a distribution are left out.
 
@@ -111,8 +112,8 @@ def head_of(  # noqa: PLR0913 (what a fit takes)
         Gives a vector to every text.
     named_tokens : tuple of int, optional
         Numbers of the tokens that the features are the log-probabilities of, on a server.
-    charge : callable, optional
-        Receives the usage of each call for vectors.
+    meter : Gate, optional
+        Counts the calls for vectors, and ends them where a budget is used up.
 
     Raises
     ------
@@ -120,6 +121,8 @@ def head_of(  # noqa: PLR0913 (what a fit takes)
         No row has a distribution, an answer is no label, or the lengths differ.
     ProviderError
         The server of the embedding model cannot be asked.
+    LimitReachedError
+        A budget of `meter` is used up; the vectors that were paid for are kept.
     """
     # Applying a head fits none, and loads neither.
     from calibrant.heads._fit import fit_head  # noqa: PLC0415
@@ -137,7 +140,7 @@ def head_of(  # noqa: PLR0913 (what a fit takes)
             f"Expected distributions over the labels to learn from, got none on {len(predictions)} rows{reason}"
         )
     logprobs, features, shown, codes = zip(*usable, strict=True)
-    prepare_vectors(embedding, [*shown, *_read_by_fits(labels)], charge=charge)
+    prepare_vectors(embedding, [*shown, *read_by_fits(labels.labels)], meter=meter)
     head = fit_head(
         np.array(logprobs),
         np.array(codes),
@@ -150,9 +153,9 @@ def head_of(  # noqa: PLR0913 (what a fit takes)
     return replace(head, named_tokens=named_tokens) if head.uses_features else head
 
 
-def _read_by_fits(labels: LabelSet) -> list[str]:
-    """Return the texts that a fit reads beside the labelled ones."""
-    return [recognised_text(labels.labels), *map(as_text, labels.labels)]
+def read_by_fits(labels: Sequence[str]) -> list[str]:
+    """Return the texts that a fit over these labels reads beside the labelled ones."""
+    return [recognised_text(labels), *map(as_text, labels)]
 
 
 def true_labels(answers: Sequence[str], n: int, *, labels: LabelSet) -> list[str]:
@@ -204,7 +207,7 @@ def apply_head_to_all(
     predictions: Sequence[Prediction],
     texts: Sequence[str],
     *,
-    charge: Callable[[Usage], None] | None = None,
+    meter: Gate | None = None,
 ) -> list[Prediction]:
     """Return predictions as `apply_head` makes them, the vectors of their texts computed together.
 
@@ -212,6 +215,8 @@ def apply_head_to_all(
     ------
     ProviderError
         The server of the embedding model cannot be asked.
+    LimitReachedError
+        A budget of `meter` is used up; the vectors that were paid for are kept.
     """
     from calibrant.inference._text_vectors import prepare_vectors  # noqa: PLC0415 (of many texts)
 
@@ -221,7 +226,7 @@ def apply_head_to_all(
         pairs = list(zip(predictions[start : start + _TOGETHER], block, strict=True))
         if head.embedding is not None:
             needed = [text for prediction, text in pairs if prediction.label is not None]
-            prepare_vectors(head.embedding.model, needed, charge=charge)
+            prepare_vectors(head.embedding.model, needed, meter=meter)
         found += [apply_head(head, prediction, text) for prediction, text in pairs]
     return found
 

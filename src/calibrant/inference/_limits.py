@@ -96,6 +96,8 @@ class Gate:
         US dollars they took, as far as prices are known.
     unpriced : int
         Rows whose price is not known.
+    vectors : Usage
+        What calls for vectors of texts took, which the totals include.
     provider : str
         The model of the calls.
     on_pause : callable or None
@@ -124,6 +126,7 @@ class Gate:
         self.requests = self.successes = self.failures = 0
         self.rows = self.tokens = self.unpriced = 0
         self.cost = 0.0
+        self.vectors = Usage()
         self._clock = clock
         self._sleep = sleep
         self._in_flight = 0
@@ -275,12 +278,41 @@ class Gate:
             if _TOKENS in self._buckets:
                 self._buckets[_TOKENS].take(tokens)
 
-    def used_up(self, under_way: int) -> str:
-        """Return a message if a budget is used up or cannot be checked; otherwise an empty text."""
+    def charge_vectors(self, usage: Usage) -> None:
+        """Add the usage of a call for vectors of texts to the totals."""
+        self.charge(usage)
+        with self._lock:
+            self.vectors += usage
+
+    @property
+    def limits_vectors(self) -> bool:
+        """True if tokens or cost are limited, which vectors of texts count towards."""
+        return (self.limits.max_tokens, self.limits.max_cost) != (None, None)
+
+    @property
+    def has_unpriced_vectors(self) -> bool:
+        """True if vectors of texts were paid for, and their price is not known."""
+        return self.vectors.prompt_tokens > 0 and self.vectors.cost is None
+
+    def used_up(self, under_way: int, *, calls: bool = True) -> str:
+        """Return a message if a budget is used up or cannot be checked; otherwise an empty text.
+
+        Parameters
+        ----------
+        under_way : int
+            Rows that will be paid for.
+        calls : bool, default True
+            False to leave out the budget of calls, which vectors of texts do not count towards.
+        """
         if not self._has_budget:
             return ""
         limits = self.limits
         share = 1.0 + under_way / max(1, self.rows)
+        if limits.max_cost is not None and self.has_unpriced_vectors:
+            return (
+                "No price is known for the embedding model, so max_cost cannot be kept: leave max_cost out, or learn "
+                "the head without vectors of the texts (embeddings=False or --no-embeddings)"
+            )
         if limits.max_cost is not None and self.unpriced:
             return (
                 "No price is known for this model, so max_cost cannot be kept: set input_cost_per_token and "
@@ -291,7 +323,7 @@ class Gate:
             ("max_tokens", limits.max_tokens, self.tokens * share, "tokens"),
             ("max_cost", limits.max_cost, self.cost * share, "US dollars"),
         ):
-            if budget is not None and used >= budget:
+            if budget is not None and used >= budget and (calls or name != "max_requests"):
                 return f"The budget {name} of {budget:,} {unit} is used up"
         return ""
 

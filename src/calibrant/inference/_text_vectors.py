@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +24,7 @@ from calibrant.clients._endpoint import public_address, server_address
 from calibrant.clients._litellm import LiteLLMEmbedder
 from calibrant.clients._weights import local_models, weights_digest
 from calibrant.core._completion import CompletionRequest, ContinuingClient, Message, TokenContinuation
-from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._errors import ConfigurationError, LimitReachedError, ProviderError
 from calibrant.core._files import user_path
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction, Usage
@@ -32,9 +33,11 @@ from calibrant.core._reported import writable
 from calibrant.heads._head import Head
 from calibrant.heads._linear import EmbeddingModel, is_same_vector, recognised_text, unit_vectors
 from calibrant.inference._base import run_sync
+from calibrant.inference._feed import QueuedRow
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import open_client
+from calibrant.metrics._remarks import dollars, duration
 from calibrant.store._vectors import VectorStore
 
 _LOG = logging.getLogger("calibrant")
@@ -61,8 +64,14 @@ _IN_MEMORY: Final = 8_192
 _ROWS_AHEAD: Final = 256
 _FEWEST_ROWS: Final = 10  # of which a head learns anything
 _TIMED: Final = 4  # texts that tell how long the others take
+_CHARACTERS_PER_TOKEN: Final = 4  # about
+# From here on, a run says beforehand what its vectors take.
+_LONG_SECONDS: Final = 60.0
+_MUCH_COST: Final = 0.01
 # Statuses by which servers refuse a batch for its size, or for one of its texts.
 _REFUSED: Final = frozenset({400, 413, 422})
+
+_Call: TypeAlias = "asyncio.Task[Mapping[str, ProviderError]]"
 
 
 class BatchEmbedder(Protocol):
@@ -125,6 +134,22 @@ class EngineEmbedder:
             return found.features()
 
 
+@dataclass(kw_only=True)
+class _Group:
+    """Texts that share a call; `failures` by text, None until it has ended."""
+
+    texts: list[str] = field(default_factory=list)
+    failures: Mapping[str, ProviderError] | None = None
+
+
+@dataclass(kw_only=True)
+class _Queue:
+    """The group whose call comes next; the lock is held while one is under way."""
+
+    group: _Group = field(default_factory=_Group)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 class TextVectors:
     """Embedding model that asks for several texts a call, and for no text twice.
 
@@ -174,6 +199,9 @@ class TextVectors:
         self._kept: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
         self._lock = threading.Lock()
         self._dimension: int | None = None
+        # By event loop: the calls under way, by text, and the texts that wait for the next call.
+        self._flying: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Call]] = WeakKeyDictionary()
+        self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
 
     def vectors(self, texts: list[str]) -> NDArray[np.float32]:
         """Return one vector per text, shape (n, d).
@@ -203,7 +231,46 @@ class TextVectors:
         charge : callable, optional
             Receives the usage of each call.
         """
-        return (await self._found(list(map(writable, texts)), charge))[1]
+        flying = self._flying.setdefault(asyncio.get_running_loop(), {})
+        wanted = list(dict.fromkeys(map(writable, texts)))
+        others = {flying[text] for text in wanted if text in flying}
+        own = [text for text in wanted if text not in flying]
+        task = asyncio.create_task(self._failures_of(own, charge))
+        flying |= dict.fromkeys(own, task)
+        # Not in the task: one that is cancelled before it has begun runs nothing.
+        task.add_done_callback(lambda _: [flying.pop(text, None) for text in own])
+        failures = dict(await task)
+        if others:
+            await asyncio.wait(others)
+        for other in others:
+            if other.cancelled() or other.exception() is not None:
+                return await self.prepare(wanted, charge=charge)
+            failures |= other.result()
+        return {text: failures[text] for text in wanted if text in failures}
+
+    async def _failures_of(
+        self, texts: Sequence[str], charge: Callable[[Usage], None] | None
+    ) -> Mapping[str, ProviderError]:
+        return (await self._found(texts, charge))[1]
+
+    async def prepare_shared(
+        self, text: str, *, charge: Callable[[Usage], None] | None = None
+    ) -> ProviderError | None:
+        """Compute the vector of a text, in one call with others that came while a call was under way.
+
+        Returns
+        -------
+        ProviderError or None
+            Why there is none.
+        """
+        queue = self._queues.setdefault(asyncio.get_running_loop(), _Queue())
+        group = queue.group
+        group.texts.append(text)
+        async with queue.lock:
+            if group.failures is None:
+                queue.group = _Group()
+                group.failures = await self.prepare(group.texts, charge=charge)
+        return group.failures.get(text)
 
     async def recognise(self, *, charge: Callable[[Usage], None] | None = None) -> None:
         """Ask a server for one fixed text, and use the kept vectors only if its vector is as before.
@@ -252,6 +319,24 @@ class TextVectors:
             for error in failures.values():
                 raise error
         return seconds
+
+    @property
+    def destination(self) -> str:
+        """Clause on the place that gets the texts."""
+        return f"they are sent to {self.place}" if self.place else "nothing leaves this machine"
+
+    def effort(self, texts: int, characters: int) -> str:
+        """Return the time or price of so many texts as the end of a clause; empty if nothing is known."""
+        if not self.place:
+            each = self.seconds_per_text
+            return "" if each is None else f", about {duration(max(1.0, each * texts))}"
+        cost = self.expected_cost(characters)
+        return "" if cost is None else f", about {dollars(cost)} by the price of a token"
+
+    def expected_cost(self, characters: int) -> float | None:
+        """Return the US dollars of so many characters, about; None where no price is known."""
+        price = getattr(self._embedder, "token_price", None)
+        return None if price is None else price * characters / _CHARACTERS_PER_TOKEN
 
     def _key(self, text: str) -> str:
         digest = self._digest.copy()
@@ -337,7 +422,10 @@ class TextVectors:
     def _checked(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a vector; raise ProviderError if it is not finite, or has another length than those before."""
         if not vector.size or not np.isfinite(vector).all():
-            raise ProviderError("Expected vectors of finite numbers, got others.", provider=self.name)
+            raise ProviderError(
+                "Expected vectors of finite numbers, got others: use another embedding model.",
+                provider=self.name,
+            )
         with self._lock:
             self._dimension = self._dimension or vector.size
         if vector.size != self._dimension:
@@ -417,7 +505,7 @@ def head_embedding(
     *,
     labels: LabelSet | Sequence[str],
     reports_features: bool,
-    charge: Callable[[Usage], None] | None = None,
+    meter: Gate | None = None,
 ) -> EmbeddingModel | None:
     """Return the embedding model to fit a head with; say which, where texts go, and how long it takes.
 
@@ -433,8 +521,8 @@ def head_embedding(
         The labels.
     reports_features : bool
         True if the model that is asked reports features of the texts, which tell as much.
-    charge : callable, optional
-        Receives the usage of each call.
+    meter : Gate, optional
+        Counts the calls.
 
     Raises
     ------
@@ -450,7 +538,7 @@ def head_embedding(
         return None
     model = open_embedding_model(named, labels=LabelSet.of(labels).labels)
     if isinstance(model, TextVectors):
-        _tell(model, texts, charge)
+        _tell(model, texts, meter)
     return model
 
 
@@ -462,30 +550,60 @@ def _default() -> str | None:
     return _LOCAL if any(model.name == _LOCAL and model.installed for model in local_models()) else None
 
 
-def _tell(model: TextVectors, texts: Sequence[str], charge: Callable[[Usage], None] | None) -> None:
+def _tell(model: TextVectors, texts: Sequence[str], meter: Gate | None) -> None:
     """Log one line on the texts that are left to be embedded; a failing server raises before the model is asked."""
-    run_sync(model.recognise(charge=charge))
+    run_sync(model.recognise(charge=_charge_of(meter)))
     left = model.missing(texts)
-    where, seconds = f"they are sent to {model.place}", ""
     if not model.place and any(text.strip() for text in texts):
         shown = left[: _TIMED + 1] if len(left) > 1 else [text for text in texts if text.strip()][:2]
-        model.seconds_per_text = each = run_sync(model.timed(shown))
-        where, seconds = "nothing leaves this machine", f", about {max(1.0, each * len(left)):.0f} s"
+        model.seconds_per_text = run_sync(model.timed(shown))
+    effort = model.effort(len(left), sum(map(len, left)))
     count = (
-        f"{len(left):,} of {len(texts):,} texts are left to read{seconds}" if left else "all texts are known"
+        f"{len(left):,} of {len(texts):,} texts are left to read{effort}" if left else "all texts are known"
     )
+    where = f"; {model.destination}" if left else ""
     _LOG.warning(
-        "The head also reads vectors of the texts by %s: %s; %s (embeddings=False or --no-embeddings does without).",
+        "The head also reads vectors of the texts by %s: %s%s (embeddings=False or --no-embeddings does without).",
         model.name,
         count,
         where,
     )
 
 
-def _prepare(model: TextVectors, texts: Sequence[str], charge: Callable[[Usage], None] | None) -> None:
-    failures = run_sync(model.prepare(texts, charge=charge))
-    if failures:
-        raise next(iter(failures.values()))
+def announce_vectors(head: Head, texts: Iterable[str], *, rows: int) -> None:
+    """Log one line on the effort of vectors for a run's texts, where that is minutes or cents.
+
+    Parameters
+    ----------
+    head : Head
+        The head that reads them.
+    texts : iterable of str
+        The texts, of which the first ones tell how long they are.
+    rows : int
+        Their number.
+    """
+    model = None if head.embedding is None else head.embedding.model
+    if head.embedding is None or not isinstance(model, TextVectors):
+        return
+    if model.seconds_per_text is None and not model.place:
+        model.seconds_per_text = head.embedding.seconds_per_text
+    shown = list(islice(texts, _ROWS_AHEAD))
+    characters = sum(map(len, shown)) * rows // max(1, len(shown))
+    seconds, cost = (model.seconds_per_text or 0.0) * rows, model.expected_cost(characters) or 0.0
+    if seconds < _LONG_SECONDS and cost < _MUCH_COST:
+        return
+    _LOG.warning(
+        "The head reads vectors of the texts by %s: %s rows take%s, less where texts are known; %s. A head that is "
+        "learned with --no-embeddings (embeddings=False) does without.",
+        model.name,
+        f"{rows:,}",
+        model.effort(rows, characters).lstrip(","),
+        model.destination,
+    )
+
+
+def _charge_of(meter: Gate | None) -> Callable[[Usage], None] | None:
+    return None if meter is None else meter.charge_vectors
 
 
 def timed_head(head: Head) -> Head:
@@ -496,29 +614,39 @@ def timed_head(head: Head) -> Head:
     return replace(head, embedding=replace(head.embedding, seconds_per_text=seconds))
 
 
-def prepare_vectors(
-    model: EmbeddingModel | None, texts: Sequence[str], *, charge: Callable[[Usage], None] | None = None
-) -> None:
+def prepare_vectors(model: EmbeddingModel | None, texts: Sequence[str], *, meter: Gate | None = None) -> None:
     """Compute the vectors of texts before a head asks for them one by one; do nothing for models that need no calls.
 
     Raises
     ------
     ProviderError
         A call failed, retries included.
+    LimitReachedError
+        A budget of `meter` is used up.
     """
-    if isinstance(model, TextVectors):
-        _prepare(model, texts, charge)
+    if not isinstance(model, TextVectors):
+        return
+    # A budget is looked at before each call.
+    is_limited = meter is not None and meter.limits_vectors
+    together = model.batch_size if is_limited else max(1, len(texts))
+    for start in range(0, len(texts), together):
+        block = texts[start : start + together]
+        if meter is not None and (reason := meter.used_up(0, calls=False)) and model.missing(block):
+            raise LimitReachedError(f"{reason} ({start:,} of {len(texts):,} texts have their vectors).")
+        failures = run_sync(model.prepare(block, charge=_charge_of(meter)))
+        if failures:
+            raise next(iter(failures.values()))
 
 
 def vectors_by_text(
-    model: EmbeddingModel | None, texts: Sequence[str], *, charge: Callable[[Usage], None] | None = None
+    model: EmbeddingModel | None, texts: Sequence[str], *, meter: Gate | None = None
 ) -> Mapping[str, ArrayLike] | None:
     """Return vectors by text for a baseline; None without a model, and with a warning if it fails."""
     if model is None:
         return None
     different = list(dict.fromkeys(texts))
     try:
-        prepare_vectors(model, different, charge=charge)
+        prepare_vectors(model, different, meter=meter)
         return dict(zip(different, unit_vectors(model, different), strict=True))
     except Exception as error:  # noqa: BLE001 (a model of one's own may raise anything; the rest is complete)
         _LOG.warning("There is no baseline of embeddings, as %s failed: %s", model.name, error)
@@ -534,22 +662,26 @@ class VectorsAhead:
     model : TextVectors
         Computes them.
     needs : callable
-        Returns True for queries whose text needs a vector.
+        Returns True for rows whose text needs a vector.
     charge : callable
         Receives the usage of each call.
+    waits : bool
+        False where predictions are made with the vectors, as in a cascade, so that none has to wait for one.
     """
 
     model: TextVectors
-    needs: Callable[[Query], bool]
+    needs: Callable[[QueuedRow], bool]
     charge: Callable[[Usage], None]
+    waits: bool = True
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _failures: dict[str, ProviderError] = field(default_factory=dict, init=False)
 
-    def over(self, queries: Iterable[Query]) -> Iterator[Query]:
-        """Yield queries; the vectors of their texts are asked for a block at a time."""
-        waiting = iter(queries)
+    def over(self, rows: Iterable[QueuedRow]) -> Iterator[QueuedRow]:
+        """Yield rows; the vectors of their texts are asked for a block at a time."""
+        waiting = iter(rows)
         while block := list(islice(waiting, _ROWS_AHEAD)):
-            texts = [query.text for query in block if self.needs(query) and query.text not in self._tasks]
+            needed = [row.query.text for row in block if self.needs(row)]
+            texts = [text for text in needed if text not in self._tasks]
             different = list(dict.fromkeys(texts))
             for start in range(0, len(different), self.model.batch_size):
                 self._begin(different[start : start + self.model.batch_size])
@@ -570,13 +702,36 @@ class VectorsAhead:
 
     async def checked(self, query: Query, prediction: Prediction) -> Prediction:
         """Wait for the vector of a query's text; return the prediction, or a failed one if the call failed."""
+        if not self.waits:
+            return prediction
         task = self._tasks.get(query.text)
         if task is not None:
             await asyncio.shield(task)
-        error = self._failures.get(writable(query.text))
-        if error is None:
-            return prediction
-        failed = Prediction(
-            label=None, outcome=Outcome.ERROR, reason=str(error), attempts=prediction.attempts
-        )
-        return replace(failed, usage=prediction.usage, latency_seconds=prediction.latency_seconds)
+        return _unless_failed(prediction, self._failures.get(writable(query.text)))
+
+    async def added(self, query: Query, prediction: Prediction) -> Prediction:
+        """Ask for the vector of a query's text, with those that come meanwhile; return as `checked` does."""
+        error = await self.model.prepare_shared(writable(query.text), charge=self.charge)
+        return _unless_failed(prediction, error)
+
+
+def vectors_ahead(
+    head: Head,
+    *,
+    needs: Callable[[QueuedRow], bool],
+    charge: Callable[[Usage], None],
+    waits: bool = True,
+) -> VectorsAhead | None:
+    """Return the source of the vectors that a head reads, see `VectorsAhead`; None if it needs none by calls."""
+    model = None if head.embedding is None else head.embedding.model
+    if not isinstance(model, TextVectors):
+        return None
+    return VectorsAhead(model=model, needs=needs, charge=charge, waits=waits)
+
+
+def _unless_failed(prediction: Prediction, error: ProviderError | None) -> Prediction:
+    """Return the prediction; a failed one with its effort if there is an error."""
+    if error is None:
+        return prediction
+    failed = Prediction(label=None, outcome=Outcome.ERROR, reason=str(error), attempts=prediction.attempts)
+    return replace(failed, usage=prediction.usage, latency_seconds=prediction.latency_seconds)

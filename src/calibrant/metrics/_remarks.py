@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from calibrant.core._prediction import LOW_LABEL_MASS, Interval
@@ -85,7 +86,9 @@ def _tested(record: _Record) -> list[str]:
     final = record["final"]
     if final is not None:
         own = "The best prompt" if changed_prompt(record) else "The seed prompt"
-        found, credit, name = final["against_seed"], None, f"{own} with its head"
+        asks = final.get("head", {}).get("uses_model", True)
+        name = f"{own} with its head" if asks else "The head, which reads the text alone,"
+        found, credit = final["against_seed"], None
     elif changed_prompt(record):
         found, credit, name = record["comparison"], record["credit_difference"], "The best prompt"
     else:
@@ -198,3 +201,19 @@ def _steps(seed: _Record, other: _Record) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def dollars(cost: float | None) -> str:
+    """Format US dollars: four decimals, or two significant digits if smaller; a dash for None."""
+    if cost is None:
+        return "-"
+    return f"${cost:.4f}" if cost >= 1e-4 else f"${Decimal(f'{cost:.1e}').normalize():f}"
+
+
+def duration(seconds: float) -> str:
+    """Return hours, minutes and seconds in words."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -17,12 +17,12 @@ from calibrant.adapters._state import THRESHOLD_ROWS, PriorCorrection, SearchSiz
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import normalise_label
-from calibrant.core._prediction import Prediction, Usage
+from calibrant.core._prediction import Prediction
 from calibrant.core._predictor import CallMeter, Predictor, Query
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
 from calibrant.inference._base import BasePredictor
-from calibrant.inference._limits import rate_limit_waits
+from calibrant.inference._limits import Gate, rate_limit_waits
 from calibrant.optimization._choice import FIRST, detectable_gain
 from calibrant.optimization._prompt_parts import given_prompts
 from calibrant.optimization._proposers import ExemplarProposer, Reflection, name_of
@@ -333,10 +333,11 @@ class SearchStage:
         """Adapter that asks the model, scores and counts."""
         return self.parts.adapter
 
-    def charge(self, usage: Usage) -> None:
-        """Add the usage of calls to other models to the budgets of the search."""
-        if isinstance(self.adapter.predictor, BasePredictor):
-            self.adapter.predictor.meter.charge(usage)
+    @property
+    def meter(self) -> Gate | None:
+        """Counts calls to other models, too; None for a predictor of the user's own."""
+        predictor = self.adapter.predictor
+        return predictor.meter if isinstance(predictor, BasePredictor) else None
 
     @property
     def reflection(self) -> Reflection | None:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from calibrant.calibration._thresholds import ThresholdSuggestion
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Interval, Outcome, Prediction
+from calibrant.core._prediction import Interval, Outcome, Prediction, Usage
 from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
@@ -186,6 +186,8 @@ class OptimizationResult:
         Calls whose price is not known: `cost` lacks them.
     in_process : bool
         True if all models run in this process, where calls cost nothing.
+    vectors : Usage
+        Tokens and cost of the vectors of texts that this session paid for; no part of `cost`.
     seconds : float
         Wall time of this session, in seconds.
     ended : str
@@ -250,6 +252,7 @@ class OptimizationResult:
     seconds: float
     unpriced_calls: int = 0
     in_process: bool = False
+    vectors: Usage = field(default_factory=Usage)
     ended: str = ""
     directory: Path | None = field(default=None, compare=False)
     test_rows: Mapping[str, SavedRows] = field(default_factory=dict, repr=False, compare=False)
@@ -265,7 +268,10 @@ class OptimizationResult:
 
     def to_record(self) -> dict[str, Any]:
         """Return the result as JSON values, as ``result.json`` holds them."""
-        return {"schema_version": SCHEMA_VERSION, "kind": "optimization", **_to_record(self)}
+        record = {"schema_version": SCHEMA_VERSION, "kind": "optimization", **_to_record(self)}
+        if self.vectors == Usage():
+            del record["vectors"]
+        return record
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a data frame with one row for each prompt of `validated`.

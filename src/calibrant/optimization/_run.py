@@ -47,7 +47,7 @@ from calibrant.optimization._proposers import (
 )
 from calibrant.optimization._result import OptimizationResult
 from calibrant.optimization._search import Search, race_reserve
-from calibrant.optimization._stages import FinalStage, HeadStage
+from calibrant.optimization._stages import FinalStage, HeadStage, texts_to_read
 from calibrant.runs._directory import (
     MANIFEST,
     NumberedDirectory,
@@ -208,7 +208,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     scoring = LogScoring() if plan.races else _scoring(task.scoring)
     limits, stop = limits or Limits(), Stop()
     with ExitStack() as stack:
-        predictor, embedding = _open_with_embedding(task, model, stack, limits)
+        predictor, embedding = _open_with_embedding(task, model, stack, limits, max_metric_calls)
         tracker = _tracker(task, model, predictor, progress, max_metric_calls)
         if isinstance(model, Predictor):  # whose description is part of the fingerprint
             tracker.begin(predictor)
@@ -438,21 +438,25 @@ def _with_embeddings(task: Task, embeddings: str | Literal[False] | None) -> Tas
 
 
 def _open_with_embedding(
-    task: Task, model: ModelLike | Predictor | None, stack: ExitStack, limits: Limits
+    task: Task,
+    model: ModelLike | Predictor | None,
+    stack: ExitStack,
+    limits: Limits,
+    max_metric_calls: int,
 ) -> tuple[Predictor, EmbeddingModel | None]:
     """Open the model, and the embedding model of the head; both refuse before a call is paid."""
     predictor = _open(task, model, stack, limits)
-    return predictor, _open_embedding(task, predictor)
+    return predictor, _open_embedding(task, predictor, max_metric_calls=max_metric_calls)
 
 
-def _open_embedding(task: Task, predictor: Predictor) -> EmbeddingModel | None:
+def _open_embedding(task: Task, predictor: Predictor, *, max_metric_calls: int) -> EmbeddingModel | None:
     """Return the embedding model of the search's head; None for a head on words alone."""
     if task.labels.holds_several or task.head.fit != "auto" or not isinstance(predictor, Classifier):
         return None
-    texts = [row.input for row in (*task.validation, *task.train, *task.test)]
+    texts = texts_to_read(task, max_metric_calls)
     named, reports_features = task.head.embeddings, predictor.with_features().method.keep_features
-    charge = predictor.meter.charge
-    return head_embedding(named, texts, labels=task.labels, reports_features=reports_features, charge=charge)
+    meter = predictor.meter
+    return head_embedding(named, texts, labels=task.labels, reports_features=reports_features, meter=meter)
 
 
 def _adapter(

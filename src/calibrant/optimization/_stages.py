@@ -20,7 +20,7 @@ from calibrant.core._errors import DataError, ProviderError
 from calibrant.core._files import atomic_bytes_writer, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import normalise_label
-from calibrant.core._prediction import Interval, Outcome, Prediction
+from calibrant.core._prediction import Interval, Outcome, Prediction, Usage
 from calibrant.core._predictor import Predictor
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
@@ -56,6 +56,7 @@ from calibrant.optimization._result import (
 from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, PREDICTIONS
 from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows, record_line, row_record
 
+_READ: Final = 2_000  # labelled rows: the embedded engine takes a fifth of a second for a vector
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
 
 
@@ -109,9 +110,8 @@ class HeadStage(SearchStage):
         """Return the model's features of the texts that it was asked about, or else the embedding model's vectors."""
         if self.features:
             return self.features
-        rows = (*self.task.train, *self.task.validation, *self.task.test)
-        texts = [row.input for row in rows]
-        return vectors_by_text(self.embedding, texts, charge=self.charge)
+        texts = texts_to_read(self.task, self.max_metric_calls)
+        return vectors_by_text(self.embedding, texts, meter=self.meter)
 
     def _is_perfect(self, best: ValidatedCandidate) -> bool:
         enough = min(len(self.task.validation), _FEWEST)
@@ -183,7 +183,7 @@ class HeadStage(SearchStage):
             texts,
             labels=self.task.labels,
             embedding=self.embedding,
-            charge=self.charge,
+            meter=self.meter,
         )
 
 
@@ -194,6 +194,19 @@ def _standing(head: Head) -> CandidateStanding:
     return CandidateStanding(
         losses=head.held_out_losses, accuracy=figures.accuracy, macro_f1=figures.macro_f1
     )
+
+
+def texts_to_read(task: Task, max_metric_calls: int) -> list[str]:
+    """Return the texts whose vectors heads and their baseline read: test rows, and the labelled rows that teach both.
+
+    The latter are validation rows and as many training rows as the search may ask about; where these are fewer than
+    2,000, the others at even distances.
+    """
+    taught, others = [*task.validation, *task.train[:max_metric_calls]], task.train[max_metric_calls:]
+    room = _READ - len(taught)
+    if others and room > 0:
+        taught += others[:: -(-len(others) // room)]
+    return [row.input for row in (*taught, *task.test)]
 
 
 def labelled_rows(task: Task, prompt: str) -> list[Example]:
@@ -288,7 +301,7 @@ class FinalStage(SearchStage):
             predictions["prior"] = self._without_prior(seed, asked["seed"])
         if self.head is not None:
             texts = [example.input for example in self.task.test]
-            predictions["final"] = apply_head_to_all(self.head, asked["best"], texts, charge=self.charge)
+            predictions["final"] = apply_head_to_all(self.head, asked["best"], texts, meter=self.meter)
             self.heads.features |= _features_of(self.task.test, asked["best"])
         return predictions
 
@@ -420,6 +433,12 @@ class FinalStage(SearchStage):
         vectors = self.heads.vectors_by_text()
         return final_score(self.task, head, self.choice, predictions, vectors=vectors)
 
+    def _cost(self) -> float | None:
+        """Return the US dollars of answers and reflection; None where no price is known."""
+        costs = [self.tracker.now.cost, None if self.reflection is None else self.reflection.total_cost]
+        known = [cost for cost in costs if cost is not None]
+        return sum(known) if known else None
+
     def _result(
         self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
     ) -> OptimizationResult:
@@ -429,8 +448,6 @@ class FinalStage(SearchStage):
         comparison, credit = compare(rows, made_seed, made_best, labels=labels)
         final = None if self.head is None else self._final_score(self.head, predictions)
         reflection, now = self.reflection, self.tracker.now
-        costs = [now.cost, None if reflection is None else reflection.total_cost]
-        known = [cost for cost in costs if cost is not None]
         unpriced = 0 if now.in_process else self.tracker.unpriced_calls
         if reflection is not None and reflection.total_cost is None:
             unpriced += reflection.calls
@@ -449,8 +466,9 @@ class FinalStage(SearchStage):
             accepted=now.accepted,
             completions=self.adapter.completions,
             completions_without_logprobs=self.adapter.completions_without_logprobs,
-            cost=sum(known) if known else None,
+            cost=self._cost(),
             unpriced_calls=unpriced,
+            vectors=Usage() if self.meter is None else self.meter.vectors,
             in_process=now.in_process and reflection is None,
             ended=self.ended,
             directory=self.directory,

@@ -241,7 +241,9 @@ def _baselines_of_search(final: _Record) -> Baselines:
     score = final["score"]
     answered = score["rows"] - score["outcomes"].get("error", 0)
     known = score["accuracy"] is not None and final["baselines"]
-    model = [_score("best prompt with its head", score)] if known else []
+    asks = final.get("head", {}).get("uses_model", True)
+    name = "best prompt with its head" if asks else "head on the text alone"
+    model = [_score(name, score)] if known else []
     return Baselines(
         about=f"{answered:,} answered test rows",
         scores=[*model, *(_score(str(one["name"]), one) for one in final["baselines"])],

@@ -83,32 +83,23 @@ class Questions:
             known = "" if self._tuned is None else f" ({', '.join(self._tuned.labels.labels[:8])})"
             message = f"Expected a question with the task's labels as its options{known}, got others."
             raise BadQuestionError((question.place, message, "other_question"))
+        takes_options = isinstance(self._predictor.client, DecisionClient)
+        # The wire of decision models has a place for what an option means, but not for what a level does.
+        told = question.descriptions if takes_options and question.kind != "score" else ()
+        is_told = takes_options and (told or not any(question.descriptions))
+        prompt = _instructions(question) if is_told else _listing_prompt(question)
         try:
-            return self._classifiers(question.kind, question.options, self._prompt(question))
+            return self._classifiers(question.kind, question.options, tuple(told), prompt)
         except ConfigurationError as error:
             raise BadQuestionError((question.place, str(error), "bad_options")) from None
 
-    def _new_classifier(self, kind: str, options: tuple[str, ...], prompt: str) -> Classifier:
+    def _new_classifier(
+        self, kind: str, options: tuple[str, ...], descriptions: tuple[str, ...], prompt: str
+    ) -> Classifier:
         assert isinstance(self._predictor, Classifier)  # noqa: S101 (`predictor_of` has looked)
         labels = OrdinalLabels(options) if kind == "score" else LabelSet(options)
-        return self._predictor.about(labels, prompt=prompt)
-
-    def _prompt(self, question: Question) -> str:
-        """Return the prompt of a question that is not the task's: its instructions and what its options mean."""
-        instructions = question.instructions.strip() or _DEFAULT_INSTRUCTIONS
-        takes_options = isinstance(self._predictor, Classifier) and isinstance(
-            self._predictor.client, DecisionClient
-        )
-        if takes_options and not any(question.descriptions):
-            return instructions
-        lines = []
-        for option, description in zip(question.options, question.descriptions, strict=True):
-            shown = option if option.isprintable() else json.dumps(option, ensure_ascii=False)
-            lines.append(f"- {shown}: {description}" if description else f"- {shown}")
-        if sum(map(len, lines)) > _MOST_LISTED:
-            return instructions  # the model scores every option all the same
-        order = ", from the lowest to the highest" if question.kind == "score" else ""
-        return "\n".join([f"{instructions}\n\nThe answer is one of these{order}:", *lines])
+        described = {option: words for option, words in zip(options, descriptions, strict=False) if words}
+        return self._predictor.about(labels, prompt=prompt, label_descriptions=described)
 
     def answer(self, question: Question, prediction: Prediction, decision: Decision | None) -> Answer | None:
         """Return the answer to a question; None where the model declined.
@@ -155,6 +146,22 @@ class Questions:
             decision="uncalibrated" if decision is None else decision.name or "undecided",
             details=details,
         )
+
+
+def _instructions(question: Question) -> str:
+    return question.instructions.strip() or _DEFAULT_INSTRUCTIONS
+
+
+def _listing_prompt(question: Question) -> str:
+    """Return the instructions of a question with a list of its options and what they mean."""
+    instructions, lines = _instructions(question), []
+    for option, description in zip(question.options, question.descriptions, strict=True):
+        shown = option if option.isprintable() else json.dumps(option, ensure_ascii=False)
+        lines.append(f"- {shown}: {description}" if description else f"- {shown}")
+    if sum(map(len, lines)) > _MOST_LISTED:
+        return instructions  # the model scores every option all the same
+    order = ", from the lowest to the highest" if question.kind == "score" else ""
+    return "\n".join([f"{instructions}\n\nThe answer is one of these{order}:", *lines])
 
 
 def _places(question: Question, labels: LabelSet) -> list[int] | None:

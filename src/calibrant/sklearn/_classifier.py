@@ -593,13 +593,12 @@ class Learned:
         found: list[Prediction] = []
         texts = [row.input for row in rows]
         asking = classifier.with_features(texts)
-        charge = asking.meter.charge
         embedding = head_embedding(
             embeddings,
             texts,
             labels=classifier.labels,
             reports_features=asking.method.keep_features,
-            charge=charge,
+            meter=asking.meter,
         )
         answer_texts(asking, texts, lambda _, prediction: found.append(prediction))
         rows, texts = rows[: len(found)], texts[: len(found)]
@@ -610,7 +609,7 @@ class Learned:
             labels=classifier.labels,
             embedding=embedding,
             named_tokens=asking.method.named_tokens,
-            charge=charge,
+            meter=asking.meter,
         )
         saved = SavedRows.of(
             {"input": row.input, "answer": row.answer, "label": one.label, "confidence": one.confidence}

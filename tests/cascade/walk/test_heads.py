@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import pytest
 
 from calibrant.assembly import open_classifier
 from calibrant.calibration import LabelPriorCorrection
-from calibrant.core import ConfigurationError, Task
+from calibrant.cascade import Cascade, CascadeModel
+from calibrant.core import ConfigurationError, LimitReachedError, Limits, Task
 from calibrant.heads import Head, fit_head
-from calibrant.testing import FakeClient, fake_model
+from calibrant.inference import Classifier
+from calibrant.testing import FakeClient, MemoryJournal, fake_model
 from command_line import command, refusal
+from embedding_server import TOKENS, EmbeddingServer
+from synonyms import KNOWN, LABELS, texts
 
 Build = Callable[..., Any]
 
@@ -67,3 +72,101 @@ def test_a_cascade_has_no_head(write_task: Callable[..., Path], tmp_path: Path, 
         refused = command("classify")(task, "--run", run, "--text", "purrs")
     assert "no head for a whole cascade" in refusal(refused)
     assert fake.requests == []
+
+
+ROWS = list(dict.fromkeys(texts(300, words=("kitty", "hound"), seed=7)[0]))
+
+
+@pytest.fixture
+def server() -> Iterator[EmbeddingServer]:
+    """Return a server of embeddings."""
+    found = EmbeddingServer()
+    yield found
+    found.stop()
+
+
+def reading(server: EmbeddingServer) -> Classifier:
+    """Return a classifier by a model that knows nothing, with a head that reads vectors of the server."""
+    fake = FakeClient(LABELS, lambda _: {"cat": 0.6, "dog": 0.4})
+    classifier = Classifier(model=fake, labels=LABELS, field="category")
+    return classifier.fit(*KNOWN, embeddings=server.name)
+
+
+def unsure() -> Classifier:
+    """Return a classifier whose answer is never enough."""
+    return Classifier(model=FakeClient(LABELS, {}, default=("cat", 0.6)), labels=LABELS, field="category")
+
+
+def cascade_of(*classifiers: Classifier, **options: Any) -> Cascade:
+    """Return a cascade in this order; no model is confident enough."""
+    models = [CascadeModel(classifier=one, name=str(place)) for place, one in enumerate(classifiers)]
+    return Cascade(
+        models, method="label_probability", threshold=0.99999, escalation_order="declared", **options
+    )
+
+
+def test_vectors_of_the_first_model_are_asked_for_by_the_block(server: EmbeddingServer) -> None:
+    """Rows of the same call get the labels that each gets alone, and no text is asked for twice."""
+    cascade = cascade_of(reading(server), unsure())
+    server.calls.clear()
+    found = cascade.classify_many(ROWS)
+    assert len(server.calls) <= 3
+    assert sorted(server.texts) == sorted(ROWS)
+    assert [row.steps[0].label for row in found] == ["cat" if "kitty" in text else "dog" for text in ROWS]
+
+
+def test_vectors_of_a_later_model_share_calls(server: EmbeddingServer) -> None:
+    """Texts that come while a call is under way go together in the next one."""
+    cascade = cascade_of(unsure(), reading(server), limits=Limits(concurrency=50))
+    server.calls.clear()
+    cascade.classify_many(ROWS)
+    assert sorted(server.texts) == sorted(ROWS)
+    assert len(server.calls) < len(ROWS) / 5
+
+
+def test_vectors_count_towards_the_budget_of_a_cascade(server: EmbeddingServer) -> None:
+    """The tokens of vectors are those of the cascade, and end its run."""
+    first, second = reading(server), unsure()
+    server.calls.clear()
+    paid = cascade_of(first, second)
+    found = paid.classify_many(ROWS[:20])
+    of_answers = sum(one.usage.prompt_tokens + one.usage.completion_tokens for one in found)
+    assert paid.meter.tokens - of_answers == TOKENS * len(server.texts) > 0
+    limited = cascade_of(reading(server), second, limits=Limits(max_tokens=of_answers))
+    with pytest.raises(LimitReachedError, match="max_tokens"):
+        limited.classify_many(ROWS[20:40])
+
+
+def test_what_a_journal_holds_needs_no_vectors(
+    server: EmbeddingServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rows that a cascade has answered are not read again, though no vector of theirs is kept."""
+    journal = MemoryJournal()
+    cascade = cascade_of(reading(server), unsure(), journal=journal)
+    expected = cascade.classify_many(ROWS[:20])
+    monkeypatch.setenv("CALIBRANT_HOME", str(tmp_path))
+    again = cascade_of(reading(server), unsure(), journal=journal)
+    server.calls.clear()
+    assert [row.label for row in again.classify_many(ROWS[:20])] == [row.label for row in expected]
+    again.classify("a new hound")
+    assert server.texts == ["a new hound"]
+
+
+# litellm leaves a coroutine of its own unawaited where it is cancelled.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_row_that_is_given_up_keeps_no_other_from_its_vector(server: EmbeddingServer) -> None:
+    """However early a row is cancelled, the same text is answered afterwards."""
+    cascade = cascade_of(unsure(), reading(server))
+
+    async def given_up(turns: int) -> str | None:
+        text = f"{turns} hound"
+        row = asyncio.create_task(cascade.aclassify(text))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        row.cancel()
+        return (await cascade.aclassify(text)).steps[-1].label
+
+    async def all_given_up() -> list[str | None]:
+        return [await given_up(turns) for turns in range(30)]
+
+    assert asyncio.run(all_given_up()) == ["dog"] * 30
