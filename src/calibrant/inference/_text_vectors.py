@@ -380,8 +380,8 @@ def open_embedding_model(model: str | EmbeddingModel, *, labels: Sequence[str] =
     Examples
     --------
     >>> from calibrant.inference import open_embedding_model
-    >>> open_embedding_model("openai/text-embedding-3-small").name
-    'openai/text-embedding-3-small'
+    >>> open_embedding_model("ollama/nomic-embed-text").name
+    'ollama/nomic-embed-text'
     """
     if not isinstance(model, str):
         return model
