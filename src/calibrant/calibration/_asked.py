@@ -56,8 +56,8 @@ class AskedCertificate:
     Examples
     --------
     >>> from calibrant.calibration import certify
-    >>> certify([0.9] * 1000, lambda row: True, target=0.95, budget=200).labels_used
-    99
+    >>> certify([0.9] * 1000, lambda row: True, target=0.95, budget=300).labels_used
+    169
     """
 
     certified: bool

@@ -141,11 +141,16 @@ class DecidedLabels:
         if self.tuned is not None and drift.has_drifted:
             yield (
                 "These rows are unlike the labelled ones of the run, so its accuracy and thresholds may not hold for "
-                f"them{self._consequence()}. To measure them, and to accept the surest with a promise about this file:"
+                f"them{self._consequence()}."
             )
-            out = str(self.file.directory)
-            words = ["calibrant", "certify", out, "--target", f"{self._target():g}", "--budget", "200"]
-            yield f"  {shlex.join([*words, '--ask', f'{out}/answers.csv', '--out', out])}"
+            yield from self._certify_lines("To measure them, and to accept the surest")
+
+    def _certify_lines(self, purpose: str) -> Iterator[str]:
+        """Yield the command that asks for labels of this file's rows."""
+        out = str(self.file.directory)
+        words = ["calibrant", "certify", out, "--target", f"{self._target():g}", "--budget", "200"]
+        yield f"{purpose} with a promise about this file, from true labels of some of its rows:"
+        yield f"  {shlex.join([*words, '--ask', f'{out}/answers.csv', '--out', out])}"
 
     def _consequence(self) -> str:
         if self.watch is None or not self.watch.reviews_all:
@@ -178,6 +183,7 @@ class DecidedLabels:
 
             found = certificate_from_record(self.tuned.thresholds["certification"])
             yield from certificate_lines(found, run=self._run, out=self._run)
+            yield from self._certify_lines("Or, to accept the surest rows")
 
     def _file_promise(self, drift: HistoryDrift | None) -> FilePromise | None:
         """Return the promise on the rows of this file; None without a certificate, or for rows unlike its own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -180,6 +180,16 @@ def _word(*, drifted: bool) -> str:
     return "warning: drift" if drifted else "no drift"
 
 
+@dataclass(kw_only=True)
+class _Seen:
+    """Predictions decided on so far: their labels, a uniform sample of confidences, and the drift once it is known."""
+
+    labels: Counter[str] = field(default_factory=Counter)
+    confidence: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    keys: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # the least ones are kept
+    found: HistoryDrift | None = None
+
+
 class HistoryWatch:
     """Decisions of a tuned classifier, comparing labels and confidence with its history on the way.
 
@@ -200,28 +210,22 @@ class HistoryWatch:
         self.reviews_all = False
         self._accept_drift = accept_drift
         self._tuned = tuned
-        self._forget()
-
-    def _forget(self) -> None:
-        self._labels = Counter[str]()
-        self._confidence = np.empty(0)
-        self._keys = np.empty(0)  # random: values with the least ones are a uniform sample
+        self._seen = _Seen()
         self._rng = np.random.default_rng(0)
-        self._found: HistoryDrift | None = None
 
     def decide_many(self, predictions: Sequence[Prediction]) -> Sequence[Decision]:
         """Return the decisions of `Tuned.decide_many`, and remember the predictions."""
-        self._found = None
+        self._seen.found = None
         labels = self._tuned.labels
         for prediction in predictions:
             if prediction.label is not None:
-                self._labels.update(labels.decisions(prediction.label))
+                self._seen.labels.update(labels.decisions(prediction.label))
         given = [prediction.confidence for prediction in predictions if prediction.confidence is not None]
-        values = np.append(self._confidence, given)
-        keys = np.append(self._keys, self._rng.random(len(given)))
+        values = np.append(self._seen.confidence, given)
+        keys = np.append(self._seen.keys, self._rng.random(len(given)))
         kept = np.argsort(keys)[:_SAMPLE]
-        self._confidence = values[kept]
-        self._keys = keys[kept]
+        self._seen.confidence = values[kept]
+        self._seen.keys = keys[kept]
         decisions = self._tuned.decide_many(predictions)
         if not self.reviews_all:
             return decisions
@@ -235,7 +239,7 @@ class HistoryWatch:
         if self.reviews_all or self._accept_drift or not self._has_drifted():
             return False
         self.reviews_all = True
-        self._forget()
+        self._seen = _Seen()
         return True
 
     def _has_drifted(self) -> bool:
@@ -247,17 +251,17 @@ class HistoryWatch:
 
     def drift(self) -> HistoryDrift | None:
         """Return the drift of all predictions decided on so far; None without a history."""
-        if self._found is None:
-            self._found = self._drift()
-        return self._found
+        if self._seen.found is None:
+            self._seen.found = self._drift()
+        return self._seen.found
 
     def _drift(self) -> HistoryDrift | None:
         history = self._tuned.history
         if not history.rows:
             return None
-        names = sorted({*self._labels, *history.labels})
+        names = sorted({*self._seen.labels, *history.labels})
         earlier = [history.labels.get(name, 0) for name in names]
-        later = [self._labels.get(name, 0) for name in names]
+        later = [self._seen.labels.get(name, 0) for name in names]
         table = np.array([earlier, later])
         then, now = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
         pairs = zip(then.tolist(), now.tolist(), strict=True)
@@ -267,7 +271,7 @@ class HistoryWatch:
             shares=dict(zip(names, pairs, strict=True)),
             label_distance=float(np.abs(now - then).sum() / 2),
             label_p_value=_same_labels(table, self._rng),
-            confidence=measure_drift(self._confidence, np.array(history.confidence), rng=self._rng),
+            confidence=measure_drift(self._seen.confidence, np.array(history.confidence), rng=self._rng),
         )
 
 
