@@ -128,6 +128,8 @@ def test_what_cannot_be_shown_is_not_asked_for() -> None:
     found = certify(np.full(1000, 0.9), asker(np.zeros(1000), asked), target=0.95, budget=900)
     assert not found.certified
     assert len(asked) < 30
+    halves = np.tile([1.0, 0.0], 1000)
+    assert certify(np.full(2000, 0.9), asker(halves, []), target=0.9, budget=1800).labels_used < 20
 
 
 @pytest.mark.parametrize(
