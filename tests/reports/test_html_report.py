@@ -242,6 +242,14 @@ def test_the_confusion_table_counts_answered_rows(write_run: WriteRun) -> None:
     assert page.table("", "cat") == [["cat", "1", "0", "0"], ["dog", "2", "0", "1"]]
 
 
+def test_rows_that_only_say_whether_they_are_right_have_a_page(tmp_path: Path) -> None:
+    """Predictions without labels and texts are judged; there is no table of confusions."""
+    lines = [json.dumps({"correct": row % 4 > 0, "confidence": 0.5}) for row in range(40)]
+    (tmp_path / "predictions.jsonl").write_text("\n".join(lines) + "\n")
+    page = write_report(tmp_path).read_text()
+    assert "30 of 40" in page
+
+
 def test_of_many_labels_those_with_most_mistakes_are_shown(write_run: WriteRun) -> None:
     """Of many labels the 20 with the most mistakes are shown, and the rest is counted."""
     rows = [row(str(i), f"l{i:02}", f"l{i:02}", 0.9) for i in range(30)]

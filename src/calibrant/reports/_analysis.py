@@ -230,8 +230,8 @@ def _macro_f1(table: ClassificationSummary | None) -> HeadlineFigure:
 
 
 def confusion(rows: PromptRows) -> ClassificationSummary | None:
-    """Return the confusion counts of judged rows; None without any, or if answers hold several labels."""
-    judged, size = rows.judged, len(rows.labels)
+    """Return the confusion counts of judged rows whose label is known; None without any, or of several labels."""
+    judged, size = rows.judged & (rows.answer != UNKNOWN), len(rows.labels)
     if rows.composite is not None or not judged.any():
         return None  # a confusion matrix of whole answers would be too large to read
     given = np.where(rows.label[judged] == UNKNOWN, size, rows.label[judged])
@@ -590,33 +590,33 @@ def _count_row(row: SavedRow, cascade: CascadeTally, composite: CompositeTally |
 def read_texts(
     rows: PromptRows, chosen: Sequence[int], answer_probability: NDArray[np.float64] | None = None
 ) -> list[RowTexts]:
-    """Return the texts of the rows at these positions, in order.
-
-    Raises
-    ------
-    DataError
-        A row has no text.
-    """
+    """Return the texts of the rows at these positions, in order; empty where a row has none."""
     found = []
     several = rows.composite is not None
-    spoken = _spoken if several else str
     records = dict(zip(sorted(chosen), rows.saved.rows(chosen), strict=True))
     for place in chosen:
-        record = records[place].values
+        row = records[place]
+        label = row.outcome.value if row.label is None else _spoken_label(row.label, several=several)
         found.append(
             RowTexts(
-                source=str(record.get("source") or int(place) + 1),
-                row_id=_shown_text(str(record.get("id") or "")),
-                input=_shown_text(record["input"]),
-                answer=_shown_text(spoken(record["answer"])),
-                given=_shown_text(record["outcome"] if record["label"] is None else spoken(record["label"])),
-                reason=_shown_text(record.get("reason") or ""),
+                source=str(row.values.get("source") or int(place) + 1),
+                row_id=_shown_text(str(row.values.get("id") or "")),
+                input=_shown_text(row.input or ""),
+                answer=_shown_text(_spoken_label(row.answer, several=several)),
+                given=_shown_text(label),
+                reason=_shown_text(row.values.get("reason") or ""),
                 confidence=float(rows.confidence[place]),
                 answer_probability=None if answer_probability is None else answer_probability[place],
-                parts=tuple(_part_texts(record)) if several else (),
+                parts=tuple(_part_texts(row.values)) if several else (),
             )
         )
     return found
+
+
+def _spoken_label(label: str | None, *, several: bool) -> str:
+    if label is None:  # a row of another program may say no more than whether it is right
+        return ""
+    return _spoken(label) if several else label
 
 
 def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
