@@ -80,6 +80,8 @@ def test_a_person_answers_in_a_file(tmp_path: Path) -> None:
     assert f"Certified: {found['accepted']} rows" in last.stdout
     with (out / "decisions.csv").open(newline="") as file:
         decided = list(csv.DictReader(file))
+    unseen = sum(row["decision"] == "accepted" for row in decided)
+    assert f"are accepted, {unseen} of them without a label given, from" in last.stdout
     assert len(decided) == 120
     assert {row["decision"] for row in decided} == {"accepted", "answered", "review"}
     assert all(row["label"] == truth(f"odd {row}") for row in decided if row["label"] == "dog")

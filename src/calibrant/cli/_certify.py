@@ -114,7 +114,8 @@ def _promise(found: AskedRows) -> str:
         else "of all rows, if the others get the label asked for,"
     )
     return (
-        f"{found.n_accepted:,} rows ({certificate.kept:.1%}) are accepted, from a confidence of "
-        f"{certificate.threshold:.6g} on; with probability {1 - certificate.delta:g}, at least "
-        f"{certificate.target:.1%} {which} are right. The promise is about these rows, and no others."
+        f"{found.n_accepted:,} rows ({certificate.kept:.1%}) are accepted, {found.n_accepted_unseen:,} of them without "
+        f"a label given, from a confidence of {certificate.threshold:.6g} on; with probability "
+        f"{1 - certificate.delta:g}, at least {certificate.target:.1%} {which} are right. The promise is about these "
+        "rows, and no others."
     )

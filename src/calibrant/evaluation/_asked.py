@@ -156,6 +156,12 @@ class AskedRows:
         return int(self.certificate.accepted.sum())
 
     @property
+    def n_accepted_unseen(self) -> int:
+        """Number of accepted rows whose true label was not asked for."""
+        accepted = self.places[self.certificate.accepted]
+        return sum(place not in self.answers for place in accepted.tolist())
+
+    @property
     def n_right(self) -> int:
         """Number of given labels that equal the predicted one."""
         return sum(answer == self.rows.labels[place] for place, answer in self.answers.items())
