@@ -166,6 +166,15 @@ def test_wrong_answers_are_named(tmp_path: Path, line: str, named: str) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_answers_are_in_a_csv_file(tmp_path: Path) -> None:
+    """A file of another kind is refused, and stays as it is."""
+    sheet = tmp_path / "answers.xlsx"
+    sheet.write_bytes(b"mine")
+    words = (predictions(tmp_path), *TARGET, "--budget", "90", "--ask", sheet, "--out", tmp_path / "out")
+    assert "answers.xlsx" in refusal(run(*words))
+    assert sheet.read_bytes() == b"mine"
+
+
 def test_a_budget_too_small_is_said(tmp_path: Path) -> None:
     """Nothing is asked for where the labels could not prove the promise."""
     ask = by_command(tmp_path)

@@ -27,8 +27,13 @@ _PATIENCE: Final = 300.0  # seconds that a command has for one answer
 
 def certify(options: Certify) -> None:
     """Ask for the labels, write the files and print the promise."""
+    ending = Path(options.ask).suffix.lower()
+    by_person = ending == ".csv"
+    if ending in ENDINGS and not by_person:
+        raise ConfigurationError(
+            f"Expected a CSV file of answers for --ask, got {options.ask}: name a file in .csv."
+        )
     rows = SavedRows.load(options.predictions)
-    by_person = Path(options.ask).suffix.lower() in ENDINGS
     file = AnswerFile.read(Path(options.ask) if by_person else options.out / _ANSWERS, rows)
     with ExitStack() as stack:
         found = certify_saved(

@@ -46,6 +46,7 @@ class AnswerFile:
 
     path: Path
     answers: dict[int, str] = field(default_factory=dict)
+    _texts: dict[int, str] = field(default_factory=dict, repr=False)  # so that no text is looked for twice
 
     @classmethod
     def read(cls, path: Path, rows: SavedRows) -> AnswerFile:
@@ -81,8 +82,9 @@ class AnswerFile:
                 )
             texts[place] = row.line, str(row.values.get("text") or "")
             found.answers[place] = answer
-        for place, text in _texts(rows, list(texts)).items():
-            line, written = texts[place]
+        saved = found.texts_of(list(texts), rows)
+        for place, (line, written) in texts.items():
+            text = saved[place]
             if written.split() != text.split():
                 raise DataError(
                     f"expected the text of row {int(rows.index[place])} of {rows.name}, got another one: these answers "
@@ -97,11 +99,19 @@ class AnswerFile:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(_COLUMNS)
-        texts = _texts(rows, list(self.answers))
+        texts = self.texts_of(list(self.answers), rows)
         for place, answer in self.answers.items():
             writer.writerow([int(rows.index[place]), texts[place], rows.labels[place], answer])
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path, text.getvalue())
+
+    def texts_of(self, places: list[int], rows: SavedRows) -> dict[int, str]:
+        """Return the texts of the rows at `places`; those not known yet are read from the rows' file."""
+        missing = sorted(place for place in places if place not in self._texts)
+        if missing:
+            found = [row.input or "" for row in rows.rows(missing)]
+            self._texts |= dict(zip(missing, found, strict=True))
+        return {place: self._texts[place] for place in places}
 
 
 def _is_label(answer: str, rows: SavedRows) -> bool:
@@ -117,13 +127,6 @@ def _whole(value: object) -> int:
         return int(str(value).strip())
     except ValueError:
         return -1
-
-
-def _texts(rows: SavedRows, places: list[int]) -> dict[int, str]:
-    """Return the texts of the rows at `places`, read from the file."""
-    ordered = sorted(places)
-    found = [row.input or "" for row in rows.rows(ordered)] if ordered else []
-    return dict(zip(ordered, found, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -263,7 +266,7 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
     while not isinstance(row, AskedCertificate):
         place = int(places[row])
         if not file.answers.get(place) and answer is not None:
-            file.answers[place] = _answered(answer, rows, place)
+            file.answers[place] = _answered(answer, file, rows, place)
             file.write(rows)
         given = file.answers.get(place)
         row = asked.send(given == rows.labels[place] if given else None)
@@ -289,9 +292,8 @@ def _wanted(asked: Any, rows: SavedRows, places: NDArray[np.intp], file: AnswerF
     return wanted
 
 
-def _answered(answer: Answer, rows: SavedRows, place: int) -> str:
-    text = _texts(rows, [place])[place]
-    found = answer(text)
+def _answered(answer: Answer, file: AnswerFile, rows: SavedRows, place: int) -> str:
+    found = answer(file.texts_of([place], rows)[place])
     if not found or not _is_label(found, rows):
         raise DataError(
             f"expected a label, {_some_labels(rows)}, or {NO_LABEL} where none fits, got {found!r:.60} for row "
