@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -68,17 +69,24 @@ def drawn(gain: float, share: float, rows: int, rng: np.random.Generator) -> NDA
     return np.where(wins, 1, np.where(values < share, -1, 0)).astype(np.int8)
 
 
+@cache
+def decided(n: int, only_a: int, only_b: int) -> str:
+    """Return the decision of a gate that was undecided until the last row: then these counts are all it depends on."""
+    return PairedGate(n=n, only_a=only_a, only_b=only_b, delta=DELTA).decision
+
+
 def looked(gain: float, share: float, *, most: int, runs: int, rng: np.random.Generator) -> Looked:
     """Return what the gate decides on pairs, looking after every row and stopping at once."""
     decisions, used = [], []
     for _ in range(runs):
-        gate = PairedGate(delta=DELTA)
-        for row in drawn(gain, share, most, rng).tolist():
-            gate = gate.after(row < 0, row > 0)
-            if gate.decision != "undecided":
+        rows = drawn(gain, share, most, rng)
+        counts = zip(np.cumsum(rows < 0).tolist(), np.cumsum(rows > 0).tolist(), strict=True)
+        for n, (only_a, only_b) in enumerate(counts, 1):
+            decision = decided(n, only_a, only_b)
+            if decision != "undecided":
                 break
-        decisions.append(gate.decision)
-        used.append(gate.n)
+        decisions.append(decision)
+        used.append(n)
     return Looked(
         accepted=decisions.count("accepted") / runs,
         rejected=decisions.count("rejected") / runs,
