@@ -13,7 +13,7 @@ import pytest
 
 from calibrant.core import ConfigurationError
 from calibrant.evaluation import compare_predictions
-from calibrant.metrics import holm, paired_comparison
+from calibrant.metrics import PairedGate, holm, paired_comparison
 from calibrant.runs import SavedRows
 from command_line import command, done, recorded_rows, refusal, write_rows
 
@@ -146,3 +146,106 @@ def test_rows_are_paired_by_index_whatever_their_order(tmp_path: Path) -> None:
     file = b / "predictions.jsonl"
     file.write_text("".join(line + "\n" for line in reversed(file.read_text().splitlines())))
     assert json.loads(run(a, b, "--json").stdout)["differences"] == straight["differences"]
+
+
+# -- the gate --------------------------------------------------------------------------------------
+
+
+def paired(n: int, only_a: int, only_b: int) -> tuple[list[bool], list[bool]]:
+    """Return two runs that differ on their last rows."""
+    both = [True] * (n - only_a - only_b)
+    return both + [True] * only_a + [False] * only_b, both + [False] * only_a + [True] * only_b
+
+
+@pytest.mark.parametrize(
+    ("counts", "code", "sentence"),
+    [
+        (
+            (60, 0, 12),
+            0,
+            "accepted, shown to be better than {a} (evidence {evidence:.3g} of the 10 that decide; 60",
+        ),
+        ((60, 3, 6), 3, "undecided, not yet shown to be better than {a} (evidence {evidence:.3g} for it and"),
+        ((600, 12, 12), 3, "rejected, a difference of +0.05 or more to {a} is ruled out (evidence"),
+    ],
+)
+def test_the_gate_accepts_what_is_shown_to_be_better(
+    tmp_path: Path, counts: tuple[int, int, int], code: int, sentence: str
+) -> None:
+    """--gate exits with 0 for a run that is shown to be better, else with 3, and says what was shown."""
+    before, after = paired(*counts)
+    a, b = write(tmp_path / "a", before), write(tmp_path / "b", after)
+    result = run(a, b, "--gate")
+    assert result.exit_code == code
+    expected = PairedGate()
+    for right_before, right_after in zip(before, after, strict=True):
+        expected = expected.after(right_before, right_after)
+    assert f"{b}: {sentence.format(a=a, evidence=expected.evidence)}" in result.stdout
+    refused = f"--gate: not shown to be better than {a}: {b}."
+    assert (refused in result.stderr) == bool(code)
+    found = json.loads(run(a, b, "--gate", "--json").stdout)["differences"][0]
+    assert found["gate"] == pytest.approx(expected.to_record())
+    assert sentence.startswith(found["gate"]["decision"])
+    assert json.loads(run(a, b, "--json").stdout)["differences"][0]["gate"] is None
+
+
+def test_every_run_must_pass_the_gate(tmp_path: Path) -> None:
+    """With several runs the gate names those that are not shown to be better."""
+    runs = [write(tmp_path / name, better(count)) for name, count in (("a", 0), ("b", 12), ("c", 2))]
+    result = run(*runs, "--gate")
+    assert result.exit_code == 3
+    assert f"not shown to be better than {runs[0]}: {runs[2]}." in result.stderr
+
+
+def test_the_gate_takes_a_gain_and_a_risk(tmp_path: Path) -> None:
+    """A change may be shown not to be worse, and a smaller delta needs more evidence; alone they are refused."""
+    before, after = ([run[row * 37 % 2_000] for row in range(2_000)] for run in paired(2_000, 20, 20))
+    a, b = write(tmp_path / "a", before), write(tmp_path / "b", after)
+    assert run(a, b, "--gate").exit_code == 3
+    lenient = done(run(a, b, "--gate", "--least-gain", "-0.02"))
+    assert f"accepted, shown to be worse than {a} by less than 0.02, if at all (evidence" in lenient.stdout
+    assert run(a, b, "--gate", "--least-gain", "-0.02", "--delta", "1e-12").exit_code == 3
+    more = run(a, b, "--gate", "--least-gain", "0.01")
+    assert f"not shown to be better than {a} by more than 0.01: {b}." in more.stderr
+    assert "Expected --gate with --least-gain and --delta" in refusal(run(a, b, "--delta", "0.01"))
+    assert "Expected delta in (0, 1)" in refusal(run(a, b, "--gate", "--delta", "2"))
+
+
+def test_the_gate_takes_a_run_that_is_not_finished(tmp_path: Path) -> None:
+    """An unfinished run is compared on its rows if they are the first ones, whichever of the two it is."""
+    a, b = write(tmp_path / "a", BASE), write(tmp_path / "b", better(12)[:40])
+    result = run(a, b, "--gate")
+    assert result.exit_code == 0
+    assert "left out of the difference: rows 20 that one of the two has not answered yet" in result.stdout
+    assert json.loads(run(a, b, "--gate", "--json").stdout)["differences"][0]["comparison"]["n"] == 40
+    assert json.loads(run(b, a, "--gate", "--json").stdout)["differences"][0]["gate"]["only_a"] == 12
+    assert run(a, b).exit_code == 2
+    chosen = write_rows(tmp_path / "c", recorded_rows(better(12), repeat(0.8))[20:])
+    assert "Expected the rows of one run to be the first rows of the other, got 60 in" in refusal(
+        run(a, chosen, "--gate")
+    )
+
+
+def test_a_gate_goes_on_with_other_rows(tmp_path: Path) -> None:
+    """A gate that has seen the rows of one comparison takes those of another one, too."""
+    runs = [SavedRows.load(write(tmp_path / name, better(count))) for name, count in (("a", 0), ("b", 5))]
+    (once,) = compare_predictions(runs, gate=PairedGate()).differences
+    assert once.gate is not None
+    assert (once.gate.n, once.gate.only_a, once.gate.only_b) == (N, 0, 5)
+    (twice,) = compare_predictions(runs, gate=once.gate).differences
+    assert twice.gate is not None
+    assert (twice.gate.n, twice.gate.only_a, twice.gate.only_b) == (2 * N, 0, 10)
+    assert [one.gate.decision for one in (once, twice) if one.gate] == ["undecided", "accepted"]
+
+
+def test_the_gate_remembers_what_was_shown_on_the_way(tmp_path: Path) -> None:
+    """Rows are looked at one by one in the order of their index, whatever their order in the files."""
+    before = [False] * 8 + [True] * 7 + [True] * 20
+    after = [True] * 8 + [False] * 7 + [True] * 20
+    runs = [write(tmp_path / "a", before), write(tmp_path / "b", after)]
+    assert "accepted" in done(run(*runs, "--gate")).stdout
+    file = runs[1] / "predictions.jsonl"
+    file.write_text("".join(line + "\n" for line in reversed(file.read_text().splitlines())))
+    assert "accepted" in done(run(*runs, "--gate")).stdout
+    reverse = [write(tmp_path / "c", before[::-1]), write(tmp_path / "d", after[::-1])]
+    assert run(*reverse, "--gate").exit_code == 3

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from calibrant.adapters._acceptance import PairedAcceptance
     from calibrant.adapters._gepa import AdapterOptions, ConfidenceAdapter
     from calibrant.adapters._rows import (
         OBJECTIVES,
@@ -29,6 +30,7 @@ __all__ = [
     "ConfidenceRolloutOutput",
     "ConfidenceTrajectory",
     "EvaluationObserver",
+    "PairedAcceptance",
     "SearchSize",
     "Thresholds",
 ]

@@ -313,11 +313,22 @@ class Compare:
     runs : A B [C ...]
         Directories of evaluate or optimize, or files of predictions, on the same rows.
     require_better
-        Exit with 3 unless every run is better than the first: its difference's 95 % interval lies above 0.
+        Exit with 3 unless every run is better than the first: its difference's 95 % interval lies above 0. For one
+        look, at a number of rows that was fixed before.
+    gate
+        Exit with 3 unless every run is shown to be better than the first, by a test that may be looked at after every
+        row: a run may be unfinished, and be looked at again when it has more rows.
+    least_gain
+        For --gate: gain in accuracy that must be shown, from -0.2 to 0.2; -0.02 lets a run lose up to 2 points.
+    delta
+        For --gate: probability of a wrong decision, from 0 to 1.
     """
 
     runs: list[Path] = field(kw_only=False)
     require_better: bool = False
+    gate: bool = False
+    least_gain: float = 0.0
+    delta: float = 0.1
     as_json: bool = False
 
 

@@ -16,6 +16,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Usage
 from calibrant.core._task import Task
 from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings
+from calibrant.metrics._gate import PairedGate
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.runs._directory import unfinished
 from calibrant.runs._rows import SavedRows
@@ -26,7 +27,7 @@ from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Calibrate, Compare, Export, Report
-    from calibrant.evaluation._compare import RunComparison
+    from calibrant.evaluation._compare import RunComparison, RunDifference
     from calibrant.evaluation._learned import CalibrationResult, LearnedHead
     from calibrant.heads._linear import HeadEmbedding
     from calibrant.heads._tuned import Tuned
@@ -163,13 +164,18 @@ def _left_out(found: CalibrationResult) -> str:
 
 
 def compare(options: Compare) -> None:
-    """Print the comparison; exit with 3 if a run is not better and all had to be."""
+    """Print the comparison; exit with 3 if a gate does not hold."""
     runs = options.runs
     if len({path.resolve() for path in runs}) < len(runs):
         raise ConfigurationError(
             f"Expected different runs, got one of them twice: {', '.join(map(str, runs))}. Name each once."
         )
-    found = evaluation.compare_predictions([SavedRows.load(path) for path in runs])
+    gate = PairedGate(delta=options.delta, least_gain=options.least_gain)
+    if gate != PairedGate() and not options.gate:
+        raise ConfigurationError("Expected --gate with --least-gain and --delta, got them alone: add --gate.")
+    found = evaluation.compare_predictions(
+        [SavedRows.load(path) for path in runs], gate=gate if options.gate else None
+    )
     print_output(found.to_record(), _comparison_lines(found), as_json=options.as_json)
     if options.require_better and not found.all_better:
         failing = ", ".join(one.name for one in found.differences if not one.is_better)
@@ -178,6 +184,41 @@ def compare(options: Compare) -> None:
             "difference does not lie above zero)."
         )
         raise SystemExit(GATE_FAILED)
+    if options.gate and found.not_accepted:
+        failing = ", ".join(one.name for one in found.not_accepted)
+        say(f"--gate: not shown to be {_claim(gate, found.runs[0].name)}: {failing}.")
+        raise SystemExit(GATE_FAILED)
+
+
+def _claim(gate: PairedGate, baseline: str) -> str:
+    """Return the claim that a gate tests, as words after "shown to be"."""
+    if gate.least_gain > 0.0:
+        return f"better than {baseline} by more than {gate.least_gain:g}"
+    if gate.least_gain < 0.0:
+        return f"worse than {baseline} by less than {-gate.least_gain:g}, if at all"
+    return f"better than {baseline}"
+
+
+def _gate_line(found: RunDifference, gate: PairedGate) -> str:
+    """Return the decision of a gate, with its evidence."""
+    claim = _claim(gate, found.baseline)
+    needed = f"of the {1.0 / gate.delta:.3g} that decide"
+    counts = f"{gate.n:,} rows, {gate.only_a + gate.only_b:,} of which one of the two has right"
+    if gate.decision == "accepted":
+        return (
+            f"{found.name}: accepted, shown to be {claim} (evidence {gate.evidence:.3g} {needed}; {counts})."
+        )
+    if gate.decision == "rejected":
+        ruled_out = (
+            f"a difference of {gate.least_gain + gate.margin:+g} or more to {found.baseline} is ruled out"
+        )
+        return (
+            f"{found.name}: rejected, {ruled_out} (evidence {gate.evidence_against:.3g} {needed}; {counts})."
+        )
+    return (
+        f"{found.name}: undecided, not yet shown to be {claim} (evidence {gate.evidence:.3g} for it and "
+        f"{gate.evidence_against:.3g} against it {needed}; {counts}): evaluate both on more rows."
+    )
 
 
 def _comparison_lines(found: RunComparison) -> Iterator[str]:
@@ -211,10 +252,13 @@ def _comparison_lines(found: RunComparison) -> Iterator[str]:
         counts = {
             "that failed with a transport error in either run": one.excluded_errors,
             "without a true label": one.excluded_unlabelled,
+            "that one of the two has not answered yet": one.excluded_unpaired,
         }
         left_out = [f"{count:,} {why}" for why, count in counts.items() if count]
         if left_out:
             yield f"{one.name}: left out of the difference: rows {' and '.join(left_out)}."
+        if one.gate is not None:
+            yield _gate_line(one, one.gate)
 
 
 def report(options: Report) -> None:

@@ -14,6 +14,7 @@ from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._prediction import Interval
 from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._confidence import brier_score, expected_calibration_error
+from calibrant.metrics._gate import PairedGate
 from calibrant.metrics._intervals import PairedComparison, holm, paired_comparison, wilson_interval
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
@@ -75,6 +76,10 @@ class RunDifference:
         Rows left out because they failed with a transport error in either.
     excluded_unlabelled : int
         Other rows left out because their true label is not known.
+    excluded_unpaired : int
+        Rows that only one of the two has: the other run is not finished. 0 without a gate.
+    gate : PairedGate or None
+        Evidence that the run is better than the first one, if it was asked for.
     """
 
     name: str
@@ -83,6 +88,8 @@ class RunDifference:
     p_holm: float
     excluded_errors: int
     excluded_unlabelled: int
+    excluded_unpaired: int = 0
+    gate: PairedGate | None = None
 
     @property
     def is_better(self) -> bool:
@@ -110,19 +117,33 @@ class RunComparison:
         """True if every run is better than the first; requiring all needs no multiplicity correction."""
         return all(difference.is_better for difference in self.differences)
 
+    @property
+    def not_accepted(self) -> tuple[RunDifference, ...]:
+        """Differences that have no gate, or whose gate does not accept the run."""
+        return tuple(one for one in self.differences if one.gate is None or one.gate.decision != "accepted")
+
     def to_record(self) -> dict[str, Any]:
         """Return the comparison as JSON values."""
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "comparison",
             "runs": [asdict(run) for run in self.runs],
-            "differences": [
-                {**asdict(difference), "is_better": difference.is_better} for difference in self.differences
-            ],
+            "differences": [_difference_record(difference) for difference in self.differences],
         }
 
 
-def compare_predictions(runs: Sequence[SavedRows], *, level: float = 0.95) -> RunComparison:
+def _difference_record(difference: RunDifference) -> dict[str, Any]:
+    gate = difference.gate
+    return {
+        **asdict(difference),
+        "gate": None if gate is None else gate.to_record(),
+        "is_better": difference.is_better,
+    }
+
+
+def compare_predictions(
+    runs: Sequence[SavedRows], *, level: float = 0.95, gate: PairedGate | None = None
+) -> RunComparison:
     """Compare each run with the first run, row by row.
 
     A row that failed with a transport error in either run of a pair is left out of that pair and counted. A refusal or
@@ -134,6 +155,9 @@ def compare_predictions(runs: Sequence[SavedRows], *, level: float = 0.95) -> Ru
         Of the same rows, in any order.
     level : float in (0, 1), default 0.95
         Confidence level of every interval.
+    gate : PairedGate, optional
+        Gate before the rows of these runs, which are added to it: ``PairedGate()``, or one that has seen other rows.
+        With it a run may be unfinished, so that its rows are the first ones of the other.
 
     Raises
     ------
@@ -162,7 +186,7 @@ def compare_predictions(runs: Sequence[SavedRows], *, level: float = 0.95) -> Ru
     if len(runs) < 2:
         raise ConfigurationError(f"Expected at least two runs to compare, got {len(runs)}.")
     first, *others = runs
-    differences = [_difference(first, other, level) for other in others]
+    differences = [_difference(first, other, level, gate) for other in others]
     adjusted = holm([difference.comparison.p_value for difference in differences]).tolist()
     return RunComparison(
         runs=tuple(_score(run, level) for run in runs),
@@ -172,50 +196,72 @@ def compare_predictions(runs: Sequence[SavedRows], *, level: float = 0.95) -> Ru
     )
 
 
-def _order(first: SavedRows, other: SavedRows) -> NDArray[np.int64]:
-    """Return the position in `other` of each row of `first`.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Pairs:
+    """Positions in two runs of the rows that both have, shape (n,) by index, and the number of the other rows."""
+
+    first: NDArray[np.int64]
+    other: NDArray[np.int64]
+    unpaired: int
+
+
+def _pairs(first: SavedRows, other: SavedRows, *, finished: bool) -> _Pairs:
+    """Return the pairs of rows of two runs.
 
     Raises
     ------
     DataError
-        They are not of the same rows.
+        They are not of the same rows; unless `finished`, those of one may be the first ones of the other.
     """
-    place = {index: position for position, index in enumerate(other.index.tolist())}
-    missing = [index for index in first.index.tolist() if index not in place]
-    if missing or len(first) != len(other):
-        example = f", such as the one with index {missing[0]}" if missing else ""
-        raise DataError(
-            f"Expected runs of the same rows, got {len(first):,} in {first.name} and {len(other):,} in {other.name}, "
-            f"{len(missing):,} of the first without a partner{example}: finish or repeat the shorter run."
-        )
-    order = np.array([place[index] for index in first.index.tolist()], dtype=np.int64)
+    _, ours, theirs = np.intersect1d(first.index, other.index, assume_unique=True, return_indices=True)
+    pairs = _Pairs(first=ours, other=theirs, unpaired=len(first) + len(other) - 2 * len(ours))
+    if pairs.unpaired and (finished or not _is_beginning(first, other)):
+        _refuse_rows(first, other, finished=finished)
     for name in ("inputs", "answers"):
         mine = getattr(first, name)
-        theirs = getattr(other, name)
-        for row, position in enumerate(order.tolist()):
+        yours = getattr(other, name)
+        for row, position in zip(pairs.first.tolist(), pairs.other.tolist(), strict=True):
             a = mine[row]
-            b = theirs[position]
+            b = yours[position]
             if a != b and None not in (a, b):
                 raise DataError(
                     f"Expected the same {name[:-1]} in the row with index {first.index[row]}, got {a[:_SHOWN]!r} in "
                     f"{first.name} and {b[:_SHOWN]!r} in {other.name}: compare runs on the same data."
                 )
-    return order
+    return pairs
 
 
-def _difference(first: SavedRows, other: SavedRows, level: float) -> RunDifference:
+def _is_beginning(first: SavedRows, other: SavedRows) -> bool:
+    """Return True if the rows of the shorter run are the first ones of the longer."""
+    shorter, longer = sorted((first, other), key=len)
+    return bool(np.array_equal(np.sort(shorter.index), np.sort(longer.index)[: len(shorter)]))
+
+
+def _refuse_rows(first: SavedRows, other: SavedRows, *, finished: bool) -> None:
+    places = set(other.index.tolist())
+    missing = [index for index in first.index.tolist() if index not in places]
+    example = f", such as the one with index {missing[0]}" if missing else ""
+    rows = "runs of the same rows" if finished else "the rows of one run to be the first rows of the other"
+    raise DataError(
+        f"Expected {rows}, got {len(first):,} in {first.name} and {len(other):,} in {other.name}, "
+        f"{len(missing):,} of the first without a partner{example}: finish or repeat the shorter run."
+    )
+
+
+def _difference(first: SavedRows, other: SavedRows, level: float, gate: PairedGate | None) -> RunDifference:
     """Compare a run with the first one; the p-value is not adjusted for several comparisons."""
-    order = _order(first, other)
-    theirs = other.correct[order]
-    failed = first.failed | other.failed[order]
-    unknown = ((first.correct == UNKNOWN) | (theirs == UNKNOWN)) & ~failed
+    pairs = _pairs(first, other, finished=gate is None)
+    ours = first.correct[pairs.first]
+    theirs = other.correct[pairs.other]
+    failed = first.failed[pairs.first] | other.failed[pairs.other]
+    unknown = ((ours == UNKNOWN) | (theirs == UNKNOWN)) & ~failed
     kept = ~(failed | unknown)
     if not kept.any():
         raise DataError(
             f"Expected rows with a true label that neither run failed on, got none in {first.name} and {other.name}: "
             f"{failed.sum():,} failed for the server's reasons, {unknown.sum():,} have no true label."
         )
-    comparison = paired_comparison(first.correct[kept], theirs[kept], level)
+    comparison = paired_comparison(ours[kept], theirs[kept], level)
     return RunDifference(
         name=other.name,
         baseline=first.name,
@@ -223,7 +269,20 @@ def _difference(first: SavedRows, other: SavedRows, level: float) -> RunDifferen
         p_holm=comparison.p_value,
         excluded_errors=int(failed.sum()),
         excluded_unlabelled=int(unknown.sum()),
+        excluded_unpaired=pairs.unpaired,
+        gate=None if gate is None else _with_rows(gate, ours[kept], theirs[kept]),
     )
+
+
+def _with_rows(gate: PairedGate, ours: NDArray[np.int8], theirs: NDArray[np.int8]) -> PairedGate:
+    """Return the gate after rows in their order, as if it were looked at after every row."""
+    looked = 0
+    for row in np.flatnonzero(ours != theirs).tolist():
+        # Along rows on which both agree a capital only rises, or only falls: their end is enough.
+        gate = gate.plus(n=row - looked, only_a=0, only_b=0)
+        gate = gate.after(bool(ours[row]), bool(theirs[row]))
+        looked = row + 1
+    return gate.plus(n=len(ours) - looked, only_a=0, only_b=0)
 
 
 def _score(run: SavedRows, level: float) -> ComparedRun:

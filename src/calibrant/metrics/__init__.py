@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         multiclass_log_loss,
         selective_accuracy,
     )
+    from calibrant.metrics._gate import PairedGate
     from calibrant.metrics._intervals import (
         PairedComparison,
         bootstrap_interval,
@@ -57,6 +58,7 @@ __all__ = [
     "LabelMetrics",
     "OrdinalMetrics",
     "PairedComparison",
+    "PairedGate",
     "PartMetrics",
     "StructureFigure",
     "aurc",
