@@ -73,6 +73,12 @@ class Distilled:
     certified : CertifiedCascade
         What the student may keep, so that with probability 0.9 at most 0.02 of the accuracy is lost against asking the
         model about every text. On rows without a true label, that of the model stands in.
+
+    Examples
+    --------
+    >>> from calibrant.tuned import Distilled
+    >>> def plan_command(student: Distilled) -> str:
+    ...     return f"calibrant cascade plan {student.directory} {student.model_rows}"
     """
 
     source: str
@@ -203,7 +209,7 @@ def distill(
     >>> student.agreement.estimate, student.head.uses_model, student.accuracy
     (1.0, False, None)
     """
-    place, directory = Path(run), Path(out).resolve()
+    place, directory = Path(run), Path(out)
     refuse_taken(directory)
     saved = SavedRows.load(place)
     if saved.fields & {"parts"}:
@@ -212,7 +218,7 @@ def distill(
     rows = [*_model_rows(saved, task.labels)]
     taught, held_out = _halves(rows, name=saved.name, seed=seed)
     head = _student(taught, task.labels, embeddings=embeddings, seed=seed)
-    name = student_name(directory)
+    name = student_name(directory.resolve())
     task = replace(task, model=ModelSettings(name=name))
     with Classifier.from_task(task, client=StudentClient(name, head)) as classifier:
         examples = [Example(input=row.text, answer=row.answer) for row in held_out]
