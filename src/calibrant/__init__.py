@@ -78,4 +78,11 @@ def _tuned_files() -> object:
 
 
 # A `Tuned` is made far below the package that saves and opens it.
+def _students() -> object:
+    from calibrant.inference._student import open_student  # noqa: PLC0415 (few programs open one)
+
+    return open_student
+
+
 supply("tuned classifiers", _tuned_files)
+supply("students", _students)

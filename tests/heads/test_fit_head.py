@@ -533,3 +533,28 @@ def test_what_a_head_needs_is_asked_for() -> None:
         with pytest.raises(ConfigurationError, match="a text for each of 200 rows, got 199"):
             head.transform(x, texts[1:], features=features)
     assert heads()["labels"].transform(x).tolist() == heads()["labels"].transform(x, texts).tolist()
+
+
+def shares(n: int) -> Array:
+    """Return distributions of n rows that depend on the first word, of which every third row has another."""
+    return np.where(np.arange(n)[:, None] % 3 == 0, [[0.7, 0.2, 0.1]], [[0.05, 0.05, 0.9]])
+
+
+def test_distributions_are_learned_as_they_are() -> None:
+    """A head on texts alone gives the probabilities that it was taught, whatever the shares of the labels."""
+    texts = [f"{'red' if place % 3 == 0 else 'blue'} thing" for place in range(150)]
+    head = fit_head(np.zeros((150, 3)), shares(150), labels=THREE, texts=texts)
+    found = np.exp(head.transform(np.zeros((2, 3)), ["red thing", "blue thing"]))
+    assert head.title == "text"
+    assert not head.uses_model
+    np.testing.assert_allclose(found, [[0.7, 0.2, 0.1], [0.05, 0.05, 0.9]], atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [shares(12) * 2.0, -shares(12), shares(12)[:, :2], shares(11), np.ones((12, 3), dtype=np.intp)],
+)
+def test_targets_that_are_no_distributions_are_refused(targets: Any) -> None:
+    """Rows that do not add up to 1, negative shares, other shapes and whole numbers."""
+    with pytest.raises(ConfigurationError, match="Expected a distribution over 3 labels for each of 12 rows"):
+        fit_head(np.zeros((12, 3)), targets, labels=THREE, texts=["text"] * 12)

@@ -178,10 +178,14 @@ def log_normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return normalised
 
 
-def log_losses(log_p: NDArray[np.float64], answers: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return ``-log p(answer)`` of each normalised row, shape (n,), in nats, >= 0."""
-    losses: NDArray[np.float64] = -log_p[np.arange(len(log_p)), answers]
-    return losses
+def log_losses(log_p: NDArray[np.float64], answers: NDArray[Any]) -> NDArray[np.float64]:
+    """Return ``-log p(answer)`` of each normalised row, shape (n,), in nats, >= 0.
+
+    Of distributions, shape (n, L), instead of positions, it is the cross-entropy.
+    """
+    found: NDArray[np.float64]
+    found = (answers * log_p).sum(axis=1) if answers.ndim == 2 else log_p[np.arange(len(log_p)), answers]
+    return -found
 
 
 @dataclass(frozen=True, kw_only=True)

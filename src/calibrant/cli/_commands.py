@@ -414,6 +414,26 @@ class Certify:
     as_json: bool = False
 
 
+@command(app, "calibrant.cli._distill:distill", example="calibrant distill mine/labelled --out mine/student")
+class Distill:
+    """Learn a student from a run, which answers the easy texts without the model, and measure what it may keep.
+
+    Attributes
+    ----------
+    run : RUN|PREDICTIONS
+        Directory of label, evaluate or batch, or a file of predictions with input and label.
+    out
+        Folder for the student, a run that label, serve, export and cascade plan take; it must be new or empty.
+    embeddings
+        Embedding model that gives it vectors of the texts beside their words, such as model2vec:NAME.
+    """
+
+    run: Path = field(kw_only=False)
+    out: Path
+    embeddings: str | None = None
+    as_json: bool = False
+
+
 @command(app, "calibrant.cli._finished:export", example="calibrant export mine/run --out bundle")
 class Export:
     """Pack a run into a bundle, a folder that label, classify, serve and calibrant.load open.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -41,6 +41,7 @@ _PASSES: Final = 3
 _MOST_WORK: Final = 1e7
 _NOTHING: Final = 1e-3  # nats of log loss that a block must be worth
 _RESAMPLES: Final = 200
+_ROUNDING: Final = 1e-3  # of the sum of a distribution
 _SURELY: Final = 1.2  # standard errors: a single row that is lost is about one
 
 LabelMix: TypeAlias = Mapping[str, float] | ArrayLike
@@ -99,8 +100,9 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     ----------
     logprobs : array-like of shape (n, L)
         Natural logarithms, finite; rows are normalised first.
-    answers : array-like of int, shape (n,)
-        Position of the true label of each row, in [0, L).
+    answers : array-like of int, shape (n,), or of float, shape (n, L)
+        Position of the true label of each row, in [0, L); or a distribution over the labels, such as that of another
+        model, which is learned by its cross-entropy. Then every row counts alike, whatever its label.
     labels : LabelSet or sequence of str, length L
         The labels; their words count, in ``card_arrival`` and ``CardArrival`` too.
     texts : sequence of str, length n, optional
@@ -140,7 +142,8 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     """
     found = LabelSet.of(labels)
     rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(found))
-    truth = check_answers(answers, rows.logprobs)
+    targets = _checked_targets(answers, rows.logprobs)
+    truth = _positions(targets)
     opened = None if embedding is None else HeadEmbedding.of(embedding, labels=found.labels)
     if opened is not None and rows.texts is not None:
         names = opened.vectors([as_text(name) for name in found.labels])
@@ -155,11 +158,11 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0 if rng is None else rng))
     # The matrices are small: BLAS threads would only wait for each other and for other work.
     with threadpool_limits(1):
-        strengths = _best_strengths(rows, truth, fold, found)
-        tried = _trials(rows, truth, fold, found, strengths=strengths)
+        strengths = _best_strengths(rows, targets, fold, found)
+        tried = _trials(rows, targets, fold, found, strengths=strengths)
         chosen, reason = _choose(tried, truth, len(found))
         is_fitted = chosen.figures.name == FITTED
-        model = Design(rows, truth, label_names=found.labels).model(strengths) if is_fitted else as_scored
+        model = Design(rows, targets, label_names=found.labels).model(strengths) if is_fitted else as_scored
     return Head(
         labels=found.labels,
         kind=chosen.figures.name,
@@ -176,11 +179,38 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     )
 
 
+def _checked_targets(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[Any]:
+    """Return the positions of labels, shape (n,), or distributions over them, shape (n, L), of a fit's rows.
+
+    Raises
+    ------
+    ConfigurationError
+        They are neither.
+    """
+    given = np.asarray(answers)
+    if given.ndim != 2:
+        return check_answers(answers, rows)
+    if given.shape == rows.shape and given.dtype.kind == "f" and (given >= 0.0).all():
+        totals = given.sum(axis=1, keepdims=True)
+        if np.allclose(totals, 1.0, atol=_ROUNDING):
+            normalised: NDArray[np.float64] = given / totals
+            return normalised
+    raise ConfigurationError(
+        f"Expected a distribution over {rows.shape[1]} labels for each of {len(rows)} rows, got numbers of shape "
+        f"{given.shape} that are none: divide each row by its sum."
+    )
+
+
+def _positions(targets: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the positions of the labels, of distributions those of the most probable ones."""
+    return targets.argmax(axis=1) if targets.ndim == 2 else targets
+
+
 class _FoldDesigns:
     """Designs of the rows outside each fold, which judge strengths on the rows inside."""
 
     def __init__(
-        self, rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet
+        self, rows: HeadRows, answers: NDArray[Any], fold: NDArray[np.intp], labels: LabelSet
     ) -> None:
         self._rows, self._answers, self._labels = rows, answers, labels
         self._folds: list[tuple[Design, NDArray[np.intp]]] = []
@@ -205,7 +235,7 @@ class _FoldDesigns:
 
 
 def _best_strengths(
-    rows: HeadRows, answers: NDArray[np.intp], fold: NDArray[np.intp], labels: LabelSet
+    rows: HeadRows, answers: NDArray[Any], fold: NDArray[np.intp], labels: LabelSet
 ) -> dict[Block, float]:
     """Return the strengths of least held-out loss that a search finds: one step for one block at a time."""
     n_labels = len(labels)
@@ -214,7 +244,7 @@ def _best_strengths(
         # Hardly two of so few rows would have one label: only the weights that all labels share can be learned.
         return {block: 0.0 for block in rows.blocks if block != "features"}
     if len(rows) > most:
-        places = np.flatnonzero(_spread(answers, most))
+        places = np.flatnonzero(_spread(_positions(answers), most))
         rows, answers, fold = rows.take(places), answers[places], fold[places]
     designs = _FoldDesigns(rows, answers, fold, labels)
     best: dict[Block, float] = dict.fromkeys(rows.blocks, _FIRST)
@@ -259,7 +289,7 @@ def _spread(answers: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
 
 def _trials(
     rows: HeadRows,
-    answers: NDArray[np.intp],
+    answers: NDArray[Any],
     fold: NDArray[np.intp],
     labels: LabelSet,
     *,
@@ -267,6 +297,7 @@ def _trials(
 ) -> list[_Trial]:
     """Return the held-out losses and figures of all kinds of head."""
     held_out = _FoldDesigns(rows, answers, fold, labels).held_out(strengths)
+    truth = _positions(answers)
     found: list[tuple[str, NDArray[np.float64], float | None]] = [(AS_SCORED, rows.logprobs, None)]
     for name, log_proba in ((TEMPERATURE, rows.logprobs), (FITTED, held_out)):
         temperature = _best_temperature(log_proba, answers)
@@ -279,9 +310,9 @@ def _trials(
             figures=HeadFigures(
                 name=name,
                 log_loss=float(log_losses(log_proba, answers).mean()),
-                brier=multiclass_brier_score(np.exp(log_proba), answers),
-                accuracy=float((log_proba.argmax(axis=1) == answers).mean()),
-                macro_f1=_macro_f1(log_proba.argmax(axis=1), answers, labels),
+                brier=multiclass_brier_score(np.exp(log_proba), truth),
+                accuracy=float((log_proba.argmax(axis=1) == truth).mean()),
+                macro_f1=_macro_f1(log_proba.argmax(axis=1), truth, labels),
             ),
         )
         for name, log_proba, temperature in found
@@ -413,7 +444,7 @@ def cross_fitted(
 
 
 def _best_temperature(
-    log_proba: NDArray[np.float64], answers: NDArray[np.intp], *, most: float = _MOST_TEMPERATURE
+    log_proba: NDArray[np.float64], answers: NDArray[Any], *, most: float = _MOST_TEMPERATURE
 ) -> float:
     """Return the temperature in [1 / most, most] of least mean log loss."""
     from scipy.optimize import minimize_scalar  # noqa: PLC0415 - `import calibrant` must not load scipy

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Protocol, Self, TypeVar, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._fit import FLOOR, log_normalise
+from calibrant.calibration._fit import FLOOR, log_losses, log_normalise
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._reported import writable
 
@@ -239,8 +239,12 @@ class HeadRows:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks of columns that the rows have."""
-        columns = (self.logprobs, self.features, self.texts, self.embeddings)
+        """The blocks of columns that the rows have; equal log-probabilities of all labels are none beside others."""
+        others = (self.features, self.texts, self.embeddings)
+        is_even = any(given is not None for given in others) and bool(
+            (np.ptp(self.logprobs, axis=1) == 0.0).all()
+        )
+        columns = (None if is_even else self.logprobs, *others)
         return tuple(block for block, given in zip(BLOCKS, columns, strict=True) if given is not None)
 
     def take(self, places: NDArray[np.intp]) -> HeadRows:
@@ -492,18 +496,22 @@ class Design:
     ----------
     rows : HeadRows
         Inputs of n rows.
-    answers : ndarray of int, shape (n,)
-        Positions of their labels.
+    answers : ndarray of shape (n,) or (n, L)
+        Positions of their labels, or distributions over the labels, of which every row counts alike.
     label_names : sequence of str, length L
         The labels.
     """
 
-    def __init__(self, rows: HeadRows, answers: NDArray[np.intp], *, label_names: Sequence[str]) -> None:
+    def __init__(self, rows: HeadRows, answers: NDArray[Any], *, label_names: Sequence[str]) -> None:
         n_labels = len(label_names)
-        self._answers, self._n_labels = answers, n_labels
-        counts = np.bincount(answers, minlength=n_labels) + _MORE_ROWS
-        weights = 1.0 / counts[answers]
-        self._weights = weights * (len(answers) / weights.sum())
+        self._n_labels = n_labels
+        if answers.ndim == 2:
+            self._truth, self._weights = answers, np.ones(len(answers))
+        else:
+            self._truth = np.eye(n_labels)[answers]
+            counts = np.bincount(answers, minlength=n_labels) + _MORE_ROWS
+            weights = 1.0 / counts[answers]
+            self._weights = weights * (len(answers) / weights.sum())
         self._blocks: dict[Block, _Taught] = {"labels": _taught_labels(rows.logprobs)}
         self._words = Words()
         if rows.features is not None:
@@ -558,7 +566,7 @@ class Design:
         matrices = {
             block: self._blocks[block].matrix * strength**0.5 for block, strength in strengths.items()
         }
-        if not strengths or len(self._answers) > MOST_IN_PRODUCTS:
+        if not strengths or len(self._truth) > MOST_IN_PRODUCTS:
             weights, intercept, found = self._solved(scores, [*matrices.values()])
             pairs = zip(strengths.items(), found, strict=True)
             return weights, intercept, {block: part * strength**0.5 for (block, strength), part in pairs}
@@ -585,11 +593,9 @@ class Design:
         """Return weights of the scores, intercepts and the coefficients of matrices, under a unit penalty."""
         from scipy.optimize import minimize  # noqa: PLC0415
 
-        n, n_labels, n_scores = len(self._answers), self._n_labels, len(scores)
-        each, widths = np.arange(n), [matrix.shape[1] for matrix in matrices]
+        n, n_labels, n_scores = len(self._truth), self._n_labels, len(scores)
+        widths = [matrix.shape[1] for matrix in matrices]
         stacked = np.array(scores).reshape(n_scores, n * n_labels)
-        truth = np.zeros((n, n_labels))
-        truth[each, self._answers] = 1.0
         ends = np.cumsum([n_scores, n_labels, *(width * n_labels for width in widths)])
         centre = np.zeros(ends[-1])
         centre[:n_scores] = 1.0
@@ -603,11 +609,11 @@ class Design:
             for matrix, part in zip(matrices, parts, strict=True):
                 fitted += matrix @ part.reshape(-1, n_labels)
             log_p = log_normalise(fitted)
-            errors = self._weights[:, None] * (np.exp(log_p) - truth)
+            errors = self._weights[:, None] * (np.exp(log_p) - self._truth)
             slopes = [stacked @ errors.ravel(), errors.sum(axis=0)]
             slopes += [(matrix.T @ errors).ravel() for matrix in matrices]
             away = parameters - centre
-            value = -float(self._weights @ log_p[each, self._answers]) + 0.5 * float(precision @ away**2)
+            value = float(self._weights @ log_losses(log_p, self._truth)) + 0.5 * float(precision @ away**2)
             return value, np.concatenate(slopes) + precision * away
 
         bounds = [(0.0, None)] * n_scores + [(None, None)] * (len(centre) - n_scores)

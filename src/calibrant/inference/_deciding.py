@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._completion import (
+    ClientTraits,
     CompletionRequest,
     DecisionAnswer,
     DecisionClient,
@@ -203,12 +204,14 @@ class Deciding(Method):
         return Prediction(label=answer, confidence=joint_confidence(parts), parts=parts, **effort)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the kinds of the questions and the legal answers, as JSON values for cache keys."""
+        """Return the kinds of the questions, the legal answers and the client's settings, for cache keys."""
         kinds = [question.kind for question in self.questions]
         described = {"label_descriptions": dict(self.setup.label_descriptions)}
         if not self.setup.label_descriptions:
             described = {}
-        return {**self.reader.describe(), "scoring": "decision", "questions": kinds, **described}
+        settings = ClientTraits.of(self.client).settings
+        own = {"settings": dict(settings)} if settings else {}
+        return {**self.reader.describe(), "scoring": "decision", "questions": kinds, **described, **own}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from calibrant.clients._calls import RetryPolicy
@@ -23,6 +23,7 @@ from calibrant.clients._http import JsonService
 from calibrant.clients._litellm import LiteLLMClient, needs_litellm, price_of_model, provider_of_bare_name
 from calibrant.core._completion import STAND_INS, Client, DecisionClient
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._lazy import supplied
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._settings import ModelSettings
 from calibrant.core._task import Task
@@ -58,7 +59,8 @@ _CHARACTERS_PER_TOKEN: Final = 4  # of English, about, in the tokenisers of larg
 _ANSWER_TOKENS: Final = 10  # the JSON around a label, and the label
 _LOG = logging.getLogger("calibrant")
 _DECIDING: Final = ("decisions/", "systemone/")
-_EMBEDDED: Final = ("local/", "llamacpp:", "fake/")
+_STUDENT: Final = "distilled:"
+_EMBEDDED: Final = ("local/", "llamacpp:", "fake/", _STUDENT)
 # Scoring that every model allows.
 _ALLOWED: Final = frozenset({"auto", "fused", "verbalised", "sampled"})
 
@@ -76,7 +78,8 @@ def open_client(
     Parameters
     ----------
     model : str, Client or callable
-        ``local/smollm2-135m`` (embedded), ``llamacpp:PATH.gguf``, any litellm model name, ``fake/NAME`` (see
+        ``local/smollm2-135m`` (embedded), ``llamacpp:PATH.gguf``, ``distilled:FOLDER`` (a student that
+        `calibrant.tuned.distill` wrote), any litellm model name, ``fake/NAME`` (see
         `calibrant.testing.fake_model`),
         a callable ``messages -> response``, or a client, which is returned unchanged. Servers that speak
         OpenAI's protocol are asked without litellm: ``openai/...``, ``hosted_vllm/...``,
@@ -137,13 +140,19 @@ def open_client(
         raise ConfigurationError(f"Expected a model's name, a client or a callable, got {model!r}.")
     settings = {name: options.pop(name) for name in ENGINE_SETTINGS if name in options}
     if model.startswith((_GGUF, _LOCAL)):
-        from calibrant.clients._llamacpp import LlamaCppClient  # noqa: PLC0415 (loaded when it is used)
-
-        if model.startswith(_LOCAL):
-            return LlamaCppClient.local(model, **settings)
-        return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
+        return _open_engine(model, settings)
     _refuse_settings(settings, ENGINE_SETTINGS, model, _ENGINE_USE)
+    if model.startswith(_STUDENT):
+        return cast("Callable[[str], Client]", supplied("students"))(model)
     return _open_remote(model, space or LogprobSpace.MASKED, concurrency, options, served=served)
+
+
+def _open_engine(model: str, settings: Mapping[str, Any]) -> Client:
+    from calibrant.clients._llamacpp import LlamaCppClient  # noqa: PLC0415 (loaded when it is used)
+
+    if model.startswith(_LOCAL):
+        return LlamaCppClient.local(model, **settings)
+    return LlamaCppClient(model.removeprefix(_GGUF), name=model, **settings)
 
 
 def is_decision_model(model: object) -> bool:

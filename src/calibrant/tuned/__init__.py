@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         PredictionHistory,
         Tuned,
     )
+    from calibrant.tuned._distilled import Distilled, distill
     from calibrant.tuned._sources import load
 else:
     __getattr__, __dir__ = lazy_names(__name__)
@@ -22,11 +23,13 @@ else:
 __all__ = [
     "Calibration",
     "Decision",
+    "Distilled",
     "Figure",
     "Measurements",
     "OpenedPredictor",
     "PredictionHistory",
     "RecordedTask",
     "Tuned",
+    "distill",
     "load",
 ]

@@ -1,0 +1,141 @@
+"""Client of a student: a head on texts alone, read from its file, that answers without a call of any model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from calibrant.core._completion import CompletionRequest, DecisionAnswer, DecisionQuestion, DecisionResponse
+from calibrant.core._errors import ConfigurationError, ProviderError, StateError
+from calibrant.core._files import read_json_object
+from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import LogprobSpace
+from calibrant.heads._head import Head
+from calibrant.inference._heads import opened_head
+from calibrant.inference._text_vectors import TextVectors
+
+STUDENT: Final = "distilled:"
+"""Beginning of a student's name; the folder of its file follows."""
+
+_FILE: Final = "student.json"
+_TOGETHER: Final = 64  # rows under way, which are answered together
+_REMEDY: Final = "name the folder that `calibrant distill` wrote, or distil the run again"
+
+
+def student_name(folder: Path) -> str:
+    """Return the name of the student in a folder."""
+    return f"{STUDENT}{folder}"
+
+
+def save_student(head: Head, folder: Path) -> None:
+    """Write a student's file into its folder.
+
+    Raises
+    ------
+    StateError
+        The file cannot be written.
+    """
+    head.save(folder / _FILE, fingerprint=_fingerprint(head.labels))
+
+
+def open_student(name: str) -> StudentClient:
+    """Return the client of a student by its name.
+
+    Raises
+    ------
+    ConfigurationError
+        Its embedding model cannot be opened.
+    StateError
+        There is no such file, or it is damaged.
+    """
+    path = Path(name.removeprefix(STUDENT)) / _FILE
+    try:
+        labels = read_json_object(path, remedy=_REMEDY)["fingerprint"]["labels"]
+    except (LookupError, TypeError) as error:
+        raise StateError(f"{path}: expected a student, got something else: {_REMEDY}.") from error
+    return StudentClient(name, opened_head(Head.load(path, fingerprint=_fingerprint(labels))))
+
+
+def _fingerprint(labels: Sequence[str]) -> Fingerprint:
+    """Return the fingerprint of every student over these labels: no prompt and no model has a part in it."""
+    return Fingerprint(prompt="", model=STUDENT, space=LogprobSpace.DECISION, labels=labels)
+
+
+class StudentClient:
+    """Client of a student, which answers a question about its own labels with their probabilities.
+
+    Rows that are under way at the same time are answered together.
+
+    Parameters
+    ----------
+    name : str
+        See `student_name`.
+    head : Head
+        The student, with its embedding model open.
+    """
+
+    space = LogprobSpace.DECISION
+    in_process = True
+    n_parallel = _TOGETHER
+
+    def __init__(self, name: str, head: Head) -> None:
+        self.name, self._head = name, head
+        self.settings = {"student": head.digest}
+        # By event loop: the texts that wait, and the task that answers them.
+        self._waiting: dict[asyncio.AbstractEventLoop, tuple[list[str], asyncio.Task[list[list[float]]]]] = {}
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Raise ProviderError: a student writes no text."""
+        del request
+        raise ProviderError(
+            "a student answers with one of its labels and writes no text: name a chat model for this.",
+            provider=self.name,
+            systemic=True,
+        )
+
+    async def decide(self, text: str, questions: Sequence[DecisionQuestion]) -> DecisionResponse:
+        """Return the probabilities of the labels of a text.
+
+        Raises
+        ------
+        ConfigurationError
+            The question is about other labels.
+        ProviderError
+            The server of the embedding model failed.
+        """
+        options = questions[0].options
+        if len(questions) > 1 or set(options) != set(self._head.labels):
+            raise ConfigurationError(
+                f"Expected a question about the labels {self._head.labels[:3]} ({len(self._head.labels)} in all), "
+                f"which {self.name} learned, got {options[:3]} ({len(options)}): distil a run of this task."
+            )
+        loop = asyncio.get_running_loop()
+        if loop not in self._waiting:
+            texts: list[str] = []
+            self._waiting[loop] = texts, loop.create_task(self._answered(texts))
+        texts, task = self._waiting[loop]
+        place = len(texts)
+        texts.append(text)
+        shares = dict(zip(self._head.labels, (await asyncio.shield(task))[place], strict=True))
+        return DecisionResponse(
+            answers=(DecisionAnswer(probabilities=tuple(map(shares.__getitem__, options))),)
+        )
+
+    async def _answered(self, texts: list[str]) -> list[list[float]]:
+        """Return the probabilities of the labels of texts, those that came before this task began."""
+        del self._waiting[asyncio.get_running_loop()]
+        model = None if self._head.embedding is None else self._head.embedding.model
+        if isinstance(model, TextVectors):
+            failures = await model.prepare(texts, charge=None)
+            if failures:
+                raise next(iter(failures.values()))
+        even = np.zeros((len(texts), len(self._head.labels)))
+        found: list[list[float]] = np.exp(self._head.transform(even, texts)).tolist()
+        return found
+
+    def close(self) -> None:
+        """Do nothing: a student holds no connection."""

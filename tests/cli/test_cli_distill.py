@@ -1,0 +1,92 @@
+"""Tests of ``calibrant distill``: what it prints, and the commands that take what it wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from command_line import command, done, json_of, refusal, write_rows
+
+run = command("distill")
+
+WORDS = (
+    "sun rain",
+    "tree door",
+    "lamp book",
+    "road hill",
+    "fish wine",
+    "shoe rope",
+    "snow sand",
+    "milk salt",
+)
+
+
+def predictions(folder: Path, *, known: bool = True) -> Path:
+    """Write predictions of a model that knows two sounds."""
+    rows = [
+        {
+            "input": f"it {sound} {first} {second} {third}",
+            "label": label,
+            "confidence": 0.95,
+            "answer": label if known else None,
+        }
+        for sound, label in (("purrs", "cat"), ("barks", "dog"))
+        for first in WORDS
+        for second in WORDS
+        for third in WORDS[:3]
+    ]
+    return write_rows(folder / "large.jsonl", rows)
+
+
+def test_student_is_measured_and_what_comes_next_is_printed(tmp_path: Path) -> None:
+    """The figures, the certificate and the command of the plan, which runs as printed."""
+    lines = done(run(predictions(tmp_path), "--out", tmp_path / "student")).stdout.splitlines()
+    assert lines[0].startswith(f"{tmp_path}/large.jsonl: a student (text) from ")
+    assert lines[2].split()[:6] == ["says", "what", "the", "model", "says", "1.000"]
+    assert "rows with a true label" in lines[3]
+    assert lines[4].startswith("Certified: the student may answer 100.0% of the texts")
+    plan = lines[6].split()
+    assert plan[:3] == ["calibrant", "cascade", "plan"]
+    assert "Certified" in done(command("cascade", "plan")(*plan[3:])).stdout
+    assert (tmp_path / "student" / "plan" / "plan.json").exists()
+
+
+def test_unlabelled_rows_are_said_to_stand_on_the_model(tmp_path: Path) -> None:
+    """No accuracy is printed without a true label."""
+    found = done(run(predictions(tmp_path, known=False), "--out", tmp_path / "student")).stdout
+    assert "rows the model's label stands in for the true one." in found
+    assert "with a true label" not in found
+
+
+def test_nothing_certified_is_said(tmp_path: Path) -> None:
+    """Too few held-out rows prove nothing."""
+    rows = predictions(tmp_path).read_text().splitlines()
+    (tmp_path / "few.jsonl").write_text("\n".join(rows[::8]) + "\n")
+    found = done(run(tmp_path / "few.jsonl", "--out", tmp_path / "student")).stdout
+    assert "Nothing certified: these rows do not show" in found
+
+
+def test_label_and_classify_take_the_student(tmp_path: Path) -> None:
+    """The folder is a run like any other."""
+    done(run(predictions(tmp_path), "--out", tmp_path / "student"))
+    texts = write_rows(
+        tmp_path / "texts.jsonl", [{"input": "it purrs sun rain"}, {"input": "it barks milk salt"}]
+    )
+    done(command("label")(tmp_path / "student", texts, "--out", tmp_path / "labelled"))
+    labelled = (tmp_path / "labelled" / "labels.jsonl").read_text()
+    assert [line.count('"label": "cat"') for line in labelled.splitlines()] == [1, 0]
+    assert "dog" in done(command("classify")(tmp_path / "student", "--text", "it barks snow sand")).stdout
+
+
+def test_json_has_the_figures(tmp_path: Path) -> None:
+    """One line of JSON has what the lines say."""
+    found = json_of(run(predictions(tmp_path), "--out", tmp_path / "student", "--json"))
+    assert found["taught"] + found["held_out"] == found["rows"] == 384
+    assert found["certified"]["share_kept"] == 1.0
+    assert found["head"]["uses_model"] is False
+    assert found["agreement"]["estimate"] == 1.0
+
+
+def test_taken_folder_is_refused(tmp_path: Path) -> None:
+    """Nothing is written into a folder that holds other files."""
+    path = predictions(tmp_path)
+    assert "expected a folder that is not there yet" in refusal(run(path, "--out", tmp_path))
