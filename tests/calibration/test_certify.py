@@ -106,6 +106,44 @@ def test_the_threshold_is_the_last_of_an_unbroken_row_of_passes() -> None:
     assert 0.3 < found.coverage < 0.9
 
 
+def test_a_wrong_answer_is_waited_for_until_one_more_is_allowed() -> None:
+    """Of 26 to 37 rows none may be wrong, of 38 one; so the 26th may."""
+    confidence = np.linspace(0.99, 0.6, 40)
+    correct = np.ones(40)
+    correct[25] = 0.0
+    found = certify_threshold(confidence, correct, target_accuracy=0.9, delta=0.1)
+    assert found.n_accepted == 40
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 60).map(lambda n: n / 60), st.sampled_from([True, True, True, False])),
+        min_size=1,
+        max_size=90,
+    ),
+    target=st.sampled_from([0.5, 0.7, 0.9]),
+    delta=st.sampled_from([0.05, 0.2]),
+)
+def test_the_rows_are_tested_where_one_wrong_answer_more_is_allowed(
+    rows: list[tuple[float, bool]], target: float, delta: float
+) -> None:
+    """The threshold is that of a written-out loop over distinct confidences and numbers of wrong answers."""
+    confidence, correct = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
+    first = np.floor(confidence.max() * 1000) / 1000  # the highest threshold that accepts a row
+    found = certify_threshold(confidence, correct, target_accuracy=target, delta=delta, start=first)
+    allowed_before, accepted = -1, 0
+    for threshold in sorted(set(confidence), reverse=True):
+        right = correct[confidence >= threshold]
+        wrong_counts = (m for m in range(len(right) + 1) if binom.cdf(m, len(right), 1.0 - target) <= delta)
+        allowed = max(wrong_counts, default=-1)
+        if allowed > allowed_before or len(right) == len(rows):
+            if len(right) - right.sum() > allowed:
+                break
+            accepted = len(right)
+        allowed_before = max(allowed, allowed_before)
+    assert found.n_accepted == accepted
+
+
 def test_the_lower_bound_is_exact_and_never_below_the_target() -> None:
     """The lower bound solves the binomial equation at delta, and is at least the target."""
     confidence, correct = draw(np.random.default_rng(2), 600)

@@ -324,10 +324,11 @@ def certify_threshold(
     returned. The result can be wrong only if the first bad threshold passed, so testing many
     costs nothing.
 
-    The sequence begins at the highest threshold that accepts enough rows to tell anything (by their
-    number, never by their answers). This is exact where accuracy does not rise as confidence falls;
-    with `start`, chosen without looking at the rows, it is exact whatever the model does. Rows must
-    be drawn independently from what the threshold will be used on.
+    The sequence begins at the highest threshold that accepts enough rows to tell anything, and goes on
+    with those that allow one wrong answer more, and the lowest (all by the number of rows, never by their
+    answers). This is exact where accuracy does not rise as confidence falls; with `start`, chosen without
+    looking at the rows, it is exact whatever the model does. Rows must be drawn independently from what
+    the threshold will be used on.
 
     Parameters
     ----------
@@ -509,7 +510,10 @@ def last_certified(
     target_accuracy: float,
     delta: float,
 ) -> NDArray[np.intp]:
-    """Return the position of the last threshold before the first failed test; -1 if there is none.
+    """Return the position of the last threshold that is tested before the first one that fails; -1 without any.
+
+    Only thresholds are tested from which on one wrong answer more is allowed than at any before, and the last. Between
+    them rows come in, and none of them may be wrong: such tests end the sequence early and gain few rows.
 
     Parameters
     ----------
@@ -522,8 +526,11 @@ def last_certified(
     """
     from scipy.stats import binom  # noqa: PLC0415  (heavy)
 
-    passed = (binom.sf(k - 1, n, target_accuracy) <= delta) & (n > 0)
-    chain = np.logical_and.accumulate(passed | ~started, axis=-1) & started
+    enough = binom.isf(delta, n, target_accuracy) + 1.0  # right answers that pass
+    allowed = np.where(enough <= n, n - enough, -1.0)  # wrong ones beside them; -1 where no number passes
+    rises = np.diff(np.maximum.accumulate(allowed, axis=-1), axis=-1, prepend=-1.0) > 0.0
+    tested = started & (rises | (n == n[..., -1:]))
+    chain = np.logical_and.accumulate((k >= enough) | ~tested, axis=-1) & tested
     last = n.shape[-1] - 1 - chain[..., ::-1].argmax(axis=-1)
     # Of thresholds that accept the same rows, the highest: all of them passed.
     accepted = np.take_along_axis(n, last[..., None], axis=-1)
