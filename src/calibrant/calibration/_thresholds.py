@@ -325,10 +325,10 @@ def certify_threshold(
     costs nothing.
 
     The sequence begins at the highest threshold that accepts enough rows to tell anything, and goes on
-    with those that allow one wrong answer more, and the lowest (all by the number of rows, never by their
-    answers). This is exact where accuracy does not rise as confidence falls; with `start`, chosen without
-    looking at the rows, it is exact whatever the model does. Rows must be drawn independently from what
-    the threshold will be used on.
+    with those where one wrong answer more has just been allowed, and the lowest ones (all by the number of rows,
+    never by their answers). This is exact where accuracy does not rise as confidence falls; with `start`,
+    chosen without looking at the rows, it is exact whatever the model does. Rows must be drawn
+    independently from what the threshold will be used on.
 
     Parameters
     ----------
@@ -512,8 +512,9 @@ def last_certified(
 ) -> NDArray[np.intp]:
     """Return the position of the last threshold that is tested before the first one that fails; -1 without any.
 
-    Only thresholds are tested from which on one wrong answer more is allowed than at any before, and the last. Between
-    them rows come in, and none of them may be wrong: such tests end the sequence early and gain few rows.
+    A threshold is tested where one wrong answer more is allowed than at the one before, or than half the usual distance
+    before. What lies further on is not, unless no more will be allowed: no row may be wrong there until then, so that
+    tests would end the sequence early and gain few rows.
 
     Parameters
     ----------
@@ -524,19 +525,30 @@ def last_certified(
     target_accuracy, delta : float
         As for `certify_threshold`.
     """
-    from scipy.stats import binom  # noqa: PLC0415  (heavy)
-
-    enough = binom.isf(delta, n, target_accuracy) + 1.0  # right answers that pass
-    allowed = np.where(enough <= n, n - enough, -1.0)  # wrong ones beside them; -1 where no number passes
-    rises = np.diff(np.maximum.accumulate(allowed, axis=-1), axis=-1, prepend=-1.0) > 0.0
-    tested = started & (rises | (n == n[..., -1:]))
-    chain = np.logical_and.accumulate((k >= enough) | ~tested, axis=-1) & tested
+    # One wrong answer more is allowed about every 1 / (1 - target_accuracy) rows.
+    since = int(np.ceil(0.5 / (1.0 - target_accuracy) - 1e-9))
+    before = np.minimum(np.roll(n, 1, axis=-1), n - since)
+    before[..., 0] = 0
+    allowed, allowed_before = (
+        _most_wrong(rows, target_accuracy=target_accuracy, delta=delta) for rows in (n, before)
+    )
+    tested = started & ((allowed > allowed_before) | (allowed == allowed[..., -1:]))
+    chain = np.logical_and.accumulate((n - k <= allowed) | ~tested, axis=-1) & tested
     last = n.shape[-1] - 1 - chain[..., ::-1].argmax(axis=-1)
     # Of thresholds that accept the same rows, the highest: all of them passed.
     accepted = np.take_along_axis(n, last[..., None], axis=-1)
     highest = (n == accepted).argmax(axis=-1)
     result: NDArray[np.intp] = np.where(chain.any(axis=-1), highest, -1)
     return result
+
+
+def _most_wrong(n: NDArray[np.intp], *, target_accuracy: float, delta: float) -> NDArray[np.float64]:
+    """Return the number of wrong answers among n with which the exact test passes; -1 without any."""
+    from scipy.stats import binom  # noqa: PLC0415  (heavy)
+
+    fewest_right = binom.isf(delta, np.maximum(n, 0), target_accuracy) + 1.0
+    most: NDArray[np.float64] = np.maximum(n - fewest_right, -1.0)
+    return most
 
 
 def _additional_rows(
