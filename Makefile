@@ -208,9 +208,10 @@ bench-named-tokens: $(INSTALLED_DEV)
 bench-engine: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_engine.py
 
-bench-certify: $(INSTALLED_DEV)
+bench-certify: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_certify.py --data $(RECORDED)
 	$(PYTHON) benchmarks/bench_certify.py --data $(RECORDED) --mapie --draws 300 --rows 300
+	$(PYTHON) benchmarks/bench_certify_heads.py --data $(DATA) --keep $(KEEP)
 
 bench-asked: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_asked.py --data $(RECORDED) --options $(OPTIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import sys
 from pathlib import Path
@@ -104,6 +105,48 @@ def test_the_threshold_is_the_last_of_an_unbroken_row_of_passes() -> None:
     assert found.threshold == pytest.approx(last, abs=0.002)
     assert found.coverage == np.mean(confidence >= found.threshold)
     assert 0.3 < found.coverage < 0.9
+
+
+def test_a_wrong_answer_is_waited_for_until_one_more_is_allowed() -> None:
+    """Of 27 to 37 rows none may be wrong, of 38 one; so the 28th may."""
+    confidence = np.linspace(0.99, 0.6, 40)
+    correct = np.ones(40)
+    correct[27] = 0.0
+    found = certify_threshold(confidence, correct, target_accuracy=0.9, delta=0.1)
+    assert found.n_accepted == 40
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 60).map(lambda n: n / 60), st.sampled_from([True, True, True, False])),
+        min_size=1,
+        max_size=90,
+    ),
+    target=st.sampled_from([0.5, 0.7, 0.9]),
+    delta=st.sampled_from([0.05, 0.2]),
+)
+def test_the_rows_are_tested_where_one_wrong_answer_more_is_allowed(
+    rows: list[tuple[float, bool]], target: float, delta: float
+) -> None:
+    """The threshold is that of a written-out loop over distinct confidences and numbers of wrong answers."""
+    confidence, correct = (np.array(column, dtype=np.float64) for column in zip(*rows, strict=True))
+    first = np.floor(confidence.max() * 1000) / 1000  # the highest threshold that accepts a row
+    found = certify_threshold(confidence, correct, target_accuracy=target, delta=delta, start=first)
+
+    def most_wrong(n: int) -> int:
+        return max((m for m in range(n + 1) if binom.cdf(m, n, 1.0 - target) <= delta), default=-1)
+
+    n_before, accepted = 0, 0
+    for threshold in sorted(set(confidence), reverse=True):
+        right = correct[confidence >= threshold]
+        n = len(right)
+        earlier = max(0, min(n_before, n - math.ceil(0.5 / (1.0 - target) - 1e-9)))
+        if most_wrong(n) > most_wrong(earlier) or most_wrong(n) == most_wrong(len(rows)):
+            if n - right.sum() > most_wrong(n):
+                break
+            accepted = n
+        n_before = n
+    assert found.n_accepted == accepted
 
 
 def test_the_lower_bound_is_exact_and_never_below_the_target() -> None:

@@ -324,10 +324,11 @@ def certify_threshold(
     returned. The result can be wrong only if the first bad threshold passed, so testing many
     costs nothing.
 
-    The sequence begins at the highest threshold that accepts enough rows to tell anything (by their
-    number, never by their answers). This is exact where accuracy does not rise as confidence falls;
-    with `start`, chosen without looking at the rows, it is exact whatever the model does. Rows must
-    be drawn independently from what the threshold will be used on.
+    The sequence begins at the highest threshold that accepts enough rows to tell anything, and goes on
+    with those where one wrong answer more has just been allowed, and the lowest ones (all by the number of rows,
+    never by their answers). This is exact where accuracy does not rise as confidence falls; with `start`,
+    chosen without looking at the rows, it is exact whatever the model does. Rows must be drawn
+    independently from what the threshold will be used on.
 
     Parameters
     ----------
@@ -509,7 +510,11 @@ def last_certified(
     target_accuracy: float,
     delta: float,
 ) -> NDArray[np.intp]:
-    """Return the position of the last threshold before the first failed test; -1 if there is none.
+    """Return the position of the last threshold that is tested before the first one that fails; -1 without any.
+
+    A threshold is tested where one wrong answer more is allowed than at the one before, or than half the usual distance
+    before. What lies further on is not, unless no more will be allowed: no row may be wrong there until then, so that
+    tests would end the sequence early and gain few rows.
 
     Parameters
     ----------
@@ -520,16 +525,30 @@ def last_certified(
     target_accuracy, delta : float
         As for `certify_threshold`.
     """
-    from scipy.stats import binom  # noqa: PLC0415  (heavy)
-
-    passed = (binom.sf(k - 1, n, target_accuracy) <= delta) & (n > 0)
-    chain = np.logical_and.accumulate(passed | ~started, axis=-1) & started
+    # One wrong answer more is allowed about every 1 / (1 - target_accuracy) rows.
+    since = int(np.ceil(0.5 / (1.0 - target_accuracy) - 1e-9))
+    before = np.minimum(np.roll(n, 1, axis=-1), n - since)
+    before[..., 0] = 0
+    allowed, allowed_before = (
+        _most_wrong(rows, target_accuracy=target_accuracy, delta=delta) for rows in (n, before)
+    )
+    tested = started & ((allowed > allowed_before) | (allowed == allowed[..., -1:]))
+    chain = np.logical_and.accumulate((n - k <= allowed) | ~tested, axis=-1) & tested
     last = n.shape[-1] - 1 - chain[..., ::-1].argmax(axis=-1)
     # Of thresholds that accept the same rows, the highest: all of them passed.
     accepted = np.take_along_axis(n, last[..., None], axis=-1)
     highest = (n == accepted).argmax(axis=-1)
     result: NDArray[np.intp] = np.where(chain.any(axis=-1), highest, -1)
     return result
+
+
+def _most_wrong(n: NDArray[np.intp], *, target_accuracy: float, delta: float) -> NDArray[np.float64]:
+    """Return the number of wrong answers among n with which the exact test passes; -1 without any."""
+    from scipy.stats import binom  # noqa: PLC0415  (heavy)
+
+    fewest_right = binom.isf(delta, np.maximum(n, 0), target_accuracy) + 1.0
+    most: NDArray[np.float64] = np.maximum(n - fewest_right, -1.0)
+    return most
 
 
 def _additional_rows(
