@@ -36,7 +36,7 @@ OPTIONS ?= data/option_logits
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-estimate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -214,6 +214,9 @@ bench-certify: $(INSTALLED_DEV)
 
 bench-asked: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_asked.py --data $(RECORDED) --options $(OPTIONS)
+
+bench-estimate: $(INSTALLED_BENCH)
+	$(PYTHON) benchmarks/bench_estimate.py --data $(RECORDED)
 
 bench-guarantee: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_guarantee.py --data $(RECORDED)
