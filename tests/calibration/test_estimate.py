@@ -110,7 +110,7 @@ def test_right_predictions_save_labels() -> None:
     """Where the predictions are right, many times the labels would be needed, but a few labels are not certainty."""
     found = estimate(TRUTH, ask=TRUTH.__getitem__, budget=50)
     share = found.shares["cat"]
-    assert share.interval.estimate == pytest.approx(0.5)
+    assert share.interval.estimate == pytest.approx(0.5, abs=0.01)
     assert 0.02 < share.interval.upper - share.interval.lower < 0.1
     assert share.plain_labels > 500
 

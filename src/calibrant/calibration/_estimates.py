@@ -65,6 +65,13 @@ class PileEstimate:
         Mean over the labels of their F1.
     labels_used : int
         Rows that were labelled.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import estimate
+    >>> found = estimate(["cat", "dog", "dog"], ask=lambda row: "dog", budget=3)  # all rows: no doubt is left
+    >>> found.shares["dog"].interval.estimate, found.predicted["dog"], round(found.accuracy.interval.lower, 3)
+    (1.0, 2, 0.667)
     """
 
     shares: Mapping[str, Estimate]
@@ -84,6 +91,13 @@ class DifferenceEstimate(Estimate):
         Rows that were labelled.
     rows_apart : int
         Rows for which the two predict different labels.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import estimate_difference
+    >>> found = estimate_difference(["cat", "dog"], ["dog", "dog"], ask=lambda row: "dog", budget=2)
+    >>> found.interval.estimate, found.labels_used, found.rows_apart
+    (-0.5, 1, 1)
     """
 
     labels_used: int
@@ -399,7 +413,7 @@ def _corrected(values: _Floats, by: _Floats, drawn: NDArray[np.intp]) -> tuple[f
     n, n_pile = len(values), len(by)
     known = by[drawn]
     y, x = values - values.mean(), known - known.mean()
-    slopes = _slopes(x, y)
+    slopes = _slopes(x, y, least=float(by.var()))
     left = float(((y - slopes * x) ** 2).sum())
     if n == n_pile:
         return float(values.mean()), left
@@ -408,19 +422,22 @@ def _corrected(values: _Floats, by: _Floats, drawn: NDArray[np.intp]) -> tuple[f
     return float(values.mean()) + (n_pile - n) / n_pile * shift, left
 
 
-def _slopes(x: _Floats, y: _Floats) -> _Floats:
-    """Return for each row the slope of y by x, both centred, over the other rows, shrunk by adjusted R squared."""
+def _slopes(x: _Floats, y: _Floats, *, least: float) -> _Floats:
+    """Return for each row the slope of y by x, both centred, over the other rows, shrunk by adjusted R squared.
+
+    As in PPI++ it is 1 at most and 0 at least. The variance of x is `least` at least, that of the whole pile: where the
+    rows drawn are nearly alike in x, a slope by their own would be any number, and the rows unlike them far away.
+    """
     n = len(x)
     if n < _FEWEST or np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
         return np.zeros(n)
     share = n / (n - 1.0)
     xx, yy, xy = ((a * b).sum() - share * a * b for a, b in ((x, x), (y, y), (x, y)))
-    usable = (xx > 1e-12) & (yy > 1e-12)
-    xx, yy = np.where(usable, xx, 1.0), np.where(usable, yy, 1.0)
-    explained = np.clip(xy * xy / (xx * yy), 0.0, 1.0)
-    adjusted = 1.0 - (1.0 - explained) * (n - 2.0) / (n - 3.0)
-    shrunk = np.maximum(adjusted, 0.0) / np.maximum(explained, 1e-12)
-    return np.where(usable, shrunk * xy / xx, 0.0)
+    xx = np.maximum(xx, least * (n - 1.0))
+    explained = np.clip(xy * xy / np.maximum(xx * yy, 1e-24), 0.0, 1.0)
+    adjusted = np.maximum(1.0 - (1.0 - explained) * (n - 2.0) / (n - 3.0), 0.0)
+    slopes: _Floats = adjusted / np.maximum(explained, 1e-12) * xy / np.maximum(xx, 1e-12)
+    return slopes.clip(0.0, 1.0)
 
 
 def _macro_f1(pile: _LabelledPile, right: NDArray[np.bool_], *, level: float) -> Estimate:
