@@ -119,7 +119,7 @@ def test_probabilities_of_all_labels_narrow_the_shares(tmp_path: Path) -> None:
             "label": "cat",
             "answer": None,
             "confidence": 0.5,
-            "probabilities": {"cat": 0.6, "dog": 0.1 if place % 3 else 0.4, "cow": 0.0},
+            "probabilities": {"cat": 0.6, "dog": 0.05 if place % 3 else 0.85, "cow": 0.0},
         }
         for place in range(N)
     ]
