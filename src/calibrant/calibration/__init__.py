@@ -19,6 +19,13 @@ if TYPE_CHECKING:
         select_calibrator,
     )
     from calibrant.calibration._conformal import ConformalSets
+    from calibrant.calibration._estimates import (
+        DifferenceEstimate,
+        Estimate,
+        PileEstimate,
+        estimate,
+        estimate_difference,
+    )
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.calibration._scaling import TemperatureScaling, VectorScaling
     from calibrant.calibration._thresholds import (
@@ -41,10 +48,13 @@ __all__ = [
     "CertifiedThreshold",
     "ConfidenceCalibrator",
     "ConformalSets",
+    "DifferenceEstimate",
+    "Estimate",
     "IdentityCalibrator",
     "IsotonicCalibrator",
     "LabelPriorCorrection",
     "PerLabelCalibrator",
+    "PileEstimate",
     "PlattCalibrator",
     "TemperatureCalibrator",
     "TemperatureScaling",
@@ -54,6 +64,8 @@ __all__ = [
     "certify",
     "certify_class_thresholds",
     "certify_threshold",
+    "estimate",
+    "estimate_difference",
     "load_calibrator",
     "select_calibrator",
     "suggest_thresholds",

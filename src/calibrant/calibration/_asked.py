@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._ranks import DEFAULT_KEY, tie_ranks
+from calibrant.core._ranks import DEFAULT_KEY, draw_ranks, tie_ranks
 from calibrant.metrics._validation import as_numbers, check_number
 
 Metric = Literal["accuracy", "output"]
@@ -294,7 +294,7 @@ class _Pile:
         rows = np.flatnonzero(known)
         # Of the same text, rows come in the order of the file.
         order = rows[np.lexsort((rows, tie_ranks(names, key=key)[rows], -p[rows]))]
-        drawn = tie_ranks([f"{place} {name}" for place, name in enumerate(names)], key=key)
+        drawn = draw_ranks(names, key=key)
         return cls(confidence=p, order=order, draws=np.argsort(drawn[order], kind="stable"))
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ from calibrant.runs._rows import SavedRows
 
 if TYPE_CHECKING:
     from calibrant.calibration._asked import Metric
-    from calibrant.cli._commands import Certify
+    from calibrant.cli._commands import Certify, Estimate
     from calibrant.evaluation._asked import Answer
 
 _ANSWERS: Final = "answers.csv"
@@ -27,19 +27,13 @@ _PATIENCE: Final = 300.0  # seconds that a command has for one answer
 
 def certify(options: Certify) -> None:
     """Ask for the labels, write the files and print the promise."""
-    ending = Path(options.ask).suffix.lower()
-    by_person = ending == ".csv"
-    if ending in ENDINGS and not by_person:
-        raise ConfigurationError(
-            f"Expected a CSV file of answers for --ask, got {options.ask}: name a file in .csv."
-        )
     rows = SavedRows.load(options.predictions)
-    file = AnswerFile.read(Path(options.ask) if by_person else options.out / _ANSWERS, rows)
+    file = answers_of(options, rows)
     with ExitStack() as stack:
         found = certify_saved(
             rows,
             file,
-            answer=None if by_person else _answerer(options, stack),
+            answer=answerer(options, stack),
             target=options.target,
             delta=options.delta,
             metric=cast("Metric", options.metric),  # checked there
@@ -50,8 +44,24 @@ def certify(options: Certify) -> None:
     print_output(found.to_record(), _lines(found, options, file), as_json=options.as_json)
 
 
-def _answerer(options: Certify, stack: ExitStack) -> Answer:
-    """Return the source of labels: a larger model, or a command."""
+def answers_of(options: Certify | Estimate, rows: SavedRows) -> AnswerFile:
+    """Read the file of the answers: a person's, or that in the directory of the output."""
+    ending = Path(options.ask).suffix.lower()
+    if ending in ENDINGS and not _is_person(options):
+        raise ConfigurationError(
+            f"Expected a CSV file of answers for --ask, got {options.ask}: name a file in .csv."
+        )
+    return AnswerFile.read(Path(options.ask) if _is_person(options) else options.out / _ANSWERS, rows)
+
+
+def _is_person(options: Certify | Estimate) -> bool:
+    return Path(options.ask).suffix.lower() == ".csv"
+
+
+def answerer(options: Certify | Estimate, stack: ExitStack) -> Answer | None:
+    """Return the source of labels: a larger model, or a command; None for a person."""
+    if _is_person(options):
+        return None
     if options.ask.startswith(_MODEL):
         return _of_model(options, stack)
     words = shlex.split(options.ask)
@@ -72,7 +82,7 @@ def _answerer(options: Certify, stack: ExitStack) -> Answer:
     return answer
 
 
-def _of_model(options: Certify, stack: ExitStack) -> Answer:
+def _of_model(options: Certify | Estimate, stack: ExitStack) -> Answer:
     from calibrant.inference._classifier import Classifier
     from calibrant.tuned._task_record import read_run_settings, task_from_record, with_model_alone
 

@@ -434,6 +434,38 @@ class Distill:
     as_json: bool = False
 
 
+@command(
+    app,
+    "calibrant.cli._estimate:estimate",
+    example="calibrant estimate mine/labelled --budget 100 --ask answers.csv --out mine/estimated",
+)
+class Estimate:
+    """Estimate shares of labels, accuracy and macro F1 of a labelled file, from true labels of some of its rows.
+
+    Attributes
+    ----------
+    predictions : RUN|PREDICTIONS
+        Directory of label, or a file of predictions with label and, if possible, confidence or probabilities.
+    budget
+        Rows to label, drawn at random.
+    ask : FILE.csv|model:NAME|COMMAND
+        Who gives labels: a person in a file, which is written and read again, and which certify reads, too; a larger
+        model under the same prompt; or a command that reads a text and prints its label.
+    out
+        Directory for estimate.json and the answers of a model or a command.
+    against : RUN|PREDICTIONS
+        Other predictions of the same rows: estimate how much more often the first ones are right.
+    """
+
+    predictions: Path = field(kw_only=False)
+    budget: int
+    ask: str
+    out: Path
+    against: Path | None = None
+    api_base: str | None = None
+    as_json: bool = False
+
+
 @command(app, "calibrant.cli._finished:export", example="calibrant export mine/run --out bundle")
 class Export:
     """Pack a run into a bundle, a folder that label, classify, serve and calibrant.load open.

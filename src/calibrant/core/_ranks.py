@@ -51,6 +51,11 @@ def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[
     )
 
 
+def draw_ranks(names: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[np.float64]:
+    """Return the ranks in whose order rows are drawn; those of `tie_ranks` order equal texts and are others."""
+    return tie_ranks([f"{place} {name}" for place, name in enumerate(names)], key=key)
+
+
 def tie_keys(key: str, count: int) -> tuple[str, ...]:
     """Return one hash key per rule of a policy: `key`, then keys derived from it.
 

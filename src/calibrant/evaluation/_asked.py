@@ -266,7 +266,7 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
     while not isinstance(row, AskedCertificate):
         place = int(places[row])
         if not file.answers.get(place) and answer is not None:
-            file.answers[place] = _answered(answer, file, rows, place)
+            file.answers[place] = answered(answer, file, rows, place)
             file.write(rows)
         given = file.answers.get(place)
         row = asked.send(given == rows.labels[place] if given else None)
@@ -292,7 +292,8 @@ def _wanted(asked: Any, rows: SavedRows, places: NDArray[np.intp], file: AnswerF
     return wanted
 
 
-def _answered(answer: Answer, file: AnswerFile, rows: SavedRows, place: int) -> str:
+def answered(answer: Answer, file: AnswerFile, rows: SavedRows, place: int) -> str:
+    """Return the answer to the row at `place`; DataError if it is no label."""
     found = answer(file.texts_of([place], rows)[place])
     if not found or not _is_label(found, rows):
         raise DataError(

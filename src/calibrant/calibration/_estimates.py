@@ -1,0 +1,478 @@
+"""Shares of labels, accuracy and macro F1 of a file's rows, from true labels of a few of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Interval
+from calibrant.core._ranks import DEFAULT_KEY, draw_ranks
+from calibrant.metrics._intervals import wilson_limits
+from calibrant.metrics._validation import as_numbers, check_level, normal_quantile
+
+AskLabel: TypeAlias = Callable[[int], str | None]
+"""Returns the true label of the row at a place, from 0; None where no label fits."""
+
+_FEWEST: Final = 5  # labels from which a slope is learned; with fewer it would be noise
+# Mistakes of the full size that no label has shown yet, as in Wilson's interval, which adds z * z / 2 of each kind.
+_UNSEEN: Final = 0.5
+
+_Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A number about all rows of a file, from the labels of some of them.
+
+    Attributes
+    ----------
+    interval : Interval
+        The estimate and its confidence interval, over the draw of the labelled rows.
+    plain_labels : int
+        Labels after which an interval that makes no use of the predictions would be as narrow, on average.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import estimate
+    >>> found = estimate(["cat"] * 500 + ["dog"] * 500, ask=lambda row: ("cat", "dog")[row // 500], budget=100)
+    >>> found.shares["cat"].plain_labels > 100
+    True
+    """
+
+    interval: Interval
+    plain_labels: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PileEstimate:
+    """Answers to questions about all rows of a file; see `estimate`.
+
+    Attributes
+    ----------
+    shares : mapping of str to Estimate
+        Share of the rows that truly have each label.
+    predicted : mapping of str to int
+        Rows that each label is predicted for.
+    accuracy : Estimate
+        Share of the rows whose predicted label is the true one.
+    macro_f1 : Estimate
+        Mean over the labels of their F1.
+    labels_used : int
+        Rows that were labelled.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import estimate
+    >>> found = estimate(["cat", "dog", "dog"], ask=lambda row: "dog", budget=3)  # all rows: no doubt is left
+    >>> found.shares["dog"].interval.estimate, found.predicted["dog"], round(found.accuracy.interval.lower, 3)
+    (1.0, 2, 0.667)
+    """
+
+    shares: Mapping[str, Estimate]
+    predicted: Mapping[str, int]
+    accuracy: Estimate
+    macro_f1: Estimate
+    labels_used: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferenceEstimate(Estimate):
+    """Accuracy of the first predictions minus that of the second, over all rows; see `estimate_difference`.
+
+    Attributes
+    ----------
+    labels_used : int
+        Rows that were labelled.
+    rows_apart : int
+        Rows for which the two predict different labels.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import estimate_difference
+    >>> found = estimate_difference(["cat", "dog"], ["dog", "dog"], ask=lambda row: "dog", budget=2)
+    >>> found.interval.estimate, found.labels_used, found.rows_apart
+    (-0.5, 1, 1)
+    """
+
+    labels_used: int
+    rows_apart: int
+
+
+def estimate(  # noqa: PLR0913 (keyword-only options)
+    predicted: Sequence[str | None],
+    probabilities: ArrayLike | None = None,
+    *,
+    ask: AskLabel,
+    budget: int,
+    labels: Sequence[str] | None = None,
+    level: float = 0.95,
+    inputs: Sequence[str | int] | None = None,
+    key: str = DEFAULT_KEY,
+) -> PileEstimate:
+    """Estimate shares of labels, accuracy and macro F1 of rows that have predictions, from true labels of a few.
+
+    The rows to label are drawn without replacement in the order of a keyed hash, the same in which `certify` draws. A
+    mean over all rows is that over the labelled ones, corrected by how much their probabilities differ from those of
+    the others, times a slope (prediction-powered inference: Angelopoulos, Duchi and Zrnic 2023, "PPI++"). The slope
+    for each labelled row is learned from the other ones, shrunk where it is uncertain, which keeps the estimate
+    unbiased for these very rows, however poor the predictions are (Mickey 1959). Its interval is Wilson's at the number
+    of rows that a plain sample would need for the variance found, corrected for the rows being finitely many. The
+    variance counts mistakes that no label has shown yet, so that few labels, or none of a kind, never give width 0.
+
+    Parameters
+    ----------
+    predicted : sequence of (str or None), length n
+        Predicted label of each row; None where there is none, which counts as wrong.
+    probabilities : array-like of shape (n,) or (n, L), optional
+        Probability of the predicted label, the rest being spread evenly over the others, or of each of `labels`. NaN
+        counts as 1 for the predicted label, which is also the default.
+    ask : callable
+        Returns the true label of the row at a place, None where no label fits. Whatever it raises goes through.
+    budget : int
+        Rows to label, from 2 to n.
+    labels : sequence of str, optional
+        Label set; by default the labels that are predicted or answered. Macro F1 is the mean over all of it.
+    level : float, default 0.95
+        Level of the intervals.
+    inputs : sequence of (str or int), length n, optional
+        Texts or identifiers that the hashes are of; by default the place of each row.
+    key : str, default "calibrant"
+        Key of the hashes: another key draws other rows.
+
+    Raises
+    ------
+    ConfigurationError
+        A number out of range, different lengths, or a label that is not in the label set.
+
+    Examples
+    --------
+    A model that calls one in ten dogs a cat, and knows that it is unsure there:
+
+    >>> truth = ["cat"] * 500 + ["dog"] * 500
+    >>> predicted, sure = truth.copy(), [0.95] * 1000
+    >>> for row in range(500, 1000, 10):
+    ...     predicted[row], sure[row] = "cat", 0.5
+    >>> found = estimate(predicted, sure, ask=lambda row: truth[row], budget=100)
+    >>> shares = {label: share.interval for label, share in found.shares.items()}
+    >>> shares["cat"].lower < 0.5 < shares["cat"].upper, found.predicted["cat"], found.accuracy.plain_labels > 100
+    (True, 550, True)
+    """
+    check_level(level)
+    pile = _LabelledPile.asked(
+        predicted, probabilities, ask=ask, budget=budget, labels=labels, inputs=inputs, key=key
+    )
+    shares = {
+        label: _mean((pile.truth == code) * 1.0, pile.probabilities[:, code], pile.drawn, level=level)
+        for code, label in enumerate(pile.labels)
+    }
+    right = pile.truth == np.where(pile.codes < 0, -2, pile.codes)[pile.drawn]
+    sure = np.where(pile.codes < 0, 0.0, pile.probabilities[np.arange(len(pile)), pile.codes])
+    return PileEstimate(
+        shares=shares,
+        predicted={label: int((pile.codes == code).sum()) for code, label in enumerate(pile.labels)},
+        accuracy=_mean(right * 1.0, sure, pile.drawn, level=level),
+        macro_f1=_macro_f1(pile, right, level=level),
+        labels_used=len(pile.drawn),
+    )
+
+
+def estimate_difference(  # noqa: PLR0913 (keyword-only options)
+    first: Sequence[str | None],
+    second: Sequence[str | None],
+    *,
+    ask: AskLabel,
+    budget: int,
+    confidences: tuple[ArrayLike, ArrayLike] | None = None,
+    level: float = 0.95,
+    inputs: Sequence[str | int] | None = None,
+    key: str = DEFAULT_KEY,
+) -> DifferenceEstimate:
+    """Estimate the accuracy of the first predictions minus that of the second, on the same rows.
+
+    Where both predict the same, the difference is 0 whatever is true: only the other rows are drawn, in the order of
+    `estimate`, and the mean over them is found as there.
+
+    Parameters
+    ----------
+    first, second : sequence of (str or None), length n
+        Predicted labels of each row.
+    ask, level, inputs, key
+        As for `estimate`.
+    budget : int
+        Most rows to label, at least 2; where fewer rows differ, these are labelled, and the difference is exact.
+    confidences : pair of array-like of shape (n,), optional
+        Confidence of each prediction, in [0, 1]; NaN counts as 1.
+
+    Raises
+    ------
+    ConfigurationError
+        A number out of range, or different lengths.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import estimate_difference
+    >>> truth = ["cat", "dog"] * 500
+    >>> first, second = ["cat"] * 100 + truth[100:], ["dog"] * 20 + truth[20:]
+    >>> found = estimate_difference(first, second, ask=lambda row: truth[row], budget=100)
+    >>> found.interval.estimate, found.labels_used, found.rows_apart
+    (-0.04, 60, 60)
+    """
+    n = len(first)
+    if len(second) != n or not n:
+        raise ConfigurationError(f"Expected two predictions for each row, got {n:,} and {len(second):,}.")
+    sure = [_checked(values, (n,)) for values in confidences or (np.ones(n), np.ones(n))]
+    apart = np.array([one != other for one, other in zip(first, second, strict=True)])
+    drawn = [row for row in rows_drawn(range(n) if inputs is None else inputs, n, key=key) if apart[row]]
+    drawn = drawn[: _checked_budget(budget, n)]
+    answers = {row: ask(row) for row in drawn}
+    values = [
+        (1.0 + (first[row] == label is not None) - (second[row] == label is not None)) / 2.0
+        for row, label in answers.items()
+    ]
+    check_level(level)
+    n_apart = int(apart.sum())
+    if not n_apart:
+        exact = Interval(lower=0.0, upper=0.0, level=level, estimate=0.0)
+        return DifferenceEstimate(interval=exact, plain_labels=0, labels_used=0, rows_apart=0)
+    of_rows = np.cumsum(apart) - 1
+    by = (1.0 + np.where(np.isnan(sure[0]), 1.0, sure[0]) - np.where(np.isnan(sure[1]), 1.0, sure[1])) / 2.0
+    found = _mean(np.array(values), by[apart], of_rows[drawn], level=level).interval
+    share = n_apart / n
+    ends = [share * (2.0 * end - 1.0) for end in (found.lower, found.upper, found.estimate)]
+    # A plain sample sees a difference in a share of its rows only.
+    square = share * float(np.square(2.0 * np.array(values) - 1.0).mean())
+    half = max(ends[1] - ends[0], 1e-12) / 2.0 / normal_quantile(level)
+    size = max(square - ends[2] ** 2, 0.0) / half**2
+    return DifferenceEstimate(
+        interval=Interval(lower=ends[0], upper=ends[1], level=level, estimate=ends[2]),
+        plain_labels=math.ceil(size * n / (n - 1 + size) - 1e-9) if n_apart > len(drawn) else n,
+        labels_used=len(drawn),
+        rows_apart=n_apart,
+    )
+
+
+def rows_drawn(names: Sequence[str | int], budget: int, *, key: str = DEFAULT_KEY) -> list[int]:
+    """Return the places of the first `budget` rows in the order in which they are drawn."""
+    order = np.argsort(draw_ranks(names, key=key), kind="stable")
+    return [int(row) for row in order[:budget]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _LabelledPile:
+    """Predictions of all rows, and true labels of those that were drawn.
+
+    Attributes
+    ----------
+    labels : tuple of str, length L
+        The label set.
+    codes : ndarray of int, shape (N,)
+        Predicted label as a position in `labels`; -1 for none.
+    probabilities : ndarray of shape (N, L)
+        Probability of each label.
+    drawn : ndarray of int, shape (n,)
+        Rows that are labelled.
+    truth : ndarray of int, shape (n,)
+        Their true labels as positions; -1 where no label fits.
+    """
+
+    labels: tuple[str, ...]
+    codes: NDArray[np.intp]
+    probabilities: _Floats
+    drawn: NDArray[np.intp]
+    truth: NDArray[np.intp]
+
+    @classmethod
+    def asked(  # noqa: PLR0913 (keyword-only options)
+        cls,
+        predicted: Sequence[str | None],
+        probabilities: ArrayLike | None,
+        *,
+        ask: AskLabel,
+        budget: int,
+        labels: Sequence[str] | None,
+        inputs: Sequence[str | int] | None,
+        key: str,
+    ) -> _LabelledPile:
+        n = len(predicted)
+        _checked_budget(budget, n)
+        names = range(n) if inputs is None else inputs
+        if len(names) != n:
+            raise ConfigurationError(f"Expected an input for each of {n:,} rows, got {len(names):,}.")
+        drawn = rows_drawn(names, budget, key=key)
+        answers = [ask(row) for row in drawn]
+        seen = {label for label in (*predicted, *answers) if label is not None}
+        known = tuple(sorted(seen)) if labels is None else tuple(labels)
+        unknown = sorted(seen.difference(known))
+        if unknown or not known:
+            raise ConfigurationError(
+                f"Expected labels of the label set, {', '.join(known[:8]) or 'which is empty'}, got "
+                f"{unknown[0] if unknown else None!r:.60}: write it as the label set does, or None where no label fits."
+            )
+        place = {label: code for code, label in enumerate(known)}
+        codes = np.array([-1 if label is None else place[label] for label in predicted], dtype=np.intp)
+        return cls(
+            labels=known,
+            codes=codes,
+            probabilities=_spread(probabilities, codes, n_labels=len(known)),
+            drawn=np.array(drawn, dtype=np.intp),
+            truth=np.array([-1 if label is None else place[label] for label in answers], dtype=np.intp),
+        )
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+
+def _checked_budget(budget: int, n: int) -> int:
+    if isinstance(budget, bool) or not isinstance(budget, int) or not 2 <= budget <= n:
+        raise ConfigurationError(
+            f"Expected budget as a number of labels from 2 to {n:,}, the rows that there are, got {budget!r}."
+        )
+    return budget
+
+
+def _checked(given: ArrayLike, *shapes: tuple[int, ...]) -> _Floats:
+    found = as_numbers("probabilities", given)
+    if found.shape not in shapes:
+        raise ConfigurationError(
+            f"Expected probabilities of shape {' or '.join(map(str, shapes))}, got {found.shape}: one for each row."
+        )
+    known = found[~np.isnan(found)]
+    if not ((known >= 0.0) & (known <= 1.0)).all():
+        raise ConfigurationError("Expected probabilities in [0, 1], or NaN where there is none.")
+    return found
+
+
+def _spread(given: ArrayLike | None, codes: NDArray[np.intp], *, n_labels: int) -> _Floats:
+    """Return the probability of each label, shape (N, L)."""
+    n = len(codes)
+    found = _checked(np.ones(n) if given is None else given, (n,), (n, n_labels))
+    known = ~np.isnan(found)
+    own = np.where(known, found, 1.0) if found.ndim == 1 else np.ones(n)
+    others = (1.0 - own) / max(n_labels - 1, 1)
+    rows = np.flatnonzero(codes >= 0)
+    spread = np.full((n, n_labels), 1.0 / n_labels)
+    spread[rows] = others[rows, None]
+    spread[rows, codes[rows]] = own[rows]
+    return spread if found.ndim == 1 else np.where(known, found, spread)
+
+
+def _mean(values: _Floats, by: _Floats, drawn: NDArray[np.intp], *, level: float) -> Estimate:
+    """Return the mean over all rows of values in [0, 1] that are known for the rows drawn.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+        Values of the rows drawn.
+    by : ndarray of shape (N,)
+        A number for every row that tells something of its value.
+    drawn : ndarray of int, shape (n,)
+        Rows drawn at random without replacement.
+    level : float
+        Level of the interval.
+    """
+    mean, left = _corrected(values, by, drawn)
+    n, n_pile, known = len(values), len(by), float(values.sum())
+    # What the labels themselves settle.
+    least, most = known / n_pile, (known + n_pile - n) / n_pile
+    value = min(max(mean, least), most)
+    if n == n_pile:
+        return Estimate(
+            interval=Interval(lower=value, upper=value, level=level, estimate=value), plain_labels=n
+        )
+    plain = n * float(values.mean()) * (1.0 - float(values.mean()))
+    rows = n * (plain + _UNSEEN) / (left + _UNSEEN)
+    size = _of_a_large_pile(rows, n, n_pile)
+    lower, upper = wilson_limits(value * size, size, z=normal_quantile(level))
+    interval = Interval(
+        lower=max(min(lower, value), least), upper=min(max(upper, value), most), level=level, estimate=value
+    )
+    return Estimate(interval=interval, plain_labels=_plain(rows, n, n_pile))
+
+
+def _of_a_large_pile(rows: float, n: int, n_pile: int) -> float:
+    """Return the rows that tell as much of a pile without end as n labels, worth `rows`, of this one."""
+    return rows * (n_pile - 1) / (n_pile - n)
+
+
+def _plain(rows: float, n: int, n_pile: int) -> int:
+    """Return the labels that a plain sample takes for the precision of n labels that are worth `rows` ones."""
+    if n == n_pile:
+        return n
+    size = _of_a_large_pile(rows, n, n_pile)
+    return math.ceil(size * n_pile / (n_pile - 1 + size) - 1e-9)
+
+
+def _corrected(values: _Floats, by: _Floats, drawn: NDArray[np.intp]) -> tuple[float, float]:
+    """Return the unbiased estimate of the mean over all rows, and the sum of squares that the slopes leave."""
+    n, n_pile = len(values), len(by)
+    known = by[drawn]
+    y, x = values - values.mean(), known - known.mean()
+    slopes = _slopes(x, y, least=float(by.var()))
+    left = float(((y - slopes * x) ** 2).sum())
+    if n == n_pile:
+        return float(values.mean()), left
+    rest = (by.sum() - known.sum()) / (n_pile - n)
+    shift = float((slopes * (rest - known)).mean())
+    return float(values.mean()) + (n_pile - n) / n_pile * shift, left
+
+
+def _slopes(x: _Floats, y: _Floats, *, least: float) -> _Floats:
+    """Return for each row the slope of y by x, both centred, over the other rows, shrunk by adjusted R squared.
+
+    As in PPI++ it is 1 at most and 0 at least. The variance of x is `least` at least, that of the whole pile: where the
+    rows drawn are nearly alike in x, a slope by their own would be any number, and the rows unlike them far away.
+    """
+    n = len(x)
+    if n < _FEWEST or np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
+        return np.zeros(n)
+    share = n / (n - 1.0)
+    xx, yy, xy = ((a * b).sum() - share * a * b for a, b in ((x, x), (y, y), (x, y)))
+    xx = np.maximum(xx, least * (n - 1.0))
+    explained = np.clip(xy * xy / np.maximum(xx * yy, 1e-24), 0.0, 1.0)
+    adjusted = np.maximum(1.0 - (1.0 - explained) * (n - 2.0) / (n - 3.0), 0.0)
+    slopes: _Floats = adjusted / np.maximum(explained, 1e-12) * xy / np.maximum(xx, 1e-12)
+    return slopes.clip(0.0, 1.0)
+
+
+def _macro_f1(pile: _LabelledPile, right: NDArray[np.bool_], *, level: float) -> Estimate:
+    """Return macro F1, its interval by linearisation: F1 is 2 TP / (predicted + true) for each label."""
+    n, n_pile, n_labels = len(pile.drawn), len(pile), len(pile.labels)
+    predicted = np.bincount(pile.codes[pile.codes >= 0], minlength=n_labels) / n_pile
+    true, hit = np.zeros(n_labels), np.zeros(n_labels)
+    for code in range(n_labels):
+        by = pile.probabilities[:, code]
+        is_true = pile.truth == code
+        true[code] = max(_corrected(is_true.astype(np.float64), by, pile.drawn)[0], is_true.sum() / n_pile)
+        hits = is_true & right
+        by = np.where(pile.codes == code, by, 0.0)
+        hit[code] = max(_corrected(hits.astype(np.float64), by, pile.drawn)[0], hits.sum() / n_pile)
+    hit = np.minimum(hit, np.minimum(predicted, true))
+    size = predicted + true
+    # The F1 of a label that is never predicted is 0, whatever is true.
+    inverse = np.where(predicted > 0.0, 1.0 / np.maximum(size, 1.0 / n_pile), 0.0)
+    f1 = 2.0 * hit * inverse
+    value = float(f1.mean())
+    # What a row adds: its true label adds to the size, and where it is predicted, to the hits.
+    per_row = inverse / n_labels
+    wrong, hitting = -f1 * per_row, (2.0 - f1) * per_row
+    given = np.where(pile.truth < 0, 0.0, np.where(right, hitting[pile.truth], wrong[pile.truth]))
+    by = pile.probabilities @ wrong
+    rows = np.flatnonzero(pile.codes >= 0)
+    codes = pile.codes[rows]
+    by[rows] += pile.probabilities[rows, codes] * (hitting - wrong)[codes]
+    left = _corrected(given, by, pile.drawn)[1]
+    plain = float(((given - given.mean()) ** 2).sum())
+    reach = float(np.ptp(np.concatenate([hitting, wrong]))) ** 2
+    ratio = (left + _UNSEEN * reach) / (plain + _UNSEEN * reach)
+    half = normal_quantile(level) * math.sqrt((left + _UNSEEN * reach) / n / n * (n_pile - n) / (n_pile - 1))
+    lower, upper = max(value - half, 0.0), min(value + half, 1.0)
+    return Estimate(
+        interval=Interval(lower=lower, upper=upper, level=level, estimate=value),
+        plain_labels=_plain(n / ratio, n, n_pile),
+    )

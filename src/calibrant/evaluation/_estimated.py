@@ -1,0 +1,247 @@
+"""Estimates about all rows of a labelled file, from true labels that are kept in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calibrant.calibration._estimates import (
+    DifferenceEstimate,
+    Estimate,
+    PileEstimate,
+    estimate,
+    estimate_difference,
+    rows_drawn,
+)
+from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._files import SCHEMA_VERSION, write_atomically
+from calibrant.evaluation._asked import NO_LABEL, Answer, AnswerFile, answered
+from calibrant.runs._rows import SavedRows
+
+ESTIMATE: Final = "estimate.json"
+_FEWEST: Final = 2  # labels that show any variation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EstimatedRows:
+    """Saved rows with estimates about them; or with neither, until there are two labels.
+
+    Attributes
+    ----------
+    rows : SavedRows
+        The rows.
+    other : SavedRows or None
+        Other predictions of the same rows, that these are compared with.
+    pile : PileEstimate or None
+        Shares, accuracy and macro F1; None where predictions are compared.
+    difference : DifferenceEstimate or None
+        Accuracy of the rows minus that of the other ones.
+    labels_used : int
+        Labels that the estimates are made of.
+    waiting : int
+        Rows that wait for the answer of a person.
+    """
+
+    rows: SavedRows
+    other: SavedRows | None
+    pile: PileEstimate | None
+    difference: DifferenceEstimate | None
+    labels_used: int
+    waiting: int
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the estimates as JSON values, as ``estimate.json`` holds them."""
+        record: dict[str, Any] = {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "estimate",
+            "source": self.rows.name,
+            "rows": len(self.rows),
+            "labels_used": self.labels_used,
+            "waiting": self.waiting,
+        }
+        if self.pile is not None:
+            record |= {
+                "shares": {
+                    label: _values(found) | {"predicted": self.pile.predicted[label]}
+                    for label, found in self.pile.shares.items()
+                },
+                "accuracy": _values(self.pile.accuracy),
+                "macro_f1": _values(self.pile.macro_f1),
+            }
+        if self.other is not None:
+            record["against"] = self.other.name
+        if self.difference is not None:
+            record |= {
+                "difference": _values(self.difference),
+                "rows_apart": self.difference.rows_apart,
+            }
+        return record
+
+    def write(self, out: Path) -> None:
+        """Write ``estimate.json``."""
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / ESTIMATE, json.dumps(self.to_record(), indent=2, ensure_ascii=False) + "\n")
+
+
+def _values(found: Estimate) -> dict[str, float]:
+    interval = found.interval
+    names = ("estimate", "lower", "upper", "level")
+    return {name: getattr(interval, name) for name in names} | {"plain_labels": found.plain_labels}
+
+
+def estimate_saved(
+    rows: SavedRows,
+    file: AnswerFile,
+    *,
+    answer: Answer | None = None,
+    budget: int,
+    other: SavedRows | None = None,
+) -> EstimatedRows:
+    """Estimate numbers about saved rows from the true labels of some; see `calibrant.calibration.estimate`.
+
+    Every answer is in the file before the next row is asked about, and none is asked for twice: `certify` draws rows in
+    the same order, and one file serves both.
+
+    Parameters
+    ----------
+    rows : SavedRows
+        Rows with their predicted labels.
+    file : AnswerFile
+        Keeps the answers.
+    answer : callable, optional
+        Returns the true label of a text; by default a person is asked: all rows are added to the file, and whoever has
+        filled in some of them calls again. The rows from the first on that have answers count.
+    budget : int
+        Rows to label.
+    other : SavedRows, optional
+        Other predictions of the same rows: how much more often these ones are right is estimated instead, from rows
+        for which both differ.
+
+    Raises
+    ------
+    ConfigurationError
+        The budget is out of range, or no row has a label.
+    DataError
+        An answer is no label, or the other rows are not the same.
+    """
+    if not any(label is not None for label in rows.labels):
+        raise ConfigurationError(
+            f"Expected rows with a predicted label in {rows.name}, got none: label them first."
+        )
+    if not _FEWEST <= budget <= len(rows):
+        raise ConfigurationError(
+            f"Expected a budget from {_FEWEST} to the {len(rows):,} rows of {rows.name}, got {budget:,}: each row is "
+            "labelled once at most."
+        )
+    places = None if other is None else _same_rows(rows, other)
+    second = None if other is None or places is None else [other.labels[place] for place in places]
+    drawn = rows_drawn(rows.index.tolist(), len(rows))
+    wanted = [row for row in drawn if second is None or rows.labels[row] != second[row]][:budget]
+    if other is not None and places is not None:
+        _check_texts(rows, other, file, wanted, places)
+    _fill(file, rows, wanted, answer)
+    n_known = next((n for n, row in enumerate(wanted) if not file.answers.get(row)), len(wanted))
+    is_enough = n_known >= min(_FEWEST, len(wanted))
+    pile, difference = None, None
+    if other is not None and is_enough:
+        difference = estimate_difference(
+            rows.labels,
+            second or (),
+            ask=_truth(file),
+            budget=max(n_known, _FEWEST),
+            confidences=(rows.confidence, other.confidence[places]),
+            inputs=rows.index.tolist(),
+        )
+    elif is_enough:
+        pile = _estimated(rows, file, n_known)
+    return EstimatedRows(
+        rows=rows,
+        other=other,
+        pile=pile,
+        difference=difference,
+        labels_used=n_known,
+        waiting=sum(not file.answers.get(row) for row in wanted),
+    )
+
+
+def _fill(file: AnswerFile, rows: SavedRows, wanted: list[int], answer: Answer | None) -> None:
+    """Ask for the answers that are missing, or add their rows to the file for a person."""
+    missing = [row for row in wanted if not file.answers.get(row)]
+    if answer is None:
+        if missing:
+            file.answers |= dict.fromkeys(missing, "")
+            file.write(rows)
+        return
+    for row in missing:
+        file.answers[row] = answered(answer, file, rows, row)
+        file.write(rows)
+
+
+def _truth(file: AnswerFile) -> Callable[[int], str | None]:
+    return lambda row: None if file.answers[row] == NO_LABEL else file.answers[row]
+
+
+def _estimated(rows: SavedRows, file: AnswerFile, n_known: int) -> PileEstimate:
+    """Return shares, accuracy and macro F1 by the first `n_known` rows that are drawn."""
+    names = rows.index.tolist()
+    labels = _labels(rows, [file.answers[row] for row in rows_drawn(names, n_known)])
+    return estimate(
+        rows.labels,
+        _probabilities(rows, labels),
+        ask=_truth(file),
+        budget=n_known,
+        labels=labels,
+        inputs=names,
+    )
+
+
+def _labels(rows: SavedRows, answers: list[str]) -> list[str]:
+    """Return the label set, and after it labels that occur beyond."""
+    seen = {label for label in (*rows.labels, *answers) if label not in (None, NO_LABEL)}
+    return list(dict.fromkeys([*(rows.label_set or ()), *sorted(map(str, seen))]))
+
+
+def _probabilities(rows: SavedRows, labels: list[str]) -> ArrayLike:
+    """Return the probability of each label of each row where the rows have them, and the confidences otherwise."""
+    if rows.label_set is None:
+        return rows.confidence
+    found = np.full((len(rows), len(labels)), np.nan)
+    for place, row in enumerate(rows.rows()):
+        given = row.values.get("probabilities")
+        if isinstance(given, Mapping):
+            found[place] = [min(max(float(given.get(label) or 0.0), 0.0), 1.0) for label in labels]
+    return found
+
+
+def _same_rows(rows: SavedRows, other: SavedRows) -> list[int]:
+    """Return the places of the rows in the other ones."""
+    place_of = {int(index): place for place, index in enumerate(other.index)}
+    places = [place_of.get(int(index), -1) for index in rows.index]
+    if len(place_of) != len(places) or -1 in places:
+        raise DataError(
+            f"expected predictions of the {len(rows):,} rows of {rows.name}, got {len(other):,} rows, "
+            f"{sum(place >= 0 for place in places):,} of them with the same index: compare predictions of one file.",
+            path=other.path,
+        )
+    return places
+
+
+def _check_texts(
+    rows: SavedRows, other: SavedRows, file: AnswerFile, wanted: list[int], places: list[int]
+) -> None:
+    mine = file.texts_of(wanted, rows)
+    order = sorted(wanted, key=places.__getitem__)
+    theirs = other.rows([places[row] for row in order])
+    for row, found in zip(order, theirs, strict=True):
+        if (found.input or "").split() != mine[row].split():
+            raise DataError(
+                f"expected the text of row {int(rows.index[row])} of {rows.name}, got another one: compare predictions "
+                "of one file.",
+                path=other.path,
+            )

@@ -1,0 +1,196 @@
+"""Tests of ``calibrant estimate``: a person and a command as sources of labels, two predictions, what is refused."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import command, done, json_of, refusal, write_rows
+
+run = command("estimate")
+
+N = 120
+
+
+def truth(place: int) -> str:
+    """Return the true label of a row."""
+    return "cat" if place % 3 else "dog"
+
+
+def predictions(tmp_path: Path, name: str = "p.jsonl", n_wrong: int = 12, **values: Any) -> Path:
+    """Write predictions, the first ones wrong and unsure."""
+    rows = [
+        {
+            "input": f"{truth(place)} {place}",
+            "label": truth(place + 1 if place < n_wrong else place),
+            "answer": None,
+            "confidence": 0.6 if place < n_wrong else 0.95,
+            **values,
+        }
+        for place in range(N)
+    ]
+    return write_rows(tmp_path / name, rows)
+
+
+def by_command(tmp_path: Path, body: str = "print(text.split()[0])") -> str:
+    """Return a command that notes the texts it is asked about, and labels them."""
+    script = tmp_path / "person.py"
+    noted = str(tmp_path / "asked.txt")
+    script.write_text(
+        f"import sys\ntext = sys.stdin.read()\nopen({noted!r}, 'a').write(text + '\\n')\n{body}\n"
+    )
+    return f"{sys.executable} {script}"
+
+
+def fill(path: Path, most: int = N) -> None:
+    """Answer the first rows that wait."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows[:most]:
+        row["answer"] = row["text"].split()[0]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_a_person_answers_in_a_file(tmp_path: Path) -> None:
+    """All rows are written to the file; estimates come of those that are filled in, and of all in the end."""
+    answers, out = tmp_path / "answers.csv", tmp_path / "out"
+    words = (predictions(tmp_path), "--budget", "60", "--ask", answers, "--out", out)
+    first = done(run(*words))
+    assert "120 rows; no label given yet" in first.stdout
+    assert f"60 rows wait in {answers}" in first.stdout
+    assert "shares" not in json.loads((out / "estimate.json").read_text())
+    fill(answers, 25)
+    assert "25 labels used" in done(run(*words)).stdout
+    fill(answers)
+    last = done(run(*words))
+    assert "rows wait" not in last.stdout
+    assert all(len(line) <= 80 for line in last.stdout.splitlines() if "tmp" not in line)
+    found = json.loads((out / "estimate.json").read_text())
+    assert (found["labels_used"], found["waiting"]) == (60, 0)
+    share = found["shares"]["dog"]
+    assert share["lower"] <= 1 / 3 <= share["upper"]
+    assert share["plain_labels"] > 60
+    assert f"{share['estimate']:.1%}" in last.stdout
+    assert found["accuracy"]["lower"] <= 0.9 <= found["accuracy"]["upper"]
+
+
+def test_a_command_is_asked_once_for_each_row(tmp_path: Path) -> None:
+    """A command that fails midway keeps what it answered, and a larger budget asks for the further rows alone."""
+    words = (predictions(tmp_path), "--out", tmp_path / "out", "--json", "--budget")
+    noted = tmp_path / "asked.txt"
+    limit = f"if len(open({str(noted)!r}).readlines()) == 5: sys.exit('no more today')\n"
+    whole = "print(text.split()[0])"
+    assert "no more today" in refusal(run(*words, "30", "--ask", by_command(tmp_path, limit + whole)))
+    assert json_of(run(*words, "30", "--ask", by_command(tmp_path)))["labels_used"] == 30
+    assert json_of(run(*words, "40", "--ask", by_command(tmp_path)))["labels_used"] == 40
+    asked = noted.read_text().splitlines()
+    assert len(asked) == len(set(asked)) + 1 == 41
+    assert (
+        json_of(run(*words, "30", "--ask", by_command(tmp_path, "sys.exit('not again')")))["labels_used"]
+        == 30
+    )
+
+
+def test_certify_and_estimate_share_their_answers(tmp_path: Path) -> None:
+    """Rows that certify has asked about are not asked about again."""
+    path, out = predictions(tmp_path), tmp_path / "out"
+    certify = command("certify")
+    ask = by_command(tmp_path)
+    done(run(path, "--budget", "60", "--ask", ask, "--out", out))
+    before = len((tmp_path / "asked.txt").read_text().splitlines())
+    found = json_of(certify(path, "--target", "0.8", "--budget", "60", "--ask", ask, "--out", out, "--json"))
+    after = len((tmp_path / "asked.txt").read_text().splitlines())
+    assert found["labels_used"] > after - before
+
+
+def test_probabilities_of_all_labels_narrow_the_shares(tmp_path: Path) -> None:
+    """Rows with a distribution are estimated by it; labels that nobody gave are listed, and a dash is no label."""
+    rows = [
+        {
+            "input": f"{truth(place)} {place}",
+            "label": "cat",
+            "answer": None,
+            "confidence": 0.5,
+            "probabilities": {"cat": 0.6, "dog": 0.05 if place % 3 else 0.85, "cow": 0.0},
+        }
+        for place in range(N)
+    ]
+    path = write_rows(tmp_path / "p.jsonl", rows)
+    words = (path, "--budget", "30", "--out", tmp_path / "out", "--json", "--ask")
+    found = json_of(run(*words, by_command(tmp_path)))
+    assert list(found["shares"]) == ["cat", "dog", "cow"]
+    assert found["shares"]["dog"]["plain_labels"] > 60
+    assert found["shares"]["cow"]["estimate"] == 0.0
+    none = json_of(
+        run(
+            path,
+            "--budget",
+            "30",
+            "--out",
+            tmp_path / "x",
+            "--json",
+            "--ask",
+            by_command(tmp_path, "print('-')"),
+        )
+    )
+    assert {one["estimate"] for one in none["shares"].values()} == {0.0}
+
+
+def test_two_predictions_are_compared(tmp_path: Path) -> None:
+    """Only rows for which both differ are asked about; with all of them the difference is exact."""
+    words = (
+        predictions(tmp_path),
+        "--against",
+        predictions(tmp_path, "q.jsonl", 42),
+        "--ask",
+        by_command(tmp_path),
+    )
+    out = tmp_path / "out"
+    some = done(run(*words, "--budget", "10", "--out", out))
+    assert "both predict the same for all rows but 20" in some.stdout
+    found = json_of(run(*words, "--budget", "60", "--out", out, "--json"))
+    assert found["labels_used"] == found["rows_apart"] == 20
+    assert found["difference"]["lower"] == found["difference"]["upper"] == pytest.approx(20 / 120)
+    assert len((tmp_path / "asked.txt").read_text().splitlines()) == 20
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("0,dog 0,cat,cow", "'cow'"),
+        ("900,dog 900,cat,cat", "not among the rows"),
+        ("0,dog 0,cat,cat\n0,dog 0,cat,dog", "twice"),
+        ("0,another text,cat,cat", "another one"),
+    ],
+)
+def test_wrong_answers_are_named(tmp_path: Path, line: str, named: str) -> None:
+    """Unknown labels and rows, repeated rows and those of another file are refused with their line."""
+    answers = tmp_path / "answers.csv"
+    answers.write_text(f"index,text,label,answer\n{line}\n")
+    path = predictions(tmp_path, probabilities={"cat": 0.9, "dog": 0.1})
+    error = refusal(run(path, "--budget", "90", "--ask", answers, "--out", tmp_path / "out"))
+    assert named in error
+    assert "answers.csv" in error
+
+
+def test_what_cannot_be_estimated_is_said(tmp_path: Path) -> None:
+    """Budgets beyond the rows, rows without labels and predictions of other rows are refused before any question."""
+    path, ask = predictions(tmp_path), by_command(tmp_path)
+    rest = ("--ask", ask, "--out", tmp_path / "out")
+    assert "from 2 to the 120 rows" in refusal(run(path, "--budget", "121", *rest))
+    assert "from 2 to the 120 rows" in refusal(run(path, "--budget", "1", *rest))
+    empty = predictions(tmp_path, "empty.jsonl", label=None)
+    assert "label them first" in refusal(run(empty, "--budget", "9", *rest))
+    fewer = write_rows(tmp_path / "fewer.jsonl", [{"input": "x", "label": "cat", "answer": None}])
+    assert "1 of them with the same index" in refusal(run(path, "--budget", "9", "--against", fewer, *rest))
+    others = predictions(tmp_path, "others.jsonl", 42, input="another text")
+    assert "another one" in refusal(run(path, "--budget", "9", "--against", others, *rest))
+    assert not (tmp_path / "asked.txt").exists()
