@@ -163,7 +163,7 @@ def paired(n: int, only_a: int, only_b: int) -> tuple[list[bool], list[bool]]:
         (
             (60, 0, 12),
             0,
-            "accepted, shown to be better than {a} (evidence {evidence:.3g} of the 10 that decide; 60",
+            "accepted, shown to be better than {a} (evidence {evidence:.3g}; 10 decides; 60",
         ),
         ((60, 3, 6), 3, "undecided, not yet shown to be better than {a} (evidence {evidence:.3g} for it and"),
         ((600, 12, 12), 3, "rejected, a difference of +0.05 or more to {a} is ruled out (evidence"),

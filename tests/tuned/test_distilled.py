@@ -156,7 +156,8 @@ def test_student_is_a_model_by_name(tmp_path: Path) -> None:
     found = distill(easy(tmp_path), tmp_path / "student")
     task = Task(name="pets", labels=["dog", "cat"], prompt="Another prompt, which it does not read.")
     with Classifier.from_task(task, model=found.name) as student:
-        assert student.classify("it barks").label == "dog"
+        prediction = student.classify("it barks")
+    assert (prediction.label, prediction.model) == ("dog", found.name)
     with (
         Classifier(model=found.name, labels=["cat", "cow"]) as other,
         pytest.raises(ConfigurationError, match="Expected a question about the labels"),

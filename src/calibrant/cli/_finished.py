@@ -202,22 +202,22 @@ def _claim(gate: PairedGate, baseline: str) -> str:
 def _gate_line(found: RunDifference, gate: PairedGate) -> str:
     """Return the decision of a gate, with its evidence."""
     claim = _claim(gate, found.baseline)
-    needed = f"of the {1.0 / gate.delta:.3g} that decide"
+    needed = f"; {1.0 / gate.delta:.3g} decides"
     counts = f"{gate.n:,} rows, {gate.only_a + gate.only_b:,} of which one of the two has right"
     if gate.decision == "accepted":
         return (
-            f"{found.name}: accepted, shown to be {claim} (evidence {gate.evidence:.3g} {needed}; {counts})."
+            f"{found.name}: accepted, shown to be {claim} (evidence {gate.evidence:.3g}{needed}; {counts})."
         )
     if gate.decision == "rejected":
         ruled_out = (
             f"a difference of {gate.least_gain + gate.margin:+g} or more to {found.baseline} is ruled out"
         )
         return (
-            f"{found.name}: rejected, {ruled_out} (evidence {gate.evidence_against:.3g} {needed}; {counts})."
+            f"{found.name}: rejected, {ruled_out} (evidence {gate.evidence_against:.3g}{needed}; {counts})."
         )
     return (
         f"{found.name}: undecided, not yet shown to be {claim} (evidence {gate.evidence:.3g} for it and "
-        f"{gate.evidence_against:.3g} against it {needed}; {counts}): evaluate both on more rows."
+        f"{gate.evidence_against:.3g} against it{needed}; {counts}): evaluate both on more rows."
     )
 
 

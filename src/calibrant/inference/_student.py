@@ -121,9 +121,8 @@ class StudentClient:
         place = len(texts)
         texts.append(text)
         shares = dict(zip(self._head.labels, (await asyncio.shield(task))[place], strict=True))
-        return DecisionResponse(
-            answers=(DecisionAnswer(probabilities=tuple(map(shares.__getitem__, options))),)
-        )
+        answer = DecisionAnswer(probabilities=tuple(map(shares.__getitem__, options)))
+        return DecisionResponse(answers=(answer,), model=self.name)
 
     async def _answered(self, texts: list[str]) -> list[list[float]]:
         """Return the probabilities of the labels of texts, those that came before this task began."""
