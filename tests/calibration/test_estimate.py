@@ -208,7 +208,7 @@ def test_answers_to_certify_serve_an_estimate() -> None:
         ({"budget": 1}, "from 2 to 3"),
         ({"budget": 4}, "from 2 to 3"),
         ({"budget": 2.0}, "budget"),
-        ({"probabilities": [0.5, 0.5]}, r"shape \(3,\) or \(3, 2\)"),
+        ({"probabilities": [0.5, 0.5]}, r"each of 3 rows, got numbers of shape \(2,\)"),
         ({"probabilities": [0.5, 0.5, 1.5]}, r"\[0, 1\]"),
         ({"labels": ["a"]}, "got 'b'"),
         ({"labels": []}, "empty"),
@@ -219,10 +219,17 @@ def test_answers_to_certify_serve_an_estimate() -> None:
     ],
 )
 def test_what_is_wrong_is_named(given: dict[str, Any], named: str) -> None:
-    """Values out of range and unknown labels are refused with their name."""
-    values: dict[str, Any] = {"ask": lambda _: "a", "budget": 2, "labels": ["a", "b"], **given}
+    """Values out of range and unknown labels are refused with their name, before a label is paid for."""
+    asked: list[int] = []
+
+    def ask(row: int) -> str:
+        asked.append(row)
+        return "a"
+
+    values: dict[str, Any] = {"ask": ask, "budget": 2, "labels": ["a", "b"], **given}
     with pytest.raises(ConfigurationError, match=named):
         estimate(["a", "b", "a"], values.pop("probabilities", None), **values)
+    assert not asked
 
 
 def test_two_predictions_are_of_the_same_rows() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -223,10 +223,11 @@ def estimate_difference(  # noqa: PLR0913 (keyword-only options)
     >>> found.interval.estimate, found.labels_used, found.rows_apart
     (-0.04, 60, 60)
     """
+    check_level(level)
     n = len(first)
     if len(second) != n or not n:
         raise ConfigurationError(f"Expected two predictions for each row, got {n:,} and {len(second):,}.")
-    sure = [_checked(values, (n,)) for values in confidences or (np.ones(n), np.ones(n))]
+    sure = [_checked(values, n, n_axes=1) for values in confidences or (np.ones(n), np.ones(n))]
     apart = np.array([one != other for one, other in zip(first, second, strict=True)])
     drawn = [row for row in rows_drawn(range(n) if inputs is None else inputs, n, key=key) if apart[row]]
     drawn = drawn[: _checked_budget(budget, n)]
@@ -235,7 +236,6 @@ def estimate_difference(  # noqa: PLR0913 (keyword-only options)
         (1.0 + (first[row] == label is not None) - (second[row] == label is not None)) / 2.0
         for row, label in answers.items()
     ]
-    check_level(level)
     n_apart = int(apart.sum())
     if not n_apart:
         exact = Interval(lower=0.0, upper=0.0, level=level, estimate=0.0)
@@ -304,28 +304,40 @@ class _LabelledPile:
         names = range(n) if inputs is None else inputs
         if len(names) != n:
             raise ConfigurationError(f"Expected an input for each of {n:,} rows, got {len(names):,}.")
-        drawn = rows_drawn(names, budget, key=key)
-        answers = [ask(row) for row in drawn]
-        seen = {label for label in (*predicted, *answers) if label is not None}
-        known = tuple(sorted(seen)) if labels is None else tuple(labels)
-        unknown = sorted(seen.difference(known))
-        if unknown or not known:
+        sure = _checked(np.ones(n) if probabilities is None else probabilities, n)
+        if sure.ndim == 2 and labels is None:
             raise ConfigurationError(
-                f"Expected labels of the label set, {', '.join(known[:8]) or 'which is empty'}, got "
-                f"{unknown[0] if unknown else None!r:.60}: write it as the label set does, or None where no label fits."
+                "Expected labels beside probabilities of each label, got none: name the columns."
             )
+        drawn = rows_drawn(names, budget, key=key)
+        seen = {label for label in predicted if label is not None}
+        if labels is not None:
+            _check_known(seen, labels)
+        answers = [ask(row) for row in drawn]
+        seen.update(label for label in answers if label is not None)
+        known = tuple(sorted(seen) if labels is None else labels)
+        _check_known(seen, known)
         place = {label: code for code, label in enumerate(known)}
         codes = np.array([-1 if label is None else place[label] for label in predicted], dtype=np.intp)
         return cls(
             labels=known,
             codes=codes,
-            probabilities=_spread(probabilities, codes, n_labels=len(known)),
+            probabilities=_spread(sure, codes, n_labels=len(known)),
             drawn=np.array(drawn, dtype=np.intp),
             truth=np.array([-1 if label is None else place[label] for label in answers], dtype=np.intp),
         )
 
     def __len__(self) -> int:
         return len(self.codes)
+
+
+def _check_known(seen: Collection[str], labels: Sequence[str]) -> None:
+    unknown = sorted(set(seen).difference(labels))
+    if unknown or not labels:
+        raise ConfigurationError(
+            f"Expected labels of the label set, {', '.join(labels[:8]) or 'which is empty'}, got "
+            f"{unknown[0] if unknown else None!r:.60}: write it as the label set does, or None where no label fits."
+        )
 
 
 def _checked_budget(budget: int, n: int) -> int:
@@ -336,11 +348,12 @@ def _checked_budget(budget: int, n: int) -> int:
     return budget
 
 
-def _checked(given: ArrayLike, *shapes: tuple[int, ...]) -> _Floats:
+def _checked(given: ArrayLike, n: int, *, n_axes: int = 2) -> _Floats:
+    """Return probabilities of n rows, shape (n,) or, with two axes allowed, (n, L)."""
     found = as_numbers("probabilities", given)
-    if found.shape not in shapes:
+    if not 1 <= found.ndim <= n_axes or len(found) != n:
         raise ConfigurationError(
-            f"Expected probabilities of shape {' or '.join(map(str, shapes))}, got {found.shape}: one for each row."
+            f"Expected probabilities for each of {n:,} rows, got numbers of shape {found.shape}: one for each row."
         )
     known = found[~np.isnan(found)]
     if not ((known >= 0.0) & (known <= 1.0)).all():
@@ -348,10 +361,13 @@ def _checked(given: ArrayLike, *shapes: tuple[int, ...]) -> _Floats:
     return found
 
 
-def _spread(given: ArrayLike | None, codes: NDArray[np.intp], *, n_labels: int) -> _Floats:
+def _spread(found: _Floats, codes: NDArray[np.intp], *, n_labels: int) -> _Floats:
     """Return the probability of each label, shape (N, L)."""
     n = len(codes)
-    found = _checked(np.ones(n) if given is None else given, (n,), (n, n_labels))
+    if found.ndim == 2 and found.shape[1] != n_labels:
+        raise ConfigurationError(
+            f"Expected probabilities of {n_labels} labels, got {found.shape[1]} columns: name all labels with labels=."
+        )
     known = ~np.isnan(found)
     own = np.where(known, found, 1.0) if found.ndim == 1 else np.ones(n)
     others = (1.0 - own) / max(n_labels - 1, 1)
