@@ -212,6 +212,7 @@ bench-certify: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_certify.py --data $(RECORDED)
 	$(PYTHON) benchmarks/bench_certify.py --data $(RECORDED) --mapie --draws 300 --rows 300
 	$(PYTHON) benchmarks/bench_certify_heads.py --data $(DATA) --keep $(KEEP)
+	$(PYTHON) benchmarks/bench_looks.py --data $(RECORDED)
 
 bench-asked: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_asked.py --data $(RECORDED) --options $(OPTIONS)

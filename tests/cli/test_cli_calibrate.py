@@ -155,17 +155,19 @@ def test_the_best_promise_is_named_with_its_command(tmp_path: Path) -> None:
     """Where the wanted accuracy is not certified, the printed command certifies the best promise of these rows."""
     path, out = write_rows(tmp_path / "p.jsonl", rows(120)), tmp_path / "out"
     result = done(run(path, "--target-accuracy", 0.99, "--delta", 0.1, "--out", out))
-    offered = json.loads((out / "calibration.json").read_text())["certification"]["best_promise"]
+    certification = json.loads((out / "calibration.json").read_text())["certification"]
+    offered, total = certification["best_promise"], certification["looks"]["total"]
+    assert 0.1 < total < 0.2
     said = f"These rows do bear a promise of {offered['target_accuracy']:g} for {offered['coverage']:.0%} of the rows"
     assert (
-        f"{said}, with probability 0.9 (that it was picked from 10 targets is allowed for). To"
+        f"{said}, with probability {1 - total:.4g} (that it was picked from 10 targets is allowed for). To"
         in result.stdout
     )
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("  calibrant calibrate")]
     assert line.endswith(f"--target-accuracy {offered['target_accuracy']:g} --delta 0.01 --out {out}")
     done(run(*shlex.split(line)[2:]))
     certified = json.loads((out / "calibration.json").read_text())["certified"]
-    assert certified == {name: offered[name] for name in certified}
+    assert certified == {name: offered[name] for name in certified} | {"delta": total}
 
 
 def promised(directory: Path) -> Any:

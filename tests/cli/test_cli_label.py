@@ -399,7 +399,7 @@ def equally_sure(text: str, _prompt: str) -> Answer:
 
 
 def test_every_command_gives_the_same_reason(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
-    """Without a certificate, `calibrate`, `optimize` and `label` print the same reason and the same best promise."""
+    """Without a certificate, `calibrate`, `optimize` and `label` offer the same best promise."""
     fake(equally_sure, name="local/smollm2-135m")
     searched = tmp_path / "run"
     rows = {
@@ -416,7 +416,9 @@ def test_every_command_gives_the_same_reason(write_task: WriteTask, fake: Fake, 
     data = write_csv(tmp_path / "data.csv", ["meow"])
     assert "\n".join(reason) in done(run(searched, data, "--out", tmp_path / "out")).stdout
     asked = command("calibrate")(searched, "--target-accuracy", 0.9, "--delta", 0.1, "--out", searched)
-    assert "\n".join(reason[1:]) in done(asked).stdout
+    again = done(asked).stdout  # another test of these rows, so that the promise is less certain
+    assert reason[1].split(", with probability")[0] in again
+    assert reason[2] in again
 
 
 def test_other_commands_take_bundles(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:

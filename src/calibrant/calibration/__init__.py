@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from calibrant.calibration._thresholds import (
         CertifiedClassThresholds,
         CertifiedThreshold,
+        Looks,
         ThresholdSuggestion,
         best_promise,
         certify_class_thresholds,
@@ -53,6 +54,7 @@ __all__ = [
     "IdentityCalibrator",
     "IsotonicCalibrator",
     "LabelPriorCorrection",
+    "Looks",
     "PerLabelCalibrator",
     "PileEstimate",
     "PlattCalibrator",

@@ -230,6 +230,38 @@ def _warnings(
 
 
 @dataclass(frozen=True, kw_only=True)
+class Looks:
+    """Certificates asked of the same labelled rows.
+
+    Attributes
+    ----------
+    before, total : float
+        Probability, at most, that one asked earlier is wrong; and that one of all is, with lower promises that were
+        looked for.
+    planned : int
+        Number that was planned.
+    of_others : bool
+        True if some of the earlier ones were of other answers to these rows, as of another prompt or model.
+    state : {"planned", "over", "refused"}
+        ``over``: together they may be wrong more often than was planned. ``refused``: so often that the rows bear no
+        further one.
+
+    Examples
+    --------
+    >>> from calibrant.calibration import Looks
+    >>> looks = Looks(before=0.1, total=0.2, planned=1, of_others=True, state="over")
+    >>> f"with probability {1 - looks.total:g}, both certificates hold"
+    'with probability 0.8, both certificates hold'
+    """
+
+    before: float
+    total: float
+    planned: int
+    of_others: bool
+    state: Literal["planned", "over", "refused"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CertifiedThreshold:
     """Threshold with a certified accuracy, or the reason why none was found.
 
@@ -246,7 +278,8 @@ class CertifiedThreshold:
         ``1 - delta``; 0 without a threshold. What holds in spite of the choice among thresholds is
         `target_accuracy`, which it is never below.
     target_accuracy, delta : float
-        The request: with probability ``1 - delta``, the accuracy is at least the target.
+        With probability ``1 - delta``, the accuracy is at least the target. Where `looks` are counted, that is the
+        probability that all certificates asked of these rows hold.
     n, n_accepted : int
         Labelled rows, and accepted ones among them.
     additional_rows : int or None
@@ -255,6 +288,8 @@ class CertifiedThreshold:
     best_promise : CertifiedThreshold or None
         Without a threshold, where it was looked for: the certificate of the highest lower target that the rows bear;
         see `best_promise`.
+    looks : Looks or None
+        Certificates asked of these rows; None where they are not counted.
 
     Examples
     --------
@@ -272,6 +307,7 @@ class CertifiedThreshold:
     n_accepted: int = 0
     additional_rows: int | None = None
     best_promise: CertifiedThreshold | None = None
+    looks: Looks | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -629,10 +665,12 @@ def with_best_promise(
 
 def certificate_from_record(record: Mapping[str, Any]) -> CertifiedThreshold:
     """Return a certificate from the JSON values in ``calibration.json``."""
-    lower = record.get("best_promise")
-    return CertifiedThreshold(
-        **{**record, "best_promise": None if lower is None else CertifiedThreshold(**lower)}
-    )
+    lower, looks = record.get("best_promise"), record.get("looks")
+    parts = {
+        "best_promise": None if lower is None else CertifiedThreshold(**lower),
+        "looks": None if looks is None else Looks(**looks),
+    }
+    return CertifiedThreshold(**{**record, **parts})
 
 
 def certificate_lines(
@@ -649,20 +687,54 @@ def certificate_lines(
     """
     if found.threshold is not None:
         yield f"Certified: {promise_sentence(found)}"
+        yield from _looks_lines(found, run=run)
+        return
+    if found.looks is not None and found.looks.state == "refused":
+        yield from _looks_lines(found, run=run)
         return
     yield _reason(found)
+    yield from _looks_lines(found, run=run)
     lower = found.best_promise
     if lower is None:
         if found.target_accuracy > TARGETS[-1]:
             yield f"Nor do they bear a lower promise: targets down to {TARGETS[-1]:g} were tried."
         return
-    certain = f"with probability {1 - found.delta:g} (that it was picked from {len(TARGETS)} targets is allowed for)"
+    joint = found.delta if found.looks is None else found.looks.total
+    certain = (
+        f"with probability {1 - joint:.4g} (that it was picked from {len(TARGETS)} targets is allowed for)"
+    )
     yield (
         f"These rows do bear a promise of {lower.target_accuracy:g} for {lower.coverage:.0%} of the rows, {certain}. "
         "To accept by it:"
     )
     words = ["calibrant", "calibrate", str(run), "--target-accuracy", f"{lower.target_accuracy:g}"]
     yield f"  {shlex.join([*words, '--delta', f'{lower.delta:.12g}', '--out', str(out)])}"
+
+
+def _looks_lines(found: CertifiedThreshold, *, run: str | Path) -> Iterator[str]:
+    """Yield lines on other certificates of the same rows; none where this is the only one, asked or planned."""
+    looks = found.looks
+    if looks is None:
+        return
+    if looks.state == "planned":
+        if looks.planned > 1:
+            yield f"That is the probability that all {looks.planned} certificates planned for these rows hold."
+        return
+    earlier = f"Earlier certificates of these rows may be wrong with probability {looks.before:.4g}"
+    if looks.state == "refused":
+        yield f"Nothing certified: {earlier}; with one more, little would be promised. Certify on fresh rows:"
+    elif not looks.of_others:
+        yield f"{earlier}: that is allowed for."
+        return
+    else:
+        yield (
+            f"{earlier}, some of them of other answers: that is allowed for. It does not cover a prompt or model that "
+            "was changed after its mistakes on these rows were seen. Then certify on fresh rows:"
+        )
+    named = str(run) if Path(run).is_dir() else "RUN"
+    yield f"  {shlex.join(['calibrant', 'evaluate', named, '--file', 'FRESH.csv', '--out', 'fresh'])}"
+    target = f"{found.target_accuracy:g}"
+    yield f"  {shlex.join(['calibrant', 'calibrate', 'fresh', '--target-accuracy', target, '--out', 'fresh'])}"
 
 
 def promise_sentence(found: CertifiedThreshold) -> str:

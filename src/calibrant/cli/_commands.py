@@ -109,6 +109,12 @@ class Optimize:
     no_embeddings
         Learn the head from probabilities and words alone; by default it also reads vectors of the texts by the embedded
         model where that is installed, or by the one that the task names in [head].
+    target_accuracy
+        Accuracy, from 0 to 1, that the test rows certify for accepted answers.
+    delta
+        Probability that the certificate is wrong.
+    looks
+        Certificates planned for these test rows, such as one for each of several models; each gets a part of --delta.
     out
         Run directory; an interrupted run in it is resumed. By default runs/ and the task's name.
     """
@@ -129,6 +135,9 @@ class Optimize:
     max_cost: float | None = None
     deadline: float | None = None
     no_embeddings: bool = False
+    target_accuracy: float = 0.9
+    delta: float = 0.1
+    looks: int = 1
     out: Path | None = None
     as_json: bool = False
 
@@ -350,7 +359,9 @@ class Calibrate:
         Accuracy, from 0 to 1, that accepted answers must reach: the lowest confidence that does is certified. A
         certificate already in --out is replaced only by another one.
     delta
-        Probability that the certificate of --target-accuracy is wrong.
+        Probability that the certificate of --target-accuracy is wrong; earlier ones of the same rows add theirs.
+    looks
+        Certificates planned for these rows, such as one for each of several models; each gets a part of --delta.
     seed
         Random seed of the two halves of the rows: one is fitted, the other tested.
     head
@@ -366,6 +377,7 @@ class Calibrate:
     out: Path
     target_accuracy: float | None = None
     delta: float = 0.05
+    looks: int = 1
     seed: int = 0
     head: bool = False
     embeddings: str | None = None

@@ -50,6 +50,7 @@ def calibrate(options: Calibrate) -> None:
             SavedRows.load(predictions),
             target_accuracy=options.target_accuracy,
             delta=options.delta,
+            looks=options.looks,
             seed=seed,
         )
         result = result.keeping_certificate(out)

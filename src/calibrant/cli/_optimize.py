@@ -19,6 +19,7 @@ from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Limits
 from calibrant.core._task import Task
+from calibrant.evaluation._looks import CertificateRequest
 from calibrant.metrics._remarks import confidence_remarks, dollars, search_verdict
 from calibrant.runs._directory import CALIBRATION, NumberedDirectory
 from calibrant.tuned._task_record import record_run
@@ -75,6 +76,9 @@ def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationRes
     """Return the result of the search, and the calls to each provider if there are several."""
     if options.prior_correction == "batch":
         _refuse_prior(task)
+    certificate = CertificateRequest(
+        target_accuracy=options.target_accuracy, delta=options.delta, looks=options.looks
+    )
     with _search_model(task) as model, ProgressDisplay() as display:
         result = optimization.optimize(
             task,
@@ -91,6 +95,7 @@ def _search(task: Task, options: Optimize) -> tuple[optimization.OptimizationRes
             progress=display,
             limits=Limits(max_cost=options.max_cost, run_seconds=options.deadline),
             embeddings=False if options.no_embeddings else None,
+            certificate=certificate,
         )
         if model is None:
             return result, None

@@ -57,6 +57,7 @@ _GROUPS: Final = {
             "no_embeddings",
         ),
     ),
+    "Promise": ("target_accuracy", "delta", "looks"),
     "Speed and budget": (
         *("concurrency", "requests_per_minute", "tokens_per_minute", "timeout", "deadline", "max_cost"),
         *("engine", "ray_address", "workers"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         calibrate_predictions,
         learn_head,
     )
+    from calibrant.evaluation._looks import CertificateRequest
     from calibrant.evaluation._metrics import (
         EvaluationMetrics,
         EvaluationProgress,
@@ -45,6 +46,7 @@ __all__ = [
     "BatchPart",
     "BatchReport",
     "CalibrationResult",
+    "CertificateRequest",
     "ComparedRun",
     "Dataset",
     "DecidedPrediction",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -19,9 +18,7 @@ from calibrant.calibration._thresholds import (
     CertifiedThreshold,
     ThresholdSuggestion,
     certificate_from_record,
-    certify_threshold,
     suggest_thresholds,
-    with_best_promise,
 )
 from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
@@ -29,6 +26,7 @@ from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Usage
 from calibrant.core._rows import Example
+from calibrant.evaluation._looks import CertificateRequest, counted_certificate
 from calibrant.heads._compared import BaselineComparison, compare_with_baselines
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Tuned
@@ -50,8 +48,6 @@ if TYPE_CHECKING:
     from calibrant.inference._text_vectors import Embeddings
 
 
-_TARGET: Final = 0.9  # accuracy of accepted answers, where nobody names one
-_DELTA: Final = 0.1  # probability that it is missed all the same
 _FEWEST: Final = 20  # rows: 10 to fit and 10 to test
 _RESAMPLES: Final = (200, 2000)  # fewest and most
 _DRAWS: Final = 20_000_000  # rows drawn for an interval, about a second
@@ -291,6 +287,7 @@ def calibrate_predictions(
     *,
     target_accuracy: float | None = None,
     delta: float = 0.05,
+    looks: int = 1,
     seed: int = 0,
 ) -> CalibrationResult:
     """Fit a calibrator on half of the rows, measure it on the other half, and find thresholds.
@@ -305,7 +302,11 @@ def calibrate_predictions(
     target_accuracy : float in (0, 1), optional
         Certify a threshold above which answers are at least so accurate.
     delta : float in (0, 1), default 0.05
-        Probability with which the certificate may be wrong.
+        Probability with which the certificate may be wrong. Certificates that were asked of these rows before add
+        theirs: a ledger remembers them in the user's folder for caches, and beside the task or the run.
+    looks : int, default 1
+        Number of certificates planned for these rows, of as many configurations or targets: each gets an equal share of
+        `delta`.
     seed : int, default 0
         Seed of the halves, the cross-validation and the intervals.
 
@@ -343,8 +344,8 @@ def calibrate_predictions(
     y = predictions.correct[kept].astype(np.float64)
     certified = None
     if target_accuracy is not None:
-        certified = certify_threshold(p, y, target_accuracy=target_accuracy, delta=delta)
-        certified = with_best_promise(certified, p, y)
+        request = CertificateRequest(target_accuracy=target_accuracy, delta=delta, looks=looks)
+        certified = counted_certificate(request, predictions, kept.tolist())
     names, labels = [], []
     for row in kept.tolist():
         text = predictions.inputs[row]
@@ -378,28 +379,20 @@ def calibrate_predictions(
     )
 
 
-def calibrate_search(predictions: SavedRows) -> CalibrationResult:
-    """Calibrate the test rows of a search, and certify 90 % accuracy with probability 0.9 for accepted answers.
-
-    Half of the 0.1 pays for testing whether all answers may be accepted: on few rows, one wrong answer among the most
-    confident ones would end a sequence from the highest threshold at its first step. The other half is for that
-    sequence. Where all may be accepted, the threshold is the lowest confidence of these rows: what is less sure than
-    any of them was never tested.
+def calibrate_search(predictions: SavedRows, request: CertificateRequest | None = None) -> CalibrationResult:
+    """Calibrate the test rows of a search, and certify accepted answers: by default 90 % accuracy, delta 0.1.
 
     Raises
     ------
     DataError
         Too few rows.
+    StateError
+        The ledger of certificates is damaged, or cannot be written.
     """
+    asked = request or CertificateRequest()
     result = calibrate_predictions(predictions)
     kept, _ = _usable(predictions)
-    rows = predictions.confidence[kept], predictions.correct[kept]
-    certified = certify_threshold(*rows, target_accuracy=_TARGET, delta=_DELTA / 2, start=0.0)
-    if certified.threshold is not None:
-        certified = replace(certified, threshold=math.floor(1000 * rows[0].min()) / 1000)
-    else:
-        certified = certify_threshold(*rows, target_accuracy=_TARGET, delta=_DELTA / 2)
-    certified = with_best_promise(replace(certified, delta=_DELTA), *rows)
+    certified = counted_certificate(asked, predictions, kept.tolist(), all_first=True)
     return replace(result, certified=certified)
 
 

@@ -21,6 +21,7 @@ from calibrant.core._predictor import Limits, Predictor, Stop
 from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
 from calibrant.evaluation._data import find_abilities
+from calibrant.evaluation._looks import CertificateRequest
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._demonstrations import DemonstrationIndex
@@ -94,6 +95,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     thresholds: Thresholds | None = None,
     limits: Limits | None = None,
     embeddings: str | Literal[False] | None = None,
+    certificate: CertificateRequest | None = None,
 ) -> OptimizationResult:
     """Search for a better prompt with GEPA and report on rows the search never saw.
 
@@ -145,6 +147,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     embeddings : str or False, optional
         Name of the model that gives the head a vector of each text beside its words, as `Classifier.fit` takes it, or
         False for none; by default what the task says under ``[head]``.
+    certificate : CertificateRequest, optional
+        What is asked of the test rows; by default that accepted answers are at least 90 % right, with probability 0.9.
 
     Notes
     -----
@@ -199,8 +203,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     started = time.perf_counter()
     if out is not None:
         check_names(model, reflection_model, proposer)
-    task = _opened_task(task, text=text, label=label, labels=labels, prompt=prompt, embeddings=embeddings)
-    task = _described(task, model)
+    opened = _opened_task(task, text=text, label=label, labels=labels, prompt=prompt, embeddings=embeddings)
+    task = _described(opened, model)
     may_race = isinstance(model, Classifier) or not isinstance(model, Predictor)
     choices = (reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
     plan = make_plan(task, *choices, may_race=may_race)
@@ -234,7 +238,7 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         heads = HeadStage(parts=parts, embedding=embedding, max_metric_calls=budget)
         choice = heads.run(search.run(for_race=for_race))
         test = FinalStage(parts=parts, directory=directory, choice=choice, heads=heads, ended=search.ended)
-        result = test.run(_asked_task(task, model, predictor), started=started)
+        result = test.run(_asked_task(task, model, predictor), started=started, certificate=certificate)
         return replace(result, answers=PredictionJournal(journal))
 
 

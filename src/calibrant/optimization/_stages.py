@@ -27,6 +27,7 @@ from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.evaluation._figures import measurements_of
 from calibrant.evaluation._learned import calibrate_search
+from calibrant.evaluation._looks import CertificateRequest
 from calibrant.heads._head import Head
 from calibrant.heads._linear import EmbeddingModel
 from calibrant.heads._tuned import Tuned, thresholds_of
@@ -261,8 +262,10 @@ class FinalStage(SearchStage):
         """The head learned under the best candidate."""
         return self.heads.head
 
-    def run(self, asked: Task, *, started: float) -> OptimizationResult:
-        """Score the test rows; return the result, and write it to the run directory if there is one.
+    def run(
+        self, asked: Task, *, started: float, certificate: CertificateRequest | None
+    ) -> OptimizationResult:
+        """Score and certify the test rows; return the result, and write it to the run directory if there is one.
 
         `asked` is the task with the model that was asked, which may not be its own.
         """
@@ -274,7 +277,8 @@ class FinalStage(SearchStage):
         saved = result.test_rows[BEST if self.head is None else FINAL]
         if saved.space is not None:
             saved = replace(saved, fingerprint=replace(best.fingerprint(), space=saved.space))
-        return replace(result, tuned=self._tuned(asked, result, saved, best))
+        calibrated = self._calibrated(saved, certificate)
+        return replace(result, tuned=self._tuned(asked, result, saved, best, calibrated))
 
     def _best(self) -> Predictor:
         """Return the predictor under the best prompt, with its demonstrations."""
@@ -369,9 +373,16 @@ class FinalStage(SearchStage):
         query = queries_of(self.choice.best.candidate, self.task.test[:1])[0]
         return self.adapter.label_prior(query)
 
-    def _tuned(self, asked: Task, result: OptimizationResult, saved: SavedRows, best: Predictor) -> Tuned:
-        """Return the final classifier as a value, calibrated on the test rows."""
-        calibration, calibrator = self._calibrated(saved)
+    def _tuned(
+        self,
+        asked: Task,
+        result: OptimizationResult,
+        saved: SavedRows,
+        best: Predictor,
+        calibrated: tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None],
+    ) -> Tuned:
+        """Return the final classifier as a value, with calibration and calibrator of the test rows."""
+        calibration, calibrator = calibrated
         thresholds = thresholds_of(calibration)
         # A cascade decides by the thresholds between its models.
         in_turn = "cascade" in asked.sections
@@ -413,7 +424,9 @@ class FinalStage(SearchStage):
             train=() if shown is None or settings is None else shown.index.examples(),
         )
 
-    def _calibrated(self, saved: SavedRows) -> tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None]:
+    def _calibrated(
+        self, saved: SavedRows, certificate: CertificateRequest | None
+    ) -> tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None]:
         """Return calibration and calibrator of the test rows, which neither the prompt nor its head saw.
 
         A calibration that the user made in the run directory stays.
@@ -422,7 +435,7 @@ class FinalStage(SearchStage):
         if directory is not None and (directory / CALIBRATION).exists():
             return _own_calibration(directory, saved.fingerprint)
         try:
-            calibration = calibrate_search(saved)
+            calibration = calibrate_search(saved, certificate)
         except DataError:  # too few rows teach nothing
             return None, None
         if directory is not None:

@@ -34,8 +34,10 @@ class Ledger:
             folders.append(user_path("", "cache"))
         return cls(files=tuple(folder / f"{name}.jsonl" for folder in folders))
 
-    def entries(self, rows: str) -> list[dict[str, Any]]:
-        """Return the entries of the rows with a fingerprint, the earliest first; equal ones of two files once.
+    def entries(self, rows: str | None = None) -> list[dict[str, Any]]:
+        """Return the entries, of the rows with a fingerprint if one is given, the earliest first.
+
+        Equal ones of two files are returned once.
 
         Raises
         ------
@@ -45,7 +47,7 @@ class Ledger:
         found = dict[str, dict[str, Any]]()
         for file in self.files:
             for entry in _lines(file):
-                if entry["rows"] == rows:
+                if rows is None or entry["rows"] == rows:
                     found.setdefault(json.dumps(entry, sort_keys=True), entry)
         return list(found.values())
 
@@ -84,7 +86,7 @@ def _append(file: Path, line: str) -> str | None:
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
     try:
         lines = file.read_bytes().splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         raise StateError(f"{file}: cannot be read ({error.strerror}): make it readable.") from error

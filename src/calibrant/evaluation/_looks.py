@@ -1,0 +1,262 @@
+"""Certificates asked of the same labelled rows, counted in a ledger, and what the next one still promises."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.calibration._thresholds import (
+    TARGETS,
+    CertifiedThreshold,
+    Looks,
+    certify_threshold,
+    with_best_promise,
+)
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.metrics._validation import check_number
+from calibrant.runs._directory import PREDICTIONS
+from calibrant.runs._rows import SavedRows
+from calibrant.store._ledger import Ledger
+
+_SEQUENCE: Final = "sequence"
+_Floats: TypeAlias = NDArray[np.float64]
+_Correct: TypeAlias = NDArray[np.int8]
+_LEDGER: Final = "looks"
+# The smallest digests stand for a set of rows (a bottom-k sketch). Sets count as the same rows from a twentieth in
+# common on: two files may hold the same greeting.
+_SKETCH: Final = 64
+_COMMON: Final = 0.05
+_ROUNDING: Final = 1e-9
+_MOST: Final = 0.5  # a promise that fails more often than not is none
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertificateRequest:
+    """Certificate to be asked of labelled rows.
+
+    Attributes
+    ----------
+    target_accuracy : float
+        In (0, 1).
+    delta : float
+        Probability that one of the planned certificates is wrong, in (0, 1).
+    looks : int
+        Number of certificates planned for these rows, from 1: each gets an equal share of `delta`.
+
+    Examples
+    --------
+    >>> from calibrant.evaluation import CertificateRequest
+    >>> CertificateRequest(target_accuracy=0.95, delta=0.1, looks=5).share
+    0.02
+    """
+
+    target_accuracy: float = 0.9
+    delta: float = 0.1
+    looks: int = 1
+
+    def __post_init__(self) -> None:
+        check_number("target_accuracy", self.target_accuracy, "(0, 1)")
+        check_number("delta", self.delta, "(0, 1)")
+        if isinstance(self.looks, bool) or not isinstance(self.looks, int) or self.looks < 1:
+            raise ConfigurationError(
+                f"Expected looks as the number of certificates planned for these rows, from 1, got {self.looks!r}."
+            )
+
+    @property
+    def share(self) -> float:
+        """Part of `delta` that one certificate gets."""
+        return self.delta / self.looks
+
+
+def counted_certificate(
+    request: CertificateRequest,
+    predictions: SavedRows,
+    kept: Sequence[int],
+    *,
+    all_first: bool = False,
+) -> CertifiedThreshold:
+    """Return a certificate that allows for all others asked of the same rows, and write down that it was asked for.
+
+    Whatever the certificates have in common, one of them is wrong with the sum of their probabilities at most. The sum
+    of all so far, or `delta` if that is more, is the `delta` of a certificate that is found. One that was asked for
+    before, of the same answers, counts once. What is asked for is written down before it is known.
+
+    Parameters
+    ----------
+    predictions : SavedRows
+        All rows.
+    kept : sequence of int
+        Places of the rows that it is asked of.
+    all_first : bool, default False
+        True to test first, for half of its share, whether all answers may be accepted: on few rows, one wrong answer
+        among the most confident ones would end a sequence from the highest threshold at its first step. The other half
+        is for that sequence.
+
+    Raises
+    ------
+    StateError
+        The ledger is damaged, or cannot be written.
+    """
+    book = _Book.of(predictions, kept)
+    asked = book.name("all first" if all_first else _SEQUENCE, request.target_accuracy, request.share)
+    before = book.spent(besides=asked)
+    looks = Looks(
+        before=before, total=before, planned=request.looks, of_others=book.has_others(), state="planned"
+    )
+    if before and before + request.share > _MOST and not book.knows([asked]):
+        refused = replace(looks, state="refused")
+        return CertifiedThreshold(
+            target_accuracy=request.target_accuracy, delta=request.delta, n=len(kept), looks=refused
+        )
+    book.spend([asked], request.share)
+    p, y = predictions.confidence[list(kept)], predictions.correct[list(kept)]
+    delta = max(request.delta, book.spent())
+    found = (_all_first if all_first else _in_sequence)(p, y, request)
+    if found.threshold is None and request.looks == 1:  # a plan says what else is looked for
+        found = with_best_promise(found, p, y)
+        book.spend(*_lower_tests(found, book, request.share))
+    if before > 0.0 and delta > request.delta * (1.0 + _ROUNDING):
+        looks = replace(looks, state="over")
+    looks = replace(looks, total=max(delta, book.spent()))
+    stated = request.delta if found.threshold is None else delta
+    return replace(found, delta=stated, looks=looks)
+
+
+def _in_sequence(p: _Floats, y: _Correct, request: CertificateRequest) -> CertifiedThreshold:
+    """Return the certificate of `certify_threshold`."""
+    return certify_threshold(p, y, target_accuracy=request.target_accuracy, delta=request.share)
+
+
+def _all_first(p: _Floats, y: _Correct, request: CertificateRequest) -> CertifiedThreshold:
+    """Return the certificate for all answers, or else that of the sequence, each at half of the share.
+
+    Where all may be accepted, the threshold is the lowest confidence of these rows: what is less sure than any of them
+    was never tested.
+    """
+    test = partial(certify_threshold, p, y, target_accuracy=request.target_accuracy, delta=request.share / 2)
+    found = test(start=0.0)
+    if found.threshold is None:
+        return replace(test(), delta=request.share)
+    return replace(found, delta=request.share, threshold=math.floor(1000 * p.min()) / 1000)
+
+
+def _lower_tests(found: CertifiedThreshold, book: _Book, share: float) -> tuple[list[str], float]:
+    """Return the names of the tests for lower targets, down to the first that passed, and their delta in all."""
+    lower = found.best_promise
+    least = TARGETS[-1] if lower is None else lower.target_accuracy
+    tried = [target for target in TARGETS if least <= target < found.target_accuracy]
+    each = share / len(TARGETS)
+    return [book.name(_SEQUENCE, target, each) for target in tried], each * len(tried)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """Tests on some rows, with the probability that one of them is wrong."""
+
+    tests: frozenset[str]
+    delta: float
+    answers: str
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> _Entry:
+        tests, delta = entry.get("tests"), entry.get("delta")
+        if not isinstance(tests, list) or not isinstance(delta, float) or not 0.0 <= delta <= 1.0:
+            raise StateError(
+                f"{_LEDGER}.jsonl: expected tests and their delta in [0, 1], got {dict(entry)!r:.120}: restore the "
+                "file, or delete that line, and its certificate is no longer counted."
+            )
+        return cls(tests=frozenset(map(str, tests)), delta=delta, answers=str(entry.get("answers")))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Book:
+    """Certificates asked of one set of labelled rows.
+
+    Attributes
+    ----------
+    ledger : Ledger
+        Holds those of all rows.
+    rows : tuple of str
+        Smallest digests of texts and true labels, ascending.
+    answers : str
+        Digest of what the certificate depends on: confidences, and which answers are right.
+    """
+
+    ledger: Ledger
+    rows: tuple[str, ...]
+    answers: str
+
+    @classmethod
+    def of(cls, predictions: SavedRows, kept: Sequence[int]) -> _Book:
+        # Rows without a text are known by their place.
+        place = str(predictions.path.resolve())
+        columns = (predictions.index.tolist(), predictions.inputs, predictions.answers)
+        digests = {
+            _digest([f"{place} {index}" if text is None else text, answer or ""])
+            for index, text, answer in zip(*columns, strict=True)
+        }
+        order = np.argsort(predictions.index[list(kept)], kind="stable")
+        measured = (predictions.confidence[list(kept)][order], predictions.correct[list(kept)][order])
+        values = (value for column in measured for value in column.tolist())
+        return cls(
+            ledger=Ledger.named(_LEDGER, beside=_folder(predictions.path)),
+            rows=tuple(sorted(digests)[:_SKETCH]),
+            answers=_digest(f"{value:.12g}" for value in values),
+        )
+
+    def name(self, rule: str, target: float, delta: float) -> str:
+        """Return the name of a test, equal for the same test of the same answers."""
+        return _digest([self.answers, rule, f"{target:.9g}", f"{delta:.9g}"])
+
+    def spent(self, *, besides: str | None = None) -> float:
+        """Return the sum of the probabilities of the certificates asked so far, but for one."""
+        known = set[str]()
+        total = 0.0
+        for entry in self._entries():
+            if besides not in entry.tests and not entry.tests <= known:
+                known |= entry.tests
+                total += entry.delta
+        return total
+
+    def knows(self, tests: Iterable[str]) -> bool:
+        """Return True if all of the tests are written down."""
+        return {test for entry in self._entries() for test in entry.tests}.issuperset(tests)
+
+    def has_others(self) -> bool:
+        """Return True if a certificate was asked of other answers to these rows."""
+        return any(entry.answers != self.answers for entry in self._entries())
+
+    def _entries(self) -> Iterator[_Entry]:
+        """Yield the entries on these rows, or on some of them."""
+        for entry in self.ledger.entries():
+            common = len(set(self.rows).intersection(entry["rows"].split()))
+            if common > _COMMON * len(self.rows):
+                yield _Entry.of(entry)
+
+    def spend(self, tests: Sequence[str], delta: float) -> None:
+        """Write down tests with their delta in all, unless they are known."""
+        if not self.knows(tests):
+            self.ledger.add(
+                " ".join(self.rows), {"answers": self.answers, "tests": list(tests), "delta": delta}
+            )
+
+
+def _folder(path: Path) -> Path | None:
+    """Return the folder of the task that a run in it belongs to, or else that of the run; None of other rows."""
+    if path.name != PREDICTIONS or not path.is_file():
+        return None
+    run = path.parent
+    return run.parent if any(run.parent.glob("*.toml")) else run
+
+
+def _digest(values: Iterable[str]) -> str:
+    text = "\0".join(values)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
