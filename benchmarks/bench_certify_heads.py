@@ -11,7 +11,12 @@ certificate. `every row` is a fixed sequence of the same exact tests at every nu
 mean share that is kept, and the share of samples whose threshold has less than 0.90 among these rows.
 
 The last lines are of models without error in their confidence: it follows a Beta distribution with mean 0.875, 80 rows
-are labelled.
+are labelled. `ceiling` is what no certificate can exceed whose promise holds for every model whose accuracy does not
+rise as its confidence falls. Proof: let another model have the same confidences, but be right so seldom that all sets
+of the most confident rows with a share of s or more miss the target. There, s or more may be kept with probability
+delta at most. Hence on the model at hand with at most the power, at level delta, of the most powerful test that tells
+the two apart, which is that of their likelihood ratio (Neyman and Pearson). The mean share kept is the integral over s.
+The powers are those of 40,000 simulated samples.
 """
 
 from __future__ import annotations
@@ -25,6 +30,8 @@ import numpy as np
 from _decision_sets import DecisionSet, model_set
 from _minilm import MiniLM
 from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import expit, logit
 from scipy.stats import binom
 
 from calibrant.calibration import certify_threshold
@@ -37,6 +44,8 @@ N_HEAD: Final = 119
 N_CERTIFICATE: Final = 81
 N_CALIBRATED: Final = 80
 CALIBRATED: Final = ((7.0, 1.0), (14.0, 2.0))
+CEILING_DRAWS: Final = 40_000
+CEILING_SHARES: Final = 25
 NOTHING: Final = 2.0  # a threshold that no confidence reaches
 
 Array: TypeAlias = NDArray[np.float64]
@@ -131,6 +140,46 @@ def calibrated_line(test: Test, shape: tuple[float, float], draws: int) -> str:
     return f"{np.mean(np.array(drawn) > 0):10.3f} {'':6} {'':6} {np.mean(drawn):6.3f} {np.mean(broken):7.3f}"
 
 
+def ceiling_line(shape: tuple[float, float]) -> str:
+    """Return the highest shares of certified samples and of rows kept that a valid certificate can have."""
+    rng = np.random.default_rng(0)
+    confidence = rng.beta(*shape, (CEILING_DRAWS, N_CALIBRATED))
+    population = np.sort(rng.beta(*shape, 100_000))[::-1]
+    accuracy = population.cumsum() / np.arange(1, len(population) + 1)
+    hindsight = float((accuracy >= TARGET).mean())
+    certified = most_power(confidence, np.minimum(confidence, TARGET), rng)
+    shares = np.linspace(0.0, hindsight, CEILING_SHARES + 1)[1:]
+    powers = [certified]
+    for share in shares:
+        top = population[: int(share * len(population))]
+        shift = brentq(lambda value, top=top: expit(logit(top) + value).mean() - TARGET, -20.0, 0.0)
+        end = top[-1]
+        # Behind the set the other model is right as often as at its end, or as this one if that is less.
+        behind = np.minimum(confidence, expit(logit(end) + shift))
+        doubted = np.where(confidence >= end, expit(logit(confidence) + shift), behind)
+        powers.append(most_power(confidence, doubted, rng))
+    powers = np.minimum.accumulate(powers)
+    kept = np.trapezoid(powers, np.append(0.0, shares)) + DELTA * (1.0 - hindsight)
+    return f"{certified:10.3f} {'':6} {'':6} {kept:6.3f}"
+
+
+def most_power(confidence: Array, doubted: Array, rng: np.random.Generator) -> float:
+    """Return the power, at level delta, of the best test of `doubted` against `confidence`, shape (samples, rows).
+
+    Both are probabilities of being right.
+    """
+
+    def log_ratios(probability: Array) -> Array:
+        right = rng.random(confidence.shape) < probability
+        gained = np.log(confidence / doubted)
+        lost = np.log1p(-confidence) - np.log1p(-doubted)
+        ratios: Array = np.where(right, gained, lost).sum(axis=1)
+        return ratios
+
+    critical = np.quantile(log_ratios(doubted), 1.0 - DELTA)
+    return float((log_ratios(confidence) >= critical).mean())
+
+
 def main() -> None:
     """Print two lines for each set and each calibrated model."""
     parser = argparse.ArgumentParser(
@@ -164,6 +213,7 @@ def main() -> None:
         for title, test in TESTS.items():
             line = calibrated_line(test, shape, options.draws)
             print(f"Beta{shape!s:12} {title:10} {line}", flush=True)
+        print(f"Beta{shape!s:12} {'ceiling':10} {ceiling_line(shape)}", flush=True)
 
 
 if __name__ == "__main__":
