@@ -723,8 +723,8 @@ def _looks_lines(found: CertifiedThreshold, *, run: str | Path) -> Iterator[str]
     earlier = f"Earlier certificates of these rows may be wrong with probability {looks.before:.4g}"
     if looks.state == "refused":
         yield (
-            f"Nothing certified: {earlier}; with one more, little would be promised. Certify on fresh rows, and plan with "
-            "--looks if several are to come:"
+            f"Nothing certified: {earlier}; with one more, little would be promised. Certify on fresh rows, and plan "
+            "with --looks if several are to come:"
         )
     elif not looks.of_others:
         yield f"{earlier}: that is allowed for."
