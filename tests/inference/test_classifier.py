@@ -273,6 +273,23 @@ def test_async_calls_run_on_the_callers_loop(animals: FakeClient) -> None:
     assert own_loop
 
 
+def test_a_failure_leaves_no_cancellation() -> None:
+    """Whoever catches the error of a failed call may wait on: the task counts as cancelled by nobody."""
+
+    def fail(_: str) -> str:
+        raise ProviderError("wrong key", provider="p", status=401)
+
+    async def program() -> int:
+        async with asyncio.timeout(60):
+            with pytest.raises(ProviderError, match="wrong key"):
+                await classifier.aclassify("purrs")
+            task = asyncio.current_task()
+            return -1 if task is None else task.cancelling()
+
+    with Classifier(model=FakeClient(LABELS, fail), labels=LABELS) as classifier:
+        assert asyncio.run(program()) == 0
+
+
 def test_threads_share_a_classifier(animals: FakeClient) -> None:
     """Every thread gets its own answers from a shared classifier."""
     classifier = make(animals)

@@ -510,6 +510,29 @@ class Export:
     as_json: bool = False
 
 
+@command(app, "calibrant.cli._serve:serve_agents", name="mcp", example="calibrant mcp bundle")
+class Mcp:
+    """Serve a bundle to agents by the Model Context Protocol: tools that classify texts.
+
+    Attributes
+    ----------
+    source : BUNDLE|RUN|TASK
+        A bundle of `calibrant export`, the directory of a run, or a task file (answers carry no decision).
+    port
+        Answer over HTTP at this port of 127.0.0.1 instead of over standard input and output.
+    max_concurrency
+        Most calls of the model at the same time.
+    accept_suggested
+        If no threshold is certified, accept answers from the suggested one on, without a guarantee.
+    """
+
+    source: Path = field(kw_only=False)
+    port: Annotated[int | None, typer.Option(min=1, max=65535)] = None
+    max_concurrency: int = 64
+    accept_suggested: bool = False
+    option: list[str] | None = None
+
+
 @command(app, "calibrant.cli._serve:serve", example="calibrant serve bundle --port 8890")
 class Serve:
     """Serve a bundle over HTTP: POST /v1/classify, /v1/systemone, /v1/decisions; GET /healthz, /readyz, /metrics.

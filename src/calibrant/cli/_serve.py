@@ -1,4 +1,4 @@
-"""``calibrant serve`` and ``calibrant verifier serve``: a bundle, a model, or a verifier of answers, over HTTP."""
+"""``calibrant serve``, ``mcp`` and ``verifier serve``: a bundle, a model, or a verifier of answers, to programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from calibrant import evaluation, serving
 from calibrant.assembly._sections import open_classifier
 from calibrant.cli._options import parse_option
-from calibrant.cli._tables import print_output
+from calibrant.cli._tables import print_output, say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._predictor import Limits, Predictor
 from calibrant.core._task import RecordedTask
@@ -29,10 +29,11 @@ from calibrant.tuned._sources import read_source
 
 if TYPE_CHECKING:
     from calibrant.cli._app import ServeVerifier
-    from calibrant.cli._commands import Serve
+    from calibrant.cli._commands import Mcp, Serve
     from calibrant.inference._base import BasePredictor
 
 _LOG = logging.getLogger("calibrant")
+_LOOPBACK: Final = "127.0.0.1"
 _LOGGERS: Final = ("calibrant", "uvicorn", "asyncio")
 
 
@@ -55,6 +56,7 @@ def serve(options: Serve) -> None:
             app = serving.create_decision_app(classifier, settings=settings)
             record: dict[str, str | None] = {"name": classifier.name}
         else:
+            _refuse_model(options.source, options)
             loaded, predictor = _opened(options.source, options)
             opened.callback(predictor.close)
             recorder = _recorder(loaded, predictor, options)
@@ -98,14 +100,31 @@ def _model_alone(options: Serve) -> Classifier:
     )
 
 
-def _opened(source: Path, options: Serve) -> tuple[Tuned, BasePredictor]:
-    """Open a bundle, a run, or a task file, which decides nothing."""
+def serve_agents(options: Mcp) -> None:
+    """Serve the bundle's tools to agents until their input ends, or a signal comes."""
+    create_server = serving.create_mcp_server  # first, as it says which extra is missing
+    tuned, predictor = _opened(options.source, options)
+    with closing(predictor), json_logs():
+        server = create_server(tuned, predictor)
+        if options.port is None:
+            server.run("stdio")
+            return
+        say(f"{tuned.name} answers agents at http://{_LOOPBACK}:{options.port}/mcp; Ctrl-C ends it.")
+        # The library refuses other hosts and origins at this address.
+        server.run("streamable-http", host=_LOOPBACK, port=options.port)
+
+
+def _refuse_model(source: Path, options: Serve) -> None:
     if options.model is not None:
         raise ConfigurationError(f"Expected either {source} or --model {options.model}, got both.")
     if options.api_base is not None:
         raise ConfigurationError(
             "Expected --api-base beside --model, got it without: use --option api_base=URL."
         )
+
+
+def _opened(source: Path, options: Serve | Mcp) -> tuple[Tuned, BasePredictor]:
+    """Open a bundle, a run, or a task file, which decides nothing."""
     found, limits = read_source(source), Limits(concurrency=options.max_concurrency)
     given = dict(map(parse_option, options.option or ()))
     if isinstance(found, Tuned):

@@ -29,6 +29,7 @@ from calibrant.core._completion import (
 )
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import Usage
+from calibrant.core._predictor import CallGroup
 from calibrant.core._reported import bounded_count, reported_mapping
 
 _T = TypeVar("_T")
@@ -563,7 +564,7 @@ class CompletionsServer:
         batches = self.batches((prompt, *(f'{prompt}{value}"' for value in values)))
         fields = {} if naming is None else naming.fields(tokens)
         try:
-            async with asyncio.TaskGroup() as group:
+            async with CallGroup() as group:
                 tasks = [group.create_task(self.ask(batch, whole=whole, fields=fields)) for batch in batches]
             answers = [self.http.checked(task.result()) for task in tasks]
             echoes: list[Echoed] = []
@@ -574,8 +575,6 @@ class CompletionsServer:
                 usage += usage_of(counts)
             logprobs = label_logprobs(echoes[0], echoes[1:])
             first = _choices(answers[0], len(batches[0]))[0]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
         except EchoError as error:
             raise self.unusable(error) from None
         named = TokenListing() if naming is None else await naming.named(prompt, tokens, first)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
+from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
 
 from calibrant.core._completion import Message
@@ -318,6 +320,28 @@ class RetryCancelScope:
         if self._task is not None and not self.is_cancelled:
             self.is_cancelled = True
             self._task.cancel()
+
+
+class CallGroup(asyncio.TaskGroup):
+    """Task group whose first failure is raised as it is, and which leaves the task that waits for it uncancelled."""
+
+    async def __aenter__(self) -> Self:
+        task = asyncio.current_task()
+        self._cancelling = 0 if task is None else task.cancelling()
+        return await super().__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await super().__aexit__(kind, error, trace)
+        except BaseExceptionGroup as errors:
+            task = asyncio.current_task()
+            # Before Python 3.13 the cancellation that ends the wait stays behind, and whoever waits further up (a
+            # timeout, a task group of anyio) takes it for its own.
+            if sys.version_info < (3, 13) and task is not None and task.cancelling() > self._cancelling:
+                task.uncancel()
+            raise errors.exceptions[0] from None
 
 
 async def interruptible_sleep(

@@ -46,6 +46,7 @@ from calibrant.core._errors import (
 )
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Part, Prediction, Usage
+from calibrant.core._predictor import CallGroup
 from calibrant.core._structures import Field, FieldLabels, MultiLabels
 from calibrant.inference._methods import Method, ModelCalls, ModelSetup, Tolerance
 from calibrant.inference._reader import joint_confidence, parts_of_set, scored_part
@@ -362,11 +363,8 @@ class LabelScorer:
             enough = not found.short or walk.is_enough(text, found.top)
             return found if enough else await once(text, few=False)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(ask(text)) for text in texts]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        async with CallGroup() as group:
+            tasks = [group.create_task(ask(text)) for text in texts]
         return [task.result() for task in tasks]
 
 

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
 from calibrant.core._prediction import Journal, Outcome, Prediction
-from calibrant.core._predictor import INPUT_SLOT, OnPrediction, Query, RetryCancelScope, Stop
+from calibrant.core._predictor import INPUT_SLOT, CallGroup, OnPrediction, Query, RetryCancelScope, Stop
 from calibrant.inference._limits import Gate
 
 # Rows looked up in the journal at a time.
@@ -328,7 +328,7 @@ class Feed:
 
         try:
             with self._stop.calling(from_any_thread):
-                async with deadline, asyncio.TaskGroup() as group:
+                async with deadline, CallGroup() as group:
                     if first is not None:
                         self._opening = group.create_task(self._open(first))
                         workers.append(self._opening)
@@ -337,8 +337,6 @@ class Feed:
             if not deadline.expired():
                 raise
             self._stop.request(f"The deadline of {seconds:g} seconds has passed")
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
         return self._stop.reason
 
     def _end_waits(self) -> None:

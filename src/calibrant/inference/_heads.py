@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import json
@@ -19,7 +18,7 @@ from calibrant.core._completion import TokenListing, named_features
 from calibrant.core._errors import ConfigurationError, ContextLengthError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LabelDistribution, Prediction, Usage
-from calibrant.core._predictor import Query
+from calibrant.core._predictor import CallGroup, Query
 from calibrant.heads._head import Head
 from calibrant.heads._linear import EmbeddingModel, as_text, recognised_text
 from calibrant.inference._limits import Gate
@@ -313,12 +312,9 @@ async def _listings(method: Method, queries: Sequence[Query]) -> list[TokenListi
     await ask(queries[0])
     if not any(listing.most_named for listing in found):
         return []
-    try:
-        async with asyncio.TaskGroup() as group:
-            for query in queries[1:]:
-                group.create_task(ask(query))
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    async with CallGroup() as group:
+        for query in queries[1:]:
+            group.create_task(ask(query))
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import math
@@ -22,6 +21,7 @@ from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnsupportedError, ProviderError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction, Usage
+from calibrant.core._predictor import CallGroup
 from calibrant.inference._abilities import AnswerForm, ModelAbilities, extended
 from calibrant.inference._methods import Decoding, Method, ModelSetup
 from calibrant.inference._reader import scored_part
@@ -120,11 +120,8 @@ async def ask_together(questions: Iterable[Awaitable[Prediction]]) -> RowAnswers
     CalibrantError
         A question raised anything but a `ProviderError`; the others are cancelled.
     """
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_answer(question)) for question in questions]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    async with CallGroup() as group:
+        tasks = [group.create_task(_answer(question)) for question in questions]
     found = [task.result() for task in tasks]
     return RowAnswers(
         given=tuple(answer for answer in found if isinstance(answer, Prediction)),

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
         create_classifier_app,
         create_decision_app,
     )
+    from calibrant.serving._mcp import create_mcp_server
     from calibrant.serving._verifier_app import create_verifier_app
 
 __all__ = [
     "ServiceSettings",
     "create_classifier_app",
     "create_decision_app",
+    "create_mcp_server",
     "create_verifier_app",
 ]
 
@@ -31,8 +33,9 @@ def __getattr__(name: str) -> object:
     try:
         return _find(name)
     except ModuleNotFoundError as error:
-        if error.name not in {"fastapi", "uvicorn", "starlette", "prometheus_client"}:
+        if error.name not in {"fastapi", "uvicorn", "starlette", "prometheus_client", "mcp"}:
             raise
+        extra = "mcp" if name == "create_mcp_server" else "serve"
         raise ConfigurationError(
-            f"Serving needs {error.name}, which is not installed: run {install_command('serve')}."
+            f"Serving needs {error.name}, which is not installed: run {install_command(extra)}."
         ) from error

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
 from calibrant.core._prediction import Outcome, Prediction, Usage
-from calibrant.core._predictor import Predictor, RetryCancelScope
+from calibrant.core._predictor import CallGroup, Predictor, RetryCancelScope
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
 from calibrant.inference._base import ask_async
 from calibrant.inference._classifier import Classifier
@@ -499,14 +499,11 @@ class _Service:
     async def _predict(self, rows: Sequence[tuple[Predictor, str]]) -> list[Prediction]:
         """Return the predictions of texts; the rows of all requests share the classifier's limits."""
         try:
-            async with asyncio.TaskGroup() as group:
+            async with CallGroup() as group:
                 tasks = [group.create_task(self._answer(*row)) for row in rows]
-        except BaseExceptionGroup as errors:
-            first = errors.exceptions[0]
-            if not isinstance(first, CalibrantError):
-                raise first from None
+        except CalibrantError as error:
             self._readiness.note(answered=False)
-            _LOG.error("The model cannot be asked.", extra={"fields": self._error_fields(first)})
+            _LOG.error("The model cannot be asked.", extra={"fields": self._error_fields(error)})
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
         return [task.result() for task in tasks]
 
