@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from calibrant.assembly._outlook import PromiseOutlook, promise_outlook
 from calibrant.assembly._row_checks import GroupChecks, GroupCount, RowChecks
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import write_atomically
@@ -77,6 +78,10 @@ class TaskDraft:
         Shares of training, validation and test rows.
     splits : mapping of str to int
         Rows of each split; empty where a column tells them.
+    test_rows : int
+        Test rows, as a column tells them or as they are divided.
+    outlook : tuple of PromiseOutlook
+        What a search is likely to promise by these; empty without test rows.
     near_duplicates : GroupCount
         Near-duplicates that were put into one split with those they are like.
     notices : tuple of str
@@ -92,6 +97,8 @@ class TaskDraft:
     labels: tuple[tuple[str, int], ...]
     shares: Shares
     splits: dict[str, int]
+    test_rows: int
+    outlook: tuple[PromiseOutlook, ...]
     near_duplicates: GroupCount
     notices: tuple[str, ...]
 
@@ -127,8 +134,10 @@ def draft_task(
     csv = _csv_format(data, {text, label} - {None}) if is_csv else ANY_CSV
     found = find_columns(_first_columns(data, csv), path=data, text=text, label=label, ask=ask)
     checks = RowChecks(longest=_EMBEDDED_BYTES if (model or "local/").startswith("local/") else None)
+    in_test = 0  # by the column that tells the splits
     for row in read_rows(data, csv=csv):
         checks.add(row.line, _cell(row, found.text), _label(row, found.label))
+        in_test += found.split is not None and normalise_label(_cell(row, found.split)) == "test"
         if len(checks.labels) > _MAX_LABELS:
             break
     _check_labels(checks, found.label, data)
@@ -143,6 +152,7 @@ def draft_task(
     splits, groups = _splits_and_groups(data, csv, found, shares)
     has_split_column = found.split is not None
     group_notices = groups.notices(has_split_column=has_split_column)
+    test_rows = in_test if has_split_column else splits["test"]
     return TaskDraft(
         data=data,
         csv=csv,
@@ -153,6 +163,8 @@ def draft_task(
         labels=tuple(checks.label_counts()),
         shares=shares,
         splits={} if has_split_column else splits,
+        test_rows=test_rows,
+        outlook=promise_outlook(test_rows=test_rows, labelled_rows=labelled) if test_rows else (),
         near_duplicates=GroupCount() if has_split_column else groups.together,
         notices=(*found.notices, *checks.notices(), *group_notices),
     )
