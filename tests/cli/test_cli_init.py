@@ -21,7 +21,7 @@ from calibrant.cli import app
 from calibrant.clients._weights import SERVERS
 from calibrant.core import Task
 from calibrant.testing import FakeClient
-from command_line import command, done, json_of, refusal
+from command_line import command, done, json_of, refusal, spelled
 from fault_server import FaultServer
 
 run = command("init")
@@ -267,13 +267,20 @@ def promise_of(*arguments: object) -> dict[str, Any]:
     return found
 
 
+def unlike_messages(count: int) -> list[dict[str, str]]:
+    """Return messages, none of them a near-duplicate of another, two in five of them for the test."""
+    parts = ("train", "dev", "test", "train", "Test")
+    return [
+        {**row, "said": f"Dear {spelled(n)} of {spelled(3 * n)} street", "part": parts[n % 5]}
+        for n, row in enumerate(messages(count))
+    ]
+
+
 def test_what_test_rows_promise_is_said() -> None:
     """A table says which share of new rows a promise accepts, and how many labelled rows accept half of them."""
-    parts = ("train", "dev", "test", "train", "Test")
-    rows = [{**row, "part": parts[n % 5]} for n, row in enumerate(messages(200))]
-    shown = done(run(write(rows))).stdout
+    shown = done(run(write(unlike_messages(200)))).stdout
     assert shown[shown.index("A promise") :].splitlines()[:4] == [
-        "A promise of 0.90 from 80 test rows:",
+        "A promise of 0.90 from 80 test rows that differ:",
         "  if the model is right in      80%       90%  95%",
         "  of new rows it accepts about  4%        37%  84%",
         "  labelled rows to accept half  too many  320  enough",
@@ -281,15 +288,17 @@ def test_what_test_rows_promise_is_said() -> None:
 
 
 def test_few_test_rows_promise_nothing() -> None:
-    """Fewer than 29 test rows cannot promise 0.90, even without a mistake."""
-    found = promise_of(write(messages()))
-    assert found["test_rows"] == 24
-    assert [one["kept"] for one in found["outlook"]] == [0.0, 0.0, 0.0]
+    """Fewer than 29 test rows cannot promise 0.90, even without a mistake; near-duplicates count as one."""
+    few = promise_of(write(unlike_messages(60)))
+    alike = promise_of(write(messages(200)), "--out", "alike")
+    assert (few["test_rows"], alike["test_rows"]) == (24, 2)
+    for found in (few, alike):
+        assert [one["kept"] for one in found["outlook"]] == [0.0, 0.0, 0.0]
 
 
 def test_the_promise_is_that_of_a_search() -> None:
     """The share that is said is that of certificates made as a search makes them, on a model without error."""
-    found = promise_of(write(messages(200)))
+    found = promise_of(write(unlike_messages(200)))
     rng = np.random.default_rng(1)
     kept = []
     for _ in range(400):

@@ -25,6 +25,7 @@ from calibrant.core._table_files import ANY_CSV, CsvFormat, csv_spelling
 from calibrant.core._task import SPLITS, read_task_file
 
 _SAMPLE_ROWS: Final = 10_000
+_TEST: Final = "test"  # split whose rows are certified
 _SHARES: Final = (0.4, 0.2, 0.4)
 _SMALL_FILE_ROWS: Final = 1_000  # rows up to which these shares are proposed
 _VALIDATION_ROWS, _TEST_ROWS = 300, 400  # of larger files: more of them only cost calls
@@ -79,7 +80,7 @@ class TaskDraft:
     splits : mapping of str to int
         Rows of each split; empty where a column tells them.
     test_rows : int
-        Test rows, as a column tells them or as they are divided.
+        Test rows, as a column tells them or as they are divided; of each group of near-duplicates one.
     outlook : tuple of PromiseOutlook
         What a search is likely to promise by these; empty without test rows.
     near_duplicates : GroupCount
@@ -134,10 +135,8 @@ def draft_task(
     csv = _csv_format(data, {text, label} - {None}) if is_csv else ANY_CSV
     found = find_columns(_first_columns(data, csv), path=data, text=text, label=label, ask=ask)
     checks = RowChecks(longest=_EMBEDDED_BYTES if (model or "local/").startswith("local/") else None)
-    in_test = 0  # by the column that tells the splits
     for row in read_rows(data, csv=csv):
         checks.add(row.line, _cell(row, found.text), _label(row, found.label))
-        in_test += found.split is not None and normalise_label(_cell(row, found.split)) == "test"
         if len(checks.labels) > _MAX_LABELS:
             break
     _check_labels(checks, found.label, data)
@@ -149,10 +148,9 @@ def draft_task(
     if labelled > _SMALL_FILE_ROWS:
         validation, test = (round(count / labelled, 4) for count in (_VALIDATION_ROWS, _TEST_ROWS))
         shares = (round(1 - validation - test, 4), validation, test)
-    splits, groups = _splits_and_groups(data, csv, found, shares)
+    splits, groups, test_rows = _splits_and_groups(data, csv, found, shares)
     has_split_column = found.split is not None
     group_notices = groups.notices(has_split_column=has_split_column)
-    test_rows = in_test if has_split_column else splits["test"]
     return TaskDraft(
         data=data,
         csv=csv,
@@ -230,21 +228,26 @@ def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
 
 def _splits_and_groups(
     data: Path, csv: CsvFormat, found: FoundColumns, shares: Shares
-) -> tuple[dict[str, int], GroupChecks]:
-    """Return the rows of each split and the near-duplicates of a file."""
+) -> tuple[dict[str, int], GroupChecks, int]:
+    """Return the rows of each split, the near-duplicates of a file, and the test rows that differ."""
 
-    def labelled() -> Iterator[tuple[int, str, str]]:
+    def labelled() -> Iterator[tuple[Row, str, str]]:
         for row in read_rows(data, csv=csv):
             text, answer = _cell(row, found.text), _label(row, found.label)
             if text.strip() and answer.strip():
-                yield row.line, text, answer
+                yield row, text, answer
 
     rule = split_rule(((text, answer) for _, text, answer in labelled()), shares)
-    groups, sizes = GroupChecks(groups=rule.groups), Counter[int]()
-    for line, text, answer in labelled():
-        groups.add(line, text, answer)
-        sizes[rule.part(text, answer)] += 1
-    return {split: sizes[number] for number, split in enumerate(SPLITS)}, groups
+    groups, sizes, tested = GroupChecks(groups=rule.groups), Counter[str](), set[int]()
+    for row, text, answer in labelled():
+        groups.add(row.line, text, answer)
+        split: str = SPLITS[rule.part(text, answer)]
+        sizes[split] += 1
+        if found.split is not None:
+            split = normalise_label(_cell(row, found.split))
+        if split == _TEST:
+            tested.add(rule.groups.key(text))
+    return {split: sizes[split] for split in SPLITS}, groups, len(tested)
 
 
 def new_task_path(out: Path) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-TARGET: Final = 0.9  # what a search certifies; see `calibrant.evaluation.calibrate_search`
+TARGET: Final = 0.9  # what a search certifies; see `evaluation._learned.calibrate_search`
 ACCURACIES: Final = (0.8, 0.9, 0.95)
 TEST_ROWS: Final = (28, 30, 40, 60, 80, 120, 160, 200, 300, 400, 800, 1_600, 3_200)
 # Mean share of rows that the certificate accepts, by accuracy, for each of `TEST_ROWS`; written by

@@ -153,7 +153,8 @@ def _outlook_lines(draft: TaskDraft) -> list[str]:
     ]
     if any(one.kept < _HALF for one in outlook):
         table.append(["  labelled rows to accept half", *map(_needed, outlook)])
-    return [f"A promise of {TARGET:.2f} from {draft.test_rows:,} test rows:", *aligned(table)]
+    rows = f"{draft.test_rows:,} test {'row' if draft.test_rows == 1 else 'rows'}"
+    return [f"A promise of {TARGET:.2f} from {rows} that differ:", *aligned(table)]
 
 
 def _needed(found: PromiseOutlook) -> str:

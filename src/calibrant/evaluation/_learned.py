@@ -28,7 +28,9 @@ from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomica
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Usage
+from calibrant.core._ranks import tie_ranks
 from calibrant.core._rows import Example
+from calibrant.core._splits import near_duplicate_groups
 from calibrant.heads._compared import BaselineComparison, compare_with_baselines
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Tuned
@@ -296,7 +298,8 @@ def calibrate_predictions(
     """Fit a calibrator on half of the rows, measure it on the other half, and find thresholds.
 
     Rows of equal text go to the same half, so that nothing is measured on what was fitted. Certified is the
-    confidence as given, which nothing was fitted to; all rows count for it, as they do for the suggested thresholds.
+    confidence as given, which nothing was fitted to; all rows count for it, as they do for the suggested thresholds,
+    but near-duplicates as one; see `certify_threshold`.
 
     Parameters
     ----------
@@ -343,8 +346,9 @@ def calibrate_predictions(
     y = predictions.correct[kept].astype(np.float64)
     certified = None
     if target_accuracy is not None:
-        certified = certify_threshold(p, y, target_accuracy=target_accuracy, delta=delta)
-        certified = with_best_promise(certified, p, y)
+        *tested, groups = _tested_rows(predictions, kept)
+        certified = certify_threshold(*tested, target_accuracy=target_accuracy, delta=delta, groups=groups)
+        certified = with_best_promise(certified, *tested, groups=groups)
     names, labels = [], []
     for row in kept.tolist():
         text = predictions.inputs[row]
@@ -393,14 +397,31 @@ def calibrate_search(predictions: SavedRows) -> CalibrationResult:
     """
     result = calibrate_predictions(predictions)
     kept, _ = _usable(predictions)
-    rows = predictions.confidence[kept], predictions.correct[kept]
-    certified = certify_threshold(*rows, target_accuracy=_TARGET, delta=_DELTA / 2, start=0.0)
+    *rows, groups = _tested_rows(predictions, kept)
+    certified = certify_threshold(*rows, target_accuracy=_TARGET, delta=_DELTA / 2, start=0.0, groups=groups)
     if certified.threshold is not None:
         certified = replace(certified, threshold=math.floor(1000 * rows[0].min()) / 1000)
     else:
-        certified = certify_threshold(*rows, target_accuracy=_TARGET, delta=_DELTA / 2)
-    certified = with_best_promise(replace(certified, delta=_DELTA), *rows)
+        certified = certify_threshold(*rows, target_accuracy=_TARGET, delta=_DELTA / 2, groups=groups)
+    certified = with_best_promise(replace(certified, delta=_DELTA), *rows, groups=groups)
     return replace(result, certified=certified)
+
+
+def _tested_rows(
+    predictions: SavedRows, kept: NDArray[np.intp]
+) -> tuple[_Floats, _Floats, NDArray[np.uint64] | None]:
+    """Return confidence, correctness and group of near-duplicates of rows, ordered by a hash of text and true label.
+
+    The hash decides which row of a group is tested: neither the order of a file nor an answer does. There are no groups
+    where a text is not known.
+    """
+    rows = [(predictions.inputs[row], predictions.answers[row] or "") for row in kept.tolist()]
+    known = [(text, answer) for text, answer in rows if text is not None]
+    groups = None
+    if len(known) == len(rows):
+        order = np.argsort(tie_ranks([f"{answer} {text}" for text, answer in known]))
+        kept, groups = kept[order], near_duplicate_groups(known)[order]
+    return predictions.confidence[kept], predictions.correct[kept].astype(np.float64), groups
 
 
 def _earlier(path: Path) -> dict[str, Any] | None:
