@@ -29,6 +29,7 @@ from calibrant.runs import SavedRows
 
 SETS = ("ag_news", "emotion", "rotten_tomatoes")
 PROMPTS = ("baseline", "default", "confidence")
+LETTERS = str.maketrans("0123456789", "abcdefghij")  # texts that differ in a number alone are near-duplicates
 COUNTS = (1, 3, 5, 10)
 TARGET, BELOW, DELTA = 0.9, 0.899, 0.1
 
@@ -39,7 +40,7 @@ def certified(confidence: Floats, right: Floats, *, target: float, looks: int) -
     """Return the certificate that the ledger allows; rows are known by their places."""
     values = zip(confidence.tolist(), right.tolist(), strict=True)
     records = [
-        {"input": f"row {row}", "answer": "a", "label": "ba"[int(y)], "confidence": p}
+        {"input": str(row).translate(LETTERS), "answer": "a", "label": "ba"[int(y)], "confidence": p}
         for row, (p, y) in enumerate(values)
     ]
     saved = SavedRows.of(records)

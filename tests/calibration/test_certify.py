@@ -54,6 +54,40 @@ def test_59_right_answers_prove_95_percent_and_58_do_not() -> None:
     assert certify_threshold([1.0], [1], target_accuracy=0.95).additional_rows == 58
 
 
+def test_copies_are_no_further_evidence() -> None:
+    """With 30 templates of six texts, right or wrong together, a promise is broken rarely if each counts as one."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(30), 6)
+    n_broken = {"every row": 0, "one of each group": 0}
+    for _ in range(400):
+        right = rng.random(30)[groups] < 0.89
+        confidence = rng.uniform(0.6, 0.99, 30)[groups] + rng.uniform(0.0, 0.001, 180)
+        for name, known in (("every row", None), ("one of each group", groups)):
+            # Every threshold is right in 0.89 alone, so that any certificate is wrong.
+            found = certify_threshold(confidence, right, target_accuracy=0.9, groups=known)
+            n_broken[name] += found.threshold is not None
+    assert n_broken["every row"] > 0.3 * 400
+    assert n_broken["one of each group"] <= 0.05 * 400
+
+
+def test_large_groups_that_are_wrong_are_not_forgotten() -> None:
+    """One row of each group may pass where all rows do not: then nothing is certified."""
+    groups = [*range(60), *([60] * 30)]
+    right = [1] * 60 + [0] * 30
+    assert certify_threshold([0.9] * 61, right[:61], target_accuracy=0.9).threshold == 0.9
+    found = certify_threshold([0.9] * 90, right, target_accuracy=0.9, groups=groups)
+    assert found.threshold is None
+    # Where the large group is unsure, the rows above it are accepted.
+    sure = certify_threshold([0.9] * 60 + [0.5] * 30, right, target_accuracy=0.9, groups=groups)
+    assert (sure.threshold, sure.n_accepted, sure.n_repeats) == (0.9, 60, 29)
+
+
+def test_groups_have_a_number_for_each_row() -> None:
+    """Groups of another length are refused."""
+    with pytest.raises(ConfigurationError, match=r"groups of shape \(2,\), got \(3,\)"):
+        certify_threshold([0.9] * 2, [1] * 2, target_accuracy=0.9, groups=[0, 1, 2])
+
+
 @pytest.mark.parametrize(
     ("n", "target", "delta", "power"),
     [(1000, 0.9, 0.05, 0.907), (1500, 0.95, 0.1, 0.863), (1000, 0.8, 0.01, 0.903), (600, 0.85, 0.1, 0.859)],

@@ -18,7 +18,7 @@ from calibrant.metrics import brier_score, expected_calibration_error
 from calibrant.reports import write_report
 from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
-from command_line import command, done, json_of, recorded_rows, refusal, write_rows
+from command_line import command, done, json_of, recorded_rows, refusal, spelled, write_rows
 
 run = command("calibrate")
 
@@ -30,7 +30,8 @@ def rows(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
     confidence = 1.0 - rng.uniform(0.0, 0.6, count) ** 2
     correct = rng.uniform(size=count) < confidence**4
-    return recorded_rows(correct, confidence)
+    found = recorded_rows(correct, confidence)
+    return [{**row, "input": f"{row['input']} {spelled(n)}"} for n, row in enumerate(found)]
 
 
 def test_it_learns_what_confidence_is_worth(tmp_path: Path) -> None:
@@ -122,6 +123,38 @@ def test_an_acceptance_rule_is_certified(tmp_path: Path) -> None:
     )
     page = write_report(tmp_path).read_text()
     assert f"certified: threshold {certified['threshold']:.4g}, coverage {certified['coverage']:.3f}" in page
+
+
+def certification(path: Path, out: Path) -> dict[str, Any]:
+    """Return the certificate of a file of predictions."""
+    done(run(path, "--target-accuracy", 0.8, "--out", out))
+    found: dict[str, Any] = json.loads((out / "calibration.json").read_text())["certification"]
+    return found
+
+
+def test_near_duplicates_count_as_one(tmp_path: Path) -> None:
+    """A certificate tests one row of each group of near-duplicates, whatever the order of the file, and says so."""
+    templates = (
+        "Where is the parcel with order {} of mine",
+        "You charged {} euros too much for a lamp",
+        "I cannot sign in since {} days ago",
+    )
+    alike = [
+        {**row, "input": templates[n % 3].format(n), "confidence": 0.7, "correct": n > 2}
+        for n, row in enumerate(rows(30))
+    ]
+    others = [{**row, "confidence": 0.9, "correct": True} for row in rows(60)]
+    found = [{**row, "index": n} for n, row in enumerate([*alike, *others])]
+    result = done(
+        run(write_rows(tmp_path / "a.jsonl", found), "--target-accuracy", 0.8, "--out", tmp_path / "a")
+    )
+    clause = "27 near-duplicates of them count for nothing more: one of each group was tested."
+    assert clause in result.stdout
+    first = certification(tmp_path / "a.jsonl", tmp_path / "a")
+    assert (first["n"], first["n_repeats"]) == (63, 27)
+    other_order = write_rows(tmp_path / "b.jsonl", found[::-1])
+    assert certification(other_order, tmp_path / "b") == first
+    assert clause not in done(run(write_rows(tmp_path / "c.jsonl", others), "--out", tmp_path / "c")).stdout
 
 
 def test_what_cannot_be_certified_is_said(tmp_path: Path) -> None:

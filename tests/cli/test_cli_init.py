@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import openpyxl
 import pytest
+import scipy.stats
 
+from calibrant.calibration import certify_threshold
 from calibrant.cli import app
 from calibrant.clients._weights import SERVERS
 from calibrant.core import Task
 from calibrant.testing import FakeClient
-from command_line import command, done, json_of, refusal
+from command_line import command, done, json_of, refusal, spelled
 from fault_server import FaultServer
 
 run = command("init")
@@ -256,6 +259,59 @@ def test_columns_with_splits_are_used() -> None:
     assert (
         "such as lines 2 and 4: they may stand in several splits and make results" in done(run(data)).stdout
     )
+
+
+def promise_of(*arguments: object) -> dict[str, Any]:
+    """Return what `init` says of the promise that the test rows will bear, as JSON values."""
+    found: dict[str, Any] = json_of(run(*arguments, "--json"))["promise"]
+    return found
+
+
+def unlike_messages(count: int) -> list[dict[str, str]]:
+    """Return messages, none of them a near-duplicate of another, two in five of them for the test."""
+    parts = ("train", "dev", "test", "train", "Test")
+    return [
+        {**row, "said": f"Dear {spelled(n)} of {spelled(3 * n)} street", "part": parts[n % 5]}
+        for n, row in enumerate(messages(count))
+    ]
+
+
+def test_what_test_rows_promise_is_said() -> None:
+    """A table says which share of new rows a promise accepts, and how many labelled rows accept half of them."""
+    shown = done(run(write(unlike_messages(200)))).stdout
+    assert shown[shown.index("A promise") :].splitlines()[:4] == [
+        "A promise of 0.90 from 80 test rows that differ:",
+        "  if the model is right in      80%       90%  95%",
+        "  of new rows it accepts about  4%        37%  84%",
+        "  labelled rows to accept half  too many  320  enough",
+    ]
+
+
+def test_few_test_rows_promise_nothing() -> None:
+    """Fewer than 29 test rows cannot promise 0.90, even without a mistake; near-duplicates count as one."""
+    few = promise_of(write(unlike_messages(60)))
+    alike = promise_of(write(messages(200)), "--out", "alike")
+    assert (few["test_rows"], alike["test_rows"]) == (24, 2)
+    for found in (few, alike):
+        assert [one["kept"] for one in found["outlook"]] == [0.0, 0.0, 0.0]
+
+
+def test_the_promise_is_that_of_a_search() -> None:
+    """The share that is said is that of certificates made as a search makes them, on a model without error."""
+    found = promise_of(write(unlike_messages(200)))
+    rng = np.random.default_rng(1)
+    kept = []
+    for _ in range(400):
+        confidence = rng.beta(7.2, 0.8, found["test_rows"])
+        correct = rng.random(len(confidence)) < confidence
+        request = {"target_accuracy": found["target_accuracy"], "delta": 0.05}
+        everything = certify_threshold(confidence, correct, start=0.0, **request)
+        certified = certify_threshold(confidence, correct, **request)
+        threshold = confidence.min() if everything.threshold is not None else certified.threshold
+        kept.append(0.0 if threshold is None else scipy.stats.beta.sf(threshold, 7.2, 0.8))
+    # A standard error of the mean is 0.019.
+    assert found["outlook"][1]["accuracy"] == 0.9
+    assert found["outlook"][1]["kept"] == pytest.approx(np.mean(kept), abs=0.06)
 
 
 def test_large_files_keep_few_rows_for_measuring() -> None:

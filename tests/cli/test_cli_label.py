@@ -23,7 +23,18 @@ from calibrant.core import ProviderError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.testing import Answer, FakeClient
 from calibrant.tuned import Tuned
-from command_line import animals, command, done, json_of, knows, prediction_rows, process, refusal, wait_for
+from command_line import (
+    animals,
+    command,
+    done,
+    json_of,
+    knows,
+    prediction_rows,
+    process,
+    refusal,
+    unlike_animals,
+    wait_for,
+)
 from fault_server import FaultServer
 
 run = command("label")
@@ -331,7 +342,7 @@ def test_a_failed_write_keeps_the_former_file(write_task: WriteTask, fake: Fake,
 def evaluated(write_task: WriteTask, tmp_path: Path, count: int = 60, target: float | None = 0.8) -> Path:
     """Return the directory of a calibrated run, with a certificate unless the target is None."""
     out = tmp_path / "run"
-    done(command("evaluate")(write_task(test=animals(count)), "--out", out, "--no-cache"))
+    done(command("evaluate")(write_task(test=unlike_animals(count)), "--out", out, "--no-cache"))
     wanted = () if target is None else ("--target-accuracy", target)
     done(command("calibrate")(out, *wanted, "--out", out))
     return out
@@ -403,7 +414,8 @@ def test_every_command_gives_the_same_reason(write_task: WriteTask, fake: Fake, 
     fake(equally_sure, name="local/smollm2-135m")
     searched = tmp_path / "run"
     rows = {
-        split: animals(60, start=start) for split, start in (("train", 0), ("validation", 60), ("test", 120))
+        split: unlike_animals(60, start=start)
+        for split, start in (("train", 0), ("validation", 60), ("test", 120))
     }
     budget = ("--max-metric-calls", 150, "--minibatch-size", 4)
     task = write_task(**rows, extra='[head]\nfit = "off"\n')
@@ -490,7 +502,7 @@ def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -
     """Labels and confidence are compared with the run's: unlike rows are warned of, with numbers, like ones are not."""
     fake(unsure, name="local/smollm2-135m")
     source = evaluated(write_task, tmp_path)
-    same = write_csv(tmp_path / "same.csv", [row["input"] for row in animals(60)])
+    same = write_csv(tmp_path / "same.csv", [row["input"] for row in unlike_animals(60)])
     cats = write_csv(tmp_path / "cats.csv", [f"meow {number}" for number in range(60)])
     assert "drift of" not in done(run(source, same, "--out", tmp_path / "a")).stdout
     shown = done(run(source, same, "--out", tmp_path / "a", "--watch-drift")).stdout
@@ -498,7 +510,7 @@ def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -
         "no drift of the labels against 60 of the run: distance 0.000, p = 1; cat 50.0 % after 50.0 %,"
         in shown
     )
-    assert "no drift of the confidence: distance 0.000, p = 1; mean 0.717 after 0.717\n" in shown
+    assert "no drift of the confidence: distance 0.000, p = 1; mean 0.718 after 0.718\n" in shown
     warned = done(run(source, cats, "--out", tmp_path / "b")).stdout
     assert "These rows are unlike" in warned
     assert f"  calibrant certify {tmp_path / 'b'} --target 0.8 --budget 200 --ask " in warned

@@ -24,7 +24,7 @@ from calibrant.optimization._result import final_score
 from calibrant.optimization._stages import labelled_rows
 from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
-from command_line import recorded_rows, write_rows
+from command_line import recorded_rows, spelled, write_rows
 from small_tasks import (
     LABELS,
     Interrupted,
@@ -132,7 +132,9 @@ def test_the_files_agree_with_the_result(tmp_path: Path) -> None:
 def test_a_run_knows_which_answers_to_accept(tmp_path: Path) -> None:
     """A search certifies 90 % accuracy on its test rows, unless the user asked for something else."""
     out, own = tmp_path / "run", tmp_path / "run" / "calibration.json"
-    optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
+    texts = [f"test {number} {spelled(number)}" for number in range(30)]
+    task = hidden_task(test=tuple(Example(input=text, answer=LABELS[place(text)]) for text in texts))
+    optimize(task, model=FakeClient(LABELS, biased), out=out, **BUDGET)
     certified = json.loads(own.read_text())["certified"]
     # All 30 are right: 0.9 ** 30 is below half of 0.1.
     lowest = SavedRows.load(out).confidence.min()
@@ -141,14 +143,15 @@ def test_a_run_knows_which_answers_to_accept(tmp_path: Path) -> None:
     assert (out / "calibrator.json").exists()
     calibrate_predictions(SavedRows.load(out), target_accuracy=0.6).write(out)
     kept = own.read_text()
-    optimize(hidden_task(), model=FakeClient(LABELS, biased), out=out, **BUDGET)
+    optimize(task, model=FakeClient(LABELS, biased), out=out, **BUDGET)
     assert own.read_text() == kept
 
 
 def test_one_sure_mistake_ends_no_certificate(tmp_path: Path) -> None:
     """Half of the 0.1 goes to all answers at once, so that one mistake among the surest does not reject them."""
     sure = np.linspace(0.99, 0.6005, 46)
-    write_rows(tmp_path, recorded_rows(sure < 0.99, sure))
+    rows = recorded_rows(sure < 0.99, sure)
+    write_rows(tmp_path, [{**row, "input": f"{row['input']} {spelled(n)}"} for n, row in enumerate(rows)])
     certified = calibrate_search(SavedRows.load(tmp_path)).certified
     assert certified is not None
     assert (certified.threshold, certified.coverage) == (0.6, 1.0)

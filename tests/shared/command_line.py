@@ -30,6 +30,17 @@ def animals(count: int, start: int = 0) -> list[dict[str, str]]:
     ]
 
 
+def spelled(number: int) -> str:
+    """Return a number as a word of its own: texts that differ in digits alone are near-duplicates."""
+    return "".join(chr(ord("a") + int(digit)) for digit in str(number))
+
+
+def unlike_animals(count: int, start: int = 0) -> list[dict[str, str]]:
+    """Return the rows of `animals`, none of them a near-duplicate of another."""
+    rows = animals(count, start)
+    return [{**row, "input": f"{row['input']} {spelled(n)}"} for n, row in enumerate(rows, start)]
+
+
 def command(*words: str) -> Callable[..., Result]:
     """Return a function that runs a command in this process."""
     return lambda *arguments: CliRunner().invoke(app, [*words, *map(str, arguments)])

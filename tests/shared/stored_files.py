@@ -19,6 +19,7 @@ from batch_server import KEY, BatchServer
 from calibrant.cli import app
 from calibrant.core import Field, FieldLabels, LabelSet, OrdinalLabels
 from calibrant.testing import FakeClient, fake_model
+from command_line import spelled
 
 STORED = Path(__file__).parents[1] / "stored" / "files"
 NAME, SMALL, LARGE, FIELDS = "fake/animals", "fake/small", "fake/large", "fake/fields"
@@ -165,7 +166,9 @@ def make(directory: Path) -> None:
         rows = []
         for number in range(count):
             word, label = ("woof", "dog") if number % 2 else ("meow", "cat")
-            rows.append({"input": f"{split} {number} {word}", "answer": label})
+            # Texts that differ in numbers alone would count as one in the search's certificate.
+            unlike = f"{spelled(number)} {spelled(number)}"
+            rows.append({"input": f"{split} {number} {word} {unlike}", "answer": label})
         write_rows(directory / f"{split}.jsonl", rows)
     composite = []
     for number in range(6):

@@ -21,11 +21,11 @@ from calibrant.metrics import wilson_interval
 from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
 from calibrant.tuned import Figure, PredictionHistory, Tuned
-from command_line import prediction_rows
+from command_line import prediction_rows, spelled
 from packed import packed
 
 WriteTask = Callable[..., Path]
-ROWS = [{"input": f"{n} a {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(60)]
+ROWS = [{"input": f"{n} {spelled(n)} {'cat' if n % 3 else 'dog'}", "answer": "cat"} for n in range(60)]
 LABELS = LabelSet(["cat", "dog"])
 LABELS_ANSWERED = "labels answered, share of those in the rows"
 LETTERS = tuple(Example(input=f"{n} {label}", answer=label) for n in range(2) for label in "abcdefgh")

@@ -21,7 +21,7 @@ from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
-from command_line import prediction_rows
+from command_line import prediction_rows, spelled
 from embedded import IS_MISSING
 from fault_server import FaultServer
 from saved_prediction import to_record
@@ -37,7 +37,10 @@ name = "openai/animal"
 api_base = "{base}"
 options = {{ api_key = "{key}", seed = 3 }}
 """
-ROWS = [{"input": f"{n} {'a cat' if n % 3 else 'who knows'}", "answer": "cat"} for n in range(60)]
+ROWS = [
+    {"input": f"{n} {'a cat' if n % 3 else 'who knows'} {spelled(n)} {spelled(n)}", "answer": "cat"}
+    for n in range(60)
+]
 TEXTS = [row["input"] for row in ROWS]
 
 

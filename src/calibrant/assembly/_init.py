@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from calibrant.assembly._outlook import PromiseOutlook, promise_outlook
 from calibrant.assembly._row_checks import GroupChecks, GroupCount, RowChecks
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import write_atomically
@@ -24,6 +25,7 @@ from calibrant.core._table_files import ANY_CSV, CsvFormat, csv_spelling
 from calibrant.core._task import SPLITS, read_task_file
 
 _SAMPLE_ROWS: Final = 10_000
+_TEST: Final = "test"  # split whose rows are certified
 _SHARES: Final = (0.4, 0.2, 0.4)
 _SMALL_FILE_ROWS: Final = 1_000  # rows up to which these shares are proposed
 _VALIDATION_ROWS, _TEST_ROWS = 300, 400  # of larger files: more of them only cost calls
@@ -77,6 +79,10 @@ class TaskDraft:
         Shares of training, validation and test rows.
     splits : mapping of str to int
         Rows of each split; empty where a column tells them.
+    test_rows : int
+        Test rows, as a column tells them or as they are divided; of each group of near-duplicates one.
+    outlook : tuple of PromiseOutlook
+        What a search is likely to promise by these; empty without test rows.
     near_duplicates : GroupCount
         Near-duplicates that were put into one split with those they are like.
     notices : tuple of str
@@ -92,6 +98,8 @@ class TaskDraft:
     labels: tuple[tuple[str, int], ...]
     shares: Shares
     splits: dict[str, int]
+    test_rows: int
+    outlook: tuple[PromiseOutlook, ...]
     near_duplicates: GroupCount
     notices: tuple[str, ...]
 
@@ -140,7 +148,7 @@ def draft_task(
     if labelled > _SMALL_FILE_ROWS:
         validation, test = (round(count / labelled, 4) for count in (_VALIDATION_ROWS, _TEST_ROWS))
         shares = (round(1 - validation - test, 4), validation, test)
-    splits, groups = _splits_and_groups(data, csv, found, shares)
+    splits, groups, test_rows = _splits_and_groups(data, csv, found, shares)
     has_split_column = found.split is not None
     group_notices = groups.notices(has_split_column=has_split_column)
     return TaskDraft(
@@ -153,6 +161,8 @@ def draft_task(
         labels=tuple(checks.label_counts()),
         shares=shares,
         splits={} if has_split_column else splits,
+        test_rows=test_rows,
+        outlook=promise_outlook(test_rows=test_rows, labelled_rows=labelled) if test_rows else (),
         near_duplicates=GroupCount() if has_split_column else groups.together,
         notices=(*found.notices, *checks.notices(), *group_notices),
     )
@@ -218,21 +228,26 @@ def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
 
 def _splits_and_groups(
     data: Path, csv: CsvFormat, found: FoundColumns, shares: Shares
-) -> tuple[dict[str, int], GroupChecks]:
-    """Return the rows of each split and the near-duplicates of a file."""
+) -> tuple[dict[str, int], GroupChecks, int]:
+    """Return the rows of each split, the near-duplicates of a file, and the test rows that differ."""
 
-    def labelled() -> Iterator[tuple[int, str, str]]:
+    def labelled() -> Iterator[tuple[Row, str, str]]:
         for row in read_rows(data, csv=csv):
             text, answer = _cell(row, found.text), _label(row, found.label)
             if text.strip() and answer.strip():
-                yield row.line, text, answer
+                yield row, text, answer
 
     rule = split_rule(((text, answer) for _, text, answer in labelled()), shares)
-    groups, sizes = GroupChecks(groups=rule.groups), Counter[int]()
-    for line, text, answer in labelled():
-        groups.add(line, text, answer)
-        sizes[rule.part(text, answer)] += 1
-    return {split: sizes[number] for number, split in enumerate(SPLITS)}, groups
+    groups, sizes, tested = GroupChecks(groups=rule.groups), Counter[str](), set[int]()
+    for row, text, answer in labelled():
+        groups.add(row.line, text, answer)
+        split: str = SPLITS[rule.part(text, answer)]
+        sizes[split] += 1
+        if found.split is not None:
+            split = normalise_label(_cell(row, found.split))
+        if split == _TEST:
+            tested.add(rule.groups.key(text))
+    return {split: sizes[split] for split in SPLITS}, groups, len(tested)
 
 
 def new_task_path(out: Path) -> Path:

@@ -281,7 +281,9 @@ class CertifiedThreshold:
         With probability ``1 - delta``, the accuracy is at least the target. Where `looks` are counted, that is the
         probability that all certificates asked of these rows hold.
     n, n_accepted : int
-        Labelled rows, and accepted ones among them.
+        Labelled rows, and accepted ones among them; of each group one, unless it is all rows that allow less.
+    n_repeats : int
+        Labelled rows that are no further evidence, as another row of their group was tested.
     additional_rows : int or None
         About how many more labelled rows would be needed if their accuracy were as observed; 0 with
         a threshold, None if no part of the rows that is large enough was observed above the target.
@@ -305,6 +307,7 @@ class CertifiedThreshold:
     delta: float
     n: int
     n_accepted: int = 0
+    n_repeats: int = 0
     additional_rows: int | None = None
     best_promise: CertifiedThreshold | None = None
     looks: Looks | None = None
@@ -351,6 +354,7 @@ def certify_threshold(
     target_accuracy: float,
     delta: float = 0.05,
     start: float | None = None,
+    groups: ArrayLike | None = None,
 ) -> CertifiedThreshold:
     """Test thresholds from the highest down; return the last one that reaches the target accuracy.
 
@@ -378,6 +382,11 @@ def certify_threshold(
         Allowed probability that the accuracy is below the target all the same, in (0, 1).
     start : float, optional
         Threshold to begin with, in [0, 1].
+    groups : array-like of shape (n,), optional
+        Numbers of the rows' groups, such as near-duplicates, which are right or wrong together: they are no more
+        evidence than one row. The first row of each group is tested, so order the rows by something that says nothing
+        about their answers. As large groups may be the wrong ones, all rows must pass the same tests: of the two
+        thresholds the higher is returned.
 
     Raises
     ------
@@ -390,10 +399,40 @@ def certify_threshold(
     0.9
     >>> certify_threshold([0.9] * 50, [1] * 50, target_accuracy=0.95).additional_rows
     9
+    >>> certify_threshold([0.9] * 59, [1] * 59, target_accuracy=0.95, groups=[0] * 10 + list(range(49))).n
+    49
     """
     p, y = check_confidence_correct(confidence, correct)
     target = check_number("target_accuracy", target_accuracy, "(0, 1)")
     level = check_number("delta", delta, "(0, 1)")
+    every_row = _certify_rows(p, y, target=target, level=level, start=start)
+    if groups is None:
+        return every_row
+    first = _first_of_groups(groups, len(p))
+    one_of_each = _certify_rows(p[first], y[first], target=target, level=level, start=start)
+    stricter = every_row if _strictness(every_row) > _strictness(one_of_each) else one_of_each
+    return replace(stricter, n_repeats=len(p) - len(first))
+
+
+def _first_of_groups(groups: ArrayLike, n: int) -> NDArray[np.intp]:
+    """Return the ascending places of the first row of each group."""
+    numbers = np.asarray(groups)
+    if numbers.shape != (n,):
+        raise ConfigurationError(
+            f"Expected groups of shape ({n},), got {numbers.shape}: one number for each row."
+        )
+    return np.sort(np.unique(numbers, return_index=True)[1])
+
+
+def _strictness(found: CertifiedThreshold) -> float:
+    """Return the threshold; infinity without one."""
+    return np.inf if found.threshold is None else found.threshold
+
+
+def _certify_rows(
+    p: NDArray[np.float64], y: NDArray[np.float64], *, target: float, level: float, start: float | None
+) -> CertifiedThreshold:
+    """Return the certified threshold of independent rows; see `certify_threshold`."""
     cells, n, k = rows_at_thresholds(p, y)
     first = first_rows(len(p), target_accuracy=target, delta=level)
     if start is None:
@@ -616,7 +655,12 @@ def _additional_rows(
 
 
 def best_promise(
-    confidence: ArrayLike, correct: ArrayLike, *, below: float, delta: float = 0.05
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    *,
+    below: float,
+    delta: float = 0.05,
+    groups: ArrayLike | None = None,
 ) -> CertifiedThreshold | None:
     """Return the certified threshold of the highest target accuracy that the rows bear; None without any.
 
@@ -626,7 +670,7 @@ def best_promise(
 
     Parameters
     ----------
-    confidence, correct, delta
+    confidence, correct, delta, groups
         As for `certify_threshold`. The `delta` of the result is a tenth of this one.
     below : float
         Only targets below this accuracy, in (0, 1], are tried.
@@ -647,19 +691,23 @@ def best_promise(
     highest = check_number("below", below, "(0, 1]")
     for target in TARGETS:
         if target < highest:
-            found = certify_threshold(confidence, correct, target_accuracy=target, delta=share)
+            found = certify_threshold(confidence, correct, target_accuracy=target, delta=share, groups=groups)
             if found.threshold is not None:
                 return found
     return None
 
 
 def with_best_promise(
-    wanted: CertifiedThreshold, confidence: ArrayLike, correct: ArrayLike
+    wanted: CertifiedThreshold,
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    *,
+    groups: ArrayLike | None = None,
 ) -> CertifiedThreshold:
     """Return a certificate; one without a threshold together with the best promise that the rows bear."""
     if wanted.threshold is not None:
         return wanted
-    lower = best_promise(confidence, correct, below=wanted.target_accuracy, delta=wanted.delta)
+    lower = best_promise(confidence, correct, below=wanted.target_accuracy, delta=wanted.delta, groups=groups)
     return replace(wanted, best_promise=lower)
 
 
@@ -747,7 +795,17 @@ def promise_sentence(found: CertifiedThreshold) -> str:
     return (
         f"{which} at least accuracy {found.target_accuracy:g} with probability {1 - found.delta:g}; of these "
         f"{found.n:,} rows it accepts {found.coverage:.1%}, {found.accuracy or 0.0:.1%} of them right."
+        f"{_repeats(found)}"
     )
+
+
+def _repeats(found: CertifiedThreshold) -> str:
+    """Return a sentence on the rows that were not tested, after a space; nothing without any."""
+    count = found.n_repeats
+    if not count:
+        return ""
+    rows = "1 near-duplicate of them counts" if count == 1 else f"{count:,} near-duplicates of them count"
+    return f" {rows} for nothing more: one of each group was tested."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -795,9 +853,10 @@ def _reason(found: CertifiedThreshold) -> str:
         return (
             f"Nothing certified: No threshold reaches {found.target_accuracy:g} accuracy on these {found.n:,} rows; no "
             "group of confident answers large enough to tell was that accurate, so that more rows like these would "
-            "not help."
+            f"not help.{_repeats(found)}"
         )
     return (
         f"Nothing certified: These {found.n:,} rows are too few to promise {found.target_accuracy:g} accuracy with "
         f"probability {1 - found.delta:g}; about {found.additional_rows:,} more labelled row(s) like these would do."
+        f"{_repeats(found)}"
     )

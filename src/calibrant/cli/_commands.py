@@ -331,6 +331,11 @@ class Compare:
         For --gate: gain in accuracy that must be shown, from -0.2 to 0.2; -0.02 lets a run lose up to 2 points.
     delta
         For --gate: probability of a wrong decision, from 0 to 1.
+    anchors
+        Instead ask so many rows of one run anew, such as 30, with its prompt, model and settings, and exit with 3 if
+        the model behind the name answers otherwise than it did. It is called for each row, and no cache is used.
+    out
+        For --anchors: directory for the answers, anchors.json.
     """
 
     runs: list[Path] = field(kw_only=False)
@@ -338,6 +343,8 @@ class Compare:
     gate: bool = False
     least_gain: float = 0.0
     delta: float = 0.1
+    anchors: int | None = None
+    out: Path | None = None
     as_json: bool = False
 
 

@@ -167,6 +167,13 @@ def _left_out(found: CalibrationResult) -> str:
 def compare(options: Compare) -> None:
     """Print the comparison; exit with 3 if a gate does not hold."""
     runs = options.runs
+    if options.anchors is not None:
+        from calibrant.cli._anchors import ask_anchors  # other comparisons open no model
+
+        ask_anchors(options, options.anchors)
+        return
+    if options.out is not None:
+        raise ConfigurationError("Expected --out with --anchors, whose answers it keeps: leave it out.")
     if len({path.resolve() for path in runs}) < len(runs):
         raise ConfigurationError(
             f"Expected different runs, got one of them twice: {', '.join(map(str, runs))}. Name each once."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from calibrant.assembly._init import TaskDraft, draft_task, new_task_path, prompt_of, write_task
+from calibrant.assembly._outlook import TARGET, PromiseOutlook
 from calibrant.assembly._row_checks import described_group
 from calibrant.cli._tables import aligned, print_output, say
 from calibrant.clients._weights import UsableModel, local_models, usable_models
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from calibrant.cli._commands import Init
 
 _SHOWN_LABELS: Final = 20
+_HALF: Final = 0.5  # of the new rows: below, the table says how many labelled rows accept so many
 
 
 def init(options: Init) -> None:
@@ -100,6 +102,11 @@ def _record(draft: TaskDraft) -> dict[str, Any]:
         "split": None if columns.split else list(draft.shares),
         "splits": draft.splits,
         "near_duplicates": {"rows": draft.near_duplicates.rows, "groups": draft.near_duplicates.groups},
+        "promise": {
+            "target_accuracy": TARGET,
+            "test_rows": draft.test_rows,
+            "outlook": [asdict(one) for one in draft.outlook],
+        },
         "prompt": prompt_of(draft),
         "warnings": list(draft.notices),
     }
@@ -126,9 +133,33 @@ def _lines(draft: TaskDraft, models: Sequence[UsableModel], path: Path, commands
     lines += ["", f"Rows: {sizes}" if sizes else f"Splits are those of the column {columns.split!r}"]
     if draft.near_duplicates.rows:
         lines.append(f"{described_group(draft.near_duplicates)}: each group stays in one split")
+    lines += _outlook_lines(draft)
     lines += [f"warning: {notice}" for notice in draft.notices]
     lines += ["", "Models"]
     marks = ("  in the task file", *["  also possible"] * len(models))
     lines += aligned((mark, model.name, model.where) for mark, model in zip(marks, models, strict=False))
     lines += ["", f"File: {path}", "Next:", *(f"  {command}" for command in commands)]
     return lines
+
+
+def _outlook_lines(draft: TaskDraft) -> list[str]:
+    """Return the lines on the promise that the test rows may bear, by the accuracy of the model."""
+    outlook = draft.outlook
+    if not outlook:
+        return []
+    table = [
+        ["  if the model is right in", *(f"{one.accuracy:.0%}" for one in outlook)],
+        ["  of new rows it accepts about", *(f"{one.kept:.0%}" for one in outlook)],
+    ]
+    if any(one.kept < _HALF for one in outlook):
+        table.append(["  labelled rows to accept half", *map(_needed, outlook)])
+    rows = f"{draft.test_rows:,} test {'row' if draft.test_rows == 1 else 'rows'}"
+    return [f"A promise of {TARGET:.2f} from {rows} that differ:", *aligned(table)]
+
+
+def _needed(found: PromiseOutlook) -> str:
+    """Return about how many labelled rows accept half of the new rows."""
+    if found.kept >= _HALF:
+        return "enough"
+    needed = found.labelled_rows_for_half
+    return "too many" if needed is None else f"{needed:,}"

@@ -245,6 +245,11 @@ class TextGroups:
         place = self.place(text_hash(text))
         return None if place is None else (int(self.keys[place]), bool(self.together[place]))
 
+    def key(self, text: str) -> int:
+        """Return the key of a text's group; of a text of its own, its hash."""
+        found = self.find(text)
+        return text_hash(text) if found is None else found[0]
+
     def place(self, hashed: int) -> int | None:
         """Return the place of a text in the arrays, by its hash; None for a text of its own."""
         place = int(np.searchsorted(self.hashes, np.uint64(hashed)))
@@ -371,6 +376,13 @@ def split_rule(rows: Iterable[tuple[str, str]], shares: Shares) -> SplitRule:
     )
 
 
+def near_duplicate_groups(rows: Sequence[tuple[str, str]]) -> NDArray[np.uint64]:
+    """Return a number for every row's text and answer, shape (n,): the same for near-duplicates and equal texts."""
+    groups = split_rule(rows, _ALL_IN_ONE).groups
+    return np.array([groups.key(text) for text, _ in rows], dtype=np.uint64)
+
+
+_ALL_IN_ONE: Final = (1.0, 0.0, 0.0)
 _NO_GROUPS: Final = TextGroups(
     hashes=np.empty(0, dtype=np.uint64),
     keys=np.empty(0, dtype=np.uint64),

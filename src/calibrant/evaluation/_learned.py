@@ -293,7 +293,8 @@ def calibrate_predictions(
     """Fit a calibrator on half of the rows, measure it on the other half, and find thresholds.
 
     Rows of equal text go to the same half, so that nothing is measured on what was fitted. Certified is the
-    confidence as given, which nothing was fitted to; all rows count for it, as they do for the suggested thresholds.
+    confidence as given, which nothing was fitted to; all rows count for it, as they do for the suggested thresholds,
+    but near-duplicates as one; see `certify_threshold`.
 
     Parameters
     ----------

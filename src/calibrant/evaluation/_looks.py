@@ -6,9 +6,8 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +20,14 @@ from calibrant.calibration._thresholds import (
     with_best_promise,
 )
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._ranks import tie_ranks
+from calibrant.core._splits import near_duplicate_groups
 from calibrant.metrics._validation import check_number
 from calibrant.runs._directory import PREDICTIONS
 from calibrant.runs._rows import SavedRows
 from calibrant.store._ledger import Ledger
 
 _SEQUENCE: Final = "sequence"
-_Floats: TypeAlias = NDArray[np.float64]
-_Correct: TypeAlias = NDArray[np.int8]
 _LEDGER: Final = "looks"
 # The smallest digests stand for a set of rows (a bottom-k sketch). Sets count as the same rows from a twentieth in
 # common on: two files may hold the same greeting.
@@ -117,11 +116,11 @@ def counted_certificate(
             target_accuracy=request.target_accuracy, delta=request.delta, n=len(kept), looks=refused
         )
     book.spend([asked], request.share)
-    p, y = predictions.confidence[list(kept)], predictions.correct[list(kept)]
+    rows = _TestedRows.of(predictions, kept)
     delta = max(request.delta, book.spent())
-    found = (_all_first if all_first else _in_sequence)(p, y, request)
+    found = rows.certify_all_first(request) if all_first else rows.certify(request)
     if found.threshold is None and request.looks == 1:  # a plan says what else is looked for
-        found = with_best_promise(found, p, y)
+        found = with_best_promise(found, rows.confidence, rows.correct, groups=rows.groups)
         book.spend(*_lower_tests(found, book, request.share))
     if before > 0.0 and delta > request.delta * (1.0 + _ROUNDING):
         looks = replace(looks, state="over")
@@ -130,22 +129,62 @@ def counted_certificate(
     return replace(found, delta=stated, looks=looks)
 
 
-def _in_sequence(p: _Floats, y: _Correct, request: CertificateRequest) -> CertifiedThreshold:
-    """Return the certificate of `certify_threshold`."""
-    return certify_threshold(p, y, target_accuracy=request.target_accuracy, delta=request.share)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _TestedRows:
+    """Rows in the order of a hash of text and true label.
 
+    The hash decides which row of a group is tested: neither the order of a file nor an answer does.
 
-def _all_first(p: _Floats, y: _Correct, request: CertificateRequest) -> CertifiedThreshold:
-    """Return the certificate for all answers, or else that of the sequence, each at half of the share.
-
-    Where all may be accepted, the threshold is the lowest confidence of these rows: what is less sure than any of them
-    was never tested.
+    Attributes
+    ----------
+    confidence : ndarray of float, shape (n,)
+    correct : ndarray of int, shape (n,)
+    groups : ndarray of int, shape (n,), or None
+        Groups of near-duplicates; None where a text is not known.
     """
-    test = partial(certify_threshold, p, y, target_accuracy=request.target_accuracy, delta=request.share / 2)
-    found = test(start=0.0)
-    if found.threshold is None:
-        return replace(test(), delta=request.share)
-    return replace(found, delta=request.share, threshold=math.floor(1000 * p.min()) / 1000)
+
+    confidence: NDArray[np.float64]
+    correct: NDArray[np.int8]
+    groups: NDArray[np.uint64] | None
+
+    @classmethod
+    def of(cls, predictions: SavedRows, kept: Sequence[int]) -> _TestedRows:
+        places, groups = np.array(kept), None
+        rows = [(predictions.inputs[row], predictions.answers[row] or "") for row in kept]
+        known = [(text, answer) for text, answer in rows if text is not None]
+        if len(known) == len(rows):
+            order = np.argsort(tie_ranks([f"{answer} {text}" for text, answer in known]))
+            places, groups = places[order], near_duplicate_groups(known)[order]
+        return cls(
+            confidence=predictions.confidence[places], correct=predictions.correct[places], groups=groups
+        )
+
+    def certify(self, request: CertificateRequest) -> CertifiedThreshold:
+        """Return the certificate of `certify_threshold`."""
+        return self._tested(request.target_accuracy, request.share)
+
+    def certify_all_first(self, request: CertificateRequest) -> CertifiedThreshold:
+        """Return the certificate for all answers, or else that of the sequence, each at half of the share.
+
+        Where all may be accepted, the threshold is the lowest confidence of these rows: what is less sure than any of
+        them was never tested.
+        """
+        found = self._tested(request.target_accuracy, request.share / 2, start=0.0)
+        if found.threshold is None:
+            found = self._tested(request.target_accuracy, request.share / 2)
+        else:
+            found = replace(found, threshold=math.floor(1000 * self.confidence.min()) / 1000)
+        return replace(found, delta=request.share)
+
+    def _tested(self, target: float, delta: float, *, start: float | None = None) -> CertifiedThreshold:
+        return certify_threshold(
+            self.confidence,
+            self.correct,
+            target_accuracy=target,
+            delta=delta,
+            start=start,
+            groups=self.groups,
+        )
 
 
 def _lower_tests(found: CertifiedThreshold, book: _Book, share: float) -> tuple[list[str], float]:

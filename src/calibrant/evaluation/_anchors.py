@@ -1,0 +1,246 @@
+"""Anchors: rows of a finished run that are asked anew, to notice that the model behind a name was replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from calibrant.core._errors import ConfigurationError, DataError, ProviderError
+from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._ranks import tie_ranks
+from calibrant.runs._rows import SavedRow, SavedRows
+
+FEWEST: Final = 5
+"""Fewest anchors: seven confidences that all move one way are the least that the test takes for a change."""
+
+NOISE: Final = 0.05
+"""Share of the labels that a hosted model may change by itself, between two calls with the same text."""
+
+STILL: Final = 0.005
+"""Differences of confidence up to here are none: rounding, and the arithmetic of another batch."""
+
+_LEVEL: Final = 0.95
+_DELTA: Final = (1.0 - _LEVEL) / 2  # of each of the two tests
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchor:
+    """Row of a run with its recorded answer and the one of today.
+
+    Attributes
+    ----------
+    index : int
+        Its place in the run's input.
+    input : str
+        Its text.
+    label, label_now : str or None
+        Recorded label and that of today.
+    confidence, confidence_now : float or None
+        Their confidences.
+    model, model_now : str or None
+        Model that answered, as the provider named it.
+    """
+
+    index: int
+    input: str
+    label: str | None
+    label_now: str | None
+    confidence: float | None
+    confidence_now: float | None
+    model: str | None
+    model_now: str | None
+
+    @property
+    def has_changed(self) -> bool:
+        """True if the label is another one."""
+        return self.label != self.label_now
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnchorComparison:
+    """Recorded answers of a run beside those of today, with two tests of whether its model answers otherwise.
+
+    Attributes
+    ----------
+    source : str
+        Directory of the run.
+    failed : int
+        Anchors that failed with a transport error today; no number counts them.
+    anchors : tuple of Anchor
+        The others.
+    """
+
+    source: str
+    failed: int
+    anchors: tuple[Anchor, ...]
+
+    @property
+    def n_changed(self) -> int:
+        """Anchors with another label."""
+        return sum(one.has_changed for one in self.anchors)
+
+    @cached_property
+    def most_changed(self) -> float:
+        """Exact (Clopper-Pearson) upper bound of the share of the run's rows with another label, at level 0.95."""
+        from scipy.stats import beta  # noqa: PLC0415  (heavy)
+
+        n, changed = len(self.anchors), self.n_changed
+        return 1.0 if changed == n else float(beta.ppf(_LEVEL, changed + 1, n - changed))
+
+    @cached_property
+    def label_p_value(self) -> float:
+        """P-value of the exact binomial test that no more labels changed than noise changes (`NOISE`)."""
+        from scipy.stats import binom  # noqa: PLC0415  (heavy)
+
+        return float(binom.sf(self.n_changed - 1, len(self.anchors), NOISE))
+
+    @cached_property
+    def shifts(self) -> tuple[float, ...]:
+        """Differences of the confidence, today's minus the recorded one, where both are known."""
+        return tuple(
+            one.confidence_now - one.confidence
+            for one in self.anchors
+            if one.confidence is not None and one.confidence_now is not None
+        )
+
+    @property
+    def n_rose(self) -> int:
+        """Confidences that rose by more than `STILL`."""
+        return sum(shift > STILL for shift in self.shifts)
+
+    @property
+    def n_fell(self) -> int:
+        """Confidences that fell by more than `STILL`."""
+        return sum(shift < -STILL for shift in self.shifts)
+
+    @cached_property
+    def confidence_p_value(self) -> float:
+        """P-value of the exact two-sided sign test: noise raises a confidence as often as it lowers it."""
+        from scipy.stats import binomtest  # noqa: PLC0415  (heavy)
+
+        n_moved = self.n_rose + self.n_fell
+        return float(binomtest(self.n_rose, n_moved).pvalue) if n_moved else 1.0
+
+    @property
+    def has_moved(self) -> bool:
+        """True if either test, each at 0.025, finds more than noise; noise alone does so in 5 % of the runs at most."""
+        return min(self.label_p_value, self.confidence_p_value) <= _DELTA
+
+    @property
+    def renamed(self) -> tuple[str, str] | None:
+        """Recorded name of the model and today's, as the provider gives them; None if they are equal or several."""
+        then = {one.model for one in self.anchors}
+        now = {one.model_now for one in self.anchors}
+        if len(then) > 1 or len(now) > 1 or then == now:
+            return None
+        before, after = then.pop(), now.pop()
+        return None if before is None or after is None else (before, after)
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the comparison as JSON values."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "anchors",
+            "source": self.source,
+            "rows": len(self.anchors),
+            "failed": self.failed,
+            "changed": self.n_changed,
+            "most_changed": self.most_changed,
+            "label_p_value": self.label_p_value,
+            "mean_shift": float(np.mean(self.shifts)) if self.shifts else None,
+            "rose": self.n_rose,
+            "fell": self.n_fell,
+            "confidence_p_value": self.confidence_p_value,
+            "has_moved": self.has_moved,
+            "renamed": self.renamed,
+            "anchors": [asdict(one) for one in self.anchors],
+        }
+
+
+def choose_anchors(rows: SavedRows, count: int) -> list[SavedRow]:
+    """Return rows of different texts to ask anew, spread evenly over the run's confidences.
+
+    The rows are ordered by confidence and divided into as many parts of equal size; a keyed hash of the text chooses
+    one of each. So they stand for all rows, unsure ones among them, which move first.
+
+    Parameters
+    ----------
+    rows : SavedRows
+        Rows of the run.
+    count : int
+        Number of anchors; fewer are returned if fewer texts have an answer.
+
+    Raises
+    ------
+    ConfigurationError
+        Fewer than `FEWEST`.
+    DataError
+        So many rows have no text with an answer.
+    """
+    if count < FEWEST:
+        raise ConfigurationError(
+            f"Expected at least {FEWEST} rows for --anchors, got {count}: fewer tell nothing; take 30."
+        )
+    answered = {
+        text: place
+        for place, (text, outcome) in enumerate(zip(rows.inputs, rows.outcomes, strict=True))
+        if text is not None and outcome is not Outcome.ERROR
+    }
+    if len(answered) < FEWEST:
+        raise DataError(
+            f"{rows.name}: expected at least {FEWEST} texts with an answer, got {len(answered)}: name another run."
+        )
+    places = np.array(list(answered.values()))
+    ranks = tie_ranks(list(answered))
+    order = np.lexsort((ranks, rows.confidence[places]))
+    parts = np.array_split(order, min(count, len(order)))
+    chosen = [int(places[part[ranks[part].argmin()]]) for part in parts]
+    return list(rows.rows(chosen))
+
+
+def compare_anchors(
+    rows: SavedRows, chosen: Sequence[SavedRow], predictions: Sequence[Prediction]
+) -> AnchorComparison:
+    """Compare recorded answers with those of today.
+
+    Parameters
+    ----------
+    rows : SavedRows
+        Rows of the run.
+    chosen : sequence of SavedRow
+        Rows that were asked anew; see `choose_anchors`.
+    predictions : sequence of Prediction
+        Today's answers to them.
+
+    Raises
+    ------
+    ProviderError
+        Fewer than `FEWEST` of them were answered.
+    """
+    anchors = [
+        Anchor(
+            index=row.index or 0,
+            input=row.input or "",
+            label=row.label,
+            label_now=now.label,
+            confidence=None if np.isnan(row.confidence) else row.confidence,
+            confidence_now=now.confidence,
+            model=row.values.get("model"),
+            model_now=now.model,
+        )
+        for row, now in zip(chosen, predictions, strict=True)
+        if now.outcome is not Outcome.ERROR
+    ]
+    if len(anchors) < FEWEST:
+        why = next((now.reason for now in predictions if now.outcome is Outcome.ERROR), "")
+        raise ProviderError(
+            f"expected at least {FEWEST} rows to be answered anew, got {len(anchors)} of {len(chosen)} ({why:.200}): "
+            "ask again when the server answers.",
+            provider=rows.name,
+        )
+    return AnchorComparison(source=rows.name, failed=len(chosen) - len(anchors), anchors=tuple(anchors))
