@@ -228,6 +228,7 @@ bench-estimate: $(INSTALLED_BENCH)
 
 bench-guarantee: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_guarantee.py --data $(RECORDED)
+	$(PYTHON) benchmarks/bench_promises.py --data $(RECORDED)
 
 bench-prior: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_prior.py --data $(DATA) --options $(DATA)/../option_logits --keep $(KEEP)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,6 +16,8 @@ from calibrant.calibration import certify
 from calibrant.core import ConfigurationError
 
 DELTA = 0.1
+
+Metric = Literal["accuracy", "output", "recall"]
 
 
 def right_always(_: int) -> bool:
@@ -105,18 +107,26 @@ def test_the_rows_not_accepted_count_where_they_get_the_label() -> None:
     assert (right[found.accepted] == 0.0).sum() <= 100
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(1, 80), st.sampled_from([0.7, 0.9]))
-def test_no_more_labels_are_asked_for_than_allowed(seed: int, budget: int, target: float) -> None:
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 80),
+    st.sampled_from([0.7, 0.9]),
+    st.sampled_from(["accuracy", "recall"]),
+)
+def test_no_more_labels_are_asked_for_than_allowed(
+    seed: int, budget: int, target: float, metric: Metric
+) -> None:
     """Whatever the labels, the budget holds, rows are asked about once, and the same labels give the same result."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 120))
     confidence, right = rng.choice([0.2, 0.5, 0.9, np.nan], n), rng.random(n) < 0.8
     asked: list[int] = []
-    found = certify(confidence, asker(right, asked), target=target, budget=budget)
+    found = certify(confidence, asker(right, asked), target=target, budget=budget, metric=metric)
     assert found.labels_used == len(asked) == len(set(asked)) <= budget
-    again = certify(confidence, asker(right, []), target=target, budget=budget)
+    again = certify(confidence, asker(right, []), target=target, budget=budget, metric=metric)
     assert (again.accepted == found.accepted).all()
-    assert found.certified == bool(found.accepted.any())
+    accepted = found.accepted
+    assert found.certified == (not accepted.all() if metric == "recall" else accepted.any())
 
 
 def test_what_cannot_be_shown_is_not_asked_for() -> None:
@@ -141,7 +151,7 @@ def test_what_cannot_be_shown_is_not_asked_for() -> None:
         ({"delta": 0.0}, "delta"),
         ({"budget": 0}, "budget"),
         ({"budget": 2.5}, "budget"),
-        ({"metric": "recall"}, "metric"),
+        ({"metric": "f1"}, "metric"),
         ({"inputs": ["a", "b"]}, "input for each"),
         ({"key": ""}, "key"),
         ({"ask": lambda _: "yes"}, "ask to return"),

@@ -144,6 +144,62 @@ def test_precision_of_one_label(tmp_path: Path) -> None:
     assert "'cow'" in error
 
 
+def spread(tmp_path: Path, n: int = 400) -> Path:
+    """Write predictions whose first quarter is likely a dog, as it is, and the others are not."""
+    rows = [
+        {
+            "input": f"{'odd' if place < n // 4 else 'even'} text {place}",
+            "label": "dog" if place < n // 4 else "cat",
+            "answer": None,
+            "confidence": 0.95,
+            "probabilities": {"cat": 0.05, "dog": 0.95} if place < n // 4 else {"cat": 0.95, "dog": 0.05},
+        }
+        for place in range(n)
+    ]
+    return write_rows(tmp_path / "p.jsonl", rows)
+
+
+def test_recall_of_one_label_by_a_person(tmp_path: Path) -> None:
+    """The rows that hold the label are flagged, the others left out; answers go on where they were."""
+    path, answers, out = spread(tmp_path), tmp_path / "answers.csv", tmp_path / "out"
+    words = (path, *TARGET, "--recall", "dog", "--budget", "90", "--out", out)
+    for _ in range(4):
+        assert "20 rows wait in" in done(run(*words, "--ask", answers)).stdout
+        assert fill(answers) == 20
+    assert "10 rows wait in" in done(run(*words, "--ask", answers)).stdout
+    fill(answers)
+    last = done(run(*words, "--ask", answers)).stdout
+    found = json.loads((out / "certificate.json").read_text())
+    assert (found["certified"], found["metric"], found["label"], found["labels_used"]) == (
+        True,
+        "recall",
+        "dog",
+        90,
+    )
+    assert 0.25 <= found["kept"] < 0.85
+    assert f"Certified: {found['accepted']} rows" in last
+    assert "of all rows whose true label is dog are among them" in last
+    assert json_of(run(*words, "--ask", by_command(tmp_path), "--json")) == found
+    with (out / "decisions.csv").open(newline="") as file:
+        decided = list(csv.DictReader(file))
+    assert {row["decision"] for row in decided} == {"flagged", "left out", "answered"}
+    assert not any(row["label"] == "dog" for row in decided if row["decision"] == "left out")
+
+
+def test_recall_is_of_a_known_label_by_its_probabilities(tmp_path: Path) -> None:
+    """Without a label, with one that is none, or without probabilities nothing is asked for."""
+    words = (*TARGET, "--budget", "90", "--ask", by_command(tmp_path), "--out")
+    path, out = spread(tmp_path), tmp_path / "out"
+    assert "--recall LABEL" in refusal(run(path, *words, out, "--metric", "recall"))
+    assert "got both" in refusal(run(path, *words, out, "--recall", "cat", "--predicted", "cat"))
+    assert "'cow'" in refusal(run(path, *words, out, "--recall", "cow"))
+    bare = write_rows(
+        tmp_path / "bare.jsonl", [{"input": "a", "label": "cat", "answer": None, "confidence": 0.9}]
+    )
+    assert "column probabilities" in refusal(run(bare, *words, out, "--recall", "cat"))
+    assert not (tmp_path / "asked.txt").exists()
+
+
 @pytest.mark.parametrize(
     ("line", "named"),
     [

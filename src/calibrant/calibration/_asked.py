@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calibrant.calibration._recall import RecallTests
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._ranks import DEFAULT_KEY, draw_ranks, tie_ranks
 from calibrant.metrics._validation import as_numbers, check_number
 
-Metric = Literal["accuracy", "output"]
+Metric = Literal["accuracy", "output", "recall"]
 Ask: TypeAlias = Callable[[int], bool]
-"""Returns True if the answer to the row at a place, from 0, is right."""
+"""Returns True if the answer to the row at a place, from 0, is right; for recall, if the row has the label."""
 
 METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
 # Share of the wrong answers allowed that the test bets on: on drawn piles of 1,000 rows with calibrated confidences and
@@ -36,14 +38,14 @@ class AskedCertificate:
     Attributes
     ----------
     certified : bool
-        True if answers are accepted, with the promise.
+        True if answers are accepted, with the promise; for recall, if some rows need not be looked at.
     threshold : float or None
         Least confidence of an accepted answer, in [0, 1]; None without a promise. Of the answers with exactly this
         confidence some may be left out.
     kept : float
-        Share of all rows that are accepted, in [0, 1].
+        Share of all rows that are accepted, in [0, 1]; for recall, those to look at, which are all without a promise.
     accepted : ndarray of bool, shape (n,)
-        True for the rows that are accepted.
+        True for these rows.
     labels_used : int
         Labels that were asked for.
     reason : str
@@ -96,19 +98,26 @@ def certify(  # noqa: PLR0913 (keyword-only options)
     look after every label and stop at once (Waudby-Smith and Ramdas 2020, "Confidence sequences for sampling without
     replacement"). A like product for the opposite gives up where the target is missed for certain.
 
+    For recall, sets are tested from all rows down. The same draws serve all of them, and are aimed at the smallest set
+    that the budget would do for if the probabilities were right: its least certain rows are drawn most often, each row
+    sometimes, and every label counts by the inverse of the probability of its draw. The budget is used up.
+
     Parameters
     ----------
     confidence : array-like of shape (n,)
-        Confidence of each answer, in [0, 1]; NaN where there is none, which is never accepted.
+        Confidence of each answer, in [0, 1]; NaN where there is none, which is never accepted. For recall, probability
+        of the label; NaN counts as 1.
     ask : callable
-        Returns True if the answer to the row at a place is right. Whatever it raises goes through.
+        Returns True if the answer to the row at a place is right; for recall, if the row has the label. Whatever it
+        raises goes through.
     target : float
         In (0, 1).
     delta : float, default 0.1
         Probability that the promise is wrong all the same, in (0, 1).
-    metric : {"accuracy", "output"}, default "accuracy"
+    metric : {"accuracy", "output", "recall"}, default "accuracy"
         ``accuracy``: of the accepted answers, `target` are right. ``output``: of all rows, `target` are right where
-        the others get the label that `ask` compares with, as from a larger model or a person.
+        the others get the label that `ask` compares with, as from a larger model or a person. ``recall``: of all rows
+        that have the label, `target` are among the accepted ones.
     budget : int
         Most labels to ask for, at least 1.
     inputs : sequence of (str or int), length n, optional
@@ -163,12 +172,18 @@ def rows_to_ask(  # noqa: PLR0913 (keyword-only options)
     pile = _Pile.of(confidence, inputs=inputs, key=key)
     request = _Request.checked(target=target, delta=delta, metric=metric, budget=budget)
     found = _Labels(budget=request.budget)
-    size, reason = yield from _accepted(pile, request, found)
+    if request.metric == "recall":
+        pile = _Pile.of(np.where(np.isnan(pile.confidence), 1.0, pile.confidence), inputs=inputs, key=key)
+        size, reason = yield from _holding_label(pile, request, found)
+        certified = size < len(pile)
+    else:
+        size, reason = yield from _accepted(pile, request, found)
+        certified = size > 0
     accepted = np.zeros(len(pile), dtype=np.bool_)
     accepted[pile.order[:size]] = True
     yield AskedCertificate(
-        certified=size > 0,
-        threshold=float(pile.confidence[pile.order[size - 1]]) if size else None,
+        certified=certified,
+        threshold=float(pile.confidence[pile.order[size - 1]]) if certified else None,
         kept=size / len(pile),
         accepted=accepted,
         labels_used=len(found.right),
@@ -205,6 +220,42 @@ def _accepted(
             return accepted, "The labels show that the rows after these miss the target."
         accepted = size
     return accepted, "These are all rows that have a confidence." if accepted else "No row has a confidence."
+
+
+def _holding_label(
+    pile: _Pile, request: _Request, found: _Labels
+) -> Generator[int | AskedCertificate, bool | None, tuple[int, str]]:
+    """Return the number of rows among which the label's rows are, from the most probable on, and the reason."""
+    tests = RecallTests(
+        probability=pile.confidence[pile.order],
+        target=request.target,
+        delta=request.delta,
+        budget=request.budget,
+    )
+    if not tests.weights.any():
+        return len(pile), _too_few_for_recall(tests)
+    for position in tests.order(pile.ranks)[: request.budget]:
+        if tests.passed.all():
+            return tests.size, "No fewer rows were tested."
+        row = int(pile.order[position])
+        has_label = yield row
+        if has_label is None:
+            return tests.size, "More labels are needed to leave out more rows."
+        found.right[row] = has_label
+        tests.add(int(position), has_label=has_label)
+    if not any(found.right.values()):
+        return tests.size, f"None of {len(found.right):,} rows has the label."
+    return tests.size, f"{len(found.right):,} labels show no more."
+
+
+def _too_few_for_recall(tests: RecallTests) -> str:
+    fewest = tests.labels_needed[1:].min(initial=math.inf)
+    if math.isinf(fewest):
+        return "By their probabilities the rows have the label nowhere, so that no labels could show where."
+    return (
+        f"A recall of {tests.target:g} with probability {1.0 - tests.delta:g} takes about {math.ceil(fewest):,} "
+        f"labels, got a budget of {tests.budget:,}: allow more, or promise less."
+    )
 
 
 def _is_within_reach(test: _Test, drawn: NDArray[np.intp], pile: _Pile, found: _Labels) -> bool:
@@ -270,13 +321,13 @@ class _Pile:
         As given.
     order : ndarray of int, shape (n_sure,)
         Rows that have a confidence, the surest first.
-    draws : ndarray of int, shape (n_sure,)
-        Positions in `order`, the first drawn first.
+    ranks : ndarray of shape (n_sure,)
+        Ranks in whose order these rows are drawn, in (0, 1].
     """
 
     confidence: NDArray[np.float64]
     order: NDArray[np.intp]
-    draws: NDArray[np.intp]
+    ranks: NDArray[np.float64]
 
     @classmethod
     def of(cls, confidence: ArrayLike, *, inputs: Sequence[str | int] | None, key: str) -> _Pile:
@@ -294,8 +345,7 @@ class _Pile:
         rows = np.flatnonzero(known)
         # Of the same text, rows come in the order of the file.
         order = rows[np.lexsort((rows, tie_ranks(names, key=key)[rows], -p[rows]))]
-        drawn = draw_ranks(names, key=key)
-        return cls(confidence=p, order=order, draws=np.argsort(drawn[order], kind="stable"))
+        return cls(confidence=p, order=order, ranks=draw_ranks(names, key=key)[order])
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -304,6 +354,11 @@ class _Pile:
     def n_sure(self) -> int:
         """Number of rows that have a confidence."""
         return len(self.order)
+
+    @cached_property
+    def draws(self) -> NDArray[np.intp]:
+        """Positions in `order`, the first drawn first."""
+        return np.argsort(self.ranks, kind="stable")
 
     def drawn(self, size: int) -> NDArray[np.intp]:
         """Return the positions of the `size` surest rows in the order in which they are drawn."""

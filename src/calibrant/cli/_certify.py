@@ -27,6 +27,10 @@ _PATIENCE: Final = 300.0  # seconds that a command has for one answer
 
 def certify(options: Certify) -> None:
     """Ask for the labels, write the files and print the promise."""
+    if options.recall is not None and options.predicted is not None:
+        raise ConfigurationError(
+            "Expected --predicted or --recall, got both: a promise is about the precision of a label, or its recall."
+        )
     rows = SavedRows.load(options.predictions)
     file = answers_of(options, rows)
     with ExitStack() as stack:
@@ -36,8 +40,10 @@ def certify(options: Certify) -> None:
             answer=answerer(options, stack),
             target=options.target,
             delta=options.delta,
-            metric=cast("Metric", options.metric),  # checked there
-            label=options.predicted,
+            metric="recall"
+            if options.recall is not None
+            else cast("Metric", options.metric),  # checked there
+            label=options.predicted if options.recall is None else options.recall,
             budget=options.budget,
         )
     found.write(options.out)
@@ -105,7 +111,8 @@ def _of_model(options: Certify | Estimate, stack: ExitStack) -> Answer:
 def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str]:
     certificate = found.certificate
     which = "rows" if options.predicted is None else f"rows labelled {options.predicted}"
-    given = f"{len(found.answers):,} labels given, {found.n_right:,} of them as predicted"
+    right = found.label if certificate.metric == "recall" else "as predicted"
+    given = f"{len(found.answers):,} labels given, {found.n_right:,} of them {right}"
     yield f"{found.rows.name}: {len(found.places):,} {which}; {given if found.answers else 'no label given yet'}"
     if certificate.certified:
         yield f"Certified: {_promise(found)}"
@@ -123,6 +130,13 @@ def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str
 
 def _promise(found: AskedRows) -> str:
     certificate = found.certificate
+    if certificate.metric == "recall":
+        return (
+            f"{found.n_accepted:,} rows ({certificate.kept:.1%}) are flagged, from a probability of {found.label} of "
+            f"{certificate.threshold:.6g} on; with probability {1 - certificate.delta:g}, at least "
+            f"{certificate.target:.1%} of all rows whose true label is {found.label} are among them. The promise is "
+            "about these rows, and no others."
+        )
     which = (
         "of them"
         if certificate.metric == "accuracy"

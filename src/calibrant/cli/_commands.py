@@ -419,6 +419,8 @@ class Certify:
         accuracy, of the accepted rows; or output, of all rows if the others get the label asked for.
     predicted : LABEL
         Only the rows with this predicted label: the promise is about its precision.
+    recall : LABEL
+        The promise is about the recall of this label: of all rows that have it, the share among those flagged.
     """
 
     predictions: Path = field(kw_only=False)
@@ -429,6 +431,7 @@ class Certify:
     delta: float = 0.1
     metric: str = "accuracy"
     predicted: str | None = None
+    recall: str | None = None
     api_base: str | None = None
     as_json: bool = False
 

@@ -139,6 +139,8 @@ class AskedRows:
         The rows.
     certificate : AskedCertificate
         The promise, or why there is none; about the rows at `places`.
+    label : str or None
+        The label that it is about, if it is about one.
     places : ndarray of int, shape (m,)
         Rows that it is about: all, or those with one predicted label.
     answers : mapping of int to str
@@ -149,6 +151,7 @@ class AskedRows:
 
     rows: SavedRows
     certificate: AskedCertificate
+    label: str | None
     places: NDArray[np.intp]
     answers: Mapping[int, str]
     waiting: int
@@ -166,8 +169,12 @@ class AskedRows:
 
     @property
     def n_right(self) -> int:
-        """Number of given labels that equal the predicted one."""
-        return sum(answer == self.rows.labels[place] for place, answer in self.answers.items())
+        """Number of given labels that equal the predicted one; for recall, that are the label."""
+        is_recall = self.certificate.metric == "recall"
+        return sum(
+            answer == (self.label if is_recall else self.rows.labels[place])
+            for place, answer in self.answers.items()
+        )
 
     def to_record(self) -> dict[str, Any]:
         """Return the certificate as JSON values, as ``certificate.json`` holds it."""
@@ -179,6 +186,7 @@ class AskedRows:
             "object": "file",
             "source": self.rows.name,
             **{name: getattr(found, name) for name in names},
+            "label": self.label,
             "rows": len(self.places),
             "accepted": self.n_accepted,
             "labels_right": self.n_right,
@@ -186,15 +194,19 @@ class AskedRows:
         }
 
     def write(self, out: Path) -> None:
-        """Write ``certificate.json``, and ``decisions.csv`` with one line a row: accepted, answered or review."""
+        """Write ``certificate.json``, and ``decisions.csv`` with one line a row: accepted, answered or review.
+
+        For recall a row is flagged, answered or left out.
+        """
         out.mkdir(parents=True, exist_ok=True)
         accepted = set(self.places[self.certificate.accepted].tolist())
+        yes, no = ("flagged", "left out") if self.certificate.metric == "recall" else ("accepted", "review")
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("index", "label", "confidence", "decision"))
         for place in self.places.tolist():
             answer = self.answers.get(place)
-            decision = "answered" if answer else "accepted" if place in accepted else "review"
+            decision = "answered" if answer else yes if place in accepted else no
             confidence = float(self.rows.confidence[place])
             shown = "" if math.isnan(confidence) else confidence
             label = self.rows.labels[place] if answer in (None, NO_LABEL) else answer
@@ -230,25 +242,29 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
     target, delta, metric, budget
         As for `calibrant.calibration.certify`.
     label : str, optional
-        Only the rows with this predicted label count: the promise is about its precision.
+        Only the rows with this predicted label count: the promise is about its precision. For recall, the label that it
+        is about, in all rows.
 
     Raises
     ------
     ConfigurationError
-        A parameter is out of range, or no row has the label.
+        A parameter is out of range, no row has the label, or there is no label for recall.
     DataError
-        An answer is no label.
+        An answer is no label, or there are no probabilities for recall.
     """
-    places = np.flatnonzero([found is not None and label in (None, found) for found in rows.labels])
-    if not len(places):
-        raise ConfigurationError(
-            f"Expected rows with {'a label' if label is None else f'the label {label!r}'} in {rows.name}, got none: "
-            "check the name."
-        )
+    if metric == "recall":
+        places = np.arange(len(rows))
+        confidence = _probability(rows, label)
+    else:
+        places = _with_label(rows, label)
+        confidence = rows.confidence[places]
+
+    def is_right(place: int, given: str) -> bool:
+        return given == (label if metric == "recall" else rows.labels[place])
 
     def asking() -> Any:  # noqa: ANN401 (a generator)
         return rows_to_ask(
-            rows.confidence[places],
+            confidence,
             target=target,
             delta=delta,
             metric=metric,
@@ -257,7 +273,7 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
         )
 
     if answer is None:
-        wanted = _wanted(asking(), rows, places, file)
+        wanted = _wanted(asking(), places, file, is_right)
         if wanted:
             file.answers |= dict.fromkeys(wanted, "")
             file.write(rows)
@@ -269,17 +285,55 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
             file.answers[place] = answered(answer, file, rows, place)
             file.write(rows)
         given = file.answers.get(place)
-        row = asked.send(given == rows.labels[place] if given else None)
+        row = asked.send(is_right(place, given) if given else None)
     return AskedRows(
         rows=rows,
         certificate=row,
+        label=label,
         places=places,
         answers={place: given for place, given in file.answers.items() if given},
         waiting=sum(not given for given in file.answers.values()),
     )
 
 
-def _wanted(asked: Any, rows: SavedRows, places: NDArray[np.intp], file: AnswerFile) -> list[int]:  # noqa: ANN401
+def _with_label(rows: SavedRows, label: str | None) -> NDArray[np.intp]:
+    """Return the places of the rows with a predicted label, or with this one."""
+    places = np.flatnonzero([found is not None and label in (None, found) for found in rows.labels])
+    if not len(places):
+        raise ConfigurationError(
+            f"Expected rows with {'a label' if label is None else f'the label {label!r}'} in {rows.name}, got none: "
+            "check the name."
+        )
+    return places
+
+
+def _probability(rows: SavedRows, label: str | None) -> NDArray[np.float64]:
+    """Return the probability of a label in each row; NaN where a row has none."""
+    if label is None:
+        raise ConfigurationError("Expected a label for recall, got none: name it, as with --recall LABEL.")
+    if rows.label_set is None:
+        raise DataError(
+            "expected the probability of every label in the column probabilities, which recall is found by, got label "
+            "and confidence alone: label the file with a model that reports log-probabilities.",
+            path=rows.path,
+        )
+    if label not in rows.label_set:
+        raise ConfigurationError(f"Expected a label, {_some_labels(rows)}, got {label!r}: check the name.")
+    return np.array([_probability_of(row.values.get("probabilities"), label) for row in rows.rows()])
+
+
+def _probability_of(probabilities: object, label: str) -> float:
+    if not isinstance(probabilities, Mapping):
+        return math.nan
+    return min(max(float(probabilities.get(label) or 0.0), 0.0), 1.0)
+
+
+def _wanted(
+    asked: Any,  # noqa: ANN401
+    places: NDArray[np.intp],
+    file: AnswerFile,
+    is_right: Callable[[int, str], bool],
+) -> list[int]:
     """Return the rows to ask a person about next: those that are needed if all of them are right."""
     wanted: list[int] = []
     row = next(asked)
@@ -288,7 +342,7 @@ def _wanted(asked: Any, rows: SavedRows, places: NDArray[np.intp], file: AnswerF
         given = file.answers.get(place)
         if not given:
             wanted.append(place)
-        row = asked.send(not given or given == rows.labels[place])
+        row = asked.send(not given or is_right(place, given))
     return wanted
 
 

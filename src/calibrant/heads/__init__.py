@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     )
     from calibrant.heads._fit import fit_head
     from calibrant.heads._head import Head, HeadFigures
-    from calibrant.heads._linear import Columns, EmbeddingModel, HeadEmbedding, HeadRows, LinearModel, Words
+    from calibrant.heads._linear import Columns, EmbeddingModel, HeadEmbedding, HeadRows, LinearModel
+    from calibrant.heads._words import Words
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

@@ -15,7 +15,8 @@ from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval
 from calibrant.core._rows import Example
 from calibrant.heads._head import check_texts
-from calibrant.heads._linear import MOST_IN_PRODUCTS, Words, as_text, root_of_products, tempered, unit_rows
+from calibrant.heads._linear import MOST_IN_PRODUCTS, as_text, root_of_products, tempered, unit_rows
+from calibrant.heads._words import Words
 from calibrant.metrics._classification import AnsweredLabels, classification_summary
 from calibrant.metrics._intervals import PairedComparison, paired_comparison, wilson_interval
 from calibrant.metrics._validation import check_answers

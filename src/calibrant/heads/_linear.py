@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._fit import FLOOR, log_losses, log_normalise
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._reported import writable
+from calibrant.heads._words import Words
 
 _PROBE: Final = "The quick brown fox jumps over 13 lazy dogs, and nobody asks why: "
 _TOLERANCE: Final = 1e-3  # of a vector's length: the same model differs by less between machines
@@ -269,80 +270,6 @@ def tempered(log_proba: NDArray[np.float64], *, temperature: float, n_rows: int)
     return smoothed
 
 
-class Words:
-    """TF-IDF features of words, of word pairs, and of two to four characters inside words.
-
-    A word that occurs ``k`` times in a text weighs ``1 + log(k)`` times its inverse document frequency; each of the
-    two kinds has length 1 in every text (scikit-learn's `TfidfVectorizer` with ``sublinear_tf=True``).
-
-    Examples
-    --------
-    >>> words = Words()
-    >>> words.learn(["a red fox", "a grey owl"]).shape == words.transform(["a red owl", "an owl"]).shape
-    True
-    """
-
-    def __init__(self) -> None:
-        from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415 - takes half a second
-
-        self._vectorizers = (
-            TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
-            TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), sublinear_tf=True),
-        )
-        self._used: tuple[int, ...] = ()
-
-    def learn(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a sparse matrix)
-        """Fit the TF-IDF features on `texts` and return them, shape (n, words)."""
-        texts = [writable(text) for text in texts]
-        used = []
-        for place, vectorizer in enumerate(self._vectorizers):
-            try:
-                vectorizer.fit(texts)
-            except ValueError:  # no text holds a word
-                continue
-            used.append(place)
-        self._used = tuple(used)
-        return self.transform(texts)
-
-    def transform(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a sparse matrix)
-        """Return the TF-IDF features of `texts`, shape (n, words)."""
-        from scipy.sparse import csr_array, hstack  # noqa: PLC0415
-
-        if not self._used or len(texts) == 0:
-            n_words = sum(len(self._vectorizers[place].idf_) for place in self._used)
-            return csr_array((len(texts), n_words))
-        texts = [writable(text) for text in texts]
-        return hstack([self._vectorizers[place].transform(texts) for place in self._used], format="csr")
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the words and their inverse document frequencies as JSON values."""
-        return {
-            str(place): {
-                "words": self._vectorizers[place].get_feature_names_out().tolist(),
-                "idf": self._vectorizers[place].idf_.tolist(),
-            }
-            for place in self._used
-        }
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """Return the features of a `to_state` record; KeyError, TypeError or ValueError if invalid."""
-        words = cls()
-        if not set(state) <= {str(place) for place in range(len(words._vectorizers))}:
-            raise ValueError("words of an unknown kind")
-        words._used = tuple(sorted(map(int, state)))
-        for place in words._used:
-            vectorizer, stored = words._vectorizers[place], state[str(place)]
-            idf = np.asarray(stored["idf"], dtype=np.float64)
-            found = stored["words"]
-            is_complete = isinstance(found, list) and idf.shape == (len(found),)
-            if not is_complete or not np.isfinite(idf).all():
-                raise ValueError("a frequency for each word is missing")
-            vectorizer.vocabulary = {str(word): column for column, word in enumerate(found)}
-            vectorizer.idf_ = idf
-        return words
-
-
 @dataclass(frozen=True, kw_only=True)
 class Columns:
     """Mean, scale and coefficients of one block of columns.
@@ -420,7 +347,7 @@ class LinearModel:
             # In this thread alone: an engine beside it needs the others.
             scores += np.einsum("nd,dl->nl", standard, column.coefficients)
         if self.words is not None:
-            scores += self.words.transform(_required(rows.texts)) @ self.word_coefficients
+            scores += self.words.scores(_required(rows.texts), self.word_coefficients)
         return log_normalise(scores)
 
     def to_state(self) -> dict[str, Any]:

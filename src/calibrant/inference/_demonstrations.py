@@ -21,7 +21,8 @@ from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._structures import unknown_answer
 from calibrant.core._task import Split, Task
-from calibrant.heads._linear import Words, unit_rows
+from calibrant.heads._linear import unit_rows
+from calibrant.heads._words import Words
 
 _Floats = NDArray[np.float64]
 _EXAMPLES: Final = "\n\nExamples:\n\n"
