@@ -12,6 +12,7 @@ from calibrant.cli._evaluation_table import counts_text
 from calibrant.cli._tables import say
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.evaluation._label import LabelFile
+from calibrant.store._ledger import Ledger
 from calibrant.tuned._task_record import BUNDLE
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ class DecidedLabels:
         if tuned is not None:
             from calibrant.evaluation._drift import HistoryWatch
 
-            watch = HistoryWatch(tuned, accept_drift=accept_drift)
+            # A bundle may hold no other file, and has the user's folder alone.
+            beside = tuned.path if tuned.digest is None else None
+            ledger = Ledger.named("drift", beside=beside)
+            watch = HistoryWatch(tuned, accept_drift=accept_drift, ledger=ledger)
         decide = watch or tuned
         file = LabelFile(
             out,
@@ -134,16 +138,29 @@ class DecidedLabels:
     def _drift_lines(self, drift: HistoryDrift | None, *, with_drift: bool) -> Iterator[str]:
         if drift is None:
             return
-        if with_drift or drift.labels_drifted:
-            yield drift.labels_line()
-        if with_drift or drift.confidence_drifted:
-            yield drift.confidence_line()
+        yield from self._ledger_lines()
+        yield from drift.lines(all_of_them=with_drift)
         if self.tuned is not None and drift.has_drifted:
             yield (
                 "These rows are unlike the labelled ones of the run, so its accuracy and thresholds may not hold for "
                 f"them{self._consequence()}."
             )
             yield from self._certify_lines("To measure them, and to accept the surest")
+
+    def _ledger_lines(self) -> Iterator[str]:
+        """Yield warnings of a ledger that cannot be read or written."""
+        if self.watch is None:
+            return
+        if self.watch.damage:
+            yield (
+                "warning: compared as the first file of the run, as it is not known how many were before"
+                f"{self._consequence()}. {self.watch.damage}"
+            )
+        if self.watch.unwritten:
+            yield (
+                "warning: later files are compared as if this one had not been: false alarms are more frequent. "
+                f"{self.watch.unwritten}"
+            )
 
     def _certify_lines(self, purpose: str) -> Iterator[str]:
         """Yield the command that asks for labels of this file's rows."""
@@ -173,6 +190,8 @@ class DecidedLabels:
             why = f"from the suggested threshold {least:.4g} on, as --accept-suggested says: nothing is promised"
         elif self.watch is not None and self.watch.reviews_all:
             why = "as they are unlike the rows of the certificate"
+            if self.watch.damage:
+                why = "as they cannot be compared with the rows of the certificate"
         elif least is not None:
             why = f"by the certified threshold {least:.4g} of {self._measured()}{self._promise()}"
         elif rule is not None:
