@@ -20,7 +20,7 @@ from calibrant.store._ledger import Ledger
 _PERMUTATIONS: Final = 9_999  # at least
 _FURTHER: Final = 3  # permutations further apart that a p-value at the level may have
 _SHOWN: Final = 100  # permutations further apart that tell a p-value well enough
-_CHUNK: Final = 1 << 18  # counts drawn at once: they stay in the processor's cache
+_CHUNK: Final = 1 << 16  # counts drawn at once: they stay in the processor's cache
 _COUNTS: Final = 30_000_000  # counts drawn in all, a few seconds
 
 _SAMPLE: Final = 1000  # rows whose confidences and sketches are compared
