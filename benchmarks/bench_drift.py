@@ -17,7 +17,9 @@ less often than in 90 % of the repeats as the first one.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
+import os
 import sys
 import tempfile
 import time
@@ -139,9 +141,20 @@ def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     return units
 
 
-def looked_at(tuned: Tuned, predictions: Sequence[Prediction], ledger: Ledger) -> HistoryDrift:
+@contextlib.contextmanager
+def no_files_before() -> Iterator[None]:
+    """Use a new home, in which no file was compared with anything."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CALIBRANT_HOME"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["CALIBRANT_HOME"]
+
+
+def looked_at(tuned: Tuned, predictions: Sequence[Prediction]) -> HistoryDrift:
     """Return the drift of one file."""
-    watch = HistoryWatch(tuned, ledger=ledger)
+    watch = HistoryWatch(tuned, counts_files=True)
     watch.decide_many(predictions)
     found = watch.drift()
     assert found is not None  # noqa: S101 (for the type checker)
@@ -170,12 +183,11 @@ def false_alarms(answers: Answered, *, sequences: int, files: int) -> int:
     for _ in range(sequences):
         tuned = answers.tuned(rng.integers(len(answers.labels), size=HISTORY))
         is_alarmed = False
-        with tempfile.TemporaryDirectory() as folder:
-            ledger = Ledger(files=(Path(folder) / "drift.jsonl",))
+        with no_files_before():
             for _ in range(files):
                 rows = answers.predictions(rng.integers(len(answers.labels), size=DAILY))
                 start = time.perf_counter()
-                drift = looked_at(tuned, rows, ledger)
+                drift = looked_at(tuned, rows)
                 seconds += time.perf_counter() - start
                 by_test += alarms(drift)
                 is_alarmed |= drift.has_drifted
@@ -233,11 +245,10 @@ def topics(answers: Answered, *, repeats: int) -> float:
                 rows = np.concatenate([new[:n_new], shuffled[:n_old]])
                 tuned = answers.tuned(shuffled[n_old:][:MOST])
                 start = time.perf_counter()
-                with tempfile.TemporaryDirectory() as folder:
-                    ledger = Ledger(files=(Path(folder) / "drift.jsonl",))
+                with no_files_before():
                     if look > 1:
-                        ledger.add(tuned.history.digest, {"file": "earlier", "look": look - 1})
-                    drift = looked_at(tuned, answers.predictions(rows), ledger)
+                        Ledger.named("drift").add(tuned.history.digest, {"file": "earlier", "look": look - 1})
+                    drift = looked_at(tuned, answers.predictions(rows))
                 slowest = max(slowest, time.perf_counter() - start)
                 seen += alarms(drift)
             told = ", ".join(

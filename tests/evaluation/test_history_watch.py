@@ -152,13 +152,14 @@ def test_more_labels_a_row_are_drift(several: Drift) -> None:
 
 # --- topics ---------------------------------------------------------------------------------------
 
+LETTERS = list("abcdefghijklmnopqrstuvwxyz")
 Labelled = tuple[Sequence[str], np.ndarray[tuple[int, int], np.dtype[np.float64]]]
 
 
 @pytest.fixture
 def topics() -> Drift:
     """Return a function that compares labelled sketches with earlier ones; all confidences are equal."""
-    task = Task(name="animals", labels=["cat", "dog"], prompt="Which animal?")
+    task = Task(name="animals", labels=["cat", "dog", *LETTERS], prompt="Which animal?")
     asked = Fingerprint(prompt=task.prompt, model="small", space=LogprobSpace.MASKED, labels=task.labels)
     tuned = Tuned(tasks=(RecordedTask(task=task),), fingerprint=asked)
 
@@ -203,16 +204,23 @@ def test_other_labels_are_no_other_topics(topics: Drift) -> None:
     assert (found.labels_drifted, found.topics_drifted) == (True, False)
 
 
-def test_a_small_change_of_all_labels_is_seen_together(topics: Drift) -> None:
-    """Texts that all move a little in one direction are compared together, too, so that it is seen."""
+def test_opposite_changes_of_two_labels_are_seen(topics: Drift) -> None:
+    """Texts of two labels that move in opposite directions are seen, although their common mean is as before."""
     rng = np.random.default_rng(2)
-    labels = ["cat", "dog"] * 60
-    then, now = rng.standard_normal((120, 64)), rng.standard_normal((120, 64))
-    same = topics((labels, then), (labels, now)).topics
-    moved = topics((labels, then), (labels, now + 0.25)).topics
-    assert same is not None
-    assert moved is not None
-    assert moved.p_value < 0.002 < same.p_value
+    then, now = rng.standard_normal((200, 64)) + 5.0, rng.standard_normal((100, 64)) + 5.0
+    now[::2] += 0.4
+    now[1::2] -= 0.4
+    labels = ["cat", "dog"]
+    assert topics((labels * 100, then), (labels * 50, now)).topics_drifted
+
+
+def test_a_small_change_of_many_labels_is_seen_together(topics: Drift) -> None:
+    """Texts of many labels, few of each, that all move a little in one direction are compared together, too."""
+    rng = np.random.default_rng(2)
+    then, now = rng.standard_normal((104, 64)) + 5.0, rng.standard_normal((52, 64)) + 5.0
+    same = topics((LETTERS * 4, then), (LETTERS * 2, now))
+    moved = topics((LETTERS * 4, then), (LETTERS * 2, now + 0.16))
+    assert (same.topics_drifted, moved.topics_drifted) == (False, True)
 
 
 def test_the_p_value_of_topics_holds_its_level(topics: Drift) -> None:

@@ -12,7 +12,6 @@ from calibrant.cli._evaluation_table import counts_text
 from calibrant.cli._tables import say
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.evaluation._label import LabelFile
-from calibrant.store._ledger import Ledger
 from calibrant.tuned._task_record import BUNDLE
 
 if TYPE_CHECKING:
@@ -77,10 +76,7 @@ class DecidedLabels:
         if tuned is not None:
             from calibrant.evaluation._drift import HistoryWatch
 
-            # A bundle may hold no other file, and has the user's folder alone.
-            beside = tuned.path if tuned.digest is None else None
-            ledger = Ledger.named("drift", beside=beside)
-            watch = HistoryWatch(tuned, accept_drift=accept_drift, ledger=ledger)
+            watch = HistoryWatch(tuned, accept_drift=accept_drift, counts_files=True)
         decide = watch or tuned
         file = LabelFile(
             out,

@@ -233,13 +233,13 @@ def _word(*, drifted: bool) -> str:
     return "warning: drift" if drifted else "no drift"
 
 
+@dataclass(kw_only=True)
 class _Sample:
     """Uniform sample of at most 1,000 of the values that came so far."""
 
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self._keys = np.empty(0)  # the least ones are kept
-        self._rng = np.random.default_rng(0)
+    values: list[Any] = field(default_factory=list)
+    _keys: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # the least ones are kept
+    _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def add(self, values: Sequence[object]) -> None:
         """Take values into account."""
@@ -283,8 +283,8 @@ class HistoryWatch:
         Decides.
     accept_drift : bool, default False
         True to accept answers of rows that are unlike the history, too.
-    ledger : Ledger, optional
-        The files compared with the history before; by default there are none.
+    counts_files : bool, default False
+        True to count the files compared with the history in a ledger; else each is the first.
 
     Attributes
     ----------
@@ -296,13 +296,13 @@ class HistoryWatch:
         Why these rows are missing in the ledger; else empty.
     """
 
-    def __init__(self, tuned: Tuned, *, accept_drift: bool = False, ledger: Ledger | None = None) -> None:
+    def __init__(self, tuned: Tuned, *, accept_drift: bool = False, counts_files: bool = False) -> None:
         self.reviews_all = False
         self.damage = ""
         self.unwritten = ""
         self._accept_drift = accept_drift
         self._tuned = tuned
-        self._ledger = ledger
+        self._counts_files = counts_files
         self._seen = _Seen()
         self._found: HistoryDrift | None = None
 
@@ -384,11 +384,13 @@ class HistoryWatch:
         Files that are labelled at the same moment may get the same number. Where this one cannot be written down, the
         next one gets its number, too: that makes false alarms more frequent, and accepts nothing that is unlike.
         """
-        if self._ledger is None:
+        if not self._counts_files:
             return 1
+        # A bundle may hold no other file, and has the user's folder alone.
+        ledger = Ledger.named("drift", beside=self._tuned.path if self._tuned.digest is None else None)
         file = self._seen.digest.hexdigest()
         try:
-            entries = self._ledger.entries(history.digest)
+            entries = ledger.entries(history.digest)
         except StateError as error:
             self.damage = str(error)
             return 1
@@ -397,7 +399,7 @@ class HistoryWatch:
             return looks[file]
         look = 1 + max(looks.values(), default=0)
         try:
-            self._ledger.add(history.digest, {"file": file, "look": look})
+            ledger.add(history.digest, {"file": file, "look": look})
         except StateError as error:
             self.unwritten = str(error)
         return look
