@@ -137,10 +137,10 @@ def test_after_a_damaged_ledger_nothing_is_accepted(
     data = write_rows(tmp_path / "data.jsonl", rows(20, "ship"))
     (calibrant_home / "drift.jsonl").parent.mkdir(parents=True, exist_ok=True)
     (calibrant_home / "drift.jsonl").write_text("{half a line\n")
-    shown = done(run(source, data, "--out", tmp_path / "out")).stdout
-    assert "decisions: review 20 (as they cannot be compared with the rows of the certificate)" in shown
-    assert "none is accepted (--accept-drift accepts them all the same)" in shown
-    assert f"{calibrant_home / 'drift.jsonl'}, line 1: expected a JSON object" in shown
+    result = done(run(source, data, "--out", tmp_path / "out"))
+    assert "review 20 (as they cannot be compared with the rows of the certificate)" in result.stdout
+    assert "none is accepted (--accept-drift accepts them all the same)" in result.stderr
+    assert f"{calibrant_home / 'drift.jsonl'}, line 1: expected a JSON object" in result.stderr
     assert len((tmp_path / "out" / "labels.jsonl").read_text().splitlines()) == 20
     accepted = json_of(run(source, data, "--out", tmp_path / "b", "--accept-drift", "--json"))
     assert accepted["decisions"]["accepted"] > 0
@@ -158,7 +158,7 @@ def test_a_ledger_that_cannot_be_written_is_warned_of(
         (folder / "drift.jsonl").symlink_to(tmp_path / "missing" / "folder" / "drift.jsonl")
     data = write_rows(tmp_path / "data.jsonl", rows(20, "ship"))
     result = done(run(source, data, "--out", tmp_path / "out"))
-    assert "warning: later files are compared as if this one had not been" in result.stdout
+    assert "warning: later files are compared as if this one had not been" in result.stderr
     assert "accepted 20" in result.stdout
 
 

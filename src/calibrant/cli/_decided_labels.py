@@ -126,15 +126,16 @@ class DecidedLabels:
         if self.watch is None:
             return None
         try:
-            return self.watch.drift()
+            found = self.watch.drift()
         except CalibrantError as error:  # the labels are written, and do not depend on it
             say(f"warning: not compared with the labelled rows of the run: {error}")
             return None
+        self._warn_of_ledger(self.watch)
+        return found
 
     def _drift_lines(self, drift: HistoryDrift | None, *, with_drift: bool) -> Iterator[str]:
         if drift is None:
             return
-        yield from self._ledger_lines()
         yield from drift.lines(all_of_them=with_drift)
         if self.tuned is not None and drift.has_drifted:
             yield (
@@ -143,19 +144,17 @@ class DecidedLabels:
             )
             yield from self._certify_lines("To measure them, and to accept the surest")
 
-    def _ledger_lines(self) -> Iterator[str]:
-        """Yield warnings of a ledger that cannot be read or written."""
-        if self.watch is None:
-            return
-        if self.watch.damage:
-            yield (
+    def _warn_of_ledger(self, watch: HistoryWatch) -> None:
+        """Print warnings of a ledger that cannot be read or written."""
+        if watch.damage:
+            say(
                 "warning: compared as the first file of the run, as it is not known how many were before"
-                f"{self._consequence()}. {self.watch.damage}"
+                f"{self._consequence()}. {watch.damage}"
             )
-        if self.watch.unwritten:
-            yield (
+        if watch.unwritten:
+            say(
                 "warning: later files are compared as if this one had not been: false alarms are more frequent. "
-                f"{self.watch.unwritten}"
+                f"{watch.unwritten}"
             )
 
     def _certify_lines(self, purpose: str) -> Iterator[str]:
