@@ -36,7 +36,7 @@ OPTIONS ?= data/option_logits
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate
+.PHONY: data demo docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -225,6 +225,9 @@ bench-distill: $(INSTALLED_DEV)
 
 bench-estimate: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_estimate.py --data $(RECORDED)
+
+bench-drift: $(INSTALLED_BENCH)
+	$(PYTHON) benchmarks/bench_drift.py --recorded $(RECORDED) --data $(DATA) --keep $(KEEP)
 
 bench-guarantee: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_guarantee.py --data $(RECORDED)

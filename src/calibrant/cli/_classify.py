@@ -138,7 +138,9 @@ def _record(text: str, prediction: Prediction) -> dict[str, Any]:
     record = row_record(0, Example(input=text, answer=""), prediction)
     for part in record.get("parts", ()):
         del part["correct"]
-    return {name: value for name, value in record.items() if name not in {"index", "answer", "correct"}}
+    return {
+        name: value for name, value in record.items() if name not in {"index", "answer", "correct", "sketch"}
+    }
 
 
 def _shorten(text: str, limit: int = 80) -> str:

@@ -242,9 +242,9 @@ class Label(RunOptions):
     accept_suggested
         If no threshold is certified, accept answers from the suggested one on, without a guarantee.
     accept_drift
-        Accept answers by the rule even where labels or confidence differ from the bundle's labelled rows.
+        Accept answers by the rule even where labels, confidence or topics differ from the bundle's labelled rows.
     watch_drift
-        Always show how labels and confidence differ from the bundle's labelled rows; fail if it has none.
+        Always show how labels, confidence and topics differ from the bundle's labelled rows; fail if it has none.
     engine
         Where rows are answered: local, ray for workers on a Ray cluster, or batch for the provider's batch interface.
     """

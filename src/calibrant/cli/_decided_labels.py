@@ -76,7 +76,7 @@ class DecidedLabels:
         if tuned is not None:
             from calibrant.evaluation._drift import HistoryWatch
 
-            watch = HistoryWatch(tuned, accept_drift=accept_drift)
+            watch = HistoryWatch(tuned, accept_drift=accept_drift, counts_files=True)
         decide = watch or tuned
         file = LabelFile(
             out,
@@ -126,24 +126,36 @@ class DecidedLabels:
         if self.watch is None:
             return None
         try:
-            return self.watch.drift()
+            found = self.watch.drift()
         except CalibrantError as error:  # the labels are written, and do not depend on it
             say(f"warning: not compared with the labelled rows of the run: {error}")
             return None
+        self._warn_of_ledger(self.watch)
+        return found
 
     def _drift_lines(self, drift: HistoryDrift | None, *, with_drift: bool) -> Iterator[str]:
         if drift is None:
             return
-        if with_drift or drift.labels_drifted:
-            yield drift.labels_line()
-        if with_drift or drift.confidence_drifted:
-            yield drift.confidence_line()
+        yield from drift.lines(all_of_them=with_drift)
         if self.tuned is not None and drift.has_drifted:
             yield (
                 "These rows are unlike the labelled ones of the run, so its accuracy and thresholds may not hold for "
                 f"them{self._consequence()}."
             )
             yield from self._certify_lines("To measure them, and to accept the surest")
+
+    def _warn_of_ledger(self, watch: HistoryWatch) -> None:
+        """Print warnings of a ledger that cannot be read or written."""
+        if watch.damage:
+            say(
+                "warning: compared as the first file of the run, as it is not known how many were before"
+                f"{self._consequence()}. {watch.damage}"
+            )
+        if watch.unwritten:
+            say(
+                "warning: later files are compared as if this one had not been: false alarms are more frequent. "
+                f"{watch.unwritten}"
+            )
 
     def _certify_lines(self, purpose: str) -> Iterator[str]:
         """Yield the command that asks for labels of this file's rows."""
@@ -173,6 +185,8 @@ class DecidedLabels:
             why = f"from the suggested threshold {least:.4g} on, as --accept-suggested says: nothing is promised"
         elif self.watch is not None and self.watch.reviews_all:
             why = "as they are unlike the rows of the certificate"
+            if self.watch.damage:
+                why = "as they cannot be compared with the rows of the certificate"
         elif least is not None:
             why = f"by the certified threshold {least:.4g} of {self._measured()}{self._promise()}"
         elif rule is not None:

@@ -70,7 +70,7 @@ def history_lines(entry: HistoryEntry) -> list[str]:
     else:
         line += (
             f"mean {drift.mean:.3f}, was {drift.history_mean:.3f}; Kolmogorov-Smirnov distance "
-            f"{drift.statistic:.3f}, permutation p = {drift.p_value:.4f}"
+            f"{drift.statistic:.3f}, p = {drift.p_value:.2g}"
         )
     return [f"accuracy, history: {_interval_line(entry.interval)}", line]
 

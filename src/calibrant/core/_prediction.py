@@ -472,6 +472,8 @@ class Prediction:
         The labels of an answer that holds several; empty where it is one label.
     features : ndarray of float16, shape (d,), or None
         What the model made of the text (`TokenLogprobs.features`, where the label begins), where it is kept.
+    sketch : ndarray of float16, shape (64,), or None
+        Random projection of what a head read of the text; None without a head that reads texts.
 
     Examples
     --------
@@ -497,6 +499,7 @@ class Prediction:
     accepted: bool | None = None
     parts: tuple[Part, ...] = ()
     features: NDArray[np.float16] | None = field(default=None, compare=False, repr=False)
+    sketch: NDArray[np.float16] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Values inside a model's JSON may hold what no file can.
@@ -597,7 +600,7 @@ def prediction_to_record(prediction: Prediction) -> _Record:
     if prediction.parts:
         record["parts"] = [_encoded_fields(part) for part in prediction.parts]
     if prediction.features is not None:
-        record["features"] = b64encode(prediction.features.astype("<f2").tobytes()).decode()
+        record["features"] = encode_half_floats(prediction.features)
     return record
 
 
@@ -621,8 +624,7 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
         parts = record.get("parts", ())
         values["parts"] = tuple(Part(**{**part, **_decoded_fields(part)}) for part in parts)
         if record.get("features") is not None:
-            data = b64decode(record["features"], validate=True)
-            values["features"] = np.frombuffer(data, dtype="<f2")
+            values["features"] = decode_half_floats(record["features"])
         return Prediction(**values)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateError(f"Expected a prediction record, got one that does not fit ({error!r}).") from error
@@ -631,6 +633,22 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
 def step_to_record(step: Step) -> _Record:
     """Return `step` as JSON values."""
     return _encoded_fields(step) | {"verdict": step.verdict.value}
+
+
+def encode_half_floats(numbers: NDArray[np.float16]) -> str:
+    """Return numbers of two bytes as a text of base64."""
+    return b64encode(numbers.astype("<f2").tobytes()).decode()
+
+
+def decode_half_floats(text: str) -> NDArray[np.float16]:
+    """Return the numbers in a text of `encode_half_floats`, in one row.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The text is none of these.
+    """
+    return np.frombuffer(b64decode(text, validate=True), dtype="<f2")
 
 
 def _encoded_fields(item: Prediction | Step | Part) -> _Record:

@@ -1,28 +1,42 @@
-"""Drift of values and labels against their history: distances with permutation tests."""
+"""Drift of values, labels and topics against their history: exact and permutation tests."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._errors import CalibrantError
+from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._prediction import Prediction
-from calibrant.heads._tuned import Decision, Tuned
+from calibrant.evaluation._topics import TopicDrift, measure_topics
+from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
+from calibrant.store._ledger import Ledger
 
-_PERMUTATIONS: Final = 9_999
-_CHUNK: Final = 1 << 18  # elements permuted or counts drawn at once: they stay in the processor's cache
+_PERMUTATIONS: Final = 9_999  # at least
+_FURTHER: Final = 3  # permutations further apart that a p-value at the level may have
+_SHOWN: Final = 100  # permutations further apart that tell a p-value well enough
+_CHUNK: Final = 1 << 16  # counts drawn at once: they stay in the processor's cache
+_COUNTS: Final = 30_000_000  # counts drawn in all, a few seconds
 
-_SAMPLE: Final = 1000  # confidences compared
-_COUNTS: Final = (
-    10_000_000  # counts drawn in all, a second or two: fewer permutations of more than 1,000 labels
-)
-_P_VALUE: Final = 0.01
-_LEAST: Final = 0.05  # distances below it are no news, however many rows show them
+_SAMPLE: Final = 1000  # rows whose confidences and sketches are compared
+# False alarms over all files that are ever compared with one history: the probability of one or more.
+_TOTAL: Final = 0.05
+# The file of number k has a share of the total that is proportional to k to the power of -1.3. By the union bound,
+# files need not be independent. A power near 1 leaves the first file nothing (9 % of the total at 1.1), one of 2 the
+# hundredth (1 / 16,000); at 1.3 the first has 25 %, the tenth 1.3 % and the hundredth 0.064 %.
+_DECAY: Final = 1.3
+_SUM: Final = 3.93195  # of k ** -1.3 over all k
+# Distances of labels and confidences below this are no news, however many rows show them. Where accuracy rises with the
+# confidence and depends on nothing else, a Kolmogorov-Smirnov distance of d changes the accuracy of accepted rows by at
+# most 2 d times the difference between the surest and the least sure of them, over their share: about a hundredth here.
+# The same holds of a total variation distance and of labels. Of fewer than a thousand rows such distances have large
+# p-values anyway. A change of topic has no such bound, and none is asked of it.
+_LEAST: Final = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +53,8 @@ class Drift:
         Two-sample Kolmogorov-Smirnov distance in [0, 1]: the largest difference of the two
         distribution functions. None where either side has fewer than two values.
     p_value : float or None
-        Share of 9,999 permutations (and the values as they are) at least as far apart; exact up to
-        that sampling, however many values are equal. It takes values for independent: use it on
-        rows that the history has not seen.
+        Share of all ways to divide the values that are at least as far apart; exact, however many values are equal. It
+        takes values for independent: use it on rows that the history has not seen.
     """
 
     values: int
@@ -52,9 +65,7 @@ class Drift:
     p_value: float | None
 
 
-def measure_drift(
-    values: NDArray[np.float64], history: NDArray[np.float64], *, rng: np.random.Generator
-) -> Drift:
+def measure_drift(values: NDArray[np.float64], history: NDArray[np.float64]) -> Drift:
     """Compare `values` of shape (n,) with `history` of shape (m,): finite, a thousand each at most."""
     n = len(values)
     m = len(history)
@@ -63,19 +74,13 @@ def measure_drift(
         pooled = np.concatenate([values, history])
         order = np.argsort(pooled)
         # Distribution functions are compared only behind the last of equal values.
-        last = np.flatnonzero(np.append(np.diff(pooled[order]) != 0, True))
-        new = order < n
+        is_last = np.append(np.diff(pooled[order]) != 0, True)
+        ours = np.cumsum(order < n)
         # Whole numbers, n m times the distance: equal distances stay equal.
-        observed = int(_distances(new[np.newaxis], last)[0])
-        further = 0
-        step = max(1, _CHUNK // (n + m))
-        for start in range(0, _PERMUTATIONS, step):
-            size = min(step, _PERMUTATIONS - start)
-            shuffled = rng.permuted(np.broadcast_to(new, (size, n + m)), axis=1)
-            distances = _distances(shuffled, last)
-            further += int((distances >= observed).sum())
+        distances = np.abs(ours * (n + m) - np.arange(1, n + m + 1) * n)
+        observed = int(distances[is_last].max())
         statistic = observed / (n * m)
-        p_value = (further + 1) / (_PERMUTATIONS + 1)
+        p_value = _divided_further(n, m, is_last, observed)
     return Drift(
         values=n,
         history=m,
@@ -86,37 +91,52 @@ def measure_drift(
     )
 
 
-def _distances(new: NDArray[np.bool_], last: NDArray[np.intp]) -> NDArray[np.int32]:
-    """Return the distance times n times m, for each row of the mask `new` over sorted values.
+def _divided_further(n: int, m: int, is_last: NDArray[np.bool_], observed: int) -> float:
+    """Return the probability that n of n + m values, drawn at random, are at least as far from the others.
 
-    With c of the first k values new, the functions differ by c / n - (k - c) / m.
+    With k values passed, of which i are new, the next one is new with probability (n - i) / (n + m - k): a Markov chain
+    over i, which ends where the distance is reached behind the last of equal values. Its steps count the lattice paths
+    of Schroeer and Trenkler (1995).
     """
-    size = new.shape[1]
-    n = int(new[0].sum())
-    ours = np.cumsum(new, axis=1, dtype=np.int32)
-    if len(last) < size:
-        ours = ours[:, last]
-    expected = ((last + 1) * n).astype(np.int32)
-    distances: NDArray[np.int32] = np.abs(ours * size - expected).max(axis=1)
-    return distances
+    new = np.arange(n + 1)
+    chances = np.zeros(n + 1)
+    chances[0] = 1.0
+    further = 0.0
+    for k in range(n + m):
+        step = chances * (n - new) / (n + m - k)
+        chances -= step
+        chances[1:] += step[:-1]
+        if is_last[k]:
+            reached = np.abs(new * (n + m) - (k + 1) * n) >= observed
+            further += float(chances[reached].sum())
+            chances[reached] = 0.0
+    return min(1.0, further)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryDrift:
-    """Distances of labels and confidence from the history.
+    """Distances of labels, confidence and topics from the history.
 
     Attributes
     ----------
     rows, history : int
-        Labels compared: new ones, and those of the history. A row may have several.
+        Labels compared: new ones, and those of the history. Where a row may have several: rows.
     shares : mapping of str to (float, float)
-        Share of each label in the history and now.
+        Share of each label in the history and now; where a row may have several labels, of the rows.
     label_distance : float
-        Total variation distance of these shares, in [0, 1].
+        Total variation distance of these shares, in [0, 1]; where a row may have several labels, their largest
+        difference.
     label_p_value : float
-        Share of permutations (and the rows as they are) at least as far apart: 9,999, of more than 1,000 labels fewer.
+        Share of permutations (and the rows as they are) at least as far apart; where a row may have several labels, the
+        smallest exact p-value of a label, times the number of labels.
     confidence : Drift
         Kolmogorov-Smirnov distance of the confidences, of at most 1,000 rows drawn with a fixed seed.
+    topics : TopicDrift or None
+        Distance of the texts of the same label; None where no head read the texts of the history or of the rows.
+    look : int
+        Number of files compared with this history, this one included; the same file counts once.
+    level : float
+        P-values at or below it are drift.
     """
 
     rows: int
@@ -125,11 +145,14 @@ class HistoryDrift:
     label_distance: float
     label_p_value: float
     confidence: Drift
+    topics: TopicDrift | None
+    look: int
+    level: float
 
     @property
     def labels_drifted(self) -> bool:
         """True if the labels are no longer distributed as in the history."""
-        return self.label_p_value < _P_VALUE and self.label_distance >= _LEAST
+        return self.label_p_value <= self.level and self.label_distance >= _LEAST
 
     @property
     def confidence_drifted(self) -> bool:
@@ -138,22 +161,46 @@ class HistoryDrift:
         return (
             drift.statistic is not None
             and drift.p_value is not None
-            and drift.p_value < _P_VALUE
+            and drift.p_value <= self.level
             and drift.statistic >= _LEAST
         )
 
     @property
+    def topics_drifted(self) -> bool:
+        """True if the texts of a label are no longer like those of the history."""
+        return self.topics is not None and self.topics.p_value <= self.level
+
+    @property
     def has_drifted(self) -> bool:
-        """True if labels or confidence are no longer distributed as in the history."""
-        return self.labels_drifted or self.confidence_drifted
+        """True if labels, confidence or topics are no longer distributed as in the history."""
+        return self.labels_drifted or self.confidence_drifted or self.topics_drifted
 
     def to_record(self) -> dict[str, Any]:
         """Return the distances as JSON values."""
-        flags = {"labels_drifted": self.labels_drifted, "confidence_drifted": self.confidence_drifted}
+        flags = {
+            "labels_drifted": self.labels_drifted,
+            "confidence_drifted": self.confidence_drifted,
+            "topics_drifted": self.topics_drifted,
+        }
         return {**asdict(self), **flags}
 
-    def labels_line(self) -> str:
-        """Return a line on the labels."""
+    def lines(self, *, all_of_them: bool) -> Iterator[str]:
+        """Yield lines on what has drifted, or on everything that was compared."""
+        if all_of_them or self.labels_drifted:
+            yield self._labels_line()
+        if all_of_them or self.confidence_drifted:
+            yield self._confidence_line()
+        if self.topics is not None and (all_of_them or self.topics_drifted):
+            yield self._topics_line(self.topics)
+        if all_of_them or self.has_drifted:
+            if self.topics is None:
+                yield "A change of topic is not watched: no head has read the texts of these rows and of the run's."
+            yield (
+                f"Drift is p <= {self.level:.2g}, as this is file {self.look:,} compared with the run: of all files "
+                f"to come, a false alarm has a probability of at most {_TOTAL:g}."
+            )
+
+    def _labels_line(self) -> str:
         moves = {name: abs(now - then) for name, (then, now) in self.shares.items()}
         shown = ", ".join(
             f"{name} {100 * self.shares[name][1]:.1f} % after {100 * self.shares[name][0]:.1f} %"
@@ -164,8 +211,7 @@ class HistoryDrift:
             f"{self.label_distance:.3f}, p = {self.label_p_value:.2g}; {shown}"
         )
 
-    def confidence_line(self) -> str:
-        """Return a line on the confidence."""
+    def _confidence_line(self) -> str:
         drift = self.confidence
         numbers = "too few rows"
         if None not in (drift.statistic, drift.p_value, drift.mean, drift.history_mean):
@@ -175,23 +221,61 @@ class HistoryDrift:
             )
         return f"{_word(drifted=self.confidence_drifted)} of the confidence: {numbers}"
 
+    def _topics_line(self, topics: TopicDrift) -> str:
+        most = "" if topics.label is None else f"; most under {topics.label}"
+        return (
+            f"{_word(drifted=self.topics_drifted)} of the topics within labels: distance {topics.distance:.3f}, "
+            f"p = {topics.p_value:.2g}{most}"
+        )
+
 
 def _word(*, drifted: bool) -> str:
     return "warning: drift" if drifted else "no drift"
 
 
 @dataclass(kw_only=True)
-class _Seen:
-    """Predictions decided on so far: their labels, a uniform sample of confidences, and the drift once it is known."""
+class _Sample:
+    """Uniform sample of at most 1,000 of the values that came so far."""
 
+    values: list[Any] = field(default_factory=list)
+    _keys: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # the least ones are kept
+    _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def add(self, values: Sequence[object]) -> None:
+        """Take values into account."""
+        together = [*self.values, *values]
+        keys = np.append(self._keys, self._rng.random(len(values)))
+        kept = np.argsort(keys)[:_SAMPLE]
+        self.values = [together[place] for place in kept]
+        self._keys = keys[kept]
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    """Predictions decided on so far: their labels, samples of confidences and of sketches, and a digest of all."""
+
+    answered: int = 0
     labels: Counter[str] = field(default_factory=Counter)
-    confidence: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    keys: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # the least ones are kept
-    found: HistoryDrift | None = None
+    confidences: _Sample = field(default_factory=_Sample)
+    sketches: _Sample = field(default_factory=_Sample)  # pairs of a sketch and the label
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def add(self, predictions: Sequence[Prediction], tuned: Tuned) -> None:
+        """Take predictions into account."""
+        labelled = [prediction for prediction in predictions if prediction.label is not None]
+        for prediction in labelled:
+            self.labels.update(tuned.labels.decisions(str(prediction.label)))
+        self.answered += len(labelled)
+        self.confidences.add([one.confidence for one in predictions if one.confidence is not None])
+        self.sketches.add([(one.sketch, one.label) for one in labelled if one.sketch is not None])
+        for prediction in predictions:
+            self.digest.update(f"{prediction.label!r} {prediction.confidence!r}\n".encode())
+            if prediction.sketch is not None:
+                self.digest.update(prediction.sketch.tobytes())
 
 
 class HistoryWatch:
-    """Decisions of a tuned classifier, comparing labels and confidence with its history on the way.
+    """Decisions of a tuned classifier, comparing labels, confidence and topics with its history on the way.
 
     Parameters
     ----------
@@ -199,101 +283,191 @@ class HistoryWatch:
         Decides.
     accept_drift : bool, default False
         True to accept answers of rows that are unlike the history, too.
+    counts_files : bool, default False
+        True to count the files compared with the history in a ledger; else each is the first.
 
     Attributes
     ----------
     reviews_all : bool
-        True once rows that are unlike the history are no longer accepted.
+        True once rows that are unlike the history, or cannot be compared with it, are no longer accepted.
+    damage : str
+        Why the ledger could not be read, so that the rows are not compared as they should be; else empty.
+    unwritten : str
+        Why these rows are missing in the ledger; else empty.
     """
 
-    def __init__(self, tuned: Tuned, *, accept_drift: bool = False) -> None:
+    def __init__(self, tuned: Tuned, *, accept_drift: bool = False, counts_files: bool = False) -> None:
         self.reviews_all = False
+        self.damage = ""
+        self.unwritten = ""
         self._accept_drift = accept_drift
         self._tuned = tuned
+        self._counts_files = counts_files
         self._seen = _Seen()
-        self._rng = np.random.default_rng(0)
+        self._found: HistoryDrift | None = None
 
     def decide_many(self, predictions: Sequence[Prediction]) -> Sequence[Decision]:
         """Return the decisions of `Tuned.decide_many`, and remember the predictions."""
-        self._seen.found = None
-        labels = self._tuned.labels
-        for prediction in predictions:
-            if prediction.label is not None:
-                self._seen.labels.update(labels.decisions(prediction.label))
-        given = [prediction.confidence for prediction in predictions if prediction.confidence is not None]
-        values = np.append(self._seen.confidence, given)
-        keys = np.append(self._seen.keys, self._rng.random(len(given)))
-        kept = np.argsort(keys)[:_SAMPLE]
-        self._seen.confidence = values[kept]
-        self._seen.keys = keys[kept]
         decisions = self._tuned.decide_many(predictions)
-        if not self.reviews_all:
-            return decisions
-        return [replace(decision, accepted=decision.accepted and False) for decision in decisions]
+        if self.reviews_all:  # the same rows once more
+            return [replace(decision, accepted=decision.accepted and False) for decision in decisions]
+        self._found = None
+        self._seen.add(predictions, self._tuned)
+        return decisions
 
     def decides_anew(self) -> bool:
         """Return True if all rows are to be decided on once more: they drifted, and none of them is accepted now.
 
         A certificate holds for rows like those it was found on, and no rule of this source has been tried on others.
+        Rows are not accepted either where the ledger cannot be read: what was compared before is not known.
         """
-        if self.reviews_all or self._accept_drift or not self._has_drifted():
+        if self.reviews_all or self._accept_drift:
             return False
-        self.reviews_all = True
-        self._seen = _Seen()
-        return True
-
-    def _has_drifted(self) -> bool:
         try:
             found = self.drift()
         except CalibrantError:  # whoever asks for the drift later is told
             return False
-        return found is not None and found.has_drifted
+        self.reviews_all = bool(self.damage) or (found is not None and found.has_drifted)
+        return self.reviews_all
 
     def drift(self) -> HistoryDrift | None:
         """Return the drift of all predictions decided on so far; None without a history."""
-        if self._seen.found is None:
-            self._seen.found = self._drift()
-        return self._seen.found
+        if self._found is None and self._tuned.history.rows:
+            self._found = self._drift(self._tuned.history)
+        return self._found
 
-    def _drift(self) -> HistoryDrift | None:
-        history = self._tuned.history
-        if not history.rows:
-            return None
-        names = sorted({*self._seen.labels, *history.labels})
-        earlier = [history.labels.get(name, 0) for name in names]
-        later = [self._seen.labels.get(name, 0) for name in names]
-        table = np.array([earlier, later])
-        then, now = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
-        pairs = zip(then.tolist(), now.tolist(), strict=True)
+    def _drift(self, history: PredictionHistory) -> HistoryDrift:
+        seen = self._seen
+        look = self._look(history)
+        tests = 2 if history.sketches is None else 3
+        level = _TOTAL / tests / (_SUM * look**_DECAY)
+        names = sorted({*seen.labels, *history.labels})
+        table = np.array([[part.get(name, 0) for name in names] for part in (history.labels, seen.labels)])
+        several = history.answered is not None or self._tuned.labels.holds_several
+        answered = history.rows if history.answered is None else history.answered
+        sizes = np.array([answered, seen.answered]) if several else table.sum(axis=1)
+        then, now = table / np.maximum(sizes[:, np.newaxis], 1)
+        apart = np.abs(now - then)
+        rng = np.random.default_rng(0)
         return HistoryDrift(
-            rows=sum(later),
-            history=sum(earlier),
-            shares=dict(zip(names, pairs, strict=True)),
-            label_distance=float(np.abs(now - then).sum() / 2),
-            label_p_value=_same_labels(table, self._rng),
-            confidence=measure_drift(self._seen.confidence, np.array(history.confidence), rng=self._rng),
+            rows=int(sizes[1]),
+            history=int(sizes[0]),
+            shares=dict(zip(names, zip(then.tolist(), now.tolist(), strict=True), strict=True)),
+            label_distance=float(apart.max(initial=0.0) if several else apart.sum() / 2),
+            label_p_value=_each_label(table, sizes) if several else _same_labels(table, level, rng),
+            confidence=measure_drift(np.array(seen.confidences.values), np.array(history.confidence)),
+            topics=self._topics(history, level, rng),
+            look=look,
+            level=level,
         )
 
+    def _topics(
+        self, history: PredictionHistory, level: float, rng: np.random.Generator
+    ) -> TopicDrift | None:
+        """Return the drift of the topics; None without sketches of the same width."""
+        if history.sketches is None:
+            return None
+        earlier = history.sketches.matrix
+        pairs = [
+            (sketch, label) for sketch, label in self._seen.sketches.values if len(sketch) == earlier.shape[1]
+        ]
+        if not pairs:
+            return None
+        sketches, labels = zip(*pairs, strict=True)
+        return measure_topics(
+            np.array(sketches), labels, earlier, history.sketches.labels, level=level, rng=rng
+        )
 
-def _same_labels(table: NDArray[np.int64], rng: np.random.Generator) -> float:
+    def _look(self, history: PredictionHistory) -> int:
+        """Return the number of files compared with the history, this one included, and write this one down.
+
+        Files that are labelled at the same moment may get the same number. Where this one cannot be written down, the
+        next one gets its number, too: that makes false alarms more frequent, and accepts nothing that is unlike.
+        """
+        if not self._counts_files:
+            return 1
+        # A bundle may hold no other file, and has the user's folder alone.
+        ledger = Ledger.named("drift", beside=self._tuned.path if self._tuned.digest is None else None)
+        file = self._seen.digest.hexdigest()
+        try:
+            entries = ledger.entries(history.digest)
+        except StateError as error:
+            self.damage = str(error)
+            return 1
+        looks = {str(entry.get("file")): int(entry.get("look", 1)) for entry in entries}
+        if file in looks:
+            return looks[file]
+        look = 1 + max(looks.values(), default=0)
+        try:
+            ledger.add(history.digest, {"file": file, "look": look})
+        except StateError as error:
+            self.unwritten = str(error)
+        return look
+
+
+def _same_labels(table: NDArray[np.int64], level: float, rng: np.random.Generator) -> float:
     """Return the p-value of a permutation test with the total variation distance.
 
     `table` of shape (2, labels) holds counts. Under the null hypothesis one row, given all sums, is drawn from the
-    multivariate hypergeometric distribution.
+    multivariate hypergeometric distribution. Drawing ends once the p-value cannot reach the level any more. Of two
+    labels the p-value is exact; so is that of each label, which takes the place of permutations where these would be
+    too many.
     """
     whole = table.sum(axis=0)
     total = int(table.sum())
     new = int(table[1].sum())
     if new in {0, total}:
         return 1.0
+    permutations = max(_PERMUTATIONS, int(_FURTHER / level))
+    most = max(_PERMUTATIONS // 10, _COUNTS // len(whole))
+    if np.count_nonzero(whole) <= 2 or most * level < 1.0:
+        return _each_label(table, table.sum(axis=1))
+    permutations = min(permutations, most)
     # Whole numbers, so that equal distances stay equal.
     observed = np.abs(table[1] * total - whole * new).sum()
-    further = 0
+    enough = max(_SHOWN, level * permutations)
+    further = drawn = 0
     step = max(1, _CHUNK // len(whole))
-    permutations = min(_PERMUTATIONS, max(_PERMUTATIONS // 10, _COUNTS // len(whole)))
-    for start in range(0, permutations, step):
-        size = min(step, permutations - start)
-        drawn = rng.multivariate_hypergeometric(whole, new, size=size, method="marginals")
-        distances = np.abs(drawn * total - whole * new).sum(axis=1)
+    while drawn < permutations and further <= enough:
+        size = min(step, permutations - drawn)
+        counts = rng.multivariate_hypergeometric(whole, new, size=size, method="marginals")
+        distances = np.abs(counts * total - whole * new).sum(axis=1)
         further += int((distances >= observed).sum())
-    return (further + 1) / (permutations + 1)
+        drawn += size
+    return (further + 1) / (drawn + 1)
+
+
+def _each_label(table: NDArray[np.int64], sizes: NDArray[np.int64]) -> float:
+    """Return the least p-value of a label, times their number (Bonferroni): rows may have several labels or none.
+
+    The p-value of a label is that of all ways to divide the rows, by the difference of its two shares: a hypergeometric
+    distribution, whatever the other labels are. Two labels that share all rows have one and the same.
+    """
+    n_rows = int(sizes.sum())
+    new = int(sizes[1])
+    found = []
+    for earlier, later in table.T.tolist():
+        have = earlier + later
+        if 0 < have < n_rows and 0 < new < n_rows:
+            found.append(_label_p_value(later, have, new, n_rows))
+    count = len(found)
+    if count == 2 and int(table.sum()) == n_rows:
+        count = 1
+    return min(1.0, count * min(found, default=1.0))
+
+
+def _label_p_value(later: int, have: int, new: int, n_rows: int) -> float:
+    """Return the probability that `later` of `new` rows have a label that `have` have, or a number as unlikely."""
+    from scipy.special import gammaln  # noqa: PLC0415 (`import calibrant` must not load scipy)
+
+    def log_choices(n: NDArray[np.int64] | int, k: NDArray[np.int64] | int) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = (
+            gammaln(np.add(n, 1)) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1)
+        )
+        return found
+
+    counts = np.arange(max(0, new + have - n_rows), min(new, have) + 1)
+    is_further = np.abs(counts * n_rows - have * new) >= abs(later * n_rows - have * new)
+    further = counts[is_further]
+    logs = log_choices(have, further) + log_choices(n_rows - have, new - further) - log_choices(n_rows, new)
+    return min(1.0, float(np.exp(logs).sum()))

@@ -8,14 +8,15 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from calibrant.core._labels import LabelSet
-from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, rule_of
+from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, Sketches, rule_of
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import changed_prompt, confidence_remarks
 from calibrant.metrics._structure import answer_summary
-from calibrant.runs._rows import UNKNOWN, SavedRows
+from calibrant.runs._rows import UNKNOWN, SavedRows, sketch_of
 
 LABELS_ANSWERED: Final = "labels answered, share of those in the rows"
 _LOW_LABEL_MASS: Final = "rows with a low label mass, share of the answered ones"
+_SKETCHES: Final = 1000
 
 _Record: TypeAlias = Mapping[str, Any]
 # Name, measured value (a number, or a record with estimate, lower, upper and level; None is no figure), and rows.
@@ -87,8 +88,24 @@ def measurements_of(
         *_acceptance_figures(predictions, thresholds),
     )
     figures = tuple(_figure(*entry) for entry in entries if entry[1] is not None)
-    history = PredictionHistory.of(predictions.labels, predictions.confidence, labels=labels)
+    history = PredictionHistory.of(
+        predictions.labels, predictions.confidence, labels=labels, sketches=_sketches(predictions)
+    )
     return Measurements(figures=figures, history=history)
+
+
+def _sketches(predictions: SavedRows) -> Sketches | None:
+    """Return the sketches of the rows, of many a sample drawn with a fixed seed; None if the rows have none."""
+    if "sketch" not in predictions.fields:
+        return None
+    places = [place for place, label in enumerate(predictions.labels) if label is not None]
+    if len(places) > _SKETCHES:
+        places = sorted(np.random.default_rng(0).choice(places, _SKETCHES, replace=False).tolist())
+    found = [(row.label, sketch_of(row.values)) for row in predictions.rows(places)]
+    known = [(label, sketch) for label, sketch in found if label is not None and sketch is not None]
+    if len({len(sketch) for _, sketch in known}) != 1:
+        return None
+    return Sketches.of([label for label, _ in known], np.array([sketch for _, sketch in known]))
 
 
 def _figure(name: str, value: _Record | float, rows: Any) -> Figure:  # noqa: ANN401 (numpy's, too)

@@ -364,7 +364,6 @@ class EvaluationHistory:
         evaluator_id: str,
         profile_name: str,
         without_run: str | None = None,
-        rng: np.random.Generator | int | None = None,
     ) -> Drift:
         """Compare new values with the latest 1,000 scores of a scope.
 
@@ -376,8 +375,6 @@ class EvaluationHistory:
             The scope.
         without_run : str, optional
             A run whose scores do not count, such as the one the values are of.
-        rng : numpy Generator, int or None, default None
-            Source of the permutations or its seed; None is seed 0.
 
         Raises
         ------
@@ -392,7 +389,6 @@ class EvaluationHistory:
         return measure_drift(
             numbers[np.array(_spread_positions(len(numbers)), dtype=np.intp)],
             np.array([score.score_raw for score in history], dtype=np.float64),
-            rng=np.random.default_rng(0 if rng is None else rng),
         )
 
     def scopes(self, *, account_id: str | None = None) -> list[ScopeSummary]:

@@ -45,7 +45,7 @@ from calibrant.core._table_files import (
 from calibrant.evaluation._data import NO_TEXT, UnlabelledFile, UnlabelledTexts
 from calibrant.evaluation._metrics import EvaluationResult, WrittenLabels, answered_lines
 from calibrant.runs._directory import to_keep_answers, unwritable
-from calibrant.runs._rows import record_line
+from calibrant.runs._rows import record_line, sketch_of
 
 _LOG = logging.getLogger("calibrant")
 
@@ -77,7 +77,7 @@ class _Outdated(Exception):  # noqa: N818 (no error: the rows are decided on onc
 
 
 Decide: TypeAlias = Callable[[Sequence[Prediction]], Sequence[DecidedPrediction]]
-"""Returns the decisions on predictions of which only label, confidence, outcome and `accepted` are known."""
+"""Returns the decisions on predictions of which only label, confidence, outcome, `accepted` and `sketch` are known."""
 
 
 class UnlabelledFrame(UnlabelledTexts):
@@ -447,6 +447,7 @@ def _prediction(record: Mapping[str, Any]) -> Prediction:
         confidence=record["confidence"],
         outcome=Outcome(record["outcome"]),
         accepted=record.get("accepted"),
+        sketch=sketch_of(record),
     )
 
 

@@ -197,6 +197,12 @@ class Head(SavedFit):
         ConfigurationError
             Wrong shapes, NaN or infinity, texts or features are missing, or the embedding model is not open.
         """
+        return self.transform_rows(self.rows(logprobs, texts, features=features))
+
+    def rows(
+        self, logprobs: ArrayLike, texts: Sequence[str] | None = None, *, features: ArrayLike | None = None
+    ) -> HeadRows:
+        """Return checked inputs with the vectors of their texts; see `transform`."""
         rows = check_rows(logprobs, texts=texts, features=features, n_labels=len(self.labels), least=0)
         for name, needed, given in (
             ("texts", self.uses_text, texts),
@@ -206,6 +212,10 @@ class Head(SavedFit):
                 raise ConfigurationError(f"Expected {name} for a head of {self.title}, got none: pass them.")
         if self.embedding is not None:
             rows = replace(rows, embeddings=self.embedding.vectors(rows.texts or ()))
+        return rows
+
+    def transform_rows(self, rows: HeadRows) -> NDArray[np.float64]:
+        """Return the final log-probabilities of checked inputs; see `transform`."""
         found = self.model.log_proba(rows)
         if self.temperature is None:
             found = log_normalise(found)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final, Literal, Protocol, Self, TypeVar, get_args
 
 import numpy as np
@@ -38,6 +40,7 @@ _RIDGE: Final = 1e-6  # relative
 _MANY_FEATURES: Final = 32
 # Up to as many rows, the regression is solved in products of rows: the same one, much faster than in words.
 MOST_IN_PRODUCTS: Final = 2000
+_SKETCH: Final = 64  # numbers of a sketch
 _BETWEEN_WORDS: Final = re.compile(r"[\W_]+|(?<=[a-z])(?=[A-Z])")
 
 
@@ -350,6 +353,24 @@ class LinearModel:
             scores += self.words.scores(_required(rows.texts), self.word_coefficients)
         return log_normalise(scores)
 
+    def sketch(self, rows: HeadRows) -> NDArray[np.float16] | None:
+        """Return a random projection of what is read of the texts, shape (n, 64); None if only labels are.
+
+        Vectors come before features, and features before words.
+        """
+        read: Any = None
+        for block in ("embeddings", "features"):
+            column = self.columns.get(block)
+            if read is None and column is not None:
+                standard = _standardised(_dense(rows, block), block, column.mean, column.scale)
+                read = unit_rows(standard)
+        if read is None and self.words is not None:
+            read = self.words.transform(_required(rows.texts))
+        if read is None:
+            return None
+        sketch: NDArray[np.float16] = (read @ _signs(read.shape[1])).astype(np.float16)
+        return sketch
+
     def to_state(self) -> dict[str, Any]:
         """Return the fitted parameters as JSON values."""
         return {
@@ -385,6 +406,19 @@ class LinearModel:
             words=words,
             word_coefficients=as_numbers(state["word_coefficients"], (n_words, n_labels)),
         )
+
+
+@lru_cache(maxsize=4)
+def _signs(width: int) -> NDArray[np.float32]:
+    """Return a matrix of random signs, shape (width, 64), that keeps lengths and distances, about.
+
+    Achlioptas (2003). The bits are those of a hash, which are the same with every version of NumPy: sketches of bundles
+    are compared with those of later rows.
+    """
+    data = hashlib.shake_256(b"calibrant sketch").digest(width * _SKETCH // 8)
+    bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8)).reshape(width, _SKETCH)
+    signs: NDArray[np.float32] = (2.0 * bits - 1.0).astype(np.float32) / np.float32(_SKETCH**0.5)
+    return signs
 
 
 @dataclass(frozen=True, kw_only=True)

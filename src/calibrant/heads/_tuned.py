@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +18,13 @@ import pydantic
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._lazy import supplied
-from calibrant.core._prediction import Journal, Outcome, Prediction
+from calibrant.core._prediction import (
+    Journal,
+    Outcome,
+    Prediction,
+    decode_half_floats,
+    encode_half_floats,
+)
 from calibrant.core._predictor import Limits, Predictor
 from calibrant.core._settings import Number, Section, Share
 
@@ -80,6 +88,46 @@ class Figure(Section):
     rows: _Rows
 
 
+class Sketches(Section):
+    """Sketches of texts with their predicted labels: a sample of at most a thousand rows, without the texts.
+
+    Attributes
+    ----------
+    labels : tuple of str, length n
+        The predicted label of each text.
+    numbers : str
+        The sketches (`Prediction.sketch`) one after another, base64 of numbers of two bytes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from calibrant.tuned import Sketches
+    >>> Sketches.of(["cat", "dog"], np.eye(2, 64, dtype=np.float16)).matrix.shape
+    (2, 64)
+    """
+
+    labels: tuple[str, ...]
+    numbers: str
+
+    @classmethod
+    def of(cls, labels: Sequence[str], matrix: NDArray[np.float16]) -> Self:
+        """Return sketches of shape (n, d)."""
+        return cls(labels=tuple(labels), numbers=encode_half_floats(matrix))
+
+    @pydantic.model_validator(mode="after")
+    def _check_numbers(self) -> Self:
+        _ = self.matrix
+        return self
+
+    @property
+    def matrix(self) -> NDArray[np.float16]:
+        """The sketches, shape (n, d)."""
+        found = decode_half_floats(self.numbers)
+        if not np.isfinite(found).all() or not self.labels or len(found) % len(self.labels):
+            raise ValueError(f"expected the finite numbers of {len(self.labels)} sketches, got others")
+        return found.reshape(len(self.labels), -1)
+
+
 class PredictionHistory(Section):
     """Distribution of measured predictions, with which later ones are compared.
 
@@ -91,6 +139,10 @@ class PredictionHistory(Section):
         Rows by predicted label; where an answer holds several, by each of them.
     confidence : tuple of float
         Confidences in [0, 1], ascending: all of them, or a thousand evenly spaced quantiles.
+    answered : int or None, default None
+        Rows with a label, where an answer may hold several labels or none; else None, and the sum of `labels` tells.
+    sketches : Sketches or None, default None
+        What a head read of their texts; None without a head that reads texts.
 
     Examples
     --------
@@ -102,10 +154,17 @@ class PredictionHistory(Section):
     rows: _Rows = 0
     labels: dict[str, _Rows] = pydantic.Field(default_factory=dict)
     confidence: tuple[Share, ...] = ()
+    answered: _Rows | None = None
+    sketches: Sketches | None = None
 
     @classmethod
     def of(
-        cls, answers: Sequence[str | None], confidence: NDArray[np.float64], *, labels: LabelSet
+        cls,
+        answers: Sequence[str | None],
+        confidence: NDArray[np.float64],
+        *,
+        labels: LabelSet,
+        sketches: Sketches | None = None,
     ) -> PredictionHistory:
         """Return the distribution of predictions.
 
@@ -117,6 +176,8 @@ class PredictionHistory(Section):
             In [0, 1]; NaN for a row without one.
         labels : LabelSet
             The legal labels.
+        sketches : Sketches, optional
+            Of some of the rows.
         """
         known = np.sort(confidence[~np.isnan(confidence)])
         if len(known) > _HISTORY:
@@ -126,8 +187,24 @@ class PredictionHistory(Section):
         for answer in answers:
             if answer is not None:
                 counts.update(labels.decisions(answer))
-        by_label = dict(sorted(counts.items()))
-        return cls(rows=len(answers), labels=by_label, confidence=tuple(known.tolist()))
+        answered = sum(answer is not None for answer in answers) if labels.holds_several else None
+        return cls(
+            rows=len(answers),
+            labels=dict(sorted(counts.items())),
+            confidence=tuple(known.tolist()),
+            answered=answered,
+            sketches=sketches,
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of labels and confidences, 64 hexadecimal digits."""
+        state = [self.rows, self.labels, self.confidence]
+        return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the history as JSON values, without what it does not have."""
+        return self.model_dump(mode="json", exclude_none=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -501,7 +578,8 @@ class Tuned:
     def save(self, folder: str | Path) -> Tuned:
         """Write a bundle: a folder of JSON and text with a digest of each file, whole or not at all.
 
-        It holds no credentials. The only texts of rows are demonstrations, and the words of a head that looks at them.
+        It holds no credentials. The only texts of rows are demonstrations, and the words of a head that looks at them;
+        of such a head the history also holds a sketch of up to a thousand rows, 64 numbers each.
 
         Parameters
         ----------

@@ -20,7 +20,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LabelDistribution, Prediction, Usage
 from calibrant.core._predictor import CallGroup, Query
 from calibrant.heads._head import Head
-from calibrant.heads._linear import EmbeddingModel, as_text, recognised_text
+from calibrant.heads._linear import EmbeddingModel, HeadRows, as_text, recognised_text
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import Method
 
@@ -196,9 +196,20 @@ def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:
     found = prediction.distribution
     if found is None or prediction.label is None or head.changes_nothing:
         return replace(prediction, features=None)
+    rows = _head_rows(head, prediction, found, text)
+    logprobs = head.transform_rows(rows)[0]
+    return _with_final(prediction, found, logprobs, sketch=_sketch(head, rows))
+
+
+def _head_rows(head: Head, prediction: Prediction, found: LabelDistribution, text: str) -> HeadRows:
     features: ArrayLike | None = None if prediction.features is None else prediction.features[None, :]
-    logprobs = head.transform(found.logprobs[None, :], [text], features=features)[0]
-    return _with_final(prediction, found, logprobs)
+    return head.rows(found.logprobs[None, :], [text], features=features)
+
+
+def _sketch(head: Head, rows: HeadRows) -> NDArray[np.float16] | None:
+    """Return the sketch of the only row; None if the head does not read texts."""
+    sketches = head.model.sketch(rows)
+    return None if sketches is None else sketches[0]
 
 
 def apply_head_to_all(
@@ -230,32 +241,46 @@ def apply_head_to_all(
     return found
 
 
-def held_out_predictions(head: Head, predictions: Sequence[Prediction]) -> list[Prediction | None]:
+def held_out_predictions(
+    head: Head, predictions: Sequence[Prediction], texts: Sequence[str]
+) -> list[Prediction | None]:
     """Return predictions of a head's training rows as heads that were fitted on the other folds make them.
 
     Parameters
     ----------
     head : Head
-        Learned from `predictions` by `head_of`.
+        Learned from `predictions` for `texts` by `head_of`.
     predictions : sequence of Prediction, length n
         The model's own. None stands for one without a label and a distribution.
+    texts : sequence of str, length n
+        The texts, whose sketches are those of `head` itself.
     """
     rows = iter(() if head.held_out_logprobs is None or head.changes_nothing else head.held_out_logprobs)
     final: list[Prediction | None] = []
-    for prediction in predictions:
+    for prediction, text in zip(predictions, texts, strict=True):
         found = prediction.distribution
         logprobs = None if found is None else next(rows, None)
         if found is None or prediction.label is None:
             final.append(None)
+        elif logprobs is None:
+            final.append(prediction)
         else:
-            final.append(prediction if logprobs is None else _with_final(prediction, found, logprobs))
+            sketch = None
+            # Of words alone there is none: every word of these rows is known to the head, those of later rows are not.
+            if head.uses_embedding or head.uses_features:
+                sketch = _sketch(head, _head_rows(head, prediction, found, text))
+            final.append(_with_final(prediction, found, logprobs, sketch=sketch))
     return final
 
 
 def _with_final(
-    prediction: Prediction, found: LabelDistribution, logprobs: NDArray[np.float64]
+    prediction: Prediction,
+    found: LabelDistribution,
+    logprobs: NDArray[np.float64],
+    *,
+    sketch: NDArray[np.float16] | None,
 ) -> Prediction:
-    return replace(prediction, features=None).with_logprobs(
+    return replace(prediction, features=None, sketch=sketch).with_logprobs(
         found,
         logprobs,
         measured=np.ones(len(logprobs), dtype=np.bool_),

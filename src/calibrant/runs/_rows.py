@@ -25,6 +25,8 @@ from calibrant.core._prediction import (
     Outcome,
     Part,
     Prediction,
+    decode_half_floats,
+    encode_half_floats,
     is_label_mass_low,
     step_to_record,
 )
@@ -90,7 +92,8 @@ def row_record(index: int, example: Example, prediction: Prediction, *, prompt: 
 
     Some rows have more: those of a search their ``prompt``; an answer that is no label its ``text``, 500 characters at
     most; a row with a context its ``context``; a row of a file its ``source`` and, where there is one, its ``id``; the
-    answer of a cascade its ``steps`` and whether it was ``accepted``; answers that hold several labels their ``parts``,
+    answer of a cascade its ``steps`` and whether it was ``accepted``; an answer of a head that reads texts the
+    ``sketch`` of what it read (base64 of numbers of two bytes); answers that hold several labels their ``parts``,
     and as ``label_mass`` the least of these.
 
     Parameters
@@ -136,13 +139,21 @@ def row_record(index: int, example: Example, prediction: Prediction, *, prompt: 
     if example.context is not None:
         record["context"] = example.context
     record |= origin_record(example)
-    if prediction.steps:
-        record["steps"] = [step_to_record(step) for step in prediction.steps]
-        record["accepted"] = prediction.accepted
+    record |= _steps_and_sketch(prediction)
     if prediction.parts:
         record["parts"] = [
             _part(part, None if unknown else part_of(example.answer, part.name)) for part in prediction.parts
         ]
+    return record
+
+
+def _steps_and_sketch(prediction: Prediction) -> dict[str, Any]:
+    record: dict[str, Any] = {}
+    if prediction.steps:
+        record["steps"] = [step_to_record(step) for step in prediction.steps]
+        record["accepted"] = prediction.accepted
+    if prediction.sketch is not None:
+        record["sketch"] = encode_half_floats(prediction.sketch)
     return record
 
 
@@ -312,6 +323,15 @@ def read_row(line: bytes) -> SavedRow:
         The line is no JSON object, or holds no row.
     """
     return SavedRow.checked(_json_object(line))
+
+
+def sketch_of(values: Mapping[str, Any]) -> NDArray[np.float16] | None:
+    """Return the sketch of a row's text; None if the row has none, or what it has is no sketch."""
+    try:
+        found = decode_half_floats(values["sketch"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found if len(found) and np.isfinite(found).all() else None
 
 
 def has_low_label_mass(values: Mapping[str, Any]) -> bool:

@@ -41,7 +41,7 @@ from calibrant.inference._models import ModelLike, may_be_withheld, open_client,
 from calibrant.inference._text_vectors import Embeddings, head_embedding
 from calibrant.optimization._prompt_parts import PromptFormat, PromptParts
 from calibrant.runs._journal import PredictionJournal
-from calibrant.runs._rows import UNKNOWN, SavedRows
+from calibrant.runs._rows import UNKNOWN, SavedRows, row_record
 from calibrant.tuned._open import open_tuned
 from calibrant.tuned._task_record import without_credentials
 
@@ -611,9 +611,10 @@ class Learned:
             named_tokens=asking.method.named_tokens,
             meter=asking.meter,
         )
+        held_out = held_out_predictions(head, found, texts)
         saved = SavedRows.of(
-            {"input": row.input, "answer": row.answer, "label": one.label, "confidence": one.confidence}
-            for row, one in zip(rows, held_out_predictions(head, found), strict=True)
+            row_record(index, row, one)
+            for index, (row, one) in enumerate(zip(rows, held_out, strict=True))
             if one is not None and one.confidence is not None
         )
         predicted = [str(label) for label in saved.labels]

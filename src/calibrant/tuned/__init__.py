@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         Measurements,
         OpenedPredictor,
         PredictionHistory,
+        Sketches,
         Tuned,
     )
     from calibrant.tuned._distilled import Distilled, distill
@@ -29,6 +30,7 @@ __all__ = [
     "OpenedPredictor",
     "PredictionHistory",
     "RecordedTask",
+    "Sketches",
     "Tuned",
     "distill",
     "load",

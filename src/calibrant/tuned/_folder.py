@@ -365,7 +365,7 @@ def _texts(tuned: Tuned) -> dict[str, str]:
         "settings.json": json_text(_settings(tuned)),
         "thresholds.json": json_text(dict(tuned.thresholds)),
         "figures.json": json_text([figure.model_dump() for figure in tuned.figures]),
-        "history.json": json_text(tuned.history.model_dump()),
+        "history.json": json_text(tuned.history.to_record()),
     }
     if task.user_template is not None:
         files["user_template.txt"] = task.user_template

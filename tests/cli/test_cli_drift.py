@@ -1,0 +1,214 @@
+"""Tests of drift on the command line: files compared one after another, topics, and the ledger."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.testing import Answer, FakeClient
+from command_line import command, done, json_of, prediction_rows
+
+run = command("label")
+
+WriteTask = Callable[..., Path]
+Fake = Callable[..., FakeClient]
+
+
+def wavering(text: str, _prompt: str) -> Answer:
+    """Answer cat to "meow" and dog to everything else, with one of two confidences."""
+    return ("cat" if "meow" in text else "dog"), 0.9 if int(text.split(maxsplit=1)[0]) % 4 < 2 else 0.8
+
+
+def rows(count: int, *topics: str, start: int = 0) -> list[dict[str, str]]:
+    """Return rows of both labels that are about each of the topics in turn."""
+    found = []
+    for number in range(start, start + count):
+        word, answer = ("meow", "cat") if number % 2 else ("woof", "dog")
+        topic = topics[number // 2 % len(topics)]
+        found.append({"input": f"{number} {word} {topic} {topic}s", "answer": answer})
+    return found
+
+
+def write_rows(path: Path, found: Iterable[dict[str, str]]) -> Path:
+    """Write the texts of rows as JSON Lines."""
+    path.write_text("".join(json.dumps({"input": row["input"]}) + "\n" for row in found))
+    return path
+
+
+@pytest.fixture
+def source(write_task: WriteTask, fake: Fake, tmp_path: Path) -> Path:
+    """Return a run with a certificate, and without a head."""
+    fake(wavering, name="local/smollm2-135m")
+    out = tmp_path / "run"
+    done(command("evaluate")(write_task(test=rows(80, "ship", "farm")), "--out", out, "--no-cache"))
+    done(command("calibrate")(out, "--target-accuracy", 0.8, "--out", out))
+    return out
+
+
+@pytest.fixture
+def reading(write_task: WriteTask, fake: Fake, tmp_path: Path) -> Path:
+    """Return a search whose head reads the words of texts, on two topics."""
+    fake(lambda *_: ("cat", 0.55), name="local/smollm2-135m")
+    both = ("ship", "farm")
+    task = write_task(
+        train=rows(40, *both), validation=rows(40, *both, start=100), test=rows(80, *both, start=200)
+    )
+    out = tmp_path / "search"
+    done(command("optimize")(task, "--max-metric-calls", 40, "--minibatch-size", 3, "--out", out))
+    assert any("sketch" in row for row in prediction_rows(out))
+    return out
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Callable[..., Any]:
+    """Return a function that labels rows and returns the drift, each time in a new directory."""
+    numbers = itertools.count()
+
+    def label(source: Path, found: Sequence[dict[str, str]]) -> Any:
+        number = next(numbers)
+        data = write_rows(tmp_path / f"data{number}.jsonl", found)
+        return json_of(run(source, data, "--out", tmp_path / f"out{number}", "--json"))["drift"]
+
+    return label
+
+
+# --- files one after another ----------------------------------------------------------------------
+
+
+def test_every_file_counts_once(source: Path, look: Callable[..., Any]) -> None:
+    """Each new file has the next number and a lower level; one that is labelled again has its own."""
+    files = [rows(20 + number, "ship") for number in range(4)]
+    found = [look(source, one) for one in (*files, files[1])]
+    assert [drift["look"] for drift in found] == [1, 2, 3, 4, 2]
+    levels = [drift["level"] for drift in found]
+    assert levels[0] > levels[1] > levels[2] > levels[3]
+    assert levels[4] == levels[1]
+
+
+def test_levels_of_all_files_sum_to_the_total(source: Path, look: Callable[..., Any]) -> None:
+    """With two tests, the levels of any number of files sum to less than half of 0.05, and decline slowly."""
+    levels = [look(source, rows(10 + number, "ship"))["level"] for number in range(12)]
+    ratio = levels[11] / levels[0]
+    assert ratio == pytest.approx(12**-1.3, rel=1e-6)
+    rest = levels[11] * 12 / 0.3  # the integral of k ** -1.3 from 12 on
+    assert 0.024 < sum(levels) + rest - levels[11] / 2 <= 0.0251
+
+
+def test_a_bundle_counts_with_its_run(source: Path, look: Callable[..., Any], tmp_path: Path) -> None:
+    """A run and its bundle, which nothing is written to, have the files compared with them in common."""
+    bundle = tmp_path / "bundle"
+    done(command("export")(source, "--out", bundle))
+    before = sorted(path.name for path in bundle.iterdir())
+    found = [look(folder, rows(20 + n, "ship")) for n, folder in enumerate((source, bundle, bundle))]
+    assert [drift["look"] for drift in found] == [1, 2, 3]
+    assert sorted(path.name for path in bundle.iterdir()) == before
+
+
+def test_a_lost_ledger_lies_beside_the_run(
+    source: Path, look: Callable[..., Any], calibrant_home: Path
+) -> None:
+    """The ledger is kept in the user's folder and in the run's directory: one of them may be lost."""
+    look(source, rows(20, "ship"))
+    (calibrant_home / "drift.jsonl").unlink()
+    assert look(source, rows(21, "ship"))["look"] == 2
+    (source / "drift.jsonl").unlink()
+    assert look(source, rows(22, "ship"))["look"] == 3
+
+
+def test_another_history_begins_anew(
+    source: Path, look: Callable[..., Any], write_task: WriteTask, tmp_path: Path
+) -> None:
+    """Files that were compared with another run do not count."""
+    look(source, rows(20, "ship"))
+    other = tmp_path / "other"
+    done(command("evaluate")(write_task(test=rows(60, "ship")), "--out", other, "--no-cache"))
+    assert look(other, rows(20, "ship"))["look"] == 1
+
+
+def test_after_a_damaged_ledger_nothing_is_accepted(
+    source: Path, tmp_path: Path, calibrant_home: Path
+) -> None:
+    """Rows are labelled and none is accepted; the line says which file is damaged and what to do."""
+    data = write_rows(tmp_path / "data.jsonl", rows(20, "ship"))
+    (calibrant_home / "drift.jsonl").parent.mkdir(parents=True, exist_ok=True)
+    (calibrant_home / "drift.jsonl").write_text("{half a line\n")
+    result = done(run(source, data, "--out", tmp_path / "out"))
+    assert "review 20 (as they cannot be compared with the rows of the certificate)" in result.stdout
+    assert "none is accepted (--accept-drift accepts them all the same)" in result.stderr
+    assert f"{calibrant_home / 'drift.jsonl'}, line 1: expected a JSON object" in result.stderr
+    assert len((tmp_path / "out" / "labels.jsonl").read_text().splitlines()) == 20
+    accepted = json_of(run(source, data, "--out", tmp_path / "b", "--accept-drift", "--json"))
+    assert accepted["decisions"]["accepted"] > 0
+    (calibrant_home / "drift.jsonl").unlink()
+    mended = json_of(run(source, data, "--out", tmp_path / "c", "--json"))
+    assert mended["decisions"]["accepted"] > 0
+
+
+def test_a_ledger_that_cannot_be_written_is_warned_of(
+    source: Path, tmp_path: Path, calibrant_home: Path
+) -> None:
+    """Rows are compared as ever, and accepted: a file that is not counted makes later tests stricter."""
+    for folder in (calibrant_home, source):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "drift.jsonl").symlink_to(tmp_path / "missing" / "folder" / "drift.jsonl")
+    data = write_rows(tmp_path / "data.jsonl", rows(20, "ship"))
+    result = done(run(source, data, "--out", tmp_path / "out"))
+    assert "warning: later files are compared as if this one had not been" in result.stderr
+    assert "accepted 20" in result.stdout
+
+
+# --- topics ---------------------------------------------------------------------------------------
+
+
+def test_a_change_of_topic_is_seen(reading: Path, look: Callable[..., Any]) -> None:
+    """Texts of the same labels on one of the two topics are drift; those on both are none."""
+    same = look(reading, rows(60, "ship", "farm", start=300))
+    assert (same["topics_drifted"], same["topics"]["values"]) == (False, 60)
+    other = look(reading, rows(60, "ship", start=300))
+    assert (other["labels_drifted"], other["topics_drifted"]) == (False, True)
+    assert other["topics"]["distance"] > same["topics"]["distance"]
+
+
+def test_a_bundle_sees_the_topics_of_its_run(reading: Path, look: Callable[..., Any], tmp_path: Path) -> None:
+    """A bundle holds sketches and no texts, and finds the distances that its run finds."""
+    bundle = tmp_path / "bundle"
+    done(command("export")(reading, "--out", bundle))
+    assert "200 woof" not in (bundle / "history.json").read_text()
+    ships = rows(60, "ship", start=300)
+    assert look(bundle, ships)["topics"] == look(reading, ships)["topics"]
+
+
+def test_topics_are_shown(reading: Path, tmp_path: Path) -> None:
+    """The line on topics has the distance, the p-value and the label; a warning is shown without being asked for."""
+    both = write_rows(tmp_path / "both.jsonl", rows(60, "ship", "farm", start=300))
+    ships = write_rows(tmp_path / "ships.jsonl", rows(60, "ship", start=300))
+    quiet = done(run(reading, both, "--out", tmp_path / "a")).stdout
+    assert "of the topics" not in quiet
+    shown = done(run(reading, both, "--out", tmp_path / "a", "--watch-drift")).stdout
+    assert "no drift of the topics within labels: distance 0." in shown
+    assert "Drift is p <= 0.0042, as this is file 1 compared with the run" in shown
+    warned = done(run(reading, ships, "--out", tmp_path / "b")).stdout
+    assert "warning: drift of the topics within labels: distance " in warned
+    assert "These rows are unlike the labelled ones of the run" in warned
+
+
+def test_without_a_head_topics_are_not_watched(source: Path, tmp_path: Path) -> None:
+    """Where no head reads the texts, --watch-drift says so in a line, and nothing else does."""
+    data = write_rows(tmp_path / "data.jsonl", rows(20, "ship"))
+    line = "A change of topic is not watched: no head has read the texts of these rows and of the run's."
+    assert line in done(run(source, data, "--out", tmp_path / "a", "--watch-drift")).stdout
+    assert line not in done(run(source, data, "--out", tmp_path / "b")).stdout
+
+
+def test_a_damaged_sketch_is_no_sketch(reading: Path, look: Callable[..., Any]) -> None:
+    """Rows of a run whose sketches are damaged are left out of the comparison of topics."""
+    path = reading / "predictions.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    damaged = [{**row, "sketch": "?"} if row.get("sketch") and row["index"] < 30 else row for row in lines]
+    path.write_text("".join(json.dumps(row) + "\n" for row in damaged))
+    assert look(reading, rows(60, "ship", "farm", start=300))["topics"]["history"] == 50
