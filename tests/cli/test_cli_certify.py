@@ -102,6 +102,39 @@ def test_a_command_is_asked_once_for_each_row(tmp_path: Path) -> None:
     assert json_of(run(*words, "--ask", by_command(tmp_path, "sys.exit('not again')"))) == found
 
 
+def test_promises_on_the_same_rows_add_up(tmp_path: Path) -> None:
+    """Another target is another promise, which states the sum; more labels for the same one are none."""
+    words = (predictions(tmp_path), "--ask", by_command(tmp_path), "--out", tmp_path / "out", "--json")
+    first = json_of(run(*words, *TARGET, "--budget", "60"))
+    more = json_of(run(*words, *TARGET, "--budget", "70"))
+    other = json_of(run(*words, "--target", "0.8", "--budget", "70"))
+    assert [one["certified"] for one in (first, more, other)] == [True, True, True]
+    assert [one["delta"] for one in (first, more, other)] == pytest.approx([0.1, 0.1, 0.2])
+    shown = done(run(*words[:-1], "--target", "0.8", "--budget", "70")).stdout
+    assert "with probability 0.8, at least 80.0% of them are right" in shown
+    assert "That is the probability that all promises asked of these rows hold." in shown
+
+
+def test_promises_asked_too_often_are_refused(tmp_path: Path) -> None:
+    """Where a promise would fail more often than not, nothing is accepted."""
+    words = (
+        predictions(tmp_path),
+        "--ask",
+        by_command(tmp_path),
+        "--out",
+        tmp_path / "out",
+        "--budget",
+        "70",
+        "--json",
+    )
+    for target in ("0.9", "0.85", "0.8", "0.75", "0.7"):
+        assert json_of(run(*words, "--target", target))["certified"]
+    refused = json_of(run(*words, "--target", "0.65"))
+    assert (refused["certified"], refused["accepted"]) == (False, 0)
+    assert "may be wrong with probability 0.5" in refused["reason"]
+    assert json_of(run(*words, "--target", "0.9"))["certified"]
+
+
 @pytest.fixture
 def server() -> Iterator[DecisionServer]:
     """Return a decision model that is sure of the first label."""

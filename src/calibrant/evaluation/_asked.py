@@ -18,6 +18,7 @@ from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION, write_atomically
 from calibrant.core._rows import read_rows
+from calibrant.evaluation._looks import counted_promise
 from calibrant.runs._rows import SavedRows
 
 CERTIFICATE: Final = "certificate.json"
@@ -240,7 +241,7 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
         Returns the true label of a text; by default a person is asked: up to 20 rows are added to the file, and whoever
         has filled them in calls again.
     target, delta, metric, budget
-        As for `calibrant.calibration.certify`.
+        As for `calibrant.calibration.certify`. The `delta` of the result is that of all promises asked of these rows.
     label : str, optional
         Only the rows with this predicted label count: the promise is about its precision. For recall, the label that it
         is about, in all rows.
@@ -288,7 +289,7 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
         row = asked.send(is_right(place, given) if given else None)
     return AskedRows(
         rows=rows,
-        certificate=row,
+        certificate=counted_promise(row, rows, places, label=label),
         label=label,
         places=places,
         answers={place: given for place, given in file.answers.items() if given},

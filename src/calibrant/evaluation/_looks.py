@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.calibration._asked import AskedCertificate
 from calibrant.calibration._thresholds import (
     TARGETS,
     CertifiedThreshold,
@@ -127,6 +128,31 @@ def counted_certificate(
     looks = replace(looks, total=max(delta, book.spent()))
     stated = request.delta if found.threshold is None else delta
     return replace(found, delta=stated, looks=looks)
+
+
+def counted_promise(
+    found: AskedCertificate, rows: SavedRows, places: NDArray[np.intp], *, label: str | None
+) -> AskedCertificate:
+    """Return a promise on a file that allows for all others asked of these rows; see `counted_certificate`.
+
+    More labels for the same promise are no further one, as it holds at any time; without a label nothing was tested.
+    """
+    if not found.labels_used:
+        return found
+    book = _Book.of(rows, places.tolist())
+    asked = book.name(f"{found.metric} {label or ''}", found.target, found.delta)
+    before = book.spent(besides=asked)
+    if before and before + found.delta > _MOST and not book.knows([asked]):
+        return replace(
+            found,
+            certified=False,
+            threshold=None,
+            kept=0.0,
+            accepted=np.zeros_like(found.accepted),
+            reason=f"Earlier promises on these rows may be wrong with probability {before:.4g}: ask for other rows.",
+        )
+    book.spend([asked], found.delta)
+    return replace(found, delta=max(found.delta, book.spent()))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
