@@ -149,6 +149,17 @@ def test_after_a_damaged_ledger_nothing_is_accepted(
     assert mended["decisions"]["accepted"] > 0
 
 
+def test_a_line_without_a_number_is_damage(source: Path, tmp_path: Path, calibrant_home: Path) -> None:
+    """A line of these rows whose number is none is damage, too."""
+    data = write_rows(tmp_path / "data.jsonl", rows(20, "ship"))
+    done(run(source, data, "--out", tmp_path / "a"))
+    ledger = calibrant_home / "drift.jsonl"
+    ledger.write_text(ledger.read_text().replace('"look": 1', '"look": 0'))
+    result = done(run(source, data, "--out", tmp_path / "b"))
+    assert "expected the number of a file, from 1, under look, got 0: restore the file" in result.stderr
+    assert "decisions: review 20" in result.stdout
+
+
 def test_a_ledger_that_cannot_be_written_is_warned_of(
     source: Path, tmp_path: Path, calibrant_home: Path
 ) -> None:

@@ -63,6 +63,31 @@ def test_texts_share_calls_and_another_run_asks_for_one_fixed_text(
     assert server.calls[asked:] == [[server.calls[0][0]]]
 
 
+def test_sketches_are_of_the_vectors_that_the_head_read(server: EmbeddingServer) -> None:
+    """Each answer of the head has a sketch, for which no vector is asked for again; equal texts have equal ones."""
+    classifier = fitted(server)
+    found = classifier.classify_many([*KNOWN[0], KNOWN[0][0]])
+    sketches = [one.sketch for one in found if one.sketch is not None]
+    assert [len(sketch) for sketch in sketches] == [64] * (len(KNOWN[0]) + 1)
+    assert sketches[0].tolist() == sketches[-1].tolist()
+    assert len({sketch.tobytes() for sketch in sketches}) > 1
+    assert len(server.texts) == len(set(server.texts))
+    assert [one.sketch for one in unsure().classify_many(KNOWN[0][:2])] == [None, None]
+
+
+def test_the_history_of_an_estimator_holds_sketches(server: EmbeddingServer) -> None:
+    """An estimator whose head reads vectors can be watched for topics; of words alone its rows are no measure."""
+    fake = FakeClient(LABELS, lambda _: {"cat": 0.6, "dog": 0.4}, field="label")
+    history = CalibrantClassifier(model=fake, embeddings=server.name).fit(*KNOWN).tuned_.history
+    assert history.sketches is not None
+    assert (len(history.sketches.labels), history.sketches.matrix.shape[1]) == (len(KNOWN[0]), 64)
+    assert len(server.texts) == len(set(server.texts))
+    words = CalibrantClassifier(model=fake, embeddings=False).fit(*KNOWN).tuned_
+    assert words.head is not None
+    assert words.head.uses_text
+    assert words.history.sketches is None
+
+
 def test_every_vector_is_charged(server: EmbeddingServer, tmp_path: Path) -> None:
     """The texts, the names of the labels and the texts that recognise the model count as tokens."""
     used = fitted(server)

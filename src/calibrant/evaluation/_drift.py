@@ -390,11 +390,10 @@ class HistoryWatch:
         ledger = Ledger.named("drift", beside=self._tuned.path if self._tuned.digest is None else None)
         file = self._seen.digest.hexdigest()
         try:
-            entries = ledger.entries(history.digest)
+            looks = _looks(ledger, history.digest)
         except StateError as error:
             self.damage = str(error)
             return 1
-        looks = {str(entry.get("file")): int(entry.get("look", 1)) for entry in entries}
         if file in looks:
             return looks[file]
         look = 1 + max(looks.values(), default=0)
@@ -403,6 +402,27 @@ class HistoryWatch:
         except StateError as error:
             self.unwritten = str(error)
         return look
+
+
+def _looks(ledger: Ledger, history: str) -> dict[str, int]:
+    """Return the numbers of the files compared with a history.
+
+    Raises
+    ------
+    StateError
+        A file of the ledger cannot be read, or a line is damaged.
+    """
+    looks: dict[str, int] = {}
+    for entry in ledger.entries(history):
+        look = entry.get("look")
+        if type(look) is not int or look < 1:
+            places = " or ".join(map(str, ledger.files))
+            raise StateError(
+                f"{places}: expected the number of a file, from 1, under look, got {look!r:.40}: restore the file, or "
+                "delete the line."
+            )
+        looks[str(entry.get("file"))] = look
+    return looks
 
 
 def _same_labels(table: NDArray[np.int64], level: float, rng: np.random.Generator) -> float:
