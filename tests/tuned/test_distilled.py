@@ -278,6 +278,16 @@ def test_taken_folder_is_refused(tmp_path: Path) -> None:
         distill(easy(tmp_path), tmp_path / "student")
 
 
+def test_a_second_student_needs_a_folder_of_its_own(tmp_path: Path) -> None:
+    """The student that is there stays, and the message says what to do."""
+    path = easy(tmp_path)
+    found = distill(path, tmp_path / "student")
+    before = (found.directory / "student.json").read_bytes()
+    with pytest.raises(ConfigurationError, match="choose another name, or remove it"):
+        distill(path, tmp_path / "student")
+    assert (found.directory / "student.json").read_bytes() == before
+
+
 def test_folder_without_a_student_is_refused(tmp_path: Path) -> None:
     """The message names the file."""
     with pytest.raises(StateError, match=r"student\.json"):
