@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from command_line import command, done, json_of, refusal, write_rows
+from decision_server import DecisionServer
 
 run = command("estimate")
 
@@ -194,3 +195,26 @@ def test_what_cannot_be_estimated_is_said(tmp_path: Path) -> None:
     others = predictions(tmp_path, "others.jsonl", 42, input="another text")
     assert "another one" in refusal(run(path, "--budget", "9", "--against", others, *rest))
     assert not (tmp_path / "asked.txt").exists()
+
+
+def test_a_larger_model_answers_under_the_prompt_of_the_run(tmp_path: Path) -> None:
+    """Of a directory of label another model is asked about the drawn rows alone; its labels are the truth."""
+    server = DecisionServer(0.8, 0.2)
+    try:
+        folder, task = tmp_path / "labelled", tmp_path / "task.toml"
+        texts = write_rows(tmp_path / "texts.jsonl", [{"input": f"text {n}"} for n in range(60)])
+        model = f'{{ name = "systemone/small", api_base = "{server.root}" }}'
+        task.write_text(f'name = "pets"\nlabels = ["cat", "dog"]\nprompt = "Which pet?"\nmodel = {model}\n')
+        done(command("label")(task, texts, "--out", folder))
+        server.asked.clear()
+        server.probabilities = (0.2, 0.8)
+        words = ("--budget", "20", "--ask", "model:systemone/large", "--out")
+        found = json_of(run(folder, *words, tmp_path / "out", "--json"))
+        assert {body["model"] for body in server.asked} == {"large"}
+        assert len(server.asked) == 20
+        accuracy = found["accuracy"]
+        assert accuracy["estimate"] < 0.1
+        error = refusal(run(predictions(tmp_path), *words, tmp_path / "other"))
+        assert "directory of calibrant label" in error
+    finally:
+        server.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant import BatchEvaluator, Classifier, Task, load
+from calibrant import BatchEvaluator, Classifier, Example, Task, load
 from calibrant.cascade import plan_cascade
 from calibrant.core import ConfigurationError, DataError, StateError
-from calibrant.testing import FakeClient
+from calibrant.testing import FakeClient, fake_model
 from calibrant.tuned import Tuned, distill
 
 LABELS = ["cat", "dog"]
@@ -165,12 +166,52 @@ def test_student_is_a_model_by_name(tmp_path: Path) -> None:
         other.classify("it barks")
 
 
-def test_bundle_of_a_student_opens(tmp_path: Path) -> None:
-    """An exported run opens with the student."""
+def test_bundle_of_a_student_opens_elsewhere(tmp_path: Path) -> None:
+    """An exported run, and a copy of it, hold the student: its folder may be gone, or hold another one."""
     found = distill(easy(tmp_path), tmp_path / "student")
     Tuned.from_run(found.directory).save(tmp_path / "bundle")
     with load(tmp_path / "bundle") as student:
-        assert student.classify("it barks").label == "dog"
+        before = student.classify("it barks and sleeps")
+    shutil.rmtree(found.directory)
+    Tuned.load(tmp_path / "bundle").save(tmp_path / "copy")
+    distill(easy(tmp_path, 60), tmp_path / "student")
+    shutil.rmtree(tmp_path / "bundle")
+    with load(tmp_path / "copy") as student:
+        after = student.classify("it barks and sleeps")
+    assert (after.label, after.confidence, after.model) == ("dog", before.confidence, found.name)
+
+
+def test_bundle_of_a_cascade_holds_its_student(tmp_path: Path) -> None:
+    """The bundle of an evaluated cascade opens after the student's folder is gone; without it nothing is exported."""
+    found = distill(easy(tmp_path), tmp_path / "student")
+    path = tmp_path / "task.toml"
+    path.write_text(
+        'name = "pets"\nlabels = ["cat", "dog"]\nprompt = "Which animal?"\n[cascade]\nthreshold = 0.6\n'
+        'confidence_method = "label_probability"\n'
+        f'[[cascade.models]]\nname = "{found.name}"\n[[cascade.models]]\nname = "fake/pets"\n'
+    )
+    fake, _ = large()
+    with fake_model("fake/pets", fake):
+        with load(path) as cascade:
+            rows = [Example(input="it barks", answer="dog"), Example(input="it purrs", answer="cat")]
+            BatchEvaluator(cascade).evaluate(rows, out=tmp_path / "run")
+        run = Tuned.from_run(tmp_path / "run", task=path)
+        run.save(tmp_path / "bundle")
+        shutil.rmtree(found.directory)
+        with load(tmp_path / "bundle") as cascade:
+            assert [one.label for one in cascade.classify_many(["it barks", "it purrs"])] == ["dog", "cat"]
+        with pytest.raises(StateError, match=r"student\.json"):
+            run.save(tmp_path / "again")
+
+
+def test_a_damaged_student_in_a_bundle_is_named(tmp_path: Path) -> None:
+    """A bundle whose student was altered is refused with the file."""
+    found = distill(easy(tmp_path), tmp_path / "student")
+    Tuned.from_run(found.directory).save(tmp_path / "bundle")
+    file = tmp_path / "bundle" / "student-1.json"
+    file.write_text(file.read_text().replace("cat", "cow"))
+    with pytest.raises(StateError, match=r"student-1\.json: altered"):
+        Tuned.load(tmp_path / "bundle")
 
 
 def test_answers_of_another_student_in_the_same_folder_are_not_taken_for_its_own(tmp_path: Path) -> None:
@@ -235,6 +276,16 @@ def test_taken_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "student" / "mine.txt").write_text("mine")
     with pytest.raises(ConfigurationError, match="not there yet"):
         distill(easy(tmp_path), tmp_path / "student")
+
+
+def test_a_second_student_needs_a_folder_of_its_own(tmp_path: Path) -> None:
+    """The student that is there stays, and the message says what to do."""
+    path = easy(tmp_path)
+    found = distill(path, tmp_path / "student")
+    before = (found.directory / "student.json").read_bytes()
+    with pytest.raises(ConfigurationError, match="choose another name, or remove it"):
+        distill(path, tmp_path / "student")
+    assert (found.directory / "student.json").read_bytes() == before
 
 
 def test_folder_without_a_student_is_refused(tmp_path: Path) -> None:

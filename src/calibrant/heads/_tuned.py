@@ -411,6 +411,9 @@ class Tuned:
     measurements : Measurements or callable
         Figures and history of labelled rows; or a function that returns them, called when `figures` or `history` is
         first read. By default none.
+    students : mapping of str to Head
+        Students that came with a bundle, by the names of their models; none in a run, whose students are in their own
+        folders.
     path : Path or None, default None
         Folder or run that it was read from.
     calibrant : str
@@ -451,6 +454,7 @@ class Tuned:
     measurements: Measurements | Callable[[], Measurements] = dataclasses.field(
         default=Measurements(), repr=False, compare=False
     )
+    students: Mapping[str, Head] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     path: Path | None = None
     calibrant: str = dataclasses.field(default_factory=lambda: metadata.version("calibrant"))
     digest: str | None = None

@@ -59,8 +59,9 @@ _CHARACTERS_PER_TOKEN: Final = 4  # of English, about, in the tokenisers of larg
 _ANSWER_TOKENS: Final = 10  # the JSON around a label, and the label
 _LOG = logging.getLogger("calibrant")
 _DECIDING: Final = ("decisions/", "systemone/")
-_STUDENT: Final = "distilled:"
-_EMBEDDED: Final = ("local/", "llamacpp:", "fake/", _STUDENT)
+STUDENT: Final = "distilled:"
+"""Beginning of a student's name; the folder of its file follows."""
+_EMBEDDED: Final = ("local/", "llamacpp:", "fake/", STUDENT)
 # Scoring that every model allows.
 _ALLOWED: Final = frozenset({"auto", "fused", "verbalised", "sampled"})
 
@@ -142,7 +143,7 @@ def open_client(
     if model.startswith((_GGUF, _LOCAL)):
         return _open_engine(model, settings)
     _refuse_settings(settings, ENGINE_SETTINGS, model, _ENGINE_USE)
-    if model.startswith(_STUDENT):
+    if model.startswith(STUDENT):
         return cast("Callable[[str], Client]", supplied("students"))(model)
     return _open_remote(model, space or LogprobSpace.MASKED, concurrency, options, served=served)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,14 +19,26 @@ from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import LogprobSpace
 from calibrant.heads._head import Head
 from calibrant.inference._heads import opened_head
+from calibrant.inference._models import STUDENT
 from calibrant.inference._text_vectors import TextVectors
-
-STUDENT: Final = "distilled:"
-"""Beginning of a student's name; the folder of its file follows."""
 
 _FILE: Final = "student.json"
 _TOGETHER: Final = 64  # rows under way, which are answered together
 _REMEDY: Final = "name the folder that `calibrant distill` wrote, or distil the run again"
+
+
+# Students of the bundle that is being opened, by name: they are not in the folders that the names say.
+_AT_HAND: ContextVar[Mapping[str, Head]] = ContextVar("students at hand", default=MappingProxyType({}))
+
+
+@contextmanager
+def students_at_hand(students: Mapping[str, Head]) -> Iterator[None]:
+    """Open the models with these names as these students until the block ends."""
+    token = _AT_HAND.set(students)
+    try:
+        yield
+    finally:
+        _AT_HAND.reset(token)
 
 
 def student_name(folder: Path) -> str:
@@ -52,12 +67,28 @@ def open_student(name: str) -> StudentClient:
     StateError
         There is no such file, or it is damaged.
     """
-    path = Path(name.removeprefix(STUDENT)) / _FILE
+    return StudentClient(name, opened_head(read_student(name)))
+
+
+def read_student(name: str) -> Head:
+    """Return a student by its name, with its embedding model not open; see `open_student`."""
+    if name in _AT_HAND.get():
+        return _AT_HAND.get()[name]
+    return read_student_file(Path(name.removeprefix(STUDENT)) / _FILE)
+
+
+def read_student_file(path: Path) -> Head:
+    """Return the student in a file; StateError if there is none, or it is damaged."""
     try:
         labels = read_json_object(path, remedy=_REMEDY)["fingerprint"]["labels"]
     except (LookupError, TypeError) as error:
         raise StateError(f"{path}: expected a student, got something else: {_REMEDY}.") from error
-    return StudentClient(name, opened_head(Head.load(path, fingerprint=_fingerprint(labels))))
+    return Head.load(path, fingerprint=_fingerprint(labels))
+
+
+def student_to_record(head: Head) -> dict[str, Any]:
+    """Return the JSON values of a student's file."""
+    return head.saved_record(_fingerprint(head.labels))
 
 
 def _fingerprint(labels: Sequence[str]) -> Fingerprint:

@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -28,12 +28,14 @@ from calibrant.core._task import RecordedTask, Task
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, Tuned, thresholds_of
 from calibrant.inference._demonstrations import DemonstrationIndex
+from calibrant.inference._models import STUDENT
 from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import DEMONSTRATIONS
 from calibrant.tuned._task_record import BUNDLE as MANIFEST
 from calibrant.tuned._task_record import (
     checked_record,
     fingerprint_of,
+    models_of,
     n_planned,
     recorded_task,
     task_from_record,
@@ -48,6 +50,8 @@ _REQUIRED: Final = (
 _OPTIONAL: Final = (
     "calibrator.json demonstrations.jsonl head.json label_prior.json plan.json user_template.txt"
 )
+# Students among the models, in their order.
+_STUDENT_FILES: Final = tuple(f"student-{number}.json" for number in range(1, 10))
 _MANIFEST_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20
 # Of nested JSON: schemas and options need about ten, and deeper values end recursive readers.
@@ -239,7 +243,7 @@ def _read_manifest(path: Path) -> Manifest:
 def _check_file_names(path: Path, listed: set[str]) -> None:
     """Raise StateError if the manifest's list of files is invalid or differs from the folder."""
     place = path / MANIFEST
-    required, optional = _REQUIRED.split(), _OPTIONAL.split()
+    required, optional = _REQUIRED.split(), [*_OPTIONAL.split(), *_STUDENT_FILES]
     if unknown := listed.difference(required, optional):
         known = ", ".join(sorted([*required, *optional]))
         raise damaged_file(
@@ -377,7 +381,32 @@ def _texts(tuned: Tuned) -> dict[str, str]:
     for name, estimator in fitted.items():
         if estimator is not None:
             files[f"{name}.json"] = json_text(estimator.saved_record(tuned.fingerprint))
+    return files | _student_texts(tuned)
+
+
+def _student_texts(tuned: Tuned) -> dict[str, str]:
+    """Return the files of the students among the models."""
+    names = _student_names(tuned.tasks)
+    if not names:
+        return {}
+    if len(names) > len(_STUDENT_FILES):
+        raise ConfigurationError(
+            f"Expected at most {len(_STUDENT_FILES)} students for a bundle, got {len(names)}."
+        )
+    from calibrant.inference import _student  # noqa: PLC0415 (few bundles have one)
+
+    files = {}
+    with _student.students_at_hand(tuned.students):
+        for file, name in zip(_STUDENT_FILES, names, strict=False):
+            head = _student.read_student(name)
+            files[file] = json_text(_student.student_to_record(head))
     return files
+
+
+def _student_names(tasks: Sequence[RecordedTask]) -> list[str]:
+    """Return the names of the students among the models of tasks, each once."""
+    names = [own.name for recorded in tasks for own in models_of(recorded.task)]
+    return [name for name in dict.fromkeys(names) if name.startswith(STUDENT)]
 
 
 def _settings(tuned: Tuned) -> dict[str, Any]:
@@ -424,6 +453,7 @@ class _FolderReader:
             calibrator=self._load_part("calibrator.json", load_calibrator, fingerprint),
             thresholds=self._thresholds(),
             measurements=self._measurements(first.labels),
+            students=self._students(tasks),
         )
 
     def _measurements(self, labels: LabelSet) -> Measurements:
@@ -480,6 +510,21 @@ class _FolderReader:
     def _load_part(self, name: str, load: Callable[..., _Part], fingerprint: Fingerprint) -> _Part | None:
         """Return the correction, head or calibrator in a file; None if the bundle has no such file."""
         return load(self._folder / name, fingerprint=fingerprint) if name in self._content else None
+
+    def _students(self, tasks: Sequence[RecordedTask]) -> dict[str, Head]:
+        """Return the students by name; those of bundles without their files are in their own folders."""
+        files = [file for file in _STUDENT_FILES if file in self._content]
+        names = _student_names(tasks)
+        if files and len(files) != len(names):
+            raise self._damage(
+                files[-1], f"expected a file for each of {len(names)} students, got {len(files)}"
+            )
+        if not files:
+            return {}
+        from calibrant.inference._student import read_student_file  # noqa: PLC0415 (few bundles have one)
+
+        heads = [read_student_file(self._folder / file) for file in files]
+        return dict(zip(names, heads, strict=True))
 
     def _thresholds(self) -> dict[str, Any]:
         thresholds: dict[str, Any] = self._content["thresholds.json"]

@@ -15,7 +15,7 @@ from calibrant.core._completion import Client
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._files import read_run_record
 from calibrant.core._fingerprint import asked_text
-from calibrant.core._prediction import Journal
+from calibrant.core._prediction import Journal, LogprobSpace
 from calibrant.core._predictor import Limits
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
@@ -375,6 +375,12 @@ def open_tuned(
     router_state: str | None = None,
 ) -> BasePredictor:
     """Open the classifier; see `Tuned.open`."""
+    if tuned.students:
+        from calibrant.inference._student import students_at_hand  # noqa: PLC0415 (few bundles have some)
+
+        others: dict[str, Any] = {"limits": limits, "journal": journal, "router_state": router_state}
+        with students_at_hand(tuned.students):
+            return open_tuned(replace(tuned, students={}), model=model, options=options, **others)
     given = _by_model(tuned, options) if options else {}
     has_left_out = any(own.left_out for own in tuned.tasks)
     missing = _missing_options(tuned, given) if model is None and has_left_out else {}
@@ -565,7 +571,9 @@ def _check_description(tuned: Tuned, classifier: BasePredictor) -> None:
             tuned.fingerprint.model,
         )
     space = classifier.space
-    if space != tuned.fingerprint.space:
+    # The models of a cascade may report different ones, as a student and a chat model; the run names that of a row.
+    differ = space is LogprobSpace.NONE and (tuned.plan is not None or bool(tuned.task.sections))
+    if space != tuned.fingerprint.space and not differ:
         raise StateError(
             f"{tuned.place}: expected log-probabilities of the space {tuned.fingerprint.space}, as in the run, got "
             f"{space}: ask the model the run asked."
