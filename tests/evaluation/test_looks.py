@@ -51,6 +51,7 @@ def test_the_first_certificate_gets_all_of_delta() -> None:
 def test_the_same_certificate_counts_once() -> None:
     """Whoever asks again for the same is told the same."""
     assert certificate(predictions()) == certificate(predictions())
+    assert certificate(predictions(1), target=0.99) == certificate(predictions(1), target=0.99)
 
 
 def test_a_second_target_adds_its_delta() -> None:

@@ -7,12 +7,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.calibration._asked import AskedCertificate
 from calibrant.calibration._thresholds import (
     TARGETS,
     CertifiedThreshold,
@@ -21,12 +20,14 @@ from calibrant.calibration._thresholds import (
     with_best_promise,
 )
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._ranks import tie_ranks
 from calibrant.core._splits import near_duplicate_groups
 from calibrant.metrics._validation import check_number
 from calibrant.runs._directory import PREDICTIONS
 from calibrant.runs._rows import SavedRows
 from calibrant.store._ledger import Ledger
+
+if TYPE_CHECKING:
+    from calibrant.calibration._asked import AskedCertificate
 
 _SEQUENCE: Final = "sequence"
 _LEDGER: Final = "looks"
@@ -122,7 +123,8 @@ def counted_certificate(
     found = rows.certify_all_first(request) if all_first else rows.certify(request)
     if found.threshold is None and request.looks == 1:  # a plan says what else is looked for
         found = with_best_promise(found, rows.confidence, rows.correct, groups=rows.groups)
-        book.spend(*_lower_tests(found, book, request.share))
+        tests, spent = _lower_tests(found, book, request.share)
+        book.spend([asked, *tests], spent)  # with the test that they follow, so that asking again finds both
     if before > 0.0 and delta > request.delta * (1.0 + _ROUNDING):
         looks = replace(looks, state="over")
     looks = replace(looks, total=max(delta, book.spent()))
@@ -179,7 +181,7 @@ class _TestedRows:
         rows = [(predictions.inputs[row], predictions.answers[row] or "") for row in kept]
         known = [(text, answer) for text, answer in rows if text is not None]
         if len(known) == len(rows):
-            order = np.argsort(tie_ranks([f"{answer} {text}" for text, answer in known]))
+            order = np.argsort([_digest(row) for row in known])
             places, groups = places[order], near_duplicate_groups(known)[order]
         return cls(
             confidence=predictions.confidence[places], correct=predictions.correct[places], groups=groups
