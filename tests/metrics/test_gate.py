@@ -162,7 +162,7 @@ def test_a_small_gain_that_is_shown_is_accepted() -> None:
 
 
 def test_it_forecasts_the_rows_that_would_decide() -> None:
-    """So many further rows decide and one fewer does not, if they are like those so far; without any, none are named."""
+    """So many further rows like those so far decide, and one fewer does not; without any row, none are named."""
     gate = PairedGate(n=40, only_a=1, only_b=3)
     further = gate.rows_to_decision
     assert further is not None
