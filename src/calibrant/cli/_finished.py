@@ -190,7 +190,7 @@ def compare(options: Compare) -> None:
         from calibrant.cli._summary import append_summary  # other comparisons write none
 
         append_summary(
-            options.summary, saved, found, [line for one in found.differences for line in _gate_lines(one)]
+            options.summary, saved, found, [line for one in found.differences for line in _remarks(one)]
         )
     missed = _missed(options, found)
     if missed is not None:
@@ -293,7 +293,16 @@ def _loss_line(found: RunDifference, gate: PairedGate) -> str:
     )
 
 
-def _gate_lines(found: RunDifference) -> Iterator[str]:
+def _remarks(found: RunDifference) -> Iterator[str]:
+    """Yield sentences on the rows that are left out, and on the decision of a gate."""
+    counts = {
+        "that failed with a transport error in either run": found.excluded_errors,
+        "without a true label": found.excluded_unlabelled,
+        "that one of the two has not answered yet": found.excluded_unpaired,
+    }
+    left_out = [f"{count:,} {why}" for why, count in counts.items() if count]
+    if left_out:
+        yield f"{found.name}: left out of the difference: rows {' and '.join(left_out)}."
     if found.gate is not None:
         yield _gate_line(found, found.gate)
     if found.loss_gate is not None:
@@ -328,15 +337,7 @@ def _comparison_lines(found: RunComparison) -> Iterator[str]:
     yield from aligned([head, *differences])
     yield "95 % intervals: Wilson, and Newcombe's for paired differences. p: exact McNemar test."
     for one in found.differences:
-        counts = {
-            "that failed with a transport error in either run": one.excluded_errors,
-            "without a true label": one.excluded_unlabelled,
-            "that one of the two has not answered yet": one.excluded_unpaired,
-        }
-        left_out = [f"{count:,} {why}" for why, count in counts.items() if count]
-        if left_out:
-            yield f"{one.name}: left out of the difference: rows {' and '.join(left_out)}."
-        yield from _gate_lines(one)
+        yield from _remarks(one)
 
 
 def report(options: Report) -> None:
