@@ -16,10 +16,13 @@ import yaml
 
 from fault_server import FaultServer
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 STEPS = ACTION["runs"]["steps"]
 OURS: Final = "owner/repository"
+# A path that would run a command wherever it is not quoted.
+FOLDER: Final = "a $(touch owned) `touch owned`; touch owned; 'task'"
+FILE: Final = f"{FOLDER}/task.toml"
 COMMAND: Final = "from calibrant.cli import app; app()"
 # Of 40 rows the weak prompt gets half right.
 STRONG = "Say cat or dog, with care."
@@ -180,7 +183,7 @@ Repository = Callable[..., Runner]
 def repository(tmp_path: Path, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> Repository:
     """Return a function that commits a base and a head, and returns a runner on the head."""
     folder = tmp_path / "a repository"
-    (folder / "my task").mkdir(parents=True)
+    (folder / FOLDER).mkdir(parents=True)
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "someone")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "someone@example.org")
@@ -191,7 +194,7 @@ def repository(tmp_path: Path, server: FaultServer, monkeypatch: pytest.MonkeyPa
         subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)  # noqa: S603, S607
 
     def commit(prompt: str | None, rows: list[str]) -> None:
-        task = folder / "my task" / "task.toml"
+        task = folder / FILE
         task.unlink(missing_ok=True)
         if prompt is not None:
             task.write_text(TASK.format(prompt=prompt, api_base=server.api_base))
@@ -200,10 +203,16 @@ def repository(tmp_path: Path, server: FaultServer, monkeypatch: pytest.MonkeyPa
         git("commit", "--quiet", "--allow-empty", "--message", "a change")
 
     def make(base: str | None, head: str | None, *, head_rows: list[str] = ROWS) -> Runner:
+        git("init", "--quiet", "--bare", "--initial-branch=main", "../origin")
         git("init", "--quiet", "--initial-branch=main")
+        git("remote", "add", "origin", "../origin")
         commit(base, ROWS)
+        git("push", "--quiet", "origin", "main")
         git("checkout", "--quiet", "-b", "change")
         commit(head, head_rows)
+        # As after a checkout of one commit.
+        git("branch", "-D", "main")
+        git("update-ref", "-d", "refs/remotes/origin/main")
         temporary = tmp_path / "temporary"
         temporary.mkdir()
         return Runner(repository=folder, temporary=temporary)
@@ -223,20 +232,22 @@ def test_a_change_that_is_worse_fails(
     repository: Repository, base: str, head: str, result: str, sentence: str
 ) -> None:
     """A worse prompt fails the job, a better one and the same one pass, and the summary says why."""
-    ran = repository(base, head).run(task="my task/task.toml")
+    runner = repository(base, head)
+    ran = runner.run(task=FILE)
     assert (ran.succeeded, ran.result) == (result != "worse", result), ran.log
     assert sentence in ran.summary
     assert ran.summary.count("<td>right → wrong</td>") == (20 if result == "worse" else 0)
     assert ("::error title=calibrant::The head is shown to be worse" in ran.log) == (result == "worse")
+    assert list(runner.repository.parent.rglob("owned*")) == []
 
 
 def test_answers_are_asked_once(repository: Repository, server: FaultServer) -> None:
     """A second run of the action takes all answers from the folder that is kept."""
     runner = repository(STRONG, WEAK)
-    first = runner.run(task="my task/task.toml")
+    first = runner.run(task=FILE)
     asked = sum(server.counts.values())
     assert asked >= 2 * len(ROWS)
-    assert runner.run(task="my task/task.toml").summary == first.summary
+    assert runner.run(task=FILE).summary == first.summary
     assert sum(server.counts.values()) - asked <= 2  # a question on what the server can do, for each run
 
 
@@ -258,7 +269,7 @@ def test_a_fork_ends_neutral(repository: Repository, server: FaultServer) -> Non
     runner = repository(STRONG, WEAK)
     for origin in ("stranger/repository", ""):
         runner.github["event.pull_request.head.repo.full_name"] = origin
-        ran = runner.run(task="my task/task.toml")
+        ran = runner.run(task=FILE)
         assert (ran.succeeded, ran.result) == (True, "skipped")
         assert "a pull request from a fork gets no secrets" in ran.summary
     assert not server.counts
@@ -271,7 +282,7 @@ def test_events_that_lend_secrets_to_strangers_are_refused(
     """An event whose checkout may be a stranger's while secrets are there fails before anything is read."""
     runner = repository(STRONG, WEAK)
     runner.github["event_name"] = event
-    ran = runner.run(task="my task/task.toml")
+    ran = runner.run(task=FILE)
     assert not ran.succeeded
     assert "Use on: pull_request." in ran.log
     assert not server.counts
@@ -280,7 +291,7 @@ def test_events_that_lend_secrets_to_strangers_are_refused(
 def test_what_is_gone_is_told(repository: Repository) -> None:
     """A base without the task passes with a sentence; a base or a task of the head that is not there fails."""
     runner = repository(None, STRONG)
-    ran = runner.run(task="my task/task.toml")
+    ran = runner.run(task=FILE)
     assert (ran.succeeded, ran.result) == (True, "skipped")
     assert "the base has no such task file" in ran.summary
     for inputs, sentence in (
@@ -290,7 +301,7 @@ def test_what_is_gone_is_told(repository: Repository) -> None:
         ({"head": "never-was"}, "The head is gone."),
         ({"task": "other.toml"}, "The head has no such task file."),
     ):
-        ran = runner.run(**{"task": "my task/task.toml", **inputs})
+        ran = runner.run(**{"task": FILE, **inputs})
         assert not ran.succeeded
         assert f"::error title=calibrant::{sentence}" in ran.log
 
@@ -298,14 +309,14 @@ def test_what_is_gone_is_told(repository: Repository) -> None:
 def test_a_named_head_is_checked(repository: Repository) -> None:
     """Another head than the checkout is compared where it is named."""
     runner = repository(STRONG, WEAK)
-    ran = runner.run(task="my task/task.toml", head="main")
+    ran = runner.run(task=FILE, head="main")
     assert ran.result == "passed", ran.log
     assert "no row has another answer" in ran.summary
 
 
 def test_rows_that_one_side_lacks_are_told(repository: Repository) -> None:
     """Rows that are cut from the end, or added there, are left out of the difference, and the summary says so."""
-    ran = repository(STRONG, WEAK, head_rows=ROWS[:30]).run(task="my task/task.toml")
+    ran = repository(STRONG, WEAK, head_rows=ROWS[:30]).run(task=FILE)
     assert ran.result == "worse", ran.log
     assert "left out of the difference: rows 10 that one of the two has not answered yet" in ran.summary
 
@@ -313,10 +324,10 @@ def test_rows_that_one_side_lacks_are_told(repository: Repository) -> None:
 def test_changed_rows_need_a_file(repository: Repository) -> None:
     """Where the labelled rows change, the failure says what to set; with it both answer the head's rows."""
     runner = repository(WEAK, STRONG, head_rows=ROWS[10:])
-    ran = runner.run(task="my task/task.toml")
+    ran = runner.run(task=FILE)
     assert not ran.succeeded
     assert "If the labelled rows changed, set file." in ran.log
-    ran = runner.run(task="my task/task.toml", file="my task/rows.csv")
+    ran = runner.run(task=FILE, file=f"{FOLDER}/rows.csv")
     assert ran.result == "passed", ran.log
     assert "<td>30</td>" in ran.summary
 
@@ -330,7 +341,7 @@ def test_no_input_is_run(repository: Repository, names: tuple[str, ...]) -> None
     """An input that holds a command, whatever the quotes around it, fails and runs nothing."""
     text = "x$(touch owned)`touch owned`\"; touch owned; '; touch owned;'\ntouch owned\n"
     runner = repository(STRONG, STRONG)
-    ran = runner.run(**{"task": "my task/task.toml", **dict.fromkeys(names, text)})
+    ran = runner.run(**{"task": FILE, **dict.fromkeys(names, text)})
     assert not ran.succeeded
     assert list(runner.repository.parent.rglob("owned*")) == []
 
@@ -344,9 +355,10 @@ def test_bash_sees_no_expression() -> None:
 
 
 @pytest.mark.packaging
+@pytest.mark.timeout(1800)
 def test_the_action_installs_itself(repository: Repository) -> None:
     """Without a package named, the action's own version is installed, and compares."""
     runner = repository(STRONG, WEAK)
     runner.installs = True
-    ran = runner.run(task="my task/task.toml")
+    ran = runner.run(task=FILE)
     assert ran.result == "worse", ran.log
