@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from command_line import command, done, recorded_rows, write_rows
 
@@ -93,6 +94,9 @@ def test_a_hostile_text_is_a_text(tmp_path: Path, text: str) -> None:
     assert hostile == plain
     assert len(hostile_lines) == len(plain_lines)
     assert all(line.isprintable() for line in hostile_lines)
+    parsed = MarkdownIt("commonmark").enable("table").parse("\n".join(hostile_lines))
+    assert {token.type for token in parsed} == {"heading_open", "inline", "heading_close", "html_block"}
+    assert [token.content for token in parsed if token.type == "inline"] == ["calibrant compare"]
 
 
 def test_equal_answers_are_told(tmp_path: Path) -> None:

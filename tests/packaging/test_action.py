@@ -354,6 +354,19 @@ def test_bash_sees_no_expression() -> None:
     assert all(step["shell"] == "bash" for step in STEPS if "run" in step)
 
 
+def test_the_example_names_inputs_of_the_action() -> None:
+    """The page's workflow gives inputs that exist, runs on pull requests alone, and the table names every input."""
+    page = (ROOT / "docs" / "tasks" / "pull-requests.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    workflow = yaml.safe_load(example)
+    assert workflow[True] == "pull_request"  # YAML reads the key `on` as a truth value
+    assert workflow["permissions"] == {"contents": "read"}
+    (*_, step) = workflow["jobs"]["compare"]["steps"]
+    assert step["with"].keys() <= ACTION["inputs"].keys()
+    table = re.findall(r"^\| (`[a-z-]+`(?:, `[a-z-]+`)*) \| ", page, re.MULTILINE)
+    assert {name for names in table for name in re.findall(r"[a-z-]+", names)} == ACTION["inputs"].keys()
+
+
 @pytest.mark.packaging
 @pytest.mark.timeout(1800)
 def test_the_action_installs_itself(repository: Repository) -> None:
