@@ -207,7 +207,9 @@ def test_the_gate_takes_a_gain_and_a_risk(tmp_path: Path) -> None:
     assert run(a, b, "--gate", "--least-gain", "-0.02", "--delta", "1e-12").exit_code == 3
     more = run(a, b, "--gate", "--least-gain", "0.01")
     assert f"not shown to be better than {a} by more than 0.01: {b}." in more.stderr
-    assert "Expected --gate with --least-gain and --delta" in refusal(run(a, b, "--delta", "0.01"))
+    assert "Expected --gate or --no-worse with --delta" in refusal(run(a, b, "--delta", "0.01"))
+    assert "Expected --gate with --least-gain" in refusal(run(a, b, "--no-worse", "--least-gain", "0.01"))
+    assert "Expected --gate or --no-worse, got both" in refusal(run(a, b, "--gate", "--no-worse"))
     assert "Expected delta in (0, 1)" in refusal(run(a, b, "--gate", "--delta", "2"))
 
 
@@ -249,3 +251,74 @@ def test_the_gate_remembers_what_was_shown_on_the_way(tmp_path: Path) -> None:
     assert "accepted" in done(run(*runs, "--gate")).stdout
     reverse = [write(tmp_path / "c", before[::-1]), write(tmp_path / "d", after[::-1])]
     assert run(*reverse, "--gate").exit_code == 3
+
+
+# -- the gate against worse runs -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counts", "code", "sentence"),
+    [
+        (
+            (200, 30, 10),
+            3,
+            "worse, shown to be less accurate than {a} (evidence {evidence:.3g}; 20 decides; 200",
+        ),
+        (
+            (200, 10, 30),
+            0,
+            "not worse, a loss of 0.05 or more against {a} is ruled out (evidence {against:.3g};",
+        ),
+        (
+            (20, 2, 0),
+            0,
+            "undecided, which passes: neither shown to be worse than {a} nor to lose less than 0.05",
+        ),
+    ],
+)
+def test_a_run_that_is_shown_to_be_worse_fails(
+    tmp_path: Path, counts: tuple[int, int, int], code: int, sentence: str
+) -> None:
+    """--no-worse exits with 3 for a run that is shown to be worse alone, by the gate with sides swapped."""
+    before, after = paired(*counts)
+    a, b = write(tmp_path / "a", before), write(tmp_path / "b", after)
+    result = run(a, b, "--no-worse")
+    assert result.exit_code == code
+    expected = PairedGate(delta=0.05)
+    for right_before, right_after in zip(before, after, strict=True):
+        expected = expected.after(right_after, right_before)
+    filled = sentence.format(a=a, evidence=expected.evidence, against=expected.evidence_against)
+    assert f"{b}: {filled}" in result.stdout
+    assert (f"--no-worse: shown to be worse than {a}: {b}." in result.stderr) == bool(code)
+    found = json.loads(run(a, b, "--no-worse", "--json").stdout)["differences"][0]
+    assert found["loss_gate"] == pytest.approx(expected.to_record())
+    assert found["gate"] is None
+
+
+def test_an_undecided_run_passes_and_is_told_what_would_decide(tmp_path: Path) -> None:
+    """So many more rows of the same kind decide, and one fewer does not."""
+    before, after = paired(40, 4, 1)
+    a, b = write(tmp_path / "a", before), write(tmp_path / "b", after)
+    further = re.search(
+        r"differ like these, about (\d+) more rows would decide", done(run(a, b, "--no-worse")).stdout
+    )
+    assert further
+    n = 40 + int(further[1])
+    assert PairedGate(delta=0.05, n=n, only_a=n // 40, only_b=n // 10).decision == "accepted"
+    assert PairedGate(delta=0.05, n=n - 1, only_a=(n - 1) // 40, only_b=(n - 1) // 10).decision == "undecided"
+
+
+def test_a_larger_delta_fails_more_runs(tmp_path: Path) -> None:
+    """--delta is the probability of failing a run that is not worse: less evidence decides at a larger one."""
+    a, b = (write(tmp_path / name, right) for name, right in zip("ab", paired(50, 9, 0), strict=True))
+    assert run(a, b, "--no-worse").exit_code == 3
+    done(run(a, b, "--no-worse", "--delta", "0.001"))
+
+
+def test_any_run_that_is_worse_fails(tmp_path: Path) -> None:
+    """With several runs those that are shown to be worse are named."""
+    worse = [right and row > 20 for row, right in enumerate(BASE)]
+    runs = [write(tmp_path / name, right) for name, right in (("a", BASE), ("b", better(12)), ("c", worse))]
+    result = run(*runs, "--no-worse")
+    assert result.exit_code == 3
+    assert f"shown to be worse than {runs[0]}: {runs[2]}." in result.stderr

@@ -161,6 +161,20 @@ def test_a_small_gain_that_is_shown_is_accepted() -> None:
     assert gate.decision == "accepted"
 
 
+def test_it_forecasts_the_rows_that_would_decide() -> None:
+    """So many further rows like those so far decide, and one fewer does not; without any row, none are named."""
+    gate = PairedGate(n=40, only_a=1, only_b=3)
+    further = gate.rows_to_decision
+    assert further is not None
+    for n, decision in ((39 + further, "undecided"), (40 + further, "accepted")):
+        assert PairedGate(n=n, only_a=n // 40, only_b=3 * n // 40).decision == decision
+    assert PairedGate(n=10).rows_to_decision == next(
+        n for n in range(1, 200) if PairedGate(n=10 + n).decision == "rejected"
+    )
+    assert PairedGate().rows_to_decision is None
+    assert seen([ONLY_B] * 7).rows_to_decision == 0
+
+
 def test_evidence_of_many_rows_is_a_number() -> None:
     """Evidence beyond what a float holds is finite, and so is none."""
     record = PairedGate(n=10**7, only_b=10**7).to_record()

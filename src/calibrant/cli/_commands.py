@@ -327,10 +327,16 @@ class Compare:
     gate
         Exit with 3 unless every run is shown to be better than the first, by a test that may be looked at after every
         row: a run may be unfinished, and be looked at again when it has more rows.
+    no_worse
+        Exit with 3 if a run is shown to be worse than the first, by the same test with sides swapped; one that is
+        undecided passes, and is told with the rows that would decide.
     least_gain
         For --gate: gain in accuracy that must be shown, from -0.2 to 0.2; -0.02 lets a run lose up to 2 points.
     delta
-        For --gate: probability of a wrong decision, from 0 to 1.
+        Probability of a wrong decision, from 0 to 1: by default 0.1 for --gate, 0.05 for --no-worse.
+    summary
+        Append a summary in Markdown to this file, such as $GITHUB_STEP_SUMMARY: the runs, their difference, what the
+        gate says, and rows that changed.
     anchors
         Instead ask so many rows of one run anew, such as 30, with its prompt, model and settings, and exit with 3 if
         the model behind the name answers otherwise than it did. It is called for each row, and no cache is used.
@@ -341,8 +347,10 @@ class Compare:
     runs: list[Path] = field(kw_only=False)
     require_better: bool = False
     gate: bool = False
+    no_worse: Annotated[bool, typer.Option("--no-worse")] = False
     least_gain: float = 0.0
-    delta: float = 0.1
+    delta: float | None = None
+    summary: Path | None = None
     anchors: int | None = None
     out: Path | None = None
     as_json: bool = False

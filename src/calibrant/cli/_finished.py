@@ -39,6 +39,10 @@ _HEAD_FIGURES: Final = {
     "macro_f1": "macro F1",
 }
 
+# A change is let through on proof; it is stopped on stronger proof, as most changes that are stopped annoy somebody.
+_DELTA_BETTER: Final = 0.1
+_DELTA_WORSE: Final = 0.05
+
 
 def calibrate(options: Calibrate) -> None:
     """Calibrate or learn a head, write the files and print the results."""
@@ -178,24 +182,58 @@ def compare(options: Compare) -> None:
         raise ConfigurationError(
             f"Expected different runs, got one of them twice: {', '.join(map(str, runs))}. Name each once."
         )
-    gate = PairedGate(delta=options.delta, least_gain=options.least_gain)
-    if gate != PairedGate() and not options.gate:
-        raise ConfigurationError("Expected --gate with --least-gain and --delta, got them alone: add --gate.")
-    found = evaluation.compare_predictions(
-        [SavedRows.load(path) for path in runs], gate=gate if options.gate else None
-    )
+    gate, loss_gate = _gates(options)
+    saved = [SavedRows.load(path) for path in runs]
+    found = evaluation.compare_predictions(saved, gate=gate, loss_gate=loss_gate)
     print_output(found.to_record(), _comparison_lines(found), as_json=options.as_json)
+    if options.summary is not None:
+        from calibrant.cli._summary import append_summary  # other comparisons write none
+
+        append_summary(
+            options.summary, saved, found, [line for one in found.differences for line in _remarks(one)]
+        )
+    missed = _missed(options, found)
+    if missed is not None:
+        say(missed)
+        raise SystemExit(GATE_FAILED)
+
+
+def _gates(options: Compare) -> tuple[PairedGate | None, PairedGate | None]:
+    """Return the gate for better runs and the one for worse runs, those that are asked for."""
+    if options.gate and options.no_worse:
+        raise ConfigurationError(
+            "Expected --gate or --no-worse, got both: a run that is shown to be better is not worse; keep --gate."
+        )
+    if options.least_gain != 0.0 and not options.gate:
+        raise ConfigurationError("Expected --gate with --least-gain, got no --gate: add it.")
+    if options.delta is not None and not (options.gate or options.no_worse):
+        raise ConfigurationError("Expected --gate or --no-worse with --delta, got --delta alone: add one.")
+    if options.no_worse:
+        return None, PairedGate(delta=_DELTA_WORSE if options.delta is None else options.delta)
+    if options.gate:
+        delta = _DELTA_BETTER if options.delta is None else options.delta
+        return PairedGate(delta=delta, least_gain=options.least_gain), None
+    return None, None
+
+
+def _missed(options: Compare, found: RunComparison) -> str | None:
+    """Return a sentence on the required result that is missed, or None."""
+    first = found.runs[0].name
     if options.require_better and not found.all_better:
         failing = ", ".join(one.name for one in found.differences if not one.is_better)
-        say(
-            f"--require-better: not shown to be better than {found.runs[0].name}: {failing} (the interval of the "
-            "difference does not lie above zero)."
+        return (
+            f"--require-better: not shown to be better than {first}: {failing} (the interval of the difference does "
+            "not lie above zero)."
         )
-        raise SystemExit(GATE_FAILED)
     if options.gate and found.not_accepted:
         failing = ", ".join(one.name for one in found.not_accepted)
-        say(f"--gate: not shown to be {_claim(gate, found.runs[0].name)}: {failing}.")
-        raise SystemExit(GATE_FAILED)
+        gates = [one.gate for one in found.not_accepted if one.gate is not None]
+        return f"--gate: not shown to be {_claim(gates[0], first)}: {failing}."
+    if found.shown_worse:
+        return (
+            f"--no-worse: shown to be worse than {first}: {', '.join(one.name for one in found.shown_worse)}."
+        )
+    return None
 
 
 def _claim(gate: PairedGate, baseline: str) -> str:
@@ -229,6 +267,48 @@ def _gate_line(found: RunDifference, gate: PairedGate) -> str:
     )
 
 
+def _loss_line(found: RunDifference, gate: PairedGate) -> str:
+    """Return the decision of a gate against worse runs, with its evidence: its a is the run, its b the first one."""
+    needed = f"{1.0 / gate.delta:.3g} decides"
+    counts = (
+        f"{gate.n:,} rows, {gate.only_a + gate.only_b:,} of which one of the two has right: {found.baseline} "
+        f"{gate.only_b:,}, {found.name} {gate.only_a:,}"
+    )
+    if gate.decision == "accepted":
+        return (
+            f"{found.name}: worse, shown to be less accurate than {found.baseline} (evidence {gate.evidence:.3g}; "
+            f"{needed}; {counts})."
+        )
+    if gate.decision == "rejected":
+        return (
+            f"{found.name}: not worse, a loss of {gate.margin:g} or more against {found.baseline} is ruled out "
+            f"(evidence {gate.evidence_against:.3g}; {needed}; {counts})."
+        )
+    further = gate.rows_to_decision
+    rows = "more rows" if further is None else f"about {further:,} more rows"
+    return (
+        f"{found.name}: undecided, which passes: neither shown to be worse than {found.baseline} nor to lose less than "
+        f"{gate.margin:g} (evidence {gate.evidence:.3g} and {gate.evidence_against:.3g}; {needed}; {counts}). If those "
+        f"to come differ like these, {rows} would decide."
+    )
+
+
+def _remarks(found: RunDifference) -> Iterator[str]:
+    """Yield sentences on the rows that are left out, and on the decision of a gate."""
+    counts = {
+        "that failed with a transport error in either run": found.excluded_errors,
+        "without a true label": found.excluded_unlabelled,
+        "that one of the two has not answered yet": found.excluded_unpaired,
+    }
+    left_out = [f"{count:,} {why}" for why, count in counts.items() if count]
+    if left_out:
+        yield f"{found.name}: left out of the difference: rows {' and '.join(left_out)}."
+    if found.gate is not None:
+        yield _gate_line(found, found.gate)
+    if found.loss_gate is not None:
+        yield _loss_line(found, found.loss_gate)
+
+
 def _comparison_lines(found: RunComparison) -> Iterator[str]:
     runs = [
         [
@@ -257,16 +337,7 @@ def _comparison_lines(found: RunComparison) -> Iterator[str]:
     yield from aligned([head, *differences])
     yield "95 % intervals: Wilson, and Newcombe's for paired differences. p: exact McNemar test."
     for one in found.differences:
-        counts = {
-            "that failed with a transport error in either run": one.excluded_errors,
-            "without a true label": one.excluded_unlabelled,
-            "that one of the two has not answered yet": one.excluded_unpaired,
-        }
-        left_out = [f"{count:,} {why}" for why, count in counts.items() if count]
-        if left_out:
-            yield f"{one.name}: left out of the difference: rows {' and '.join(left_out)}."
-        if one.gate is not None:
-            yield _gate_line(one, one.gate)
+        yield from _remarks(one)
 
 
 def report(options: Report) -> None:

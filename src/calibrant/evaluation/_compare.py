@@ -80,6 +80,8 @@ class RunDifference:
         Rows that only one of the two has: the other run is not finished. 0 without a gate.
     gate : PairedGate or None
         Evidence that the run is better than the first one, if it was asked for.
+    loss_gate : PairedGate or None
+        Evidence that it is worse, if it was asked for: a gate whose a is the run, and whose b is the first one.
     """
 
     name: str
@@ -90,6 +92,7 @@ class RunDifference:
     excluded_unlabelled: int
     excluded_unpaired: int = 0
     gate: PairedGate | None = None
+    loss_gate: PairedGate | None = None
 
     @property
     def is_better(self) -> bool:
@@ -122,6 +125,13 @@ class RunComparison:
         """Differences that have no gate, or whose gate does not accept the run."""
         return tuple(one for one in self.differences if one.gate is None or one.gate.decision != "accepted")
 
+    @property
+    def shown_worse(self) -> tuple[RunDifference, ...]:
+        """Differences whose loss gate shows that the run is worse than the first one."""
+        return tuple(
+            one for one in self.differences if one.loss_gate and one.loss_gate.decision == "accepted"
+        )
+
     def to_record(self) -> dict[str, Any]:
         """Return the comparison as JSON values."""
         return {
@@ -134,15 +144,21 @@ class RunComparison:
 
 def _difference_record(difference: RunDifference) -> dict[str, Any]:
     gate = difference.gate
+    loss_gate = difference.loss_gate
     return {
         **asdict(difference),
         "gate": None if gate is None else gate.to_record(),
+        "loss_gate": None if loss_gate is None else loss_gate.to_record(),
         "is_better": difference.is_better,
     }
 
 
 def compare_predictions(
-    runs: Sequence[SavedRows], *, level: float = 0.95, gate: PairedGate | None = None
+    runs: Sequence[SavedRows],
+    *,
+    level: float = 0.95,
+    gate: PairedGate | None = None,
+    loss_gate: PairedGate | None = None,
 ) -> RunComparison:
     """Compare each run with the first run, row by row.
 
@@ -158,6 +174,8 @@ def compare_predictions(
     gate : PairedGate, optional
         Gate before the rows of these runs, which are added to it: ``PairedGate()``, or one that has seen other rows.
         With it a run may be unfinished, so that its rows are the first ones of the other.
+    loss_gate : PairedGate, optional
+        The same for evidence that a run is worse than the first one: accepted means worse.
 
     Raises
     ------
@@ -186,7 +204,7 @@ def compare_predictions(
     if len(runs) < 2:
         raise ConfigurationError(f"Expected at least two runs to compare, got {len(runs)}.")
     first, *others = runs
-    differences = [_difference(first, other, level, gate) for other in others]
+    differences = [_difference(first, other, level, gate=gate, loss_gate=loss_gate) for other in others]
     adjusted = holm([difference.comparison.p_value for difference in differences]).tolist()
     return RunComparison(
         runs=tuple(_score(run, level) for run in runs),
@@ -248,9 +266,16 @@ def _refuse_rows(first: SavedRows, other: SavedRows, *, finished: bool) -> None:
     )
 
 
-def _difference(first: SavedRows, other: SavedRows, level: float, gate: PairedGate | None) -> RunDifference:
+def _difference(
+    first: SavedRows,
+    other: SavedRows,
+    level: float,
+    *,
+    gate: PairedGate | None,
+    loss_gate: PairedGate | None,
+) -> RunDifference:
     """Compare a run with the first one; the p-value is not adjusted for several comparisons."""
-    pairs = _pairs(first, other, finished=gate is None)
+    pairs = _pairs(first, other, finished=gate is None and loss_gate is None)
     ours = first.correct[pairs.first]
     theirs = other.correct[pairs.other]
     failed = first.failed[pairs.first] | other.failed[pairs.other]
@@ -271,18 +296,19 @@ def _difference(first: SavedRows, other: SavedRows, level: float, gate: PairedGa
         excluded_unlabelled=int(unknown.sum()),
         excluded_unpaired=pairs.unpaired,
         gate=None if gate is None else _with_rows(gate, ours[kept], theirs[kept]),
+        loss_gate=None if loss_gate is None else _with_rows(loss_gate, theirs[kept], ours[kept]),
     )
 
 
-def _with_rows(gate: PairedGate, ours: NDArray[np.int8], theirs: NDArray[np.int8]) -> PairedGate:
+def _with_rows(gate: PairedGate, right_a: NDArray[np.int8], right_b: NDArray[np.int8]) -> PairedGate:
     """Return the gate after rows in their order, as if it were looked at after every row."""
     looked = 0
-    for row in np.flatnonzero(ours != theirs).tolist():
+    for row in np.flatnonzero(right_a != right_b).tolist():
         # Along rows on which both agree a capital only rises, or only falls: their end is enough.
         gate = gate.plus(n=row - looked, only_a=0, only_b=0)
-        gate = gate.after(bool(ours[row]), bool(theirs[row]))
+        gate = gate.after(bool(right_a[row]), bool(right_b[row]))
         looked = row + 1
-    return gate.plus(n=len(ours) - looked, only_a=0, only_b=0)
+    return gate.plus(n=len(right_a) - looked, only_a=0, only_b=0)
 
 
 def _score(run: SavedRows, level: float) -> ComparedRun:

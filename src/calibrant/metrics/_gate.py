@@ -17,6 +17,7 @@ GateDecision = Literal["accepted", "rejected", "undecided"]
 # split over twenty stakes had 7 points less power at twice the rows of the fixed-sample test.
 _STAKES: Final = ((0.05, 0.1), (0.12, 0.2), (0.25, 0.35), (0.45, 0.25), (0.8, 0.1))
 _LARGEST: Final = 700.0  # of logarithms: beyond it a float overflows
+_MOST_ROWS: Final = 10**7  # no forecast goes beyond it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +158,33 @@ class PairedGate:
         if self.evidence_against >= needed and gain < self.least_gain + self.margin:
             return "rejected"
         return "undecided"
+
+    @property
+    def rows_to_decision(self) -> int | None:
+        """Further rows after which it decides, if only a and only b have as large a share of them right as so far.
+
+        About: the shares of further rows are others. 0 if it has decided; None without a row, or beyond ten million.
+        """
+        if self.decision != "undecided":
+            return 0
+        if self.n == 0:
+            return None
+        short, enough = self.n, 2 * self.n
+        while self._grown_to(enough).decision == "undecided":
+            short, enough = enough, 2 * enough
+            if short > _MOST_ROWS:
+                return None
+        while enough - short > 1:
+            middle = (short + enough) // 2
+            if self._grown_to(middle).decision == "undecided":
+                short = middle
+            else:
+                enough = middle
+        return enough - self.n
+
+    def _grown_to(self, n: int) -> PairedGate:
+        """Return the gate after `n` rows with the shares of those so far, rounded down."""
+        return replace(self, n=n, only_a=self.only_a * n // self.n, only_b=self.only_b * n // self.n)
 
     def to_record(self) -> dict[str, Any]:
         """Return counts, settings, evidence and decision as JSON values."""
