@@ -239,6 +239,9 @@ def test_a_change_that_is_worse_fails(
     assert ran.summary.count("<td>right → wrong</td>") == (20 if result == "worse" else 0)
     assert ("::error title=calibrant::The head is shown to be worse" in ran.log) == (result == "worse")
     assert list(runner.repository.parent.rglob("owned*")) == []
+    # What commands print is no command to the runner: it stands between two lines that it cannot know.
+    quiet = re.sub(r"::stop-commands::(\w{32})\n.*?\n::\1::\n", "", ran.log, flags=re.DOTALL)
+    assert all(line.startswith("::error title=calibrant::") for line in quiet.splitlines())
 
 
 def test_answers_are_asked_once(repository: Repository, server: FaultServer) -> None:
