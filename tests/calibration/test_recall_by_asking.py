@@ -109,6 +109,12 @@ def test_what_cannot_be_shown_is_not_asked_for(probability: float, named: str) -
     assert (found.kept, found.threshold, bool(found.accepted.all())) == (1.0, None, True)
 
 
+def test_more_labels_than_rows_are_not_asked_for() -> None:
+    """Of a file that is too small, all rows are to be labelled, and no larger number is named."""
+    found = certified(np.full(3, 0.5), np.zeros(3), target=0.9, budget=2)
+    assert found.reason.endswith("as many labels as there are rows, 3: label them all, or promise less.")
+
+
 def test_a_label_that_no_row_has_is_said() -> None:
     """The reason says that the label was never given."""
     found = certified(np.linspace(0.4, 0.2, 1000), np.zeros(1000), target=0.9, budget=200)

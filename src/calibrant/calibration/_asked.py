@@ -250,12 +250,13 @@ def _holding_label(
 
 def _too_few_for_recall(tests: RecallTests) -> str:
     fewest = tests.labels_needed[1:].min(initial=math.inf)
-    if math.isinf(fewest):
+    if not tests.probability.any():
         return "By their probabilities the rows have the label nowhere, so that no labels could show where."
-    return (
-        f"A recall of {tests.target:g} with probability {1.0 - tests.delta:g} takes about {math.ceil(fewest):,} "
-        f"labels, got a budget of {tests.budget:,}: allow more, or promise less."
-    )
+    n = len(tests.probability)
+    wanted = f"A recall of {tests.target:g} with probability {1.0 - tests.delta:g} takes about"
+    if fewest >= n:
+        return f"{wanted} as many labels as there are rows, {n:,}: label them all, or promise less."
+    return f"{wanted} {math.ceil(fewest):,} labels, got a budget of {tests.budget:,}: allow more, or promise less."
 
 
 def _is_within_reach(test: _Test, drawn: NDArray[np.intp], pile: _Pile, found: _Labels) -> bool:
