@@ -219,6 +219,7 @@ def test_a_cache_in_a_file_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str, *, file: bool
 ) -> None:
     """Several machines share a cache on a server, whose error is raised here, and none in a file."""
+    monkeypatch.chdir(tmp_path)  # where the file is made
     in_process.install(monkeypatch).machines = 2
     with pytest.raises(CalibrantError) as caught:
         evaluate(animals(tmp_path), opening=opening, out=tmp_path / "out", cache=cache)
