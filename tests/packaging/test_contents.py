@@ -60,7 +60,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built, tracked: set
     found = {name for name in files_of(built.wheel) if ".dist-info/" not in name}
     assert found == {name.removeprefix("src/") for name in tracked if name.startswith("src/")}
     assert "calibrant/py.typed" in found
-    assert {Path(name).suffix for name in found} == {".py", ".typed", ".html", ".css", ".js", ".toml", ".txt"}
+    assert {Path(name).suffix for name in found} == {".py", ".typed", ".html", ".css", ".js", ".txt"}
 
 
 def test_the_sdist_holds_the_repository_and_nothing_else(built: Built, tracked: set[str]) -> None:
