@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 from calibrant.cli._tables import print_output
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._rows import ENDINGS
-from calibrant.evaluation._asked import NO_LABEL, AnswerFile, AskedRows, certify_saved
+from calibrant.evaluation._asked import NO_LABEL, TASKS, AnswerFile, AskedRows, certify_saved
 from calibrant.runs._rows import SavedRows
 
 if TYPE_CHECKING:
@@ -52,21 +53,27 @@ def certify(options: Certify) -> None:
 
 def answers_of(options: Certify | Estimate, rows: SavedRows) -> AnswerFile:
     """Read the file of the answers: a person's, or that in the directory of the output."""
-    ending = Path(options.ask).suffix.lower()
-    if ending in ENDINGS and not _is_person(options):
+    path = _person_file(options.ask)
+    if path is not None and path.suffix.lower() not in (".csv", TASKS):
         raise ConfigurationError(
-            f"Expected a CSV file of answers for --ask, got {options.ask}: name a file in .csv."
+            f"Expected a file of answers for --ask, got {options.ask}: name one in .csv, or a Label "
+            f"Studio export in {TASKS}."
         )
-    return AnswerFile.read(Path(options.ask) if _is_person(options) else options.out / _ANSWERS, rows)
+    return AnswerFile.read(options.out / _ANSWERS if path is None else path, rows)
 
 
-def _is_person(options: Certify | Estimate) -> bool:
-    return Path(options.ask).suffix.lower() == ".csv"
+def _person_file(ask: str) -> Path | None:
+    """Return the file that a person answers in; None for a model, or a command, whose last word may be a file."""
+    words = ask.split()
+    path = Path(ask)
+    if path.suffix.lower() not in (*ENDINGS, TASKS) or (len(words) > 1 and shutil.which(words[0])):
+        return None
+    return path
 
 
 def answerer(options: Certify | Estimate, stack: ExitStack) -> Answer | None:
     """Return the source of labels: a larger model, or a command; None for a person."""
-    if _is_person(options):
+    if _person_file(options.ask) is not None:
         return None
     if options.ask.startswith(_MODEL):
         return _of_model(options, stack)
@@ -121,10 +128,7 @@ def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str
     else:
         yield "Nothing certified."
     if found.waiting:
-        yield (
-            f"{found.waiting:,} rows wait in {file.path}: write the true label of each into the column answer, and run "
-            "the same command again."
-        )
+        yield file.waiting_line(found.waiting)
     else:
         yield f"Why not more: {certificate.reason}"
     yield f"Files in {options.out}: certificate.json, decisions.csv"

@@ -416,9 +416,9 @@ class Certify:
         Share of right answers that is promised, above 0 and below 1.
     budget
         Most labels to ask for.
-    ask : FILE.csv|model:NAME|COMMAND
-        Who gives labels: a person in a file, which is written and read again; a larger model under the same prompt; or
-        a command that reads a text and prints its label.
+    ask : FILE.csv|TASKS.json|model:NAME|COMMAND
+        Who gives labels: a person in a file, which is written and read again (in .json as Label Studio tasks); a larger
+        model under the same prompt; or a command that reads a text and prints its label.
     out
         Directory for certificate.json, decisions.csv and the answers of a model or a command.
     delta
@@ -478,7 +478,7 @@ class Estimate:
         Directory of label, or a file of predictions with label and, if possible, confidence or probabilities.
     budget
         Rows to label, drawn at random.
-    ask : FILE.csv|model:NAME|COMMAND
+    ask : FILE.csv|TASKS.json|model:NAME|COMMAND
         Who gives labels: a person in a file, which is written and read again, and which certify reads, too; a larger
         model under the same prompt; or a command that reads a text and prints its label.
     out

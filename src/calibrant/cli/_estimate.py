@@ -13,9 +13,8 @@ from calibrant.evaluation._estimated import EstimatedRows, estimate_saved
 from calibrant.runs._rows import SavedRows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from calibrant.cli._commands import Estimate as Options
+    from calibrant.evaluation._asked import AnswerFile
 
 
 def estimate(options: Options) -> None:
@@ -28,10 +27,10 @@ def estimate(options: Options) -> None:
             rows, file, answer=answerer(options, stack), budget=options.budget, other=other
         )
     found.write(options.out)
-    print_output(found.to_record(), _lines(found, options, file.path), as_json=options.as_json)
+    print_output(found.to_record(), _lines(found, options, file), as_json=options.as_json)
 
 
-def _lines(found: EstimatedRows, options: Options, answers: Path) -> Iterator[str]:
+def _lines(found: EstimatedRows, options: Options, file: AnswerFile) -> Iterator[str]:
     given = f"{found.labels_used:,} labels used" if found.labels_used else "no label given yet"
     yield f"{found.rows.name}: {len(found.rows):,} rows; {given}"
     if found.pile is not None:
@@ -45,10 +44,7 @@ def _lines(found: EstimatedRows, options: Options, answers: Path) -> Iterator[st
         )
         yield f"The other: {found.other.name}; both predict the same for all rows but {found.difference.rows_apart:,}."
     if found.waiting:
-        yield (
-            f"{found.waiting:,} rows wait in {answers}: write the true label of each into the column answer, and run "
-            "the same command again."
-        )
+        yield file.waiting_line(found.waiting)
     yield f"Files in {options.out}: estimate.json"
 
 

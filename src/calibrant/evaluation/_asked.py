@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -18,6 +18,7 @@ from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION, write_atomically
 from calibrant.core._rows import read_rows
+from calibrant.evaluation._label_studio import Task, labelling_config, read_tasks, task_record
 from calibrant.evaluation._looks import counted_promise
 from calibrant.runs._rows import SavedRows
 
@@ -27,6 +28,9 @@ ROUND: Final = 20  # rows that a person is asked about together
 NO_LABEL: Final = "-"
 """Answer where no label fits: whatever the model said is wrong."""
 
+TASKS: Final = ".json"
+"""Ending of a file of Label Studio tasks."""
+
 _COLUMNS: Final = ("index", "text", "label", "answer")
 
 Answer: TypeAlias = Callable[[str], str]
@@ -35,7 +39,10 @@ Answer: TypeAlias = Callable[[str], str]
 
 @dataclass(kw_only=True)
 class AnswerFile:
-    """CSV file of the rows that are asked about, with the columns index, text, label and answer.
+    """File of the rows that are asked about: CSV with the columns index, text, label and answer, or Label Studio tasks.
+
+    Tasks are in a file in ``.json``, and the project's labelling config is beside it in ``.xml``; what else an export
+    says of a task is kept.
 
     Attributes
     ----------
@@ -48,6 +55,7 @@ class AnswerFile:
     path: Path
     answers: dict[int, str] = field(default_factory=dict)
     _texts: dict[int, str] = field(default_factory=dict, repr=False)  # so that no text is looked for twice
+    _tasks: dict[int, Task] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, path: Path, rows: SavedRows) -> AnswerFile:
@@ -56,33 +64,36 @@ class AnswerFile:
         Raises
         ------
         DataError
-            A row is there twice, is unknown, has another text than the saved one, or an answer that is no label.
+            A row is there twice, is unknown, has another text than the saved one, or an answer that is no label; or
+            annotations of a row disagree.
         """
         found = cls(path=path)
         if not path.exists():
             return found
         place_of = {int(index): place for place, index in enumerate(rows.index)}
-        texts: dict[int, tuple[int, str]] = {}
-        for row in read_rows(path, column="answer"):
-            place = place_of.get(_whole(row.values.get("index")))
+        texts: dict[int, tuple[int | None, str]] = {}
+        for line, values, task in _given(path):
+            index = values.get("index")
+            place = place_of.get(_whole(index))
             if place is None or place in texts:
                 why = "that is not among the rows" if place is None else "that is there twice"
                 raise DataError(
-                    f"expected each row of {rows.name} once at most, got index {row.values.get('index')!r:.40}, {why}: "
-                    "remove the line.",
+                    f"expected each row of {rows.name} once at most, got index {index!r:.40}, {why}: remove it.",
                     path=path,
-                    line=row.line,
+                    line=line,
                 )
-            answer = str(row.values.get("answer") or "").strip()
+            answer = str(values.get("answer") or "").strip()
             if answer and not _is_label(answer, rows):
                 raise DataError(
-                    f"expected a label as the answer, {_some_labels(rows)}, got {answer!r:.60}: write it as the label "
-                    f"set does, or {NO_LABEL} where none fits.",
+                    f"expected a label as the answer, {_some_labels(rows)}, got {answer!r:.60} for the row with index "
+                    f"{index}: write it as the label set does, or {NO_LABEL} where none fits.",
                     path=path,
-                    line=row.line,
+                    line=line,
                 )
-            texts[place] = row.line, str(row.values.get("text") or "")
+            texts[place] = line, str(values.get("text") or "")
             found.answers[place] = answer
+            if task is not None:
+                found._tasks[place] = task
         saved = found.texts_of(list(texts), rows)
         for place, (line, written) in texts.items():
             text = saved[place]
@@ -97,14 +108,54 @@ class AnswerFile:
 
     def write(self, rows: SavedRows) -> None:
         """Write the rows that are asked about, with the answers so far."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self._is_of_tasks:
+            self._write_tasks(rows)
+            return
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(_COLUMNS)
         texts = self.texts_of(list(self.answers), rows)
         for place, answer in self.answers.items():
             writer.writerow([int(rows.index[place]), texts[place], rows.labels[place], answer])
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path, text.getvalue())
+
+    def _write_tasks(self, rows: SavedRows) -> None:
+        seen = {label for label in rows.labels if label is not None}
+        labels = dict.fromkeys([*(rows.label_set or sorted(seen)), NO_LABEL])
+        texts = self.texts_of(list(self.answers), rows)
+        tasks = [
+            self._tasks.get(place)
+            or task_record(
+                int(rows.index[place]),
+                texts[place],
+                rows.labels[place],
+                float(rows.confidence[place]),
+                model=rows.name,
+            )
+            for place in self.answers
+        ]
+        write_atomically(self.config, labelling_config(list(labels)))
+        write_atomically(self.path, json.dumps(tasks, indent=1) + "\n")
+
+    @property
+    def config(self) -> Path:
+        """Labelling config of the tasks."""
+        return self.path.with_suffix(".xml")
+
+    @property
+    def _is_of_tasks(self) -> bool:
+        return self.path.suffix.lower() == TASKS
+
+    def waiting_line(self, n: int) -> str:
+        """Return the line that says how a person answers the `n` rows that wait."""
+        what = (
+            f"import it into a Label Studio project with the labelling config {self.config}, save its export (JSON) "
+            "under the same name"
+            if self._is_of_tasks
+            else "write the true label of each into the column answer"
+        )
+        return f"{n:,} rows wait in {self.path}: {what}, and run the same command again."
 
     def texts_of(self, places: list[int], rows: SavedRows) -> dict[int, str]:
         """Return the texts of the rows at `places`; those not known yet are read from the rows' file."""
@@ -113,6 +164,16 @@ class AnswerFile:
             found = [row.input or "" for row in rows.rows(missing)]
             self._texts |= dict(zip(missing, found, strict=True))
         return {place: self._texts[place] for place in places}
+
+
+def _given(path: Path) -> Iterator[tuple[int | None, Mapping[str, Any], Task | None]]:
+    """Yield the line, the values and the task of each row of a file, as far as it has them."""
+    if path.suffix.lower() == TASKS:
+        for task, answer in read_tasks(path):
+            yield None, {**task["data"], "answer": answer}, task
+        return
+    for row in read_rows(path, column="answer"):
+        yield row.line, row.values, None
 
 
 def _is_label(answer: str, rows: SavedRows) -> bool:
