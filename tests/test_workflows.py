@@ -45,6 +45,33 @@ def test_every_supported_python_is_tested() -> None:
     assert any(entry["os"].startswith("macos") for entry in matrix)
 
 
+def test_a_release_needs_a_tag_and_publishes_without_a_password() -> None:
+    """Only tags start a release, and only the job that publishes may sign; it runs no command and names no secret."""
+    path = ROOT / ".github" / "workflows" / "release.yml"
+    release = parsed(path)
+    assert release[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as true
+    assert release["permissions"] == {}
+    granted = {name: job["permissions"] for name, job in release["jobs"].items()}
+    assert granted == {
+        "build": {"contents": "read"},
+        "publish": {"id-token": "write", "attestations": "write"},
+    }
+    assert not any("run" in step for step in release["jobs"]["publish"]["steps"])
+    assert "secrets." not in path.read_text(encoding="utf-8")
+
+
+def test_issue_forms_have_fields_of_their_own() -> None:
+    """Every issue form has a name, a description and at least one field, whose ids are unique."""
+    forms = set((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    for path in forms - {ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"}:
+        form = parsed(path)
+        assert form["name"]
+        assert form["description"]
+        fields = [part["id"] for part in form["body"] if part["type"] != "markdown"]
+        assert fields
+        assert len(set(fields)) == len(fields)
+
+
 def test_hooks_are_tools_of_the_environment() -> None:
     """Every hook runs a tool of the environment."""
     repositories = parsed(ROOT / ".pre-commit-config.yaml")["repos"]
