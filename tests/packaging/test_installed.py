@@ -16,7 +16,7 @@ from clean_environments import ROOT, Environment, Install, write_task
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
-EXTRAS = ("local", "data", "excel", "postgres", "conformal", "ray", "serve", "embeddings", "dspy")
+EXTRAS = ("local", "data", "excel", "postgres", "conformal", "ray", "serve", "mcp", "embeddings", "dspy")
 POSTGRES = "CALIBRANT_POSTGRES_URL"
 
 
@@ -120,6 +120,10 @@ class TestExtras:
         """The served bundle answers cat and dog over HTTP."""
         assert extras("serve").program("with_serve", bundle).startswith("cat dog\n")
 
+    def test_mcp(self, extras: Install, bundle: Path) -> None:
+        """An agent is told cat and dog."""
+        assert extras("mcp").program("with_mcp", bundle).startswith("cat dog\n")
+
     @pytest.mark.parametrize("extra", ["conformal", "dspy", "embeddings"])
     def test_from_python(self, extras: Install, extra: str) -> None:
         """The program of the extra ends without an error."""
@@ -138,7 +142,9 @@ NEEDS: dict[str, Callable[[Path], tuple[str | Path, ...]]] = {
         "postgresql://somebody@127.0.0.1:1/x",
     ),
     "ray": lambda task: ("calibrant", "evaluate", task, "--engine", "ray", "--out", "o"),
+    "excel": lambda task: ("calibrant", "evaluate", task, "--file", task.with_name("x.xlsx"), "--out", "o"),
     "serve": lambda task: ("calibrant", "serve", task.parent / "bundle"),
+    "mcp": lambda task: ("calibrant", "mcp", task.parent / "bundle"),
     "conformal": lambda _: (
         "python",
         "-I",
@@ -159,6 +165,7 @@ NEEDS: dict[str, Callable[[Path], tuple[str | Path, ...]]] = {
 def test_without_an_extra_the_message_says_what_to_install(install: Install, task: Path, extra: str) -> None:
     """Without an extra, the command and Python name the extra to install."""
     task.with_name("x.parquet").write_bytes(b"PAR1")
+    task.with_name("x.xlsx").write_bytes(b"PK")
     command = NEEDS[extra](task)
     of_calibrant = command[0] == "calibrant"
     said = install().run(*command, code=2 if of_calibrant else 1)

@@ -38,6 +38,7 @@ TEST_TOOLS = (
     "pytest-socket",
     "pytest-timeout",
     "pytest-xdist",
+    "sparrow-decider",
 )
 # One is labelled wrongly.
 _ROWS = [
