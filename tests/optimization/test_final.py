@@ -157,6 +157,18 @@ def test_one_sure_mistake_ends_no_certificate(tmp_path: Path) -> None:
     assert (certified.threshold, certified.coverage) == (0.6, 1.0)
 
 
+def test_a_damaged_ledger_loses_no_search(calibrant_home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where certificates cannot be counted, the result of a search comes without one, and says why."""
+    calibrant_home.mkdir(parents=True)
+    (calibrant_home / "looks.jsonl").write_text("{half a li")
+    tuned = optimize(hidden_task(), model=FakeClient(LABELS, biased), **BUDGET).tuned
+    assert tuned is not None
+    assert tuned.calibrator is not None
+    assert tuned.thresholds["certification"] is None
+    assert "Nothing is certified: " in caplog.text
+    assert "looks.jsonl, line 1" in caplog.text
+
+
 def test_without_a_head_rows_of_the_best_prompt_count(tmp_path: Path) -> None:
     """Without predictions of a head, `SavedRows.load` reads those of the best prompt."""
     out = tmp_path / "run"

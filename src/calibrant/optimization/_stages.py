@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE
 from calibrant.calibration._calibrators import ConfidenceCalibrator, load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
-from calibrant.core._errors import DataError, ProviderError
+from calibrant.core._errors import DataError, ProviderError, StateError
 from calibrant.core._files import atomic_bytes_writer, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import normalise_label
@@ -26,7 +27,7 @@ from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.evaluation._figures import measurements_of
-from calibrant.evaluation._learned import calibrate_search
+from calibrant.evaluation._learned import calibrate_predictions, calibrate_search
 from calibrant.evaluation._looks import CertificateRequest
 from calibrant.heads._head import Head
 from calibrant.heads._linear import EmbeddingModel
@@ -57,6 +58,7 @@ from calibrant.optimization._result import (
 from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, PREDICTIONS
 from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows, record_line, row_record
 
+_LOG: Final = logging.getLogger("calibrant")
 _READ: Final = 2_000  # labelled rows: the embedded engine takes a fifth of a second for a vector
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
 
@@ -438,6 +440,9 @@ class FinalStage(SearchStage):
             calibration = calibrate_search(saved, certificate)
         except DataError:  # too few rows teach nothing
             return None, None
+        except StateError as error:  # the ledger of certificates; the search is paid for
+            _LOG.warning("Nothing is certified: %s", error)
+            calibration = calibrate_predictions(saved)
         if directory is not None:
             calibration.write(directory)
         return calibration.to_record(), calibration.selection.calibrator
