@@ -131,6 +131,28 @@ def test_a_missing_certificate_exits_with_3(
     done(cascade("plan", *runs, *COSTS, *options, "--out", out))
 
 
+def test_a_plan_allows_for_earlier_certificates_of_its_rows(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Another epsilon is another test of the same rows, and the same plan again is none."""
+    told = []
+    for epsilon in (0.05, 0.05, 0.04):
+        result = done(cascade("plan", *runs, *COSTS, "--epsilon", epsilon, "--out", tmp_path / "out"))
+        told.append(CascadePlan.load(tmp_path / "out").certificate.delta)
+    assert told == pytest.approx([0.1, 0.1, 0.2])
+    assert "Earlier certificates of these rows may be wrong with probability 0.1" in result.stdout
+
+
+def test_plans_of_rows_that_were_asked_too_often_promise_nothing(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Where all certificates together would fail more often than not, a plan has none."""
+    for epsilon in (0.05, 0.06):
+        words = ("plan", *runs, *COSTS, "--delta", 0.3, "--epsilon", epsilon)
+        result = done(cascade(*words, "--out", tmp_path / "out"))
+    assert not CascadePlan.load(tmp_path / "out").certified
+    assert "Not certified" in result.stdout
+    assert "record runs of fresh rows" in result.stdout
+
+
 def test_costs_come_from_the_runs_where_they_hold_them(tmp_path: Path) -> None:
     """Runs with recorded costs are planned without cost options."""
     small = write(tmp_path / "a", [True] * 20, [0.9] * 20, cost=0.001)

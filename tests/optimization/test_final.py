@@ -157,6 +157,13 @@ def test_one_sure_mistake_ends_no_certificate(tmp_path: Path) -> None:
     assert (certified.threshold, certified.coverage) == (0.6, 1.0)
 
 
+def test_the_ledger_has_a_copy_beside_the_run(tmp_path: Path, calibrant_home: Path) -> None:
+    """A lost folder for caches loses no count of certificates."""
+    optimize(hidden_task(), model=FakeClient(LABELS, biased), out=tmp_path / "run", **BUDGET)
+    beside = (tmp_path / "run" / "looks.jsonl").read_text()
+    assert beside == (calibrant_home / "looks.jsonl").read_text()
+
+
 def test_a_damaged_ledger_loses_no_search(calibrant_home: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where certificates cannot be counted, the result of a search comes without one, and says why."""
     calibrant_home.mkdir(parents=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -22,9 +23,11 @@ from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._task import Task
 from calibrant.evaluation._cache import default_cache, open_cache
 from calibrant.evaluation._evaluator import BatchEvaluator
+from calibrant.evaluation._looks import Spent, counted_loss
 from calibrant.inference._classifier import Classifier
 from calibrant.reports._html import TradePoint, write_trade
 from calibrant.runs._directory import unfinished
+from calibrant.runs._rows import SavedRows
 from calibrant.tuned._task_record import record_run, with_model_alone
 
 if TYPE_CHECKING:
@@ -62,9 +65,12 @@ def plan(options: Plan) -> None:
         key=options.key,
         rng=options.seed,
     )
+    test = f"{found.goal} {found.value} {options.certify_on} {options.key} {options.seed}"
+    found, spent = _counted(found, predictions, test=test)
     _write(found, options.out, seed=options.seed)
     files = f"Files in {options.out}: plan.json, plan.html, plan.svg"
-    print_output(found.to_record(), [*found.describe(), "", *_table(found), files], as_json=options.as_json)
+    lines = [*found.describe(), *_spent_lines(spent), "", *_table(found), files]
+    print_output(found.to_record(), lines, as_json=options.as_json)
     if options.require_certified and not found.certified:
         say(f"--require-certified: {found.describe_certificate()}")
         raise SystemExit(GATE_FAILED)
@@ -178,6 +184,28 @@ def _open_runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:
         if (reason := unfinished(path)) is not None:
             say(f"warning: {path} {reason}: {advice}.")
     return runs
+
+
+def _counted(found: CascadePlan, paths: Sequence[Path], *, test: str) -> tuple[CascadePlan, Spent]:
+    """Return a plan whose certificate allows for all others asked of the same rows."""
+    asked = found.certificate
+    runs = [SavedRows.load(path) for path in paths]
+    spent = counted_loss(runs, test=test, epsilon=asked.epsilon, delta=asked.delta)
+    if spent.refused:
+        return replace(found, certificate=replace(asked, holds=False)), spent
+    return replace(found, certificate=replace(asked, delta=spent.total)), spent
+
+
+def _spent_lines(spent: Spent) -> Iterator[str]:
+    if spent.refused:
+        yield (
+            f"Earlier certificates of these rows may be wrong with probability {spent.before:.4g}, so they promise "
+            "nothing more: record runs of fresh rows."
+        )
+    elif spent.total > spent.before > 0.0:
+        yield (
+            f"Earlier certificates of these rows may be wrong with probability {spent.before:.4g}: that is allowed for."
+        )
 
 
 def _write(found: CascadePlan, out: Path, *, seed: int) -> None:

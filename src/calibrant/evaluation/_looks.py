@@ -157,6 +157,50 @@ def counted_promise(
     return replace(found, delta=max(found.delta, book.spent()))
 
 
+def counted_loss(runs: Sequence[SavedRows], *, test: str, epsilon: float, delta: float) -> Spent:
+    """Write down that the loss of a cascade of these runs was tested, and return what that promises.
+
+    Parameters
+    ----------
+    runs : sequence of SavedRows
+        One per model, of the same rows, at least one.
+    test : str
+        What else the test depends on, such as how rows were divided.
+
+    Raises
+    ------
+    StateError
+        The ledger is damaged, or cannot be written.
+    """
+    books = [_Book.of(run, range(len(run))) for run in runs]
+    book = replace(books[-1], answers=_digest(one.answers for one in books))
+    asked = book.name(f"loss {test}", epsilon, delta)
+    before = book.spent(besides=asked)
+    if before and before + delta > _MOST and not book.knows([asked]):
+        return Spent(before=before, total=before, refused=True)
+    book.spend([asked], delta)
+    return Spent(before=before, total=max(delta, book.spent()), refused=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """Probability that the promises asked of some rows are wrong.
+
+    Attributes
+    ----------
+    before : float
+        Sum of the probabilities that one of the earlier promises is wrong.
+    total : float
+        The same with the last one.
+    refused : bool
+        True if the earlier ones left too little for it.
+    """
+
+    before: float
+    total: float
+    refused: bool
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _TestedRows:
     """Rows in the order of a hash of text and true label.
