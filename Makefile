@@ -7,6 +7,7 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALLED_DOCS := $(VENV)/.installed-docs
 INSTALLED_BENCH := $(VENV)/.installed-bench
 INSTALLED_RAY := $(VENV)/.installed-ray
+INSTALLED_SPARK := $(VENV)/.installed-spark
 # The version before the embedded engine was asked for sequences, for the benchmark that compares with it.
 PEER := 41914ff05873e6ce4dfe100a23ef224d4e18be13
 VENV_PEER := .venv-peer
@@ -22,7 +23,7 @@ CONSTRAINTS ?= constraints.txt
 PIP := $(PYTHON) -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 PARALLEL := -n auto --dist worksteal
 # What a tier leaves to another one. Ray has a cluster of its own.
-OFFLINE := $(PARALLEL) -m "(not real_model or smoke) and not (slow or packaging or ray)"
+OFFLINE := $(PARALLEL) -m "(not real_model or smoke) and not (slow or packaging or ray or spark)"
 MODEL := $(PARALLEL) -m "real_model and not (smoke or slow)"
 # Which lines the tests run, over several tiers together: make test COVERAGE=1 && make test-model COVERAGE=1
 COVERAGE_OPTIONS := --cov --cov-append --cov-report= --cov-fail-under=0
@@ -36,7 +37,7 @@ OPTIONS ?= data/option_logits
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo dist docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift
+.PHONY: data demo dist docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray test-spark check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -81,6 +82,10 @@ $(INSTALLED_RAY): $(INSTALLED_DEV)
 	$(PIP) --editable ".[ray]"
 	touch $@
 
+$(INSTALLED_SPARK): $(INSTALLED_DEV)
+	$(PIP) pyspark
+	touch $@
+
 # 150 labelled rows teach, choose and certify; the 400 test rows judge once, after everything is chosen.
 demo: $(INSTALLED)
 	$(VENV)/bin/calibrant optimize examples/banking/task.toml --max-metric-calls 400 --out runs/demo
@@ -107,7 +112,7 @@ test-nightly: $(INSTALLED_DEV)
 	$(MAKE) test-model COVERAGE=1
 	$(MAKE) coverage
 	.ci/postgres $(MAKE) test-slow test-package
-	$(MAKE) test-notebooks test-ray
+	$(MAKE) test-notebooks test-ray test-spark
 	$(MAKE) bench-serve
 
 # With the newest version of every dependency.
@@ -132,6 +137,10 @@ test-package: $(INSTALLED_DEV)
 # On a cluster of this machine.
 test-ray: $(INSTALLED_RAY)
 	$(PYTHON) -m pytest -m ray tests/distributed
+
+# Needs Java 17 or later.
+test-spark: $(INSTALLED_SPARK)
+	$(PYTHON) -m pytest -m spark tests/serving
 
 # Needs Debian's package chromium (`apt-get install chromium`); fails without it.
 test-browser: $(INSTALLED_DEV)

@@ -359,6 +359,17 @@ def read(folder: str | Path) -> Tuned:
         raise damaged_file(path, problem) from error
 
 
+def bundle_digest(folder: str | Path) -> str:
+    """Return the digest of a bundle's files.
+
+    Raises
+    ------
+    StateError
+        There is no bundle, or its manifest is damaged.
+    """
+    return _read_manifest(Path(folder)).sha256
+
+
 def _texts(tuned: Tuned) -> dict[str, str]:
     """Return the content of every file of a bundle by its name."""
     task = tuned.task
