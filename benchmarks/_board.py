@@ -67,7 +67,8 @@ def standing(one_set: Record, side: str, *, with_vectors: bool) -> Standing:
         False to leave out contenders that read sentence vectors.
     """
     rivals = [one for one in one_set["contenders"] if with_vectors or VECTORS not in one["reads"]]
-    best = min(rivals, key=lambda one: one["Brier"][0])
+    # Where two are equal, such as the default and a part of it, the default is the best.
+    best = max(rivals, key=lambda one: (one["behind"][side][0], one["name"] == side))
     own = next(one for one in one_set["contenders"] if one["name"] == side)
     return Standing(side=side, best=best["name"], gap=best["behind"][side], gain=own["gain"])
 
@@ -204,6 +205,7 @@ def page(record: Record) -> str:
         commit=record["commit"],
         labelled=record["labelled"],
         draws=record["draws"],
+        last_seed=record["draws"] - 1,
         resamples=f"{record['resamples']:,}",
         target=f"{record['target']:.2f}",
         delta=record["delta"],
@@ -230,6 +232,7 @@ _LEFT: Final = 210
 _ROW: Final = 25
 _TOP: Final = 96
 _TICKS: Final = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6)
+_MOST: Final = 0.7
 _STYLE: Final = """
 text { font: 13px system-ui, sans-serif; fill: var(--ink) } .head { font-size: 15px; font-weight: 600 }
 .end { text-anchor: end } .middle { text-anchor: middle } .note { fill: var(--soft); font-size: 12px }
@@ -239,7 +242,7 @@ text { font: 13px system-ui, sans-serif; fill: var(--ink) } .head { font-size: 1
 
 def _x(gap: float) -> float:
     """Return the place of a Brier score above the best: the scale is that of square roots."""
-    return _LEFT + (_WIDTH - _LEFT - 40) * math.sqrt(max(gap, 0.0) / _TICKS[-1])
+    return _LEFT + (_WIDTH - _LEFT - 40) * math.sqrt(max(gap, 0.0) / _MOST)
 
 
 def _circle(x: float, y: float, color: str) -> str:

@@ -2,7 +2,7 @@
 
     python benchmarks/scoreboard.py --recorded DIR_WITH_CSV --options DIR_WITH_NPZ --data DIR_WITH_JSONL
                                     [--draws 5] [--labelled 150] [--rows 1000] [--sets WORD ...] [--keep DIR]
-                                    [--write]
+                                    [--write] [--redraw]
 
 Answers that a hosted model gave, log-probabilities of options, and the embedded model. Labelled rows are drawn
 `--draws` times, by seeds 0, 1, ...; all contenders (`_contenders.py`) learn from these and are judged on the same
@@ -10,9 +10,10 @@ other rows. Printed for each set: accuracy, halved Brier score, expected calibra
 and coverage, and the share that a certificate keeps, each with half the width of its 95 % interval; then whether our
 default is within 0.005 Brier of the best, and no less accurate than the answers as scored.
 
-With `--write`, the record goes to docs/assets/scoreboard.json, and the page and the picture are drawn from it. With
-`--keep`, answers of the embedded model and vectors are read from DIR by the next run, and finished sets by one of the
-same commit. `--sets` takes the sets whose name has one of the words. Two sets are measured at once.
+With `--write`, the record goes to docs/assets/scoreboard.json, and the page and the picture are drawn from it; with
+`--redraw`, they are drawn from the record that is there. With `--keep`, answers of the embedded model and vectors are
+read from DIR by the next run, and finished sets by one of the same commit. `--sets` takes the sets whose name has one of
+the words. Two sets are measured at once.
 """
 
 from __future__ import annotations
@@ -247,7 +248,7 @@ def kept_or_measured(
     return one_set
 
 
-def all_measured(options: argparse.Namespace, keep: Path) -> list[dict[str, Any]]:
+def all_measured(options: argparse.Namespace, keep: Path, commit: str) -> list[dict[str, Any]]:
     """Print every set and return their figures."""
     words = options.sets or [""]
     sets = [
@@ -255,7 +256,7 @@ def all_measured(options: argparse.Namespace, keep: Path) -> list[dict[str, Any]
         for name, kind, read in sets_here(options, MiniLM(), keep)
         if any(word in title_of(name, kind) for word in words)
     ]
-    run = f"{commit_here()}-{options.draws}-{options.labelled}-{options.rows}"
+    run = f"{commit}-{options.draws}-{options.labelled}-{options.rows}"
     with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("spawn")) as pool:
         # The last sets, of most labels, take longest: they come first.
         futures = [
@@ -309,13 +310,18 @@ def main() -> None:
     parser.add_argument("--sets", nargs="*", help="words in the names of sets")
     parser.add_argument("--keep", type=Path, help="folder of answers and vectors")
     parser.add_argument("--write", action="store_true", help="write the page, the picture and the record")
+    parser.add_argument("--redraw", action="store_true", help="draw page and picture of the record anew")
     options = parser.parse_args()
+    if options.redraw:
+        write(json.loads(RECORD.read_text(encoding="utf-8")))
+        return
+    commit = commit_here()
     with tempfile.TemporaryDirectory() as folder:
         keep = options.keep or Path(folder)
         keep.mkdir(parents=True, exist_ok=True)
-        sets = all_measured(options, keep)
+        sets = all_measured(options, keep, commit)
     record = {
-        "commit": commit_here(),
+        "commit": commit,
         "labelled": options.labelled,
         "draws": options.draws,
         "resamples": RESAMPLES,
