@@ -12,8 +12,8 @@ default is within 0.005 Brier of the best, and no less accurate than the answers
 
 With `--write`, the record goes to docs/assets/scoreboard.json, and the page and the picture are drawn from it; with
 `--redraw`, they are drawn from the record that is there. With `--keep`, answers of the embedded model and vectors are
-read from DIR by the next run, and finished sets by one of the same commit. `--sets` takes the sets whose name has one of
-the words. Two sets are measured at once.
+read from DIR by the next run, and finished sets by one of the same commit. `--sets` takes the sets whose name has one
+of the words. Two sets are measured at once.
 """
 
 from __future__ import annotations
