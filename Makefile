@@ -197,7 +197,7 @@ bench-better: $(INSTALLED_BENCH)
 bench-decisions: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_decisions.py --recorded $(RECORDED) --data $(DATA) --options $(OPTIONS) --keep $(KEEP)
 
-# Everything beside its peers: writes docs/scoreboard.md, its picture and its record.
+# Everything beside its peers: writes docs/scoreboard.md, its picture and its record; a quarter of an hour of processor.
 scoreboard: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/scoreboard.py --recorded $(RECORDED) --options $(OPTIONS) --data $(DATA) --keep $(KEEP) --write
 
