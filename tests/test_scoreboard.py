@@ -167,6 +167,23 @@ def test_a_certificate_keeps_rows_that_did_not_make_it() -> None:
     assert np.isnan(right)
 
 
+def test_the_share_kept_is_that_of_the_other_half() -> None:
+    """Of the half that does not certify, 30 of 100 rows are less sure than those that do."""
+    judged = np.random.default_rng(0).permutation(200)[100:]  # the first draw has seed 0
+    sure = np.repeat([[0.99, 0.01]], 200, axis=0)
+    sure[judged[:30]] = [0.6, 0.4]
+    resampled = Resampled("set", np.zeros(200, dtype=np.intp), n_draws=1, n_resamples=10)
+    assert resampled.kept([Answered.of(sure)])[0][0] == pytest.approx(0.7)
+
+
+def test_rows_without_evidence_have_the_area_of_any_order() -> None:
+    """Scores that are all 0 give the share of errors."""
+    answered = Answered.of(shares())
+    right = (answered.labels == truth()).astype(float)
+    found = Resampled("set", truth(), n_draws=1, n_resamples=10).aurc([answered], [np.zeros(80)])
+    assert found[0] == pytest.approx(1.0 - right.mean())
+
+
 def test_a_calibrated_confidence_keeps_the_label() -> None:
     """The label is that as scored even where its confidence falls below another label's share; rows sum to 1."""
     before = Answered.of(np.array([[0.6, 0.39, 0.01], [1.0, 0.0, 0.0]]))
