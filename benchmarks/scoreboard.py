@@ -22,6 +22,7 @@ import argparse
 import json
 import subprocess
 import tempfile
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -35,7 +36,7 @@ import numpy as np
 from _better_figures import Draws, interval
 from _board import Record, page, picture, sentences, terminal_lines
 from _contenders import CONTENDERS, DEFAULT, RAW, WITH_VECTORS, Answered, Draw
-from _data import available
+from _data import OPTIONS, available
 from _decision_sets import (
     MODEL_TASKS,
     RECORDED,
@@ -208,14 +209,22 @@ def _ranked(resampled: Resampled, answers: Sequence[Answered], score: Callable[[
     return resampled.aurc(answers, scores)
 
 
+def has_files(folder: Path | None, ending: str, what: str) -> bool:
+    """Return True if a folder holds files of a kind; else print what is skipped."""
+    found = folder is not None and any(folder.glob(f"*.{ending}"))
+    if folder is not None and not found:
+        print(f"skipped {what}.")
+    return found
+
+
 def sets_here(
     options: argparse.Namespace, encoder: MiniLM, keep: Path
 ) -> Iterator[tuple[str, str, Callable[[], DecisionSet]]]:
     """Yield the name and kind of each set whose data are here, and how it is read."""
-    if options.recorded is not None:
+    if has_files(options.recorded, "csv", "recorded answers: `make data RESEARCH=--research` fetches them"):
         for name in available(options.recorded, RECORDED, ending=".csv"):
             yield name, "recorded", partial(recorded_set, name, options.recorded, encoder, keep)
-    if options.options is not None:
+    if has_files(options.options, "npz", f"options: {OPTIONS}"):
         for found in option_sets(options.options):
             yield found.name, "options", partial(replace, found)
     if options.data is not None:
@@ -320,6 +329,8 @@ def main() -> None:
         keep = options.keep or Path(folder)
         keep.mkdir(parents=True, exist_ok=True)
         sets = all_measured(options, keep, commit)
+    if not sets:
+        return
     record = {
         "commit": commit,
         "labelled": options.labelled,
@@ -329,7 +340,9 @@ def main() -> None:
         "delta": DELTA,
         "sets": sets,
     }
-    print("\n" + "\n".join(sentences(record)))
+    print()
+    for sentence in sentences(record):
+        print(textwrap.fill(sentence, 80))
     if options.write:
         write(record)
 
