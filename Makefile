@@ -37,7 +37,7 @@ OPTIONS ?= data/option_logits
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo dist docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray test-spark check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift
+.PHONY: data demo dist docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray test-spark check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift scoreboard
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -205,6 +205,10 @@ bench-better: $(INSTALLED_BENCH)
 
 bench-decisions: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_decisions.py --recorded $(RECORDED) --data $(DATA) --options $(OPTIONS) --keep $(KEEP)
+
+# Everything beside its peers: writes docs/scoreboard.md, its picture and its record; a quarter of an hour of processor.
+scoreboard: $(INSTALLED_BENCH)
+	$(PYTHON) benchmarks/scoreboard.py --recorded $(RECORDED) --options $(OPTIONS) --data $(DATA) --keep $(KEEP) --write
 
 bench-representation: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_representation.py --recorded $(RECORDED) --data $(DATA) --keep $(KEEP)
