@@ -36,7 +36,7 @@ OPTIONS ?= data/option_logits
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo dist sbom audit docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package image check-image test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift
+.PHONY: data demo dist sbom audit docs publish-docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package image check-image test-ray check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -154,6 +154,12 @@ test-notebooks: $(INSTALLED_DEV)
 # Into site/, which opens from file://, too; a broken link or a docstring that cannot be read is an error.
 docs: $(INSTALLED_DOCS)
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
+
+# The site of this version, beside those before it, into the branch of the repository that a host of pages shows.
+VERSION := $(shell sed -n 's/^version = "\(.*\)\.[^.]*"/\1/p' pyproject.toml)
+publish-docs: $(INSTALLED_DOCS)
+	PATH="$(abspath $(VENV))/bin:$$PATH" NO_MKDOCS_2_WARNING=1 mike deploy --push --update-aliases $(VERSION) latest
+	$(VENV)/bin/mike set-default --push latest
 
 # Wheel and sdist, as a release has them.
 dist: $(INSTALLED_DEV)

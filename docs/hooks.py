@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,12 @@ _HIDDEN = ("calibrant.core.", "calibrant.cli")  # listed by calibrant.core; desc
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the reference at the end of the navigation, and the version at the foot of every page."""
+    """Put the reference at the end of the navigation, and the version at the foot of every page.
+
+    The header of a site that mike deploys, one folder per version, has a menu of these.
+    """
+    if "MIKE_DOCS_VERSION" in os.environ:
+        config.extra["version"] = {"provider": "mike"}
     config.copyright = f"calibrant {__version__}"
     pages = [{name: f"reference/{name}.md"} for name in public_modules()]
     config.nav = [*(config.nav or []), {"Reference": [{"Command line": COMMANDS}, *pages]}]

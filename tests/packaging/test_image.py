@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -31,6 +32,7 @@ from processes import Begin, processes
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
 CONTAINERS: Final = "CALIBRANT_CONTAINERS"  # docker or podman, with options: set by make check-image
+POSTGRES: Final = "CALIBRANT_POSTGRES_URL"
 SERVICE, EMBEDDED = "calibrant", "calibrant-embedded"
 SECONDS: Final = 60
 MAIN: Final = "from calibrant.cli import main; main()"
@@ -71,11 +73,10 @@ def compose() -> Any:
     return yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
 
 
-def post(url: str, body: Any) -> tuple[int, Any]:
+def post(url: str, body: Any, *, key: str = "none") -> tuple[int, Any]:
     """Post JSON, and return the status with the answer."""
-    request = urllib.request.Request(  # noqa: S310 (loopback)
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310 (loopback)
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as response:  # noqa: S310 (loopback)
             return response.status, json.load(response)
@@ -227,6 +228,32 @@ class TestTheFiles:
         program = ("-c", f"import os, sys; os.environ['SERVICE_KEY'] = 'k'; {MAIN}")
         said = environment.run("python", *program, *words, code=2)
         assert said.startswith("error: /bundle: expected")
+
+    @pytest.mark.skipif(POSTGRES not in os.environ, reason="no database: run .ci/postgres make test-package")
+    def test_the_command_of_compose_fills_the_database(
+        self, install: Install, bundle: Path, begin: Begin
+    ) -> None:
+        """The command of compose.yaml records its answers in PostgreSQL, with the password from the environment."""
+        environment = install("postgres,serve")
+        server = urlsplit(os.environ[POSTGRES])
+        assert server.password
+        address = f"{server.username}@{server.hostname}:{server.port}{server.path}"
+        words = compose()["services"]["calibrant"]["command"]
+        history = words[words.index("--history") + 1].replace("calibrant@postgres/calibrant", address)
+        words = [*words[: words.index("--history")], "--history", history, "--account", "compose"]
+        given = [word.replace("/bundle", str(bundle)) for word in words]
+        variables = {**environment.variables, "PGPASSWORD": server.password, "SERVICE_KEY": "k"}
+        command = (str(environment.root / "bin" / "calibrant"), *given, "--port", "0", "--json")
+        service, line = begin(*command, env=variables, stderr=subprocess.DEVNULL)
+        url = json.loads(line)["url"].replace("0.0.0.0", "127.0.0.1")  # noqa: S104 (the image's own)
+        assert post(f"{url}/v1/classify", {"text": "a dog"})[0] == 401
+        assert post(f"{url}/v1/classify", {"text": "a dog"}, key="k")[0] == 200
+        service.terminate()
+        assert service.wait(SECONDS) == 0
+        listed = json.loads(
+            environment.run("calibrant", "history", "list", "--history", os.environ[POSTGRES], "--json")
+        )
+        assert [row["scores"] for row in listed if row["account_id"] == "compose"] == [1]
 
     def test_the_files_are_linted(self, outside: Path) -> None:
         """Hadolint finds nothing in the Dockerfile, and compose.yaml and the workflows follow their schemas."""
