@@ -153,7 +153,7 @@ test-notebooks: $(INSTALLED_DEV)
 
 # Into site/, which opens from file://, too; a broken link or a docstring that cannot be read is an error.
 docs: $(INSTALLED_DOCS)
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 # The site of this version, beside those before it, into the branch of the repository that a host of pages shows.
 VERSION := $(shell sed -n 's/^version = "\(.*\)\.[^.]*"/\1/p' pyproject.toml)
@@ -165,18 +165,19 @@ publish-docs: $(INSTALLED_DOCS)
 dist: $(INSTALLED_DEV)
 	$(PYTHON) -m uv build
 
-# Every package that calibrant and its extras install, in the form of CycloneDX: build/sbom.cdx.json.
-SBOM ?= build/sbom
+# Every package that calibrant and its extras install, in the form of CycloneDX.
+SBOM := sbom.cdx.json
+VENV_SBOM := .venv-sbom
 sbom: $(INSTALLED_DEV)
-	$(PYTHON) -m uv venv --quiet --clear --python $(PYTHON) $(SBOM)
-	$(PYTHON) -m uv pip install --quiet --python $(SBOM) $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) \
+	$(PYTHON) -m uv venv --quiet --clear --python $(PYTHON) $(VENV_SBOM)
+	$(PYTHON) -m uv pip install --quiet --python $(VENV_SBOM) $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) \
 	    --all-extras --requirements pyproject.toml
 	$(PYTHON) -m uv tool run --from cyclonedx-bom==7.5.0 cyclonedx-py environment --output-reproducible \
-	    --pyproject pyproject.toml --mc-type library --output-file $(SBOM).cdx.json $(SBOM)/bin/python
+	    --pyproject pyproject.toml --mc-type library --output-file $(SBOM) $(VENV_SBOM)/bin/python
 
 # Fails if one of them has a known vulnerability, or the index of PyPI does not tell.
 audit: sbom
-	$(PYTHON) -m uv tool run pip-audit==2.10.1 --strict --path $(SBOM)/lib/python3*/site-packages
+	$(PYTHON) -m uv tool run pip-audit==2.10.1 --strict --path $(VENV_SBOM)/lib/python3*/site-packages
 
 check: $(INSTALLED_DEV)
 	$(VENV)/bin/ruff format --check .
@@ -329,4 +330,4 @@ check-mutants: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/check_mutants.py
 
 clean:
-	rm -rf $(VENV) $(VENV_PEER) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_PEER) $(VENV_SBOM) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

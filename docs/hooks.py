@@ -53,8 +53,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Return the text of a page with the links into the repository that the site has a page for."""
-    del page, config, files
-    return markdown.replace(f"(../{NOTEBOOK.relative_to(SOURCE.parent)})", "(notebook.md)")
+    del config, files
+    up = "../" * page.file.src_uri.count("/")
+    return markdown.replace(f"({up}../{NOTEBOOK.relative_to(SOURCE.parent)})", f"({up}notebook.md)")
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:

@@ -327,7 +327,7 @@ class TestTheImages:
             thread.start()
         while rows_in_flight(url) < IN_FLIGHT:
             time.sleep(0.01)
-        container_command("stop", "--time", str(SECONDS), name)
+        container_command("stop", "-t", str(SECONDS), name)
         for thread in threads:
             thread.join(SECONDS)
         assert container.wait(SECONDS) == 0
@@ -366,5 +366,5 @@ class TestTheImages:
         )
         assert status == 200
         assert answer["answers"]["tone"]["choice"] in {"positive", "negative"}
-        container_command("stop", "--time", str(SECONDS), name)
+        container_command("stop", "-t", str(SECONDS), name)
         assert container.wait(SECONDS) == 0

@@ -25,13 +25,20 @@ def normal(name: str) -> str:
 
 def test_the_sbom_names_every_package(outside: Path) -> None:
     """`make sbom` lists what calibrant with every extra has installed, and nothing of this machine."""
-    folder = outside / "sbom"
+    folder, path = outside / "sbom", outside / "sbom.cdx.json"
     # What these tests run in is installed already.
-    command = ("make", "--silent", "--old-file=.venv/.installed-dev", "sbom", f"SBOM={folder}")
+    command = (
+        "make",
+        "--silent",
+        "--old-file=.venv/.installed-dev",
+        "sbom",
+        f"VENV_SBOM={folder}",
+        f"SBOM={path}",
+    )
     python = f"PYTHON={sys.executable}"
     made = subprocess.run([*command, python], cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603
     assert made.returncode == 0, made.stderr
-    text = folder.with_name("sbom.cdx.json").read_text()
+    text = path.read_text()
     listed = json.loads(text)
     assert listed["bomFormat"] == "CycloneDX"
     found = {normal(part["name"]): part["version"] for part in listed["components"]}
