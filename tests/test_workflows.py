@@ -60,6 +60,15 @@ def test_a_release_needs_a_tag_and_publishes_without_a_password() -> None:
     assert "secrets." not in path.read_text(encoding="utf-8")
 
 
+def test_the_documentation_of_a_tag_is_published_beside_the_others() -> None:
+    """Only tags publish documentation, with the right to push alone and all branches at hand."""
+    docs = parsed(ROOT / ".github" / "workflows" / "docs.yml")
+    assert docs[True] == {"push": {"tags": ["v*"]}}
+    assert docs["permissions"] == {}
+    assert docs["jobs"]["publish"]["permissions"] == {"contents": "write"}
+    assert docs["jobs"]["publish"]["steps"][0]["with"] == {"fetch-depth": 0}
+
+
 def test_a_release_is_audited_and_carries_its_packages() -> None:
     """A release stops at a known vulnerability, and the list of packages that is attested is the one it made."""
     jobs = parsed(ROOT / ".github" / "workflows" / "release.yml")["jobs"]
