@@ -37,7 +37,7 @@ OPTIONS ?= data/option_logits
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo dist docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray test-spark check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift scoreboard
+.PHONY: data demo dist docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray test-spark check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift scoreboard sbom audit publish-docs image check-image
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -134,6 +134,16 @@ test-store: $(INSTALLED_DEV)
 test-package: $(INSTALLED_DEV)
 	$(PYTHON) -m pytest -n 2 --dist loadfile -m packaging tests/packaging
 
+# The images, with Docker or Podman, and their tests. Both take options: BUILD_OPTIONS="--build-arg BASE=...".
+CONTAINERS ?= docker
+image:
+	$(CONTAINERS) build $(BUILD_OPTIONS) --tag calibrant .
+	$(CONTAINERS) build $(BUILD_OPTIONS) --target embedded --tag calibrant-embedded .
+
+check-image: image $(INSTALLED_DEV)
+	CALIBRANT_CONTAINERS="$(CONTAINERS)" CALIBRANT_RUN_OPTIONS="$(RUN_OPTIONS)" \
+	    $(PYTHON) -m pytest -m packaging tests/packaging/test_image.py
+
 # On a cluster of this machine.
 test-ray: $(INSTALLED_RAY)
 	$(PYTHON) -m pytest -m ray tests/distributed
@@ -152,11 +162,31 @@ test-notebooks: $(INSTALLED_DEV)
 
 # Into site/, which opens from file://, too; a broken link or a docstring that cannot be read is an error.
 docs: $(INSTALLED_DOCS)
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+
+# The site of this version, beside those before it, into the branch of the repository that a host of pages shows.
+VERSION := $(shell sed -n 's/^version = "\(.*\)\.[^.]*"/\1/p' pyproject.toml)
+publish-docs: $(INSTALLED_DOCS)
+	PATH="$(abspath $(VENV))/bin:$$PATH" NO_MKDOCS_2_WARNING=1 mike deploy --push --update-aliases $(VERSION) latest
+	$(VENV)/bin/mike set-default --push latest
 
 # Wheel and sdist, as a release has them.
 dist: $(INSTALLED_DEV)
 	$(PYTHON) -m uv build
+
+# Every package that calibrant and its extras install, in the form of CycloneDX.
+SBOM := sbom.cdx.json
+VENV_SBOM := .venv-sbom
+sbom: $(INSTALLED_DEV)
+	$(PYTHON) -m uv venv --quiet --clear --python $(PYTHON) $(VENV_SBOM)
+	$(PYTHON) -m uv pip install --quiet --python $(VENV_SBOM) $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) \
+	    --all-extras --requirements pyproject.toml
+	$(PYTHON) -m uv tool run --from cyclonedx-bom==7.5.0 cyclonedx-py environment --output-reproducible \
+	    --pyproject pyproject.toml --mc-type library --output-file $(SBOM) $(VENV_SBOM)/bin/python
+
+# Fails if one of them has a known vulnerability, or the index of PyPI does not tell.
+audit: sbom
+	$(PYTHON) -m uv tool run pip-audit==2.10.1 --strict --path $(VENV_SBOM)/lib/python3*/site-packages
 
 check: $(INSTALLED_DEV)
 	$(VENV)/bin/ruff format --check .
@@ -313,4 +343,4 @@ check-mutants: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/check_mutants.py
 
 clean:
-	rm -rf $(VENV) $(VENV_PEER) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_PEER) $(VENV_SBOM) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

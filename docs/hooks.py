@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,12 @@ _HIDDEN = ("calibrant.core.", "calibrant.cli")  # listed by calibrant.core; desc
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the reference at the end of the navigation, and the version at the foot of every page."""
+    """Put the reference at the end of the navigation, and the version at the foot of every page.
+
+    The header of a site that mike deploys, one folder per version, has a menu of these.
+    """
+    if "MIKE_DOCS_VERSION" in os.environ:
+        config.extra["version"] = {"provider": "mike"}
     config.copyright = f"calibrant {__version__}"
     pages = [{name: f"reference/{name}.md"} for name in public_modules()]
     config.nav = [*(config.nav or []), {"Reference": [{"Command line": COMMANDS}, *pages]}]
@@ -47,8 +53,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Return the text of a page with the links into the repository that the site has a page for."""
-    del page, config, files
-    return markdown.replace(f"(../{NOTEBOOK.relative_to(SOURCE.parent)})", "(notebook.md)")
+    del config, files
+    up = "../" * page.file.src_uri.count("/")
+    return markdown.replace(f"({up}../{NOTEBOOK.relative_to(SOURCE.parent)})", f"({up}notebook.md)")
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:

@@ -60,6 +60,32 @@ def test_a_release_needs_a_tag_and_publishes_without_a_password() -> None:
     assert "secrets." not in path.read_text(encoding="utf-8")
 
 
+def test_the_documentation_of_a_tag_is_published_beside_the_others() -> None:
+    """Only tags publish documentation, with the right to push alone and all branches at hand."""
+    docs = parsed(ROOT / ".github" / "workflows" / "docs.yml")
+    assert docs[True] == {"push": {"tags": ["v*"]}}
+    assert docs["permissions"] == {}
+    assert docs["jobs"]["publish"]["permissions"] == {"contents": "write"}
+    assert docs["jobs"]["publish"]["steps"][0]["with"] == {"fetch-depth": 0}
+
+
+def test_a_release_is_audited_and_carries_its_packages() -> None:
+    """A release stops at a known vulnerability, and the list of packages that is attested is the one it made."""
+    jobs = parsed(ROOT / ".github" / "workflows" / "release.yml")["jobs"]
+    commands = [step["run"].split()[:2] for step in jobs["build"]["steps"] if "run" in step]
+    assert [command for command in commands if command[0] == "make"] == [["make", "dist"], ["make", "audit"]]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^audit: sbom$", makefile, re.MULTILINE)
+    made = re.search(r"^SBOM := (\S+)$", makefile, re.MULTILINE)
+    assert made
+    (kept,) = (step["with"]["path"] for step in jobs["build"]["steps"] if "upload-artifact" in str(step))
+    (attested,) = (
+        step["with"]["sbom-path"] for step in jobs["publish"]["steps"] if "attest-sbom" in str(step)
+    )
+    assert attested == made[1]
+    assert attested in kept.split()
+
+
 def test_issue_forms_have_fields_of_their_own() -> None:
     """Every issue form has a name, a description and at least one field, whose ids are unique."""
     forms = set((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))

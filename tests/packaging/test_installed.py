@@ -12,7 +12,7 @@ from typing import Any
 import openpyxl
 import pytest
 
-from clean_environments import ROOT, Environment, Install, write_task
+from clean_environments import ROOT, Built, Environment, Install, uv, write_task
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
@@ -53,6 +53,17 @@ class TestTheBaseInstallation:
         version = install().run("calibrant", "--version").split()[-1]
         assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text()
         assert "evaluate" in install().run("calibrant", "--help")
+
+    @pytest.mark.parametrize(
+        "runner", [("--from", "{wheel}", "calibrant"), ("pipx", "run", "--spec", "{wheel}", "calibrant")]
+    )
+    def test_the_wheel_runs_without_being_installed(
+        self, built: Built, outside: Path, runner: tuple[str, ...]
+    ) -> None:
+        """`uvx` and `pipx run` run the command of a wheel."""
+        words = [word.format(wheel=built.wheel) for word in runner]
+        said = uv("tool", "run", *words, "--version", cwd=outside, PIPX_HOME=str(outside / "pipx"))
+        assert f"calibrant {built.wheel.name.split('-')[1]}\n" in said
 
     def test_a_run_becomes_a_bundle_that_predicts(self, install: Install, bundle: Path) -> None:
         """A run is exported and loaded as a bundle, and a prompt is optimised."""

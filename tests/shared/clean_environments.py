@@ -67,11 +67,11 @@ def outer(**more: str) -> dict[str, str]:
     return {"UV_HTTP_TIMEOUT": "120", **kept, "NO_COLOR": "1", "COLUMNS": "200", **more}
 
 
-def uv(*arguments: str | Path, cwd: Path) -> str:
-    """Run uv and return its output."""
+def uv(*arguments: str | Path, cwd: Path, **variables: str) -> str:
+    """Run uv, with more environment variables, and return its output."""
     command = [sys.executable, "-m", "uv", *map(str, arguments)]
     done = subprocess.run(  # noqa: S603 (uv, with arguments of the tests)
-        command, cwd=cwd, env=outer(), capture_output=True, text=True, check=False
+        command, cwd=cwd, env=outer(**variables), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final
@@ -441,4 +444,6 @@ def main() -> None:
     ...     main()  # doctest: +ELLIPSIS
     calibrant ...
     """
+    if os.getpid() == 1:  # as in a container: the kernel drops a SIGTERM that this process has no handler for
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     app()
