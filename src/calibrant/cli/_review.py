@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from calibrant import serving
 from calibrant.cli._certify import metric_of, promise_lines
 from calibrant.cli._tables import print_output, say
-from calibrant.evaluation._asked import CERTIFICATE, DECIDED, RowsPromise
+from calibrant.evaluation._asked import CERTIFICATE, DECIDED
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Review as Options
@@ -27,15 +27,9 @@ def review(options: Options) -> None:
     with serving.Review.opened(options.source, options.out) as found:
         if options.certify:
             metric, label = metric_of(options)
-            found.promise = RowsPromise.of(
-                found.rows,
-                target=options.target,
-                delta=options.delta,
-                metric=metric,
-                budget=options.budget,
-                label=label,
+            found.certify(
+                target=options.target, delta=options.delta, metric=metric, label=label, budget=options.budget
             )
-            found.asked()  # a target that is out of range is an error now
 
         def announce(address: str) -> None:
             page = f"{address}/?token={token}"

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibrant.calibration._asked import Metric
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._files import read_run_record, remove_leftovers, write_atomically
 from calibrant.core._prediction import Outcome
@@ -61,17 +62,15 @@ class Review:
 
     Examples
     --------
-    >>> import json
     >>> import tempfile
     >>> from pathlib import Path
     >>> from calibrant.serving import Review
     >>> path = Path(tempfile.mkdtemp()) / "mine.jsonl"
-    >>> rows = [{"input": "purrs", "label": "cat", "answer": None}, {"input": "barks", "label": "dog", "answer": None}]
-    >>> _ = path.write_text("".join(json.dumps(row) + "\\n" for row in rows))
+    >>> _ = path.write_text('{"input": "purrs", "label": "cat", "answer": null, "confidence": 0.9}')
     >>> with Review.opened(path) as review:
-    ...     review.decide(1, "cat")
+    ...     review.decide(0, "cat")
     ...     review.answers()
-    {1: 'cat'}
+    {0: 'cat'}
     """
 
     source: Path
@@ -118,6 +117,27 @@ class Review:
             found._undone = [(place, "") for place, answer in found.file.answers.items() if answer]
             found.columns()  # reads the rows now, so that the page opens at once
             yield found
+
+    def certify(
+        self,
+        *,
+        target: float,
+        delta: float = 0.1,
+        metric: Metric = "accuracy",
+        label: str | None = None,
+        budget: int,
+    ) -> None:
+        """Ask for the answers of a promise; see `calibrant.calibration.certify`.
+
+        Raises
+        ------
+        ConfigurationError, DataError
+            A parameter is out of range, no row has the label, or there are no probabilities for recall.
+        """
+        self.promise = RowsPromise.of(
+            self.rows, target=target, delta=delta, metric=metric, label=label, budget=budget
+        )
+        self.asked()  # raises where the promise cannot be asked for
 
     @cached_property
     def labels(self) -> list[str]:
