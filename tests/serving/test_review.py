@@ -17,7 +17,7 @@ from calibrant.core import StateError
 from calibrant.serving import Review, create_review_app
 from calibrant.testing import FakeClient
 from command_line import command, done, json_of, write_rows
-from review_page import Reply, Visitor, answers_in, request, reviewed
+from review_page import GONE, Reply, Visitor, answers_in, request, reviewed
 
 LABELS = ("cat", "dog", "owl")
 TOKEN = "only once"  # noqa: S105 (of these tests)
@@ -227,7 +227,7 @@ def test_no_decision_is_lost_in_kills(tmp_path: Path, kills: int) -> None:
                     sent = {row: answer}
                     assert visitor.decide(row, answer).status == 200
                     kept[row] = answer
-            except OSError:
+            except GONE:
                 page.process.wait()
             found = answers_in(path) if path.exists() else {}
             # The one that was under way when the process died may be there, too.

@@ -18,6 +18,7 @@ from processes import processes
 
 COMMAND = (sys.executable, "-c", "from calibrant.cli import main; main()", "review")
 SECONDS = 60
+GONE = (OSError, http.client.HTTPException)  # what a request meets whose server is killed
 
 
 class Page(NamedTuple):

@@ -12,6 +12,7 @@ from calibrant import serving
 from calibrant.cli._certify import metric_of, promise_lines
 from calibrant.cli._tables import print_output, say
 from calibrant.evaluation._asked import CERTIFICATE, DECIDED
+from calibrant.serving._review import REVIEWED
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Review as Options
@@ -46,12 +47,12 @@ def review(options: Options) -> None:
 def _lines(found: Review, options: Options) -> Iterator[str]:
     """Yield the number of answers, the promise, and the commands that take the answers on."""
     yield f"{found.n_answered:,} rows have an answer in {found.file.path}."
-    asked = found.asked()
-    if asked is not None:
-        again = "run the same command again to go on."
-        yield from promise_lines(asked[0], options, f"Why not more: {asked[0].certificate.reason}")
-        yield f"Files in {found.out}: {CERTIFICATE}, {DECIDED}; {again}"
-    path = found.out / "reviewed.csv"
+    if (asked := found.asked()) is not None:
+        certificate = asked[0].certificate
+        yield from promise_lines(asked[0], options, f"Why not more: {certificate.reason}")
+        if certificate.labels_used:
+            yield f"Files in {found.out}: {CERTIFICATE}, {DECIDED}; run the same command again to go on."
+    path = found.out / REVIEWED
     yield f"{path} has every row with its final label. To learn from the answers, make a task of it:"
     words = ["calibrant", "init", str(path), "--text-column", "input", "--label-column", "answer"]
     yield f"  {shlex.join(words)}"

@@ -115,13 +115,17 @@ class AnswerFile:
         if self._is_of_tasks:
             self._write_tasks(rows)
             return
+        write_atomically(self.path, self.table(rows))
+
+    def table(self, rows: SavedRows) -> str:
+        """Return the content of a CSV file of the answers; rows are encoded when they are first in it."""
         added = [one for one in self.answers.items() if one not in self._lines]
         texts = self.texts_of([place for place, _ in added], rows)
         for place, answer in added:
             values = (int(rows.index[place]), texts[place], rows.labels[place], answer)
             self._lines[place, answer] = _csv_line(values)
         lines = (self._lines[one] for one in self.answers.items())
-        write_atomically(self.path, "".join([_csv_line(_COLUMNS), *lines]))
+        return "".join([_csv_line(_COLUMNS), *lines])
 
     def _write_tasks(self, rows: SavedRows) -> None:
         seen = {label for label in rows.labels if label is not None}

@@ -115,7 +115,9 @@ class Review:
             remove_leftovers(path)  # of a killed writer
             found = cls(source=source, out=out, rows=rows, file=AnswerFile.read(path, rows))
             found._undone = [(place, "") for place, answer in found.file.answers.items() if answer]
-            found.columns()  # reads the rows now, so that the page opens at once
+            # Rows are read and encoded now, so that the page opens at once, and the first decision is as quick as others.
+            found.columns()
+            found.file.table(rows)
             yield found
 
     def certify(
@@ -358,9 +360,9 @@ class Review:
 
     def write(self) -> None:
         """Write the files of `asked`, and ``reviewed.csv``: rows with final label, and true one where it is known."""
-        if self.promise is not None:
-            self.promise.found(self.answers()).write(self.out)
         answers, text = self.answers(), io.StringIO()
+        if self.promise is not None and (found := self.promise.found(answers)).certificate.labels_used:
+            found.write(self.out)
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("index", "id", "input", "label", "answer"))
         for place, row in enumerate(self.rows.rows()):
