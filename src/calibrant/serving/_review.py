@@ -115,7 +115,7 @@ class Review:
             remove_leftovers(path)  # of a killed writer
             found = cls(source=source, out=out, rows=rows, file=AnswerFile.read(path, rows))
             found._undone = [(place, "") for place, answer in found.file.answers.items() if answer]
-            # Rows are read and encoded now, so that the page opens at once, and the first decision is as quick as others.
+            # Rows are read and encoded now: the page opens at once, and the first decision is as quick as others.
             found.columns()
             found.file.table(rows)
             yield found

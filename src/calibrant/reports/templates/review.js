@@ -60,15 +60,22 @@ let queue = [];
 let place = 0;
 let current = null;
 
+const asksForPromise = () => about.certify && filter === FILTERS[0];
 const arrange = (keep = current) => {
   const [name, fits] = filter;
-  let found = name === "asked for" && about.certify
-    ? [...decided, ...wanted.map((row) => byRow.get(row))]
-    : name === "likely mislabelled" ? mislabelled.map((row) => byRow.get(row)) : rows.filter(fits);
-  if (hits) found = found.filter((one) => hits.has(one.row));
-  queue = found;
+  let found = name === "likely mislabelled" ? mislabelled.map((row) => byRow.get(row)) : rows.filter(fits);
+  if (asksForPromise()) {
+    // The row on the screen stays while others are asked for: a key that is pressed now is about it.
+    const seen = wanted.length && keep && !keep.answer && !keep.wanted ? [keep] : [];
+    found = [...decided, ...seen, ...wanted.map((row) => byRow.get(row))];
+  }
+  queue = hits ? found.filter((one) => hits.has(one.row)) : found;
   const again = queue.indexOf(keep);
-  place = again >= 0 ? again : Math.max(0, queue.findIndex((one) => !one.answer));
+  place = again >= 0 ? again : firstOpen();
+};
+const firstOpen = () => {
+  const first = queue.findIndex((one) => !one.answer);
+  return first >= 0 ? first : asksForPromise() ? queue.length : 0;
 };
 
 const fetchAhead = async () => {
@@ -86,7 +93,7 @@ const show = async () => {
   drawQueue();
   document.querySelector(".desk").hidden = document.querySelector(".controls").hidden = false;
   if (one === null) {
-    $("about").textContent = about.certify && filter === FILTERS[0] ? "No more answers are needed here." : "No row is left here: press f for others.";
+    $("about").textContent = asksForPromise() ? "No more answers are needed here." : "No row is left here: press f for others.";
     for (const id of ["text", "labels"]) $(id).replaceChildren();
     for (const id of ["whole", "label", "steps", "context", "nearest"]) $(id).hidden = true;
     return;
@@ -203,7 +210,8 @@ const decide = async (answer) => {
   if (!decided.includes(one)) decided.push(one);
   answered = saved.answered;
   const next = queue.findIndex((other, n) => n > place && !other.answer);
-  place = next >= 0 ? next : Math.max(queue.findIndex((other) => !other.answer), queue.length ? Math.min(place + 1, queue.length - 1) : 0);
+  // The promise counts rows in their order, up to the first that has no answer.
+  place = next >= 0 && !asksForPromise() ? next : firstOpen();
   $("row").focus({ preventScroll: true });
   promise();
   await show();
@@ -248,10 +256,10 @@ const promise = async () => {
     box.children[0].textContent = found.sentence;
     box.children[1].value = found.missing ? found.used / (found.used + found.missing) : 1;
     box.children[2].textContent = `${count(found.used)} labels count. ${found.missing ? `${count(found.missing)} more, if all are as predicted, accept more rows.` : found.reason}`;
-    if (filter === FILTERS[0]) {
+    if (asksForPromise()) {
       const before = current;
-      arrange(current && !(current.answer || current.wanted) ? null : current);
-      if (queue[place] !== before) await show();
+      arrange();
+      if ((queue[place] ?? null) !== before) await show();
       else { drawQueue(); drawProgress(); }
     }
   }
