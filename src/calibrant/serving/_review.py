@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibrant.calibration._asked import Metric
-from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
+from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_run_record, remove_leftovers, write_atomically
 from calibrant.core._prediction import Outcome
 from calibrant.core._rows import ENDINGS, Example, read_examples, read_rows
@@ -26,7 +26,7 @@ from calibrant.evaluation._asked import DECIDED, NO_LABEL, AnswerFile, AskedRows
 from calibrant.heads._tuned import rule_of, thresholds_of
 from calibrant.heads._words import Words
 from calibrant.reports._analysis import PromptRows, confusion, mistakes
-from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, hold_lock, make_folder
+from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, hold_lock, make_folder, unwritable
 from calibrant.runs._rows import SavedRow, SavedRows
 from calibrant.tuned._task_record import read_run_settings
 
@@ -79,11 +79,11 @@ class Review:
     file: AnswerFile
     promise: RowsPromise | None = None
     _n_accepted: int = field(default=-1, repr=False)  # of the certificate that was written last
-    _undone: list[tuple[int, str | None]] = field(
-        default_factory=list, repr=False
-    )  # answers before, latest last
+    # What each answer has replaced, the latest last.
+    _before: list[tuple[int, str | None]] = field(default_factory=list, repr=False)
     _lock: Lock = field(default_factory=Lock, repr=False)
-    _slow: Lock = field(default_factory=Lock, repr=False)  # of what takes long, and is done once
+    _promising: Lock = field(default_factory=Lock, repr=False)
+    _learning: Lock = field(default_factory=Lock, repr=False)
 
     @classmethod
     @contextlib.contextmanager
@@ -101,7 +101,11 @@ class Review:
         out = out or (source if source.is_dir() else source.parent)
         make_folder(out)
         path = out / ANSWERS
-        with path.with_name(f".{ANSWERS}.lock").open("a+") as lock:
+        try:
+            lock = path.with_name(f".{ANSWERS}.lock").open("a+")
+        except OSError as error:
+            raise unwritable(out, error, remedy="name another --out, or make room") from error
+        with lock:
             lock.seek(0)
             holder = lock.read(20) or "unknown"
             hold_lock(
@@ -114,7 +118,7 @@ class Review:
             lock.flush()
             remove_leftovers(path)  # of a killed writer
             found = cls(source=source, out=out, rows=rows, file=AnswerFile.read(path, rows))
-            found._undone = [(place, "") for place, answer in found.file.answers.items() if answer]
+            found._before = [(place, None) for place, answer in found.file.answers.items() if answer]
             # Rows are read and encoded now: the page opens at once, and the first decision is as quick as others.
             found.columns()
             found.file.table(rows)
@@ -179,16 +183,16 @@ class Review:
         with self._lock:
             before = self.file.answers.get(place)
             self._replace(place, answer)
-            self._undone.append((place, before))
+            self._before.append((place, before))
 
     def undo(self) -> int | None:
         """Take the last answer back, on disk, too; return its row, or None if there is no answer."""
         with self._lock:
-            if not self._undone:
+            if not self._before:
                 return None
-            place, before = self._undone[-1]
+            place, before = self._before[-1]
             self._replace(place, before)
-            self._undone.pop()
+            self._before.pop()
             return place
 
     def _replace(self, place: int, answer: str | None) -> None:
@@ -201,9 +205,7 @@ class Review:
             self.file.write(self.rows)
         except OSError as error:
             self.file.answers = kept
-            raise StateError(
-                f"{self.file.path}: cannot be written ({error.strerror or error}): make room."
-            ) from error
+            raise unwritable(self.file.path, error, remedy="make room, and answer again") from error
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of the page's list of rows, the least sure first."""
@@ -240,10 +242,10 @@ class Review:
                 int(row.values["index"]) for row in read_rows(decided) if row.values["decision"] == "review"
             }
         for path in labelled[:1]:
-            decisions = (
+            given = (
                 row.values.get("calibrant_decision", row.values.get("decision")) for row in read_rows(path)
             )
-            return {index for index, decision in enumerate(decisions) if decision == "review"}
+            return {index for index, decision in enumerate(given) if decision == "review"}
         if self.source.is_dir() and (self.source / CALIBRATION).exists():
             record = read_run_record(self.source / CALIBRATION, remedy="calibrate the run again")
             rule, least = rule_of(thresholds_of(record))
@@ -252,19 +254,14 @@ class Review:
                 return set(self.rows.index[~accepted].tolist())
         return set()
 
-    @cached_property
-    def _mislabelled(self) -> list[int]:
+    def mislabelled(self) -> list[int]:
+        """Return wrong rows, the one whose true label is least probable first; see `reports`."""
         if all(answer is None for answer in self.rows.answers):
             return []
         found = PromptRows.of(self.rows)
         if found.composite is not None or len(found.labels) < 2:
             return []
         return list(mistakes(found, _MOST_MISLABELLED, confusion(found)).rows)
-
-    def mislabelled(self) -> list[int]:
-        """Return wrong rows, the one whose true label is least probable first; see `reports`."""
-        with self._slow:
-            return self._mislabelled
 
     def details(self, places: list[int]) -> list[dict[str, Any]]:
         """Return rows as the page shows them, long texts cut."""
@@ -301,8 +298,7 @@ class Review:
     def search(self, words: str) -> list[int]:
         """Return the rows whose texts have all of the words, whatever their case."""
         wanted = words.lower().split()
-        with self._slow:
-            return [place for place, text in enumerate(self._lowered) if all(word in text for word in wanted)]
+        return [place for place, text in enumerate(self._lowered) if all(word in text for word in wanted)]
 
     @cached_property
     def _lowered(self) -> list[str]:
@@ -310,7 +306,7 @@ class Review:
 
     def nearest(self, place: int) -> list[dict[str, Any]] | None:
         """Return the training rows nearest to a row by TF-IDF; None if the source knows none."""
-        with self._slow:
+        with self._learning:
             if not self._training:
                 return None
             words, features, examples = self._nearest_index
@@ -350,7 +346,7 @@ class Review:
         """
         if self.promise is None:
             return None
-        with self._slow:
+        with self._promising:
             answers = self.answers()
             found, wanted = self.promise.found(answers), self.promise.wanted(answers)
             if found.certificate.labels_used and found.n_accepted != self._n_accepted:
