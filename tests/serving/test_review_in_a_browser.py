@@ -161,6 +161,20 @@ def test_search_and_filters_choose_the_rows(browser: Browser, opened: Opened) ->
     silent(browser)
 
 
+def test_likely_mislabelled_rows_come_first(browser: Browser, opened: Opened) -> None:
+    """Rows with true labels have a filter for wrong ones, which shows both labels."""
+    rows = rows_of(40, answer="cat")
+    rows[30]["answer"] = "dog"
+    opened(rows)
+    button = "[...document.querySelectorAll('#filters button')].find((one) => one.textContent == 'likely mislabelled')"
+    shows(browser, f"{button} !== undefined")
+    browser.run(f"{button}.click()")
+    shows(browser, "document.getElementById('text').textContent", "plain text 30")
+    names = "[...document.querySelectorAll('#labels .name')].map((one) => one.textContent.trim()).join()"
+    assert browser.run(names) == "cat predicted,dog given,owl,no label fits"
+    silent(browser)
+
+
 def test_the_promise_grows_with_the_answers(browser: Browser, opened: Opened, tmp_path: Path) -> None:
     """The page asks for the rows of the promise, shows how many labels are missing, and then what is certified."""
     review = opened(rows_of(300), promise={"target": 0.6, "budget": 60})

@@ -308,7 +308,8 @@ promise();
 mislabelled = (await guarded(() => ask("mislabelled"))) ?? [];
 for (const row of mislabelled) byRow.get(row).suspect = true;
 if (mislabelled.length) {
-  if (filter === FILTERS[6] && !answered) filter = FILTERS[1];
+  // What is ranked at once is shown first; later, the row on the screen stays.
+  if (filter === FILTERS[6] && !answered && performance.now() < 2000) await choose(FILTERS[1]);
   arrange();
   drawFilters();
   drawProgress();
