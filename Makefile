@@ -37,7 +37,7 @@ OPTIONS ?= data/option_logits
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo dist docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray test-spark check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift scoreboard sbom audit publish-docs image check-image
+.PHONY: data demo dist docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray test-spark check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift scoreboard sbom audit publish-docs image check-image bench-review
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -334,6 +334,10 @@ bench-label: $(INSTALLED_DEV)
 
 bench-decision-calls: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_decision_calls.py $(STRICT)
+
+# Opening the page is timed where Chromium is installed.
+bench-review: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_review.py $(STRICT)
 
 bench-house: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/bench_house.py

@@ -18,6 +18,7 @@ import pytest
 from calibrant.core import Client
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, fake_model
+from headless import CHROMIUM, Browser
 from stubborn_server import StubbornServer
 
 # No deadlines: the machines are shared. CI fixes order and examples with --randomly-seed and --hypothesis-seed.
@@ -203,3 +204,13 @@ def start_stubborn_server() -> Iterator[Callable[..., StubbornServer]]:
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Return a browser; skip the test where none is installed."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium: install Debian's package chromium")
+    opened = Browser(tmp_path_factory.mktemp("profile"))
+    yield opened
+    opened.close()

@@ -513,7 +513,7 @@ def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -
     assert "no drift of the confidence: distance 0.000, p = 1; mean 0.718 after 0.718\n" in shown
     warned = done(run(source, cats, "--out", tmp_path / "b")).stdout
     assert "These rows are unlike" in warned
-    assert f"  calibrant certify {tmp_path / 'b'} --target 0.8 --budget 200 --ask " in warned
+    assert f"  calibrant review {tmp_path / 'b'} --certify --target 0.8\n" in warned
     found = json_of(run(source, cats, "--out", tmp_path / "b", "--json"))["drift"]
     assert found["labels_drifted"]
     assert found["label_distance"] == pytest.approx(0.5)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from calibrant.reports import write_report
+from headless import Browser
 from search_records import score, search_record, validated
-
-if TYPE_CHECKING:
-    from conftest import Browser
 
 pytestmark = pytest.mark.browser
 

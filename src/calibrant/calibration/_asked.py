@@ -54,6 +54,9 @@ class AskedCertificate:
         The request: with probability ``1 - delta``, over the draw of the rows that are asked about, the target holds.
     metric : str
         As for `certify`.
+    labels_missing : int
+        Fewest further labels with which more rows would be accepted, if all of them are right; 0 where none are waited
+        for, or it is not known.
 
     Examples
     --------
@@ -71,6 +74,7 @@ class AskedCertificate:
     target: float
     delta: float
     metric: Metric
+    labels_missing: int = 0
 
 
 def certify(  # noqa: PLR0913 (keyword-only options)
@@ -172,12 +176,13 @@ def rows_to_ask(  # noqa: PLR0913 (keyword-only options)
     pile = _Pile.of(confidence, inputs=inputs, key=key)
     request = _Request.checked(target=target, delta=delta, metric=metric, budget=budget)
     found = _Labels(budget=request.budget)
+    missing = 0
     if request.metric == "recall":
         pile = _Pile.of(np.where(np.isnan(pile.confidence), 1.0, pile.confidence), inputs=inputs, key=key)
         size, reason = yield from _holding_label(pile, request, found)
         certified = size < len(pile)
     else:
-        size, reason = yield from _accepted(pile, request, found)
+        size, reason, missing = yield from _accepted(pile, request, found)
         certified = size > 0
     accepted = np.zeros(len(pile), dtype=np.bool_)
     accepted[pile.order[:size]] = True
@@ -191,35 +196,41 @@ def rows_to_ask(  # noqa: PLR0913 (keyword-only options)
         target=request.target,
         delta=request.delta,
         metric=request.metric,
+        labels_missing=missing,
     )
 
 
 def _accepted(
     pile: _Pile, request: _Request, found: _Labels
-) -> Generator[int | AskedCertificate, bool | None, tuple[int, str]]:
-    """Return the number of rows that are accepted, from the surest on, and the reason why there are no more."""
+) -> Generator[int | AskedCertificate, bool | None, tuple[int, str, int]]:
+    """Return the number of rows that are accepted, from the surest on, why there are no more, and labels missing."""
     accepted = 0
     for size in request.sizes(pile):
         test = _Test(n=size, most_wrong=request.most_wrong(size, pile), delta=request.delta)
         drawn = pile.drawn(size)
         if not accepted and test.fewest_labels > found.budget:
-            return 0, _too_few(request, test.fewest_labels)
+            return 0, _too_few(request, test.fewest_labels), 0
         for position in drawn:
             if test.is_over:
                 break
             row = int(pile.order[position])
             if row not in found.right:
-                if not _is_within_reach(test, drawn, pile, found):
-                    return accepted, f"What is left of {found.budget:,} labels could not show more."
+                missing = _missing(test, drawn, pile, found)
+                if missing > found.budget - len(found.right):
+                    return accepted, f"What is left of {found.budget:,} labels could not show more.", 0
                 right = yield row
                 if right is None:
-                    return accepted, "More labels are needed to accept more."
+                    return accepted, "More labels are needed to accept more.", missing
                 found.right[row] = right
             test.add(right=found.right[row])
         if not test.passed:
-            return accepted, "The labels show that the rows after these miss the target."
+            return accepted, "The labels show that the rows after these miss the target.", 0
         accepted = size
-    return accepted, "These are all rows that have a confidence." if accepted else "No row has a confidence."
+    return (
+        accepted,
+        "These are all rows that have a confidence." if accepted else "No row has a confidence.",
+        0,
+    )
 
 
 def _holding_label(
@@ -259,11 +270,10 @@ def _too_few_for_recall(tests: RecallTests) -> str:
     return f"{wanted} {math.ceil(fewest):,} labels, got a budget of {tests.budget:,}: allow more, or promise less."
 
 
-def _is_within_reach(test: _Test, drawn: NDArray[np.intp], pile: _Pile, found: _Labels) -> bool:
-    """Return False if labels that are all right could not make the test pass within the budget."""
+def _missing(test: _Test, drawn: NDArray[np.intp], pile: _Pile, found: _Labels) -> int:
+    """Return the number of further labels that make the test pass if all of them are right."""
     ahead = pile.order[drawn[test.seen : test.seen + test.fewest_labels]].tolist()
-    unknown = sum(row not in found.right for row in ahead)
-    return unknown <= found.budget - len(found.right)
+    return sum(row not in found.right for row in ahead)
 
 
 def _too_few(request: _Request, fewest: int) -> str:

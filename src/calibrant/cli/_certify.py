@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Final, cast
 from calibrant.cli._tables import print_output
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._rows import ENDINGS
-from calibrant.evaluation._asked import NO_LABEL, TASKS, AnswerFile, AskedRows, certify_saved
+from calibrant.evaluation._asked import (
+    CERTIFICATE,
+    DECIDED,
+    NO_LABEL,
+    TASKS,
+    AnswerFile,
+    AskedRows,
+    certify_saved,
+)
 from calibrant.runs._rows import SavedRows
 
 if TYPE_CHECKING:
     from calibrant.calibration._asked import Metric
-    from calibrant.cli._commands import Certify, Estimate
+    from calibrant.cli._commands import Certify, Estimate, PromiseOptions
     from calibrant.evaluation._asked import Answer
 
 _ANSWERS: Final = "answers.csv"
@@ -28,10 +36,7 @@ _PATIENCE: Final = 300.0  # seconds that a command has for one answer
 
 def certify(options: Certify) -> None:
     """Ask for the labels, write the files and print the promise."""
-    if options.recall is not None and options.predicted is not None:
-        raise ConfigurationError(
-            "Expected --predicted or --recall, got both: a promise is about the precision of a label, or its recall."
-        )
+    metric, label = metric_of(options)
     rows = SavedRows.load(options.predictions)
     file = answers_of(options, rows)
     with ExitStack() as stack:
@@ -41,14 +46,27 @@ def certify(options: Certify) -> None:
             answer=answerer(options, stack),
             target=options.target,
             delta=options.delta,
-            metric="recall"
-            if options.recall is not None
-            else cast("Metric", options.metric),  # checked there
-            label=options.predicted if options.recall is None else options.recall,
+            metric=metric,
+            label=label,
             budget=options.budget,
         )
     found.write(options.out)
-    print_output(found.to_record(), _lines(found, options, file), as_json=options.as_json)
+    lines = [
+        *promise_lines(found, options, file.waiting_line(found.waiting)),
+        f"Files in {options.out}: {CERTIFICATE}, {DECIDED}",
+    ]
+    print_output(found.to_record(), lines, as_json=options.as_json)
+
+
+def metric_of(options: PromiseOptions) -> tuple[Metric, str | None]:
+    """Return the metric of the promise, checked where it is asked for, and the label that it is about."""
+    if options.recall is None:
+        return cast("Metric", options.metric), options.predicted
+    if options.predicted is not None:
+        raise ConfigurationError(
+            "Expected --predicted or --recall, got both: a promise is about the precision of a label, or its recall."
+        )
+    return "recall", options.recall
 
 
 def answers_of(options: Certify | Estimate, rows: SavedRows) -> AnswerFile:
@@ -115,42 +133,20 @@ def _of_model(options: Certify | Estimate, stack: ExitStack) -> Answer:
     return answer
 
 
-def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str]:
+def promise_lines(found: AskedRows, options: PromiseOptions, waiting: str) -> Iterator[str]:
+    """Yield the answers, the promise, and what waits for an answer, or why no more rows are accepted."""
     certificate = found.certificate
     which = "rows" if options.predicted is None else f"rows labelled {options.predicted}"
     right = found.label if certificate.metric == "recall" else "as predicted"
     given = f"{len(found.answers):,} labels given, {found.n_right:,} of them {right}"
     yield f"{found.rows.name}: {len(found.places):,} {which}; {given if found.answers else 'no label given yet'}"
     if certificate.certified:
-        yield f"Certified: {_promise(found)}"
+        yield f"Certified: {found.sentence()}"
         if certificate.delta > options.delta:
             yield "That is the probability that all promises asked of these rows hold."
     else:
         yield "Nothing certified."
     if found.waiting:
-        yield file.waiting_line(found.waiting)
+        yield waiting
     else:
         yield f"Why not more: {certificate.reason}"
-    yield f"Files in {options.out}: certificate.json, decisions.csv"
-
-
-def _promise(found: AskedRows) -> str:
-    certificate = found.certificate
-    if certificate.metric == "recall":
-        return (
-            f"{found.n_accepted:,} rows ({certificate.kept:.1%}) are flagged, from a probability of {found.label} of "
-            f"{certificate.threshold:.6g} on; with probability {1 - certificate.delta:g}, at least "
-            f"{certificate.target:.1%} of all rows whose true label is {found.label} are among them. The promise is "
-            "about these rows, and no others."
-        )
-    which = (
-        "of them"
-        if certificate.metric == "accuracy"
-        else "of all rows, if the others get the label asked for,"
-    )
-    return (
-        f"{found.n_accepted:,} rows ({certificate.kept:.1%}) are accepted, {found.n_accepted_unseen:,} of them without "
-        f"a label given, from a confidence of {certificate.threshold:.6g} on; with probability "
-        f"{1 - certificate.delta:g}, at least {certificate.target:.1%} {which} are right. The promise is about these "
-        "rows, and no others."
-    )

@@ -400,27 +400,16 @@ class Calibrate:
     as_json: bool = False
 
 
-@command(
-    app,
-    "calibrant.cli._certify:certify",
-    example="calibrant certify mine/labelled --target 0.95 --budget 200 --ask answers.csv --out mine/certified",
-)
-class Certify:
-    """Ask for labels of a labelled file, one at a time, until its most confident rows keep a promise.
+@dataclass(frozen=True, kw_only=True)
+class PromiseOptions:
+    """Options of commands that make a promise on the rows of a file.
 
     Attributes
     ----------
-    predictions : RUN|PREDICTIONS
-        Directory of label, or a file of predictions with label and confidence.
     target
         Share of right answers that is promised, above 0 and below 1.
     budget
         Most labels to ask for.
-    ask : FILE.csv|TASKS.json|model:NAME|COMMAND
-        Who gives labels: a person in a file, which is written and read again (in .json as Label Studio tasks); a larger
-        model under the same prompt; or a command that reads a text and prints its label.
-    out
-        Directory for certificate.json, decisions.csv and the answers of a model or a command.
     delta
         Probability that the promise is wrong.
     metric
@@ -431,17 +420,65 @@ class Certify:
         The promise is about the recall of this label: of all rows that have it, the share among those flagged.
     """
 
-    predictions: Path = field(kw_only=False)
     target: float
     budget: int
-    ask: str
-    out: Path
     delta: float = 0.1
     metric: str = "accuracy"
     predicted: str | None = None
     recall: str | None = None
+
+
+@command(
+    app,
+    "calibrant.cli._certify:certify",
+    example="calibrant certify mine/labelled --target 0.95 --budget 200 --ask answers.csv --out mine/certified",
+)
+class Certify(PromiseOptions):
+    """Ask for labels of a labelled file, one at a time, until its most confident rows keep a promise.
+
+    Attributes
+    ----------
+    predictions : RUN|PREDICTIONS
+        Directory of label, or a file of predictions with label and confidence.
+    ask : FILE.csv|TASKS.json|model:NAME|COMMAND
+        Who gives labels: a person in a file, which is written and read again (in .json as Label Studio tasks); a larger
+        model under the same prompt; or a command that reads a text and prints its label.
+    out
+        Directory for certificate.json, decisions.csv and the answers of a model or a command.
+    """
+
+    predictions: Path = field(kw_only=False)
+    ask: str
+    out: Path
     api_base: str | None = None
     as_json: bool = False
+
+
+@command(app, "calibrant.cli._review:review", example="calibrant review mine/labelled --certify")
+class Review(PromiseOptions):
+    """Decide on rows in the browser: those to review, likely mislabelled, escalated, or asked for by a promise.
+
+    Attributes
+    ----------
+    source : RUN|DIR|FILE
+        Directory of label, evaluate or optimize, or a file of predictions.
+    out
+        Directory for answers.csv, which certify and estimate read, and reviewed.csv; by default that of the source.
+    certify
+        Ask for labels until the most confident rows keep a promise, as certify does, and write its files.
+    port
+        Port of the page at 127.0.0.1; by default a free one.
+    show
+        Open the page in the browser.
+    """
+
+    source: Path = field(kw_only=False)
+    out: Path | None = None
+    certify: bool = False
+    target: float = 0.9
+    budget: int = 200
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 0
+    show: Annotated[bool, typer.Option("--open/--no-open")] = True
 
 
 @command(app, "calibrant.cli._distill:distill", example="calibrant distill mine/labelled --out mine/student")

@@ -159,10 +159,16 @@ class DecidedLabels:
 
     def _certify_lines(self, purpose: str) -> Iterator[str]:
         """Yield the command that asks for labels of this file's rows."""
-        out = str(self.file.directory)
-        words = ["calibrant", "certify", out, "--target", f"{self._target():g}", "--budget", "200"]
+        words = [
+            "calibrant",
+            "review",
+            str(self.file.directory),
+            "--certify",
+            "--target",
+            f"{self._target():g}",
+        ]
         yield f"{purpose} with a promise about this file, from true labels of some of its rows:"
-        yield f"  {shlex.join([*words, '--ask', f'{out}/answers.csv', '--out', out])}"
+        yield f"  {shlex.join(words)}"
 
     def _consequence(self) -> str:
         if self.watch is None or not self.watch.reviews_all:

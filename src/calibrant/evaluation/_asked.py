@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -55,6 +55,9 @@ class AnswerFile:
     path: Path
     answers: dict[int, str] = field(default_factory=dict)
     _texts: dict[int, str] = field(default_factory=dict, repr=False)  # so that no text is looked for twice
+    _lines: dict[tuple[int, str], str] = field(
+        default_factory=dict, repr=False
+    )  # so that none is encoded twice
     _tasks: dict[int, Task] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -112,13 +115,17 @@ class AnswerFile:
         if self._is_of_tasks:
             self._write_tasks(rows)
             return
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        texts = self.texts_of(list(self.answers), rows)
-        for place, answer in self.answers.items():
-            writer.writerow([int(rows.index[place]), texts[place], rows.labels[place], answer])
-        write_atomically(self.path, text.getvalue())
+        write_atomically(self.path, self.table(rows))
+
+    def table(self, rows: SavedRows) -> str:
+        """Return the content of a CSV file of the answers; rows are encoded when they are first in it."""
+        added = [one for one in self.answers.items() if one not in self._lines]
+        texts = self.texts_of([place for place, _ in added], rows)
+        for place, answer in added:
+            values = (int(rows.index[place]), texts[place], rows.labels[place], answer)
+            self._lines[place, answer] = _csv_line(values)
+        lines = (self._lines[one] for one in self.answers.items())
+        return "".join([_csv_line(_COLUMNS), *lines])
 
     def _write_tasks(self, rows: SavedRows) -> None:
         seen = {label for label in rows.labels if label is not None}
@@ -174,6 +181,12 @@ def _given(path: Path) -> Iterator[tuple[int | None, Mapping[str, Any], Task | N
         return
     for row in read_rows(path, column="answer"):
         yield row.line, row.values, None
+
+
+def _csv_line(values: Sequence[object]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(values)
+    return text.getvalue()
 
 
 def _is_label(answer: str, rows: SavedRows) -> bool:
@@ -236,6 +249,27 @@ class AskedRows:
         return sum(
             answer == (self.label if is_recall else self.rows.labels[place])
             for place, answer in self.answers.items()
+        )
+
+    def sentence(self) -> str:
+        """Return the promise, where there is one, as a sentence or two."""
+        found = self.certificate
+        threshold, promise = (
+            f"{found.threshold:.6g}",
+            f"with probability {1 - found.delta:g}, at least {found.target:.1%}",
+        )
+        rows = f"{self.n_accepted:,} rows ({found.kept:.1%}) are"
+        if found.metric == "recall":
+            return (
+                f"{rows} flagged, from a probability of {self.label} of {threshold} on; {promise} of all rows whose "
+                f"true label is {self.label} are among them. The promise is about these rows, and no others."
+            )
+        which = (
+            "of them" if found.metric == "accuracy" else "of all rows, if the others get the label asked for,"
+        )
+        return (
+            f"{rows} accepted, {self.n_accepted_unseen:,} of them without a label given, from a confidence of "
+            f"{threshold} on; {promise} {which} are right. The promise is about these rows, and no others."
         )
 
     def to_record(self) -> dict[str, Any]:
@@ -314,48 +348,122 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
     DataError
         An answer is no label, or there are no probabilities for recall.
     """
-    if metric == "recall":
-        places = np.arange(len(rows))
-        confidence = _probability(rows, label)
-    else:
-        places = _with_label(rows, label)
-        confidence = rows.confidence[places]
+    promise = RowsPromise.of(rows, target=target, delta=delta, metric=metric, label=label, budget=budget)
+    if answer is None:
+        wanted = promise.wanted(file.answers)
+        if wanted:
+            file.answers |= dict.fromkeys(wanted, "")
+            file.write(rows)
+        return promise.found(file.answers)
+    asked = promise.asking()
+    row = next(asked)
+    while not isinstance(row, AskedCertificate):
+        place = int(promise.places[row])
+        if not file.answers.get(place):
+            file.answers[place] = answered(answer, file, rows, place)
+            file.write(rows)
+        row = asked.send(promise.is_right(place, file.answers[place]))
+    return promise.found(file.answers)
 
-    def is_right(place: int, given: str) -> bool:
-        return given == (label if metric == "recall" else rows.labels[place])
 
-    def asking() -> Any:  # noqa: ANN401 (a generator)
-        return rows_to_ask(
-            confidence,
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowsPromise:
+    """Promise that is asked of saved rows; see `certify_saved`.
+
+    Attributes
+    ----------
+    rows : SavedRows
+        The rows.
+    target, delta, metric, budget, label
+        As for `certify_saved`.
+    places : ndarray of int, shape (m,)
+        Rows that it is about.
+    confidence : ndarray of float, shape (m,)
+        Their confidences; for recall, the probabilities of the label.
+    """
+
+    rows: SavedRows
+    target: float
+    delta: float
+    metric: Metric
+    budget: int
+    label: str | None
+    places: NDArray[np.intp]
+    confidence: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls,
+        rows: SavedRows,
+        *,
+        target: float,
+        delta: float,
+        metric: Metric,
+        budget: int,
+        label: str | None,
+    ) -> RowsPromise:
+        """Return the promise; ConfigurationError or DataError as `certify_saved` raises them."""
+        if metric == "recall":
+            places = np.arange(len(rows))
+            confidence = _probability(rows, label)
+        else:
+            places = _with_label(rows, label)
+            confidence = rows.confidence[places]
+        return cls(
+            rows=rows,
             target=target,
             delta=delta,
             metric=metric,
             budget=budget,
-            inputs=rows.index[places].tolist(),
+            label=label,
+            places=places,
+            confidence=confidence,
         )
 
-    if answer is None:
-        wanted = _wanted(asking(), places, file, is_right)
-        if wanted:
-            file.answers |= dict.fromkeys(wanted, "")
-            file.write(rows)
-    asked = asking()
-    row = next(asked)
-    while not isinstance(row, AskedCertificate):
-        place = int(places[row])
-        if not file.answers.get(place) and answer is not None:
-            file.answers[place] = answered(answer, file, rows, place)
-            file.write(rows)
-        given = file.answers.get(place)
-        row = asked.send(is_right(place, given) if given else None)
-    return AskedRows(
-        rows=rows,
-        certificate=counted_promise(row, rows, places, label=label),
-        label=label,
-        places=places,
-        answers={place: given for place, given in file.answers.items() if given},
-        waiting=sum(not given for given in file.answers.values()),
-    )
+    def is_right(self, place: int, given: str) -> bool:
+        """Return True if the row at `place` is right by its true label; for recall, if it has the label."""
+        return given == (self.label if self.metric == "recall" else self.rows.labels[place])
+
+    def asking(self) -> Any:  # noqa: ANN401 (a generator)
+        """Return the generator of `rows_to_ask` for these rows."""
+        return rows_to_ask(
+            self.confidence,
+            target=self.target,
+            delta=self.delta,
+            metric=self.metric,
+            budget=self.budget,
+            inputs=self.rows.index[self.places].tolist(),
+        )
+
+    def wanted(self, answers: Mapping[int, str]) -> list[int]:
+        """Return up to 20 rows to ask a person about next: those that are needed if all of them are right."""
+        asked = self.asking()
+        wanted: list[int] = []
+        row = next(asked)
+        while not isinstance(row, AskedCertificate) and len(wanted) < ROUND:
+            place = int(self.places[row])
+            given = answers.get(place)
+            if not given:
+                wanted.append(place)
+            row = asked.send(not given or self.is_right(place, given))
+        return wanted
+
+    def found(self, answers: Mapping[int, str]) -> AskedRows:
+        """Return the promise that the answers so far bear, counted among all that were asked of these rows."""
+        asked = self.asking()
+        row = next(asked)
+        while not isinstance(row, AskedCertificate):
+            place = int(self.places[row])
+            given = answers.get(place)
+            row = asked.send(self.is_right(place, given) if given else None)
+        return AskedRows(
+            rows=self.rows,
+            certificate=counted_promise(row, self.rows, self.places, label=self.label),
+            label=self.label,
+            places=self.places,
+            answers={place: given for place, given in answers.items() if given},
+            waiting=sum(not given for given in answers.values()),
+        )
 
 
 def _with_label(rows: SavedRows, label: str | None) -> NDArray[np.intp]:
@@ -388,24 +496,6 @@ def _probability_of(probabilities: object, label: str) -> float:
     if not isinstance(probabilities, Mapping):
         return math.nan
     return min(max(float(probabilities.get(label) or 0.0), 0.0), 1.0)
-
-
-def _wanted(
-    asked: Any,  # noqa: ANN401
-    places: NDArray[np.intp],
-    file: AnswerFile,
-    is_right: Callable[[int, str], bool],
-) -> list[int]:
-    """Return the rows to ask a person about next: those that are needed if all of them are right."""
-    wanted: list[int] = []
-    row = next(asked)
-    while not isinstance(row, AskedCertificate) and len(wanted) < ROUND:
-        place = int(places[row])
-        given = file.answers.get(place)
-        if not given:
-            wanted.append(place)
-        row = asked.send(not given or is_right(place, given))
-    return wanted
 
 
 def answered(answer: Answer, file: AnswerFile, rows: SavedRows, place: int) -> str:

@@ -132,6 +132,16 @@ def render_page(template: str, *, script: str = "", **values: object) -> str:
     return page.render(style=style, script=script, policy=policy, **values)
 
 
+def review_page() -> tuple[str, str]:
+    """Return the page on which a person decides on rows, and the security policy that its server sends with it."""
+    style, script = static("report.css") + static("review.css"), static("review.js")
+    policy = (
+        f"default-src 'none'; style-src {policy_hash(style)}; script-src {policy_hash(script)}; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    )
+    return environment().get_template("review.html").render(style=style, script=script), policy
+
+
 def environment() -> jinja2.Environment:
     """Return the Jinja environment of the page's templates, with automatic escaping."""
     environment = jinja2.Environment(

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
         create_decision_app,
     )
     from calibrant.serving._mcp import create_mcp_server
+    from calibrant.serving._review import Review
+    from calibrant.serving._review_app import create_review_app
     from calibrant.serving._verifier_app import create_verifier_app
 
 __all__ = [
+    "Review",
     "ServiceSettings",
     "create_classifier_app",
     "create_decision_app",
     "create_mcp_server",
+    "create_review_app",
     "create_verifier_app",
 ]
 

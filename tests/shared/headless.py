@@ -1,4 +1,4 @@
-"""Fixtures with a headless browser, driven through a pipe without port and network."""
+"""Headless browser, driven through a pipe without port and network."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SECONDS = 60
@@ -80,10 +77,11 @@ class Browser:
         found: dict[str, Any] = json.loads(message)
         return found
 
-    def open(self, path: Path) -> None:
-        """Load a file and wait for its end; earlier events are dropped."""
+    def open(self, place: Path | str) -> None:
+        """Load a file or an address and wait for its end; earlier events are dropped."""
         self.events.clear()
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        url = place if isinstance(place, str) else place.resolve().as_uri()
+        self.send("Page.navigate", url=url)
         while not self.happened("Page.loadEventFired"):
             self.events.append(self._receive())
 
@@ -127,13 +125,3 @@ class Browser:
             self._process.kill()
             self._process.wait()
         os.close(self._in)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Return a browser; skip the test where none is installed."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium: install Debian's package chromium")
-    opened = Browser(tmp_path_factory.mktemp("profile"))
-    yield opened
-    opened.close()

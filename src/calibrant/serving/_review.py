@@ -1,0 +1,382 @@
+"""Decisions of one person on saved rows: which rows matter, answers on disk, and what they promise."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+import numpy as np
+
+from calibrant.calibration._asked import Metric
+from calibrant.core._errors import CalibrantError, ConfigurationError
+from calibrant.core._files import read_run_record, remove_leftovers, write_atomically
+from calibrant.core._prediction import Outcome
+from calibrant.core._rows import ENDINGS, Example, read_examples, read_rows
+from calibrant.core._task import Task
+from calibrant.evaluation._asked import DECIDED, NO_LABEL, AnswerFile, AskedRows, RowsPromise
+from calibrant.heads._tuned import rule_of, thresholds_of
+from calibrant.heads._words import Words
+from calibrant.reports._analysis import PromptRows, confusion, mistakes
+from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, hold_lock, make_folder, unwritable
+from calibrant.runs._rows import SavedRow, SavedRows
+from calibrant.tuned._task_record import read_run_settings
+
+ANSWERS: Final = "answers.csv"
+REVIEWED: Final = "reviewed.csv"
+TO_REVIEW: Final = 1
+ESCALATED: Final = 2
+_MOST_CHARACTERS: Final = 5_000  # of a text, until all of it is asked for
+_MOST_MISLABELLED: Final = 200
+_MOST_BARS: Final = 50
+_MOST_TRAINING: Final = 20_000
+_NEAREST: Final = 3
+
+
+@dataclass(kw_only=True, eq=False)
+class Review:
+    """Rows that one person decides on, with the answers, each of which is on disk before `decide` returns.
+
+    Rows are named by their place among the saved ones. All methods may be called from several threads.
+
+    Attributes
+    ----------
+    source : Path
+        Directory of a run, or file of predictions.
+    out : Path
+        Directory of the answers.
+    rows : SavedRows
+        The rows.
+    file : AnswerFile
+        ``answers.csv``, which `certify` and `estimate` read.
+    promise : RowsPromise or None
+        Promise that the answers are asked for.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from calibrant.serving import Review
+    >>> path = Path(tempfile.mkdtemp()) / "mine.jsonl"
+    >>> _ = path.write_text('{"input": "purrs", "label": "cat", "answer": null, "confidence": 0.9}')
+    >>> with Review.opened(path) as review:
+    ...     review.decide(0, "cat")
+    ...     review.answers()
+    {0: 'cat'}
+    """
+
+    source: Path
+    out: Path
+    rows: SavedRows
+    file: AnswerFile
+    promise: RowsPromise | None = None
+    _n_accepted: int = field(default=-1, repr=False)  # of the certificate that was written last
+    # What each answer has replaced, the latest last.
+    _before: list[tuple[int, str | None]] = field(default_factory=list, repr=False)
+    _lock: Lock = field(default_factory=Lock, repr=False)
+    _promising: Lock = field(default_factory=Lock, repr=False)
+    _learning: Lock = field(default_factory=Lock, repr=False)
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, source: Path, out: Path | None = None) -> Iterator[Review]:
+        """Read rows and answers, and lock the answers for the block.
+
+        Raises
+        ------
+        DataError
+            A row or an answer is wrong.
+        StateError
+            Another process has the answers open, or the directory cannot be written.
+        """
+        rows = SavedRows.load(source)
+        out = out or (source if source.is_dir() else source.parent)
+        make_folder(out)
+        path = out / ANSWERS
+        try:
+            lock = path.with_name(f".{ANSWERS}.lock").open("a+")
+        except OSError as error:
+            raise unwritable(out, error, remedy="name another --out, or make room") from error
+        with lock:
+            lock.seek(0)
+            holder = lock.read(20) or "unknown"
+            hold_lock(
+                lock.fileno(),
+                f"{path}: process {holder} of calibrant review has these answers open: use its page, or end it there "
+                "with Ctrl-C; or name another --out.",
+            )
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            remove_leftovers(path)  # of a killed writer
+            found = cls(source=source, out=out, rows=rows, file=AnswerFile.read(path, rows))
+            found._before = [(place, None) for place, answer in found.file.answers.items() if answer]
+            # Rows are read and encoded now: the page opens at once, and the first decision is as quick as others.
+            found.columns()
+            found.file.table(rows)
+            yield found
+
+    def certify(
+        self,
+        *,
+        target: float,
+        delta: float = 0.1,
+        metric: Metric = "accuracy",
+        label: str | None = None,
+        budget: int,
+    ) -> None:
+        """Ask for the answers of a promise; see `calibrant.calibration.certify`.
+
+        Raises
+        ------
+        ConfigurationError, DataError
+            A parameter is out of range, no row has the label, or there are no probabilities for recall.
+        """
+        self.promise = RowsPromise.of(
+            self.rows, target=target, delta=delta, metric=metric, label=label, budget=budget
+        )
+        self.asked()  # raises where the promise cannot be asked for
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Labels that an answer may be: the label set, or those that occur."""
+        seen = {label for label in (*self.rows.labels, *self.rows.answers) if label is not None}
+        return list(self.rows.label_set or sorted(seen))
+
+    @cached_property
+    def texts(self) -> list[str]:
+        """Text of each row; empty where it is not known."""
+        return list(self.file.texts_of(list(range(len(self.rows))), self.rows).values())
+
+    @property
+    def n_answered(self) -> int:
+        """Number of rows with an answer."""
+        return sum(map(bool, list(self.file.answers.values())))
+
+    def answers(self) -> dict[int, str]:
+        """Return a copy of the answers by place; empty where a row waits for one."""
+        with self._lock:
+            return dict(self.file.answers)
+
+    def decide(self, place: int, answer: str) -> None:
+        """Write the answer to a row to disk.
+
+        Raises
+        ------
+        ConfigurationError
+            There is no such row, or the answer is no label.
+        StateError
+            It cannot be written; nothing has changed then.
+        """
+        if not 0 <= place < len(self.rows):
+            raise ConfigurationError(f"Expected a row from 0 to {len(self.rows) - 1:,}, got {place}.")
+        if answer != NO_LABEL and answer not in self.labels:
+            raise ConfigurationError(f"Expected a label, or {NO_LABEL} where none fits, got {answer!r:.60}.")
+        with self._lock:
+            before = self.file.answers.get(place)
+            self._replace(place, answer)
+            self._before.append((place, before))
+
+    def undo(self) -> int | None:
+        """Take the last answer back, on disk, too; return its row, or None if there is no answer."""
+        with self._lock:
+            if not self._before:
+                return None
+            place, before = self._before[-1]
+            self._replace(place, before)
+            self._before.pop()
+            return place
+
+    def _replace(self, place: int, answer: str | None) -> None:
+        kept = dict(self.file.answers)
+        if answer is None:
+            self.file.answers.pop(place, None)
+        else:
+            self.file.answers[place] = answer
+        try:
+            self.file.write(self.rows)
+        except OSError as error:
+            self.file.answers = kept
+            raise unwritable(self.file.path, error, remedy="make room, and answer again") from error
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the columns of the page's list of rows, the least sure first."""
+        sure = np.where(np.isnan(self.rows.confidence), -1.0, self.rows.confidence)
+        order = np.argsort(sure, kind="stable").tolist()
+        flags, answers = self._flags, self.answers()
+        return {
+            "row": order,
+            "index": self.rows.index[order].tolist(),
+            "label": [self.rows.labels[place] for place in order],
+            "confidence": [_finite(self.rows.confidence[place]) for place in order],
+            "flags": [flags[place] for place in order],
+            "answer": [answers.get(place) for place in order],
+        }
+
+    @cached_property
+    def _flags(self) -> list[int]:
+        to_review = self._rows_to_review()
+        found = []
+        self.file.texts_of(list(range(len(self.rows))), self.rows)  # so that no decision reads the file again
+        for place, row in enumerate(self.rows.rows()):
+            undecided = row.values.get("accepted") is False or row.outcome not in (Outcome.OK, Outcome.ERROR)
+            flag = TO_REVIEW if undecided or int(self.rows.index[place]) in to_review else 0
+            found.append(flag | (ESCALATED if len(row.values.get("steps") or ()) > 1 else 0))
+        return found
+
+    def _rows_to_review(self) -> set[int]:
+        """Return the indices of rows that a promise, a file of labels, or a certified threshold left to a person."""
+        decided = self.out / DECIDED
+        labelled = sorted(self.source.glob("labels.*")) if self.source.is_dir() else []
+        labelled = [path for path in labelled if path.suffix in ENDINGS and path.stem == "labels"]
+        if decided.exists():
+            return {
+                int(row.values["index"]) for row in read_rows(decided) if row.values["decision"] == "review"
+            }
+        for path in labelled[:1]:
+            given = (
+                row.values.get("calibrant_decision", row.values.get("decision")) for row in read_rows(path)
+            )
+            return {index for index, decision in enumerate(given) if decision == "review"}
+        if self.source.is_dir() and (self.source / CALIBRATION).exists():
+            record = read_run_record(self.source / CALIBRATION, remedy="calibrate the run again")
+            rule, least = rule_of(thresholds_of(record))
+            if rule is not None:
+                accepted = self.rows.confidence >= (math.inf if least is None else least)
+                return set(self.rows.index[~accepted].tolist())
+        return set()
+
+    def mislabelled(self) -> list[int]:
+        """Return wrong rows, the one whose true label is least probable first; see `reports`."""
+        if all(answer is None for answer in self.rows.answers):
+            return []
+        found = PromptRows.of(self.rows)
+        if found.composite is not None or len(found.labels) < 2:
+            return []
+        return list(mistakes(found, _MOST_MISLABELLED, confusion(found)).rows)
+
+    def details(self, places: list[int]) -> list[dict[str, Any]]:
+        """Return rows as the page shows them, long texts cut."""
+        ordered = sorted({place for place in places if 0 <= place < len(self.rows)})
+        return [self._detail(place, row) for place, row in zip(ordered, self.rows.rows(ordered), strict=True)]
+
+    def _detail(self, place: int, row: SavedRow) -> dict[str, Any]:
+        text = row.input or ""
+        given = row.values.get("probabilities")
+        if not isinstance(given, Mapping):
+            given = {} if row.label is None or math.isnan(row.confidence) else {row.label: row.confidence}
+        ranked = sorted(((label, _finite(p)) for label, p in given.items()), key=lambda one: -(one[1] or 0.0))
+        steps = row.values.get("steps")
+        return {
+            "row": place,
+            "id": str(row.values.get("id") or ""),
+            "place": str(row.values.get("source") or ""),
+            "text": text[:_MOST_CHARACTERS],
+            "characters": len(text),
+            "context": str(row.values.get("context") or "")[:_MOST_CHARACTERS],
+            "given": row.answer,
+            "outcome": "" if row.outcome is Outcome.OK else row.outcome.value,
+            "reason": str(row.values.get("reason") or ""),
+            "probabilities": ranked[:_MOST_BARS],
+            "steps": [_step(step) for step in (steps if isinstance(steps, list) else ())],
+        }
+
+    def text(self, place: int) -> str:
+        """Return the whole text of a row; ConfigurationError if there is none such."""
+        if not 0 <= place < len(self.rows):
+            raise ConfigurationError(f"Expected a row from 0 to {len(self.rows) - 1:,}, got {place}.")
+        return self.texts[place]
+
+    def search(self, words: str) -> list[int]:
+        """Return the rows whose texts have all of the words, whatever their case."""
+        wanted = words.lower().split()
+        return [place for place, text in enumerate(self._lowered) if all(word in text for word in wanted)]
+
+    @cached_property
+    def _lowered(self) -> list[str]:
+        return [text.lower() for text in self.texts]
+
+    def nearest(self, place: int) -> list[dict[str, Any]] | None:
+        """Return the training rows nearest to a row by TF-IDF; None if the source knows none."""
+        with self._learning:
+            if not self._training:
+                return None
+            words, features, examples = self._nearest_index
+        similarity = (features @ words.transform([self.text(place)[:_MOST_CHARACTERS]]).T).toarray()[:, 0]
+        best = np.argsort(-similarity, kind="stable")[:_NEAREST]
+        return [
+            {"text": examples[n].input[:_MOST_CHARACTERS], "label": examples[n].answer}
+            for n in best.tolist()
+            if similarity[n] > 0.0
+        ]
+
+    @cached_property
+    def _nearest_index(self) -> tuple[Words, Any, list[Example]]:
+        words = Words()
+        return words, words.learn([row.input for row in self._training]), self._training
+
+    @cached_property
+    def _training(self) -> list[Example]:
+        """Training rows: those that the run's prompt shows, or those of the task file in the folder above the run."""
+        if not self.source.is_dir():
+            return []
+        with contextlib.suppress(CalibrantError):
+            if (self.source / DEMONSTRATIONS).exists():
+                return [row for row, _ in read_examples(self.source / DEMONSTRATIONS)][:_MOST_TRAINING]
+            name = read_run_settings(self.source).tasks[0].get("name")
+            for path in sorted(self.source.resolve().parent.glob("*.toml")):
+                with contextlib.suppress(CalibrantError):
+                    task = Task.from_file(path, splits=("train",))
+                    if task.name == name:
+                        return list(task.train)[:_MOST_TRAINING]
+        return []
+
+    def asked(self) -> tuple[AskedRows, list[int]] | None:
+        """Return the promise of the answers so far, and the rows to ask about next; None if none is asked for.
+
+        Where it has changed, ``certificate.json`` and ``decisions.csv`` are written, as `certify` writes them.
+        """
+        if self.promise is None:
+            return None
+        with self._promising:
+            answers = self.answers()
+            found, wanted = self.promise.found(answers), self.promise.wanted(answers)
+            if found.certificate.labels_used and found.n_accepted != self._n_accepted:
+                self._n_accepted = found.n_accepted
+                found.write(self.out)
+            return found, wanted
+
+    def write(self) -> None:
+        """Write the files of `asked`, and ``reviewed.csv``: rows with final label, and true one where it is known."""
+        answers, text = self.answers(), io.StringIO()
+        if self.promise is not None and (found := self.promise.found(answers)).certificate.labels_used:
+            found.write(self.out)
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("index", "id", "input", "label", "answer"))
+        for place, row in enumerate(self.rows.rows()):
+            given = answers.get(place) or self.rows.answers[place] or ""
+            true = "" if given == NO_LABEL else given
+            label = true if answers.get(place) else self.rows.labels[place]
+            index = int(self.rows.index[place])
+            writer.writerow([index, row.values.get("id"), row.input, label, true])
+        write_atomically(self.out / REVIEWED, text.getvalue())
+
+
+def _step(step: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("model", "label", "verdict", "reason")
+    return {name: str(step.get(name) or "") for name in names} | {
+        "confidence": _finite(step.get("confidence"))
+    }
+
+
+def _finite(value: Any) -> float | None:  # noqa: ANN401 (a JSON value)
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return round(float(value), 6) if is_number else None
