@@ -91,6 +91,7 @@ FAILED = 1
 BAD_INPUT = 2
 GATE_FAILED = 3
 INTERRUPTED = 130
+_COLLECTORS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -219,8 +220,10 @@ def exits_on_error(*, is_resumable: bool = False) -> Iterator[None]:
     try:
         from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 
+        traced = _tracing() if any(map(os.environ.get, _COLLECTORS)) else contextlib.nullcontext()
         try:
-            yield
+            with traced:
+                yield
         except CalibrantError as error:
             typer.echo(f"error: {error}", err=True)
             is_bad_input = isinstance(error, ConfigurationError | DataError | StateError)
@@ -240,6 +243,20 @@ def exits_on_error(*, is_resumable: bool = False) -> Iterator[None]:
         kept = ": run the same command again to go on" if is_resumable else ""
         typer.echo(f"interrupted{kept}.", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _tracing() -> contextlib.AbstractContextManager[None]:
+    """Return the export of a command's spans to the collector in the environment, unless that switches it off."""
+    wanted = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
+    is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if is_disabled or "otlp" not in wanted:
+        return contextlib.nullcontext()
+    try:
+        from calibrant.cli._tracing import exported
+    except ImportError as error:
+        logging.getLogger("calibrant").warning("%s", error)
+        return contextlib.nullcontext()
+    return exported()
 
 
 def discard_output() -> None:
