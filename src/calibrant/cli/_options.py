@@ -38,6 +38,10 @@ _SHARED: Final = {
     "prompt": ("", "File with the prompt to use instead of the task's, such as best_prompt.txt."),
     "task": ("TASK.toml", "The task file."),
     "text": ("", "A text; may be given several times."),
+    "track": (
+        "SERVICE",
+        "Log the finished run, with figures, report and bundle, to a tracking server: mlflow, at $MLFLOW_TRACKING_URI.",
+    ),
 }
 # Groups of options in the help of commands that have many.
 _GROUPS: Final = {
@@ -73,6 +77,7 @@ _GROUPS: Final = {
         "accept_drift",
         "parquet",
         "fail_under",
+        "track",
         "as_json",
     ),
 }
@@ -85,6 +90,7 @@ _VALUES: Final = {
     "proposer": ("exemplar", "reflection"),
     "space": ("masked", "raw"),
     "split": ("train", "validation", "test"),
+    "track": ("mlflow",),
 }
 _ENTRY: Final = re.compile(r"^(\w+)(?: : (.+))?\n((?:    .+\n?)+)", re.MULTILINE)
 FAILED = 1
