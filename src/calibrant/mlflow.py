@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError, StateError
 from calibrant.core._files import read_run_record
 from calibrant.core._installation import install_command
+from calibrant.inference._models import without_secrets
 from calibrant.reports._html import write_report
 from calibrant.runs._directory import MANIFEST, METRICS, RESULT
 from calibrant.tuned._folder import read
@@ -57,6 +58,7 @@ _NOT_FIGURES: Final = frozenset(
         "other",
     }
 )
+_NOT_SETTINGS: Final = frozenset({"schema_version", "response_format"})
 _CURVE: Final = ("score", "accuracy", "macro_f1", "log_loss", "credit")
 # MLflow's own seven retries of two minutes each would hold a finished run up for long.
 _PATIENCE: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
@@ -110,7 +112,7 @@ def log_run(directory: str | Path) -> str:
                 logged.send(mlflow, run.info.run_id)
                 mlflow.log_artifacts(str(files))
         except Exception as error:  # the server's, the network's or the file system's
-            raise ProviderError(f"the run was not logged: {error!s:.200} ...", provider="MLflow") from error
+            raise ProviderError(f"the run was not logged: {error!s:.100} ...", provider="MLflow") from error
         return str(run.info.run_id)
 
 
@@ -195,16 +197,17 @@ def _patient() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep MLflow's links and advice from the output of a command."""
-    log = logging.getLogger("mlflow")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    """Keep MLflow's links, its advice and its retries from the output of a command."""
+    levels = {log: log.level for log in map(logging.getLogger, ("mlflow", "urllib3"))}
+    for log in levels:
+        log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        for log, level in levels.items():
+            log.setLevel(level)
 
 
 def _parts(values: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
@@ -253,7 +256,9 @@ class _Logged:
             raise StateError(
                 f"{directory}: expected a finished run of evaluate or optimize, found neither {METRICS} nor {RESULT}."
             )
-        self._settings("", read_run_record(directory / MANIFEST, remedy=_REMEDY))
+        manifest = read_run_record(directory / MANIFEST, remedy=_REMEDY)
+        manifest["options"] = without_secrets(manifest.get("options") or {})[0]
+        self._settings("", {name: value for name, value in manifest.items() if name not in _NOT_SETTINGS})
         record = read_run_record(directory / kind, remedy=_REMEDY)
         self._settings(
             "", {name: record.get(name) for name in ("task", "model", "proposer", "seed", "chosen")}
@@ -300,6 +305,7 @@ class _Logged:
 
     def _search(self, record: Mapping[str, Any]) -> None:
         """Add the curves of a search, and its figures: those of the rows that judge under ``test/``."""
+        self.params["prompt"] = record["best_prompt"]["prompt"]
         for step, candidate in enumerate(record["validated"]):
             for name in _CURVE:
                 self._figures(f"validation/{name}", candidate.get(name), step)
