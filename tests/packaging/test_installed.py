@@ -16,7 +16,20 @@ from clean_environments import ROOT, Built, Environment, Install, uv, write_task
 
 pytestmark = [pytest.mark.packaging, pytest.mark.timeout(600)]
 
-EXTRAS = ("local", "data", "excel", "postgres", "conformal", "ray", "serve", "mcp", "embeddings", "dspy")
+EXTRAS = (
+    "local",
+    "data",
+    "excel",
+    "postgres",
+    "conformal",
+    "ray",
+    "serve",
+    "mcp",
+    "embeddings",
+    "dspy",
+    "mlflow",
+    "otel",
+)
 POSTGRES = "CALIBRANT_POSTGRES_URL"
 
 
@@ -135,6 +148,14 @@ class TestExtras:
         """An agent is told cat and dog."""
         assert extras("mcp").program("with_mcp", bundle).startswith("cat dog\n")
 
+    def test_mlflow(self, extras: Install, bundle: Path) -> None:
+        """The bundle answers cat and dog as a model of MLflow."""
+        assert "cat dog\n" in extras("mlflow").program("with_mlflow", bundle)
+
+    def test_otel(self, extras: Install, task: Path) -> None:
+        """A collector is sent the spans of a row and of its call."""
+        assert "\nchat classify\n" in extras("otel").program("with_otel", task)
+
     @pytest.mark.parametrize("extra", ["conformal", "dspy", "embeddings"])
     def test_from_python(self, extras: Install, extra: str) -> None:
         """The program of the extra ends without an error."""
@@ -163,6 +184,7 @@ NEEDS: dict[str, Callable[[Path], tuple[str | Path, ...]]] = {
         "from calibrant.calibration import ConformalSets as C; C()",
     ),
     "dspy": lambda _: ("python", "-I", "-c", "import calibrant.adapters.dspy"),
+    "mlflow": lambda task: ("calibrant", "evaluate", task, "--track", "mlflow", "--out", "o"),
     "embeddings": lambda _: (
         "python",
         "-I",
@@ -172,7 +194,7 @@ NEEDS: dict[str, Callable[[Path], tuple[str | Path, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("extra", [extra for extra in EXTRAS if extra != "otel"])
 def test_without_an_extra_the_message_says_what_to_install(install: Install, task: Path, extra: str) -> None:
     """Without an extra, the command and Python name the extra to install."""
     task.with_name("x.parquet").write_bytes(b"PAR1")
@@ -183,3 +205,14 @@ def test_without_an_extra_the_message_says_what_to_install(install: Install, tas
     assert f"calibrant[{extra}]" in said
     assert ("Traceback" in said) != of_calibrant
     assert of_calibrant or "ConfigurationError: " in said
+
+
+def test_without_otel_a_command_says_so_and_goes_on(install: Install) -> None:
+    """A collector in the environment needs an extra; without it one sentence names it."""
+    code = (
+        "import os, sys; from calibrant.cli import main; sys.argv[1:] = ['models']; "
+        "os.environ['OTEL_EXPORTER_OTLP_ENDPOINT'] = 'http://127.0.0.1:1'; main()"
+    )
+    said = install().run("python", "-I", "-c", code)
+    assert said.count("calibrant[otel]") == 1
+    assert "local/smollm2-135m" in said

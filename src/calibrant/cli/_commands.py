@@ -139,6 +139,7 @@ class Optimize:
     delta: float = 0.1
     looks: int = 1
     out: Path | None = None
+    track: str | None = None
     as_json: bool = False
 
 
@@ -291,6 +292,7 @@ class Evaluate(RunOptions):
     account: str = "default"
     profile: str | None = None
     parquet: bool = False
+    track: str | None = None
 
 
 @command(app, "calibrant.cli._finished:report", example="calibrant report mine/run --open")
@@ -310,6 +312,7 @@ class Report:
     directories: list[Path] = field(kw_only=False)
     out: Path | None = None
     show: Annotated[bool, typer.Option("--open/--no-open")] = False
+    track: str | None = None
     as_json: bool = False
 
 

@@ -32,7 +32,7 @@ from calibrant.tuned._task_record import record_run, with_model_alone
 if TYPE_CHECKING:
     from calibrant.cli._commands import Evaluate, PromptedOptions, RunOptions
     from calibrant.core._settings import DemonstrationSettings
-    from calibrant.evaluation._history import RunScope
+    from calibrant.evaluation._history import HistoryEntry, RunScope
     from calibrant.heads._head import Head
     from calibrant.inference._base import BasePredictor
 
@@ -50,6 +50,10 @@ def evaluate(options: Evaluate) -> None:
         from calibrant.evaluation._parquet import require_parquet
 
         require_parquet()
+    if options.track is not None:
+        from calibrant.cli._track import check_tracking
+
+        check_tracking(options.track)
     _evaluate(source_of(options.task, options), options, gates)
 
 
@@ -75,12 +79,7 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
 
             write_parquet(options.out / "predictions.jsonl", options.out / "predictions.parquet")
         routing = routing_stats(loaded, classifier)
-    entry, problem = None, None
-    if history is not None and result.directory is not None and result.metrics.complete:
-        try:
-            entry = history[1].record(history[0], result, result.directory)
-        except StateError as error:  # the numbers are printed first
-            problem = error
+    entry, problem = _recorded(history, result)
     print_result(
         result,
         loaded,
@@ -90,10 +89,26 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
         in_process=classifier.in_process,
         as_json=options.as_json,
     )
+    if options.track is not None and result.metrics.complete:
+        from calibrant.cli._track import track
+
+        track(options.out)
     if problem is not None:
         say("The run is kept: run the same command again to add it to the history.")
         raise problem
     exit_as(result, gates, stop=stop)
+
+
+def _recorded(
+    history: tuple[evaluation.EvaluationHistory, RunScope] | None, result: evaluation.EvaluationResult
+) -> tuple[HistoryEntry | None, StateError | None]:
+    """Add a complete run to the history; return its entry, and the error that kept it out."""
+    if history is None or result.directory is None or not result.metrics.complete:
+        return None, None
+    try:
+        return history[1].record(history[0], result, result.directory), None
+    except StateError as error:  # the numbers are printed first
+        return None, error
 
 
 def _lines_beside(

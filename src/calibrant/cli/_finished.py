@@ -341,7 +341,11 @@ def _comparison_lines(found: RunComparison) -> Iterator[str]:
 
 
 def report(options: Report) -> None:
-    """Write the page, print its path, and open it if requested."""
+    """Write the page, print its path, log the runs and open the page, if requested."""
+    if options.track is not None:
+        from calibrant.cli._track import check_tracking
+
+        check_tracking(options.track)
     for directory in options.directories:
         kind = kind_of_source(directory)
         if kind != "run":
@@ -350,6 +354,11 @@ def report(options: Report) -> None:
             )
     path = reports.write_report(*options.directories, out=options.out)
     print_output({"report": str(path)}, [str(path)], as_json=options.as_json)
+    if options.track is not None:
+        from calibrant.cli._track import track
+
+        for directory in options.directories:
+            track(directory)
     if options.show:
         webbrowser.open(path.resolve().as_uri())
 

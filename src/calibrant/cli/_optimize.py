@@ -41,6 +41,10 @@ _HEAD_WITH_CREDIT: Final = ("accuracy", "macro F1", "labels", "credit")
 
 def optimize(options: Optimize) -> None:
     """Run the search and print its results; exit with 1 where a limit ended it, or hardly an answer was a label."""
+    if options.track is not None:
+        from calibrant.cli._track import check_tracking
+
+        check_tracking(options.track)
     loaded = asked_task(Task.from_file(options.task), options)
     try:
         result, routing = _search(loaded, options)
@@ -55,6 +59,10 @@ def optimize(options: Optimize) -> None:
     lines = [*_table(result), *([] if routing is None else routing.lines())]
     lines += [*_remarks(result), *_summary(result)]
     print_output(record, lines, as_json=options.as_json)
+    if options.track is not None and result.directory is not None:
+        from calibrant.cli._track import track
+
+        track(result.directory)
     if all(score.has_hardly_any_label for score in _asked_scores(result)):
         raise SystemExit(FAILED)
 

@@ -38,6 +38,10 @@ _SHARED: Final = {
     "prompt": ("", "File with the prompt to use instead of the task's, such as best_prompt.txt."),
     "task": ("TASK.toml", "The task file."),
     "text": ("", "A text; may be given several times."),
+    "track": (
+        "SERVICE",
+        "Log the finished run, with figures, report and bundle, to a tracking server: mlflow, at $MLFLOW_TRACKING_URI.",
+    ),
 }
 # Groups of options in the help of commands that have many.
 _GROUPS: Final = {
@@ -73,6 +77,7 @@ _GROUPS: Final = {
         "accept_drift",
         "parquet",
         "fail_under",
+        "track",
         "as_json",
     ),
 }
@@ -85,12 +90,14 @@ _VALUES: Final = {
     "proposer": ("exemplar", "reflection"),
     "space": ("masked", "raw"),
     "split": ("train", "validation", "test"),
+    "track": ("mlflow",),
 }
 _ENTRY: Final = re.compile(r"^(\w+)(?: : (.+))?\n((?:    .+\n?)+)", re.MULTILINE)
 FAILED = 1
 BAD_INPUT = 2
 GATE_FAILED = 3
 INTERRUPTED = 130
+_COLLECTORS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -219,8 +226,10 @@ def exits_on_error(*, is_resumable: bool = False) -> Iterator[None]:
     try:
         from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 
+        traced = _tracing() if any(map(os.environ.get, _COLLECTORS)) else contextlib.nullcontext()
         try:
-            yield
+            with traced:
+                yield
         except CalibrantError as error:
             typer.echo(f"error: {error}", err=True)
             is_bad_input = isinstance(error, ConfigurationError | DataError | StateError)
@@ -240,6 +249,20 @@ def exits_on_error(*, is_resumable: bool = False) -> Iterator[None]:
         kept = ": run the same command again to go on" if is_resumable else ""
         typer.echo(f"interrupted{kept}.", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _tracing() -> contextlib.AbstractContextManager[None]:
+    """Return the export of a command's spans to the collector in the environment, unless that switches it off."""
+    wanted = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
+    is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if is_disabled or "otlp" not in wanted:
+        return contextlib.nullcontext()
+    try:
+        from calibrant.cli._tracing import exported
+    except ImportError as error:
+        logging.getLogger("calibrant").warning("%s", error)
+        return contextlib.nullcontext()
+    return exported()
 
 
 def discard_output() -> None:

@@ -117,7 +117,9 @@ class Deciding(Method):
             decision = await client.decide(text, questions)
             return decision, [self._checked(answer) for answer in decision.answers]
 
-        (decision, probabilities), attempts = await self.calls.make(decide, provider=client.name)
+        (decision, probabilities), attempts = await self.calls.make(
+            decide, provider=client.name, request=request
+        )
         effort: dict[str, Any] = {"usage": decision.usage, "model": decision.model, "attempts": attempts}
         found: list[tuple[str, LabelDistribution] | None] = []
         for part, answer, shares in zip(self._parts, decision.answers, probabilities, strict=True):

@@ -77,6 +77,8 @@ class RowCalls:
         Calls with gate, deadline and retries.
     provider : str
         The model, for messages.
+    request : CompletionRequest, optional
+        The row's messages, for spans.
     made : int
         Calls made.
     model, usage, features
@@ -85,6 +87,7 @@ class RowCalls:
 
     calls: ModelCalls
     provider: str
+    request: CompletionRequest | None = None
     made: int = 0
     model: str | None = None
     usage: Usage = Usage()
@@ -104,7 +107,7 @@ class RowCalls:
             It failed; ``attempts`` counts the row's calls.
         """
         try:
-            found, attempts = await self.calls.make(call, provider=self.provider)
+            found, attempts = await self.calls.make(call, provider=self.provider, request=self.request)
         except ProviderError as error:
             self.made += error.attempts
             error.attempts = self.made
@@ -420,7 +423,7 @@ class ExactMethod(Method):
         """Return a label scorer that shares this method's client and calls."""
         return LabelScorer(labels, client=self.client, tolerance=self.tolerance, calls=self.calls)
 
-    async def row_calls(self, values: tuple[str, ...]) -> RowCalls:
+    async def row_calls(self, values: tuple[str, ...], request: CompletionRequest) -> RowCalls:
         """Return an empty record of a row's calls; the first time, check that the client can score `values`.
 
         Raises
@@ -433,7 +436,7 @@ class ExactMethod(Method):
         if not self._checked:
             await self.calls.make(lambda: self.client.check_labels(values), provider=self.client.name)
             self._checked = True
-        return RowCalls(calls=self.calls, provider=self.client.name)
+        return RowCalls(calls=self.calls, provider=self.client.name, request=request)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the tolerance and the client's settings, for cache keys."""
@@ -479,7 +482,7 @@ class ExactScoring(ExactMethod):
 
     async def answer(self, request: CompletionRequest) -> Prediction:
         """Return the most probable label and the distribution over all labels."""
-        calls = await self.row_calls(self.constraint.values)
+        calls = await self.row_calls(self.constraint.values, request)
         expected = await self._scorer.prepare(request, self.constraint.prefix)
         async with self.client.continuing(replace(request, top_logprobs=0)) as row:
             distribution = await self._scorer.score(
@@ -587,7 +590,7 @@ class FieldChain(ExactMethod):
     async def answer(self, request: CompletionRequest) -> Prediction:
         """Return the most probable label of each field, given the labels chosen for the fields before it."""
         values = dict.fromkeys(value for _, choice in self.steps for value in choice.values)
-        calls = await self.row_calls(tuple(values))
+        calls = await self.row_calls(tuple(values), request)
         text, expected = "", []
         for (_, choice), scorer in zip(self.steps, self._scorers, strict=True):
             expected.append(await scorer.prepare(request, text + choice.before))
@@ -648,7 +651,7 @@ class ArrayScoring(ExactMethod):
 
     async def answer(self, request: CompletionRequest) -> Prediction:
         """Return the predicted set of labels with the confidence in each label."""
-        calls = await self.row_calls(self.array.element.values)
+        calls = await self.row_calls(self.array.element.values, request)
         expected = await self._scorer.prepare(request, self.array.beginning(()) + self.array.separator(()))
         given: list[str] = []
         places: list[ArrayPlace] = []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
@@ -17,6 +19,10 @@ from calibrant.core._prediction import Journal, Outcome, Prediction
 from calibrant.core._predictor import INPUT_SLOT, CallGroup, OnPrediction, Query, RetryCancelScope, Stop
 from calibrant.inference._limits import Gate
 
+if TYPE_CHECKING:
+    from calibrant.inference._tracing import Tracing
+
+UNTRACED: Final = nullcontext()
 # Rows looked up in the journal at a time.
 _BLOCK: Final = 256
 # Prompts whose digests are kept; those with demonstrations differ from row to row.
@@ -357,13 +363,17 @@ class Feed:
                 index = self._begun
                 self._begun += 1
                 self._under_way += 1
-                try:
-                    prediction = await self._runner.answer(self._model, row)
-                finally:
-                    self._under_way -= 1
-                if self._ahead is not None and prediction.label is not None:
-                    prediction = await self._ahead.checked(row.query, prediction)
-                final = prediction if self._finish is None else self._finish(row.query, prediction)
+                tracer = tracing()
+                with UNTRACED if tracer is None else tracer.row(self._model.name) as span:
+                    try:
+                        prediction = await self._runner.answer(self._model, row)
+                    finally:
+                        self._under_way -= 1
+                    if self._ahead is not None and prediction.label is not None:
+                        prediction = await self._ahead.checked(row.query, prediction)
+                    final = prediction if self._finish is None else self._finish(row.query, prediction)
+                    if span is not None:
+                        span.end(final)
                 self._hand_over(index, final)
                 self._watch(prediction)
                 if index % _ROWS_BETWEEN_YIELDS == 0:
@@ -420,6 +430,15 @@ class Feed:
                 f"{prediction.reason}",
                 provider=self._model.name,
             )
+
+
+def tracing() -> Tracing | None:
+    """Return the tracer of spans; None unless the program has set up OpenTelemetry."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from calibrant.inference import _tracing  # noqa: PLC0415 (of an extra)
+
+    return _tracing.current()
 
 
 def _with_first(queries: Iterable[Query]) -> tuple[Iterable[Query], Query | None]:

@@ -32,7 +32,7 @@ from calibrant.core._errors import (
 from calibrant.core._prediction import Journal, LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Query
 from calibrant.inference._abilities import refuses_form, tell_form
-from calibrant.inference._feed import QueryKeys
+from calibrant.inference._feed import UNTRACED, QueryKeys, tracing
 from calibrant.inference._limits import Gate
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs._completion import read_completion
@@ -66,8 +66,26 @@ class ModelCalls:
     policy: RetryPolicy = RetryPolicy()
     gate: Gate = field(default_factory=Gate)
 
-    async def once(self, call: Callable[[], Awaitable[_T]], *, provider: str) -> _T:
-        """Make one call through the gate, within its deadline and without retries.
+    async def once(
+        self,
+        call: Callable[[], Awaitable[_T]],
+        *,
+        provider: str,
+        operation: str = "chat",
+        request: CompletionRequest | None = None,
+    ) -> _T:
+        """Make one call through the gate, within its deadline and without retries; it is traced as one span.
+
+        Parameters
+        ----------
+        call : coroutine function
+            Makes the call.
+        provider : str
+            The model, for messages and spans.
+        operation : str, default "chat"
+            Kind of the call, for its span.
+        request : CompletionRequest, optional
+            Request with the messages, for its span.
 
         Raises
         ------
@@ -80,11 +98,15 @@ class ModelCalls:
             epoch = await gate.enter()
         try:
             seconds = gate.limits.call_seconds
-            if seconds is None:  # mostly, and every row would pay for a deadline
-                found = await call()
-            else:
-                async with call_deadline(seconds, provider):
+            tracer = tracing()
+            with UNTRACED if tracer is None else tracer.call(provider, operation, request) as span:
+                if seconds is None:  # mostly, and every row would pay for a deadline
                     found = await call()
+                else:
+                    async with call_deadline(seconds, provider):
+                        found = await call()
+                if span is not None:
+                    span.answer(found)
         except BaseException as error:
             pause = None
             if isinstance(error, ProviderError):
@@ -96,15 +118,20 @@ class ModelCalls:
         gate.leave(epoch)
         return found
 
-    async def make(self, call: Callable[[], Awaitable[_T]], *, provider: str) -> tuple[_T, int]:
+    async def make(
+        self,
+        call: Callable[[], Awaitable[_T]],
+        *,
+        provider: str,
+        operation: str = "chat",
+        request: CompletionRequest | None = None,
+    ) -> tuple[_T, int]:
         """Make a call, with retries while the failure is retryable.
 
         Parameters
         ----------
-        call : coroutine function
-            Makes one call.
-        provider : str
-            The model, for messages.
+        call, provider, operation, request
+            As `once` has them.
 
         Returns
         -------
@@ -118,7 +145,8 @@ class ModelCalls:
         ProviderError
             The last failure; its attribute ``attempts`` holds the number of calls made.
         """
-        return await with_retries(partial(self.once, call, provider=provider), policy=self.policy)
+        once = partial(self.once, call, provider=provider, operation=operation, request=request)
+        return await with_retries(once, policy=self.policy)
 
     async def respond(self, client: Client, request: CompletionRequest) -> tuple[object, int]:
         """Return the response to a request, and the number of calls made; a broken one is retried like a failed call.
@@ -131,21 +159,22 @@ class ModelCalls:
             The model tried to end the program, which would end the event loop for all others.
         """
 
-        async def once() -> object:
+        async def once() -> tuple[object, Completion]:
             try:
                 response = await client.complete(request)
             except (SystemExit, KeyboardInterrupt) as error:
                 raise CalibrantError(f"{client.name}: the model raised {error!r}.") from error
             self.note_rates(response)
             try:
-                read_completion(response)
+                completion = read_completion(response)
             except DataError as error:
                 raise ProviderError(
                     f"broken response: {error}", provider=client.name, retryable=True
                 ) from error
-            return response
+            return response, completion
 
-        return await self.make(once, provider=client.name)
+        (response, _), attempts = await self.make(once, provider=client.name, request=request)
+        return response, attempts
 
     async def complete(self, client: Client, request: CompletionRequest) -> tuple[Completion, int]:
         """Return the answer to a request that is no classification, and the number of calls made; see `respond`.
@@ -511,7 +540,7 @@ class Decoding(Method):
             self.calls.note_rates(response)
             return self._read(response, silent, asks_for_logprobs=request.top_logprobs > 0)
 
-        return await self.calls.once(call, provider=self.client.name)
+        return await self.calls.once(call, provider=self.client.name, request=request)
 
     def _doubt(self, error: ProviderError) -> None:
         """Forget the finding about the model if it is refused now; the next run finds out anew."""

@@ -413,7 +413,7 @@ class TextVectors:
 
     async def _called(self, texts: list[str], charge: Callable[[Usage], None] | None) -> NDArray[np.float32]:
         call = partial(self._embedder.embed_priced, texts)
-        (matrix, usage), _ = await self._calls.make(call, provider=self.name)
+        (matrix, usage), _ = await self._calls.make(call, provider=self.name, operation="embeddings")
         if charge is not None:  # whatever the vectors are worth
             charge(usage)
         with np.errstate(over="ignore"):  # a number that is too large is no finite one, which is checked
