@@ -112,7 +112,10 @@ def log_run(directory: str | Path) -> str:
                 logged.send(mlflow, run.info.run_id)
                 mlflow.log_artifacts(str(files))
         except Exception as error:  # the server's, the network's or the file system's
-            raise ProviderError(f"the run was not logged: {error!s:.100} ...", provider="MLflow") from error
+            server = mlflow.get_tracking_uri()
+            shown = without_secrets({"api_base": server})[0].get("api_base", "...")
+            reason = str(error).replace(server, shown)
+            raise ProviderError(f"the run was not logged: {reason:.120} ...", provider="MLflow") from error
         return str(run.info.run_id)
 
 

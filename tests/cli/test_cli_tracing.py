@@ -105,15 +105,28 @@ def test_the_environment_switches_it_off(
     assert receiver.requests == 0
 
 
-@pytest.mark.parametrize("does", ["refuse", "gone"])
+@pytest.mark.parametrize("does", ["refuse", "gone", "no address"])
 def test_a_collector_that_takes_nothing_is_told_once(
     label: Label, collector: Callable[..., SpanCollector], does: str
 ) -> None:
     """The run ends well and one sentence says that spans are lost, whatever the collector answers."""
-    address = collector("refuse").root if does == "refuse" else "http://127.0.0.1:1"
+    address = {"refuse": collector("refuse").root, "gone": "http://127.0.0.1:1"}.get(does, does)
     said = label({"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "50"})
     assert said.count(LOST) == 1
     assert "Traceback" not in said
+
+
+def test_settings_that_are_none_are_told(label: Label) -> None:
+    """A run goes on without spans where OpenTelemetry cannot read its own variables."""
+    said = label({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_BSP_MAX_QUEUE_SIZE": "-1"})
+    assert said.count("Spans are not sent") == 1
+
+
+def test_a_password_is_not_shown(label: Label) -> None:
+    """The sentence about lost spans leaves a password out of the address."""
+    said = label({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://me:secret@127.0.0.1:1"})
+    assert said.count(LOST) == 1
+    assert "secret" not in said
 
 
 def test_a_collector_that_hangs_is_not_waited_for(

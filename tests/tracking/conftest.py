@@ -20,7 +20,7 @@ Serve = Callable[..., str]
 
 PROGRAMS = Path(__file__).parents[2] / ".venv-tracking" / "bin"
 COMMAND = "from calibrant.cli import main; main()"
-SECONDS = 120
+SECONDS = 240
 # No server asks for anything from outside.
 QUIET = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",

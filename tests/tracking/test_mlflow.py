@@ -11,7 +11,7 @@ import pytest
 
 from tracking_servers import fetched, free_port
 
-pytestmark = [pytest.mark.tracking, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tracking, pytest.mark.timeout(600)]
 
 Run = Callable[..., str]
 Serve = Callable[..., str]
@@ -128,11 +128,12 @@ print(model.predict([{"text": "woof"}]).label.tolist())
 def test_a_server_that_is_down_costs_a_sentence(run: Run, mlflow: str, task: Path, tmp_path: Path) -> None:
     """The run ends well and says how to send it later, which works once the server is there."""
     out = tmp_path / "out"
-    down = f"http://127.0.0.1:{free_port()}"
+    down = f"http://me:secret@127.0.0.1:{free_port()}"
     words = ("evaluate", task, "--out", out, "--no-cache", "--track", "mlflow")
     said = run(*words, MLFLOW_TRACKING_URI=down)
     assert "0.9" in said
     assert said.count("the run was not logged") == 1
+    assert "secret" not in said
     later = f"calibrant report {out} --track mlflow"
     assert later in said
     run(*later.split()[1:], MLFLOW_TRACKING_URI=mlflow, MLFLOW_EXPERIMENT_NAME="later")

@@ -11,7 +11,7 @@ import pytest
 
 from tracking_servers import fetched, free_port
 
-pytestmark = [pytest.mark.tracking, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tracking, pytest.mark.timeout(600)]
 
 Run = Callable[..., str]
 Serve = Callable[..., str]

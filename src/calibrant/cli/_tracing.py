@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from calibrant.clients._endpoint import public_address
 from calibrant.core._installation import install_command
 
 try:
@@ -38,7 +39,10 @@ class _TellingExporter(SpanExporter):
         self._has_told = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = self._exporter.export(spans)
+        try:
+            result = self._exporter.export(spans)
+        except Exception:  # noqa: BLE001 (an address that is none, for example)
+            result = SpanExportResult.FAILURE
         if result is not SpanExportResult.SUCCESS:
             self.tell()
         return result
@@ -50,7 +54,7 @@ class _TellingExporter(SpanExporter):
             endpoint = next(os.environ[name] for name in _ENDPOINTS if os.environ.get(name))
             _LOG.warning(
                 "Spans are lost, the run is not: the collector at %s does not take them by OTLP over HTTP.",
-                endpoint,
+                public_address(endpoint),
             )
 
     def shutdown(self) -> None:
@@ -67,11 +71,13 @@ def exported() -> Iterator[None]:
         yield
         return
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # one sentence of ours stands for them
-    exporter = _TellingExporter()
-    resource = Resource({SERVICE_NAME: "calibrant"}).merge(OTELResourceDetector().detect())
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-    size = None if os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") else _QUEUE
-    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size))
+    try:
+        exporter = _TellingExporter()
+        provider = _provider(exporter)
+    except Exception as error:  # noqa: BLE001 (a variable that holds no number, for example)
+        _LOG.warning("Spans are not sent, as the variables OTEL_... cannot be used: %s", error)
+        yield
+        return
     trace.set_tracer_provider(provider)
     try:
         yield
@@ -82,3 +88,12 @@ def exported() -> Iterator[None]:
         last.join(_SECONDS_TO_SEND)
         if last.is_alive():
             exporter.tell()
+
+
+def _provider(exporter: SpanExporter) -> TracerProvider:
+    """Return a provider that sends spans in the background."""
+    resource = Resource({SERVICE_NAME: "calibrant"}).merge(OTELResourceDetector().detect())
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    size = None if os.environ.get("OTEL_BSP_MAX_QUEUE_SIZE") else _QUEUE
+    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=size))
+    return provider
