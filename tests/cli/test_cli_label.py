@@ -78,6 +78,16 @@ def test_columns_pass_unchanged(write_task: WriteTask, fake: Fake, tmp_path: Pat
     )
 
 
+def test_predictions_name_the_rows(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """The predictions beside the labels have the identifiers of the file, as those of labelled rows do."""
+    fake(knows)
+    data = tmp_path / "data.csv"
+    data.write_text("id,input\n007,meow\n,woof\n")
+    done(run(write_task(), data, "--out", tmp_path / "out"))
+    lines = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line).get("id") for line in lines] == ["007", None]
+
+
 def test_a_single_column_stays_whole(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """Semicolons cut neither the texts of the column that --text-column names, nor its name."""
     fake(knows)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import json
 import socket
 import urllib.request
+from pathlib import Path
 from typing import Any
+
+PROGRAMS = Path(__file__).parents[2] / ".venv-tracking" / "bin"
+# No server asks for anything from outside.
+QUIET = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PHOENIX_TELEMETRY_ENABLED": "false",
+}
 
 
 def free_port() -> int:

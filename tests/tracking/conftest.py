@@ -14,19 +14,13 @@ from pathlib import Path
 import pytest
 
 from fault_server import FaultServer
+from tracking_servers import PROGRAMS, QUIET
 
 Run = Callable[..., str]
 Serve = Callable[..., str]
 
-PROGRAMS = Path(__file__).parents[2] / ".venv-tracking" / "bin"
 COMMAND = "from calibrant.cli import main; main()"
 SECONDS = 240
-# No server asks for anything from outside.
-QUIET = {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "PHOENIX_TELEMETRY_ENABLED": "false",
-}
 TASK = """
 name = "animals"
 labels = ["cat", "dog"]

@@ -59,6 +59,7 @@ def label(options: Label) -> None:
         context=columns.context,
         limit=options.max_rows,
         csv=columns.csv,
+        row_id=columns.row_id,
     )
     labels = DecidedLabels.of(
         options.source,

@@ -292,7 +292,7 @@ def iter_examples(
             additional_context=_additional(row, columns.additional_context),
             context=_context(row, columns.context),
             source=f"{row.path.name}:{row.line}",
-            row_id=_row_id(row, columns.row_id),
+            row_id=row_id_of(row, columns.row_id),
         )
         yield example, row.line
 
@@ -499,7 +499,7 @@ def _context(row: Row, column: str | None) -> str | None:
     return _text(row, column)
 
 
-def _row_id(row: Row, column: str) -> str | None:
+def row_id_of(row: Row, column: str) -> str | None:
     """Return the identifier of a row, None if there is none."""
     value = row.values.get(column)
     if isinstance(value, bool) or not isinstance(value, str | int):

@@ -15,7 +15,7 @@ from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor, Query, Stop
-from calibrant.core._rows import DataSource, Example, Row, TextWithContext, read_rows
+from calibrant.core._rows import DataSource, Example, Row, TextWithContext, read_rows, row_id_of
 from calibrant.core._table_files import ANY_CSV, CsvFormat
 from calibrant.core._task import check_answer
 from calibrant.inference._base import BasePredictor
@@ -130,6 +130,8 @@ class UnlabelledFile(UnlabelledTexts):
         Only so many rows, from the beginning; at least 1.
     csv : CsvFormat
         What is known of the format of a CSV file.
+    row_id : str, default "id"
+        Column of the identifiers, which a file need not have.
 
     Raises
     ------
@@ -147,6 +149,7 @@ class UnlabelledFile(UnlabelledTexts):
         context: str | None = None,
         limit: int | None = None,
         csv: CsvFormat = ANY_CSV,
+        row_id: str = "id",
     ) -> None:
         super().__init__()
         if limit is not None and limit < 1:
@@ -156,6 +159,7 @@ class UnlabelledFile(UnlabelledTexts):
         self._context = context
         self._limit = limit
         self.csv = csv
+        self._row_id = row_id
 
     @property
     def is_parquet(self) -> bool:
@@ -188,7 +192,12 @@ class UnlabelledFile(UnlabelledTexts):
     def example(self, row: Row) -> Example:
         """Return a row's text and context, without an answer."""
         context = None if self._context is None else _text_or_nothing(row, self._context)
-        return Example(input=_text_or_nothing(row, self.text), answer="", context=context or None)
+        return Example(
+            input=_text_or_nothing(row, self.text),
+            answer="",
+            context=context or None,
+            row_id=row_id_of(row, self._row_id),
+        )
 
 
 def _text_or_nothing(row: Row, column: str) -> str:

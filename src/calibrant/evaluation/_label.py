@@ -119,6 +119,7 @@ def unlabelled(
     context: str | None = None,
     limit: int | None = None,
     csv: CsvFormat = ANY_CSV,
+    row_id: str = "id",
 ) -> UnlabelledTexts:
     """Return a file, a frame or texts as examples without answers.
 
@@ -126,7 +127,7 @@ def unlabelled(
     ----------
     texts : path, frame, iterable of str, TextWithContext or None, or UnlabelledTexts
         The file, the frame, or the texts.
-    text, context, limit, csv
+    text, context, limit, csv, row_id
         Of a file; see `UnlabelledFile`. Of a frame, `text` alone.
 
     Raises
@@ -144,7 +145,7 @@ def unlabelled(
                 "first.",
                 path=path,
             )
-        return UnlabelledFile(path, text=text, context=context, limit=limit, csv=csv)
+        return UnlabelledFile(path, text=text, context=context, limit=limit, csv=csv, row_id=row_id)
     if isinstance(texts, list | tuple):
         return UnlabelledTexts(texts)
     if is_frame(texts):
