@@ -88,7 +88,7 @@ def test_without_answers_nothing_is_promised(tmp_path: Path) -> None:
         page.process.terminate()
         out = page.process.communicate()[0]
     assert "0 rows have an answer" in out
-    assert "no label given yet" in out
+    assert "Nothing is certified." in out
     assert sorted(path.name for path in tmp_path.glob("*.json")) == []
 
 
