@@ -6,13 +6,15 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from calibrant.core import Task
-from command_line import animals, command, done, refusal, write_rows
+from calibrant.serving import Review
+from command_line import animals, command, done, refusal, unlike_animals, write_rows
 from review_page import Visitor, answers_in, reviewed
 
 run = command("review")
@@ -80,6 +82,26 @@ def test_a_review_leads_from_drift_to_a_promise(tmp_path: Path) -> None:
     assert f"Files in {folder}: certificate.json, decisions.csv" in out
 
 
+def test_a_file_that_label_warned_of_is_reviewed(
+    write_task: Callable[..., Path], fake: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The command that `label` prints after drift opens its directory, in which every row is to be reviewed."""
+    fake(name="local/smollm2-135m")
+    run_folder, out, data = tmp_path / "run", tmp_path / "labelled", tmp_path / "cats.csv"
+    done(command("evaluate")(write_task(test=unlike_animals(60)), "--out", run_folder, "--no-cache"))
+    done(command("calibrate")(run_folder, "--target-accuracy", "0.6", "--out", run_folder))
+    data.write_text("input\n" + "".join(f"meow {number}\n" for number in range(60)))
+    printed = done(command("label")(run_folder, data, "--out", out, "--no-cache")).stdout
+    (words,) = [line.split() for line in printed.splitlines() if line.startswith("  calibrant review ")]
+    assert words[2:] == [str(out), "--certify", "--target", "0.6"]
+    with Review.opened(Path(words[2])) as review:
+        review.certify(target=0.6, budget=200)
+        assert review.columns()["flags"] == [1] * 60
+        promise = review.promise()
+    assert promise is not None
+    assert 0 < promise["missing"] <= len(promise["wanted"]) <= 20
+
+
 def test_without_answers_nothing_is_promised(tmp_path: Path) -> None:
     """A page that was opened and left alone has written no certificate, and no look is counted."""
     with reviewed(predictions(tmp_path), "--certify") as page:
@@ -88,7 +110,7 @@ def test_without_answers_nothing_is_promised(tmp_path: Path) -> None:
         page.process.terminate()
         out = page.process.communicate()[0]
     assert "0 rows have an answer" in out
-    assert "no label given yet" in out
+    assert "Nothing is certified." in out
     assert sorted(path.name for path in tmp_path.glob("*.json")) == []
 
 

@@ -192,9 +192,9 @@ def test_the_promise_grows_with_the_answers(browser: Browser, opened: Opened, tm
     sentence = shows(
         browser, "(document.querySelector('#promise p').textContent.match(/.*are accepted.*/) ?? [''])[0]"
     )
-    found = review.asked()
+    found = review.promise()
     assert found is not None
-    assert found[0].sentence() == sentence
+    assert found["sentence"] == sentence
     assert (tmp_path / "certificate.json").exists()
     silent(browser)
 

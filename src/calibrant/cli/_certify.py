@@ -51,11 +51,7 @@ def certify(options: Certify) -> None:
             budget=options.budget,
         )
     found.write(options.out)
-    lines = [
-        *promise_lines(found, options, file.waiting_line(found.waiting)),
-        f"Files in {options.out}: {CERTIFICATE}, {DECIDED}",
-    ]
-    print_output(found.to_record(), lines, as_json=options.as_json)
+    print_output(found.to_record(), _lines(found, options, file), as_json=options.as_json)
 
 
 def metric_of(options: PromiseOptions) -> tuple[Metric, str | None]:
@@ -133,8 +129,7 @@ def _of_model(options: Certify | Estimate, stack: ExitStack) -> Answer:
     return answer
 
 
-def promise_lines(found: AskedRows, options: PromiseOptions, waiting: str) -> Iterator[str]:
-    """Yield the answers, the promise, and what waits for an answer, or why no more rows are accepted."""
+def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str]:
     certificate = found.certificate
     which = "rows" if options.predicted is None else f"rows labelled {options.predicted}"
     right = found.label if certificate.metric == "recall" else "as predicted"
@@ -147,6 +142,7 @@ def promise_lines(found: AskedRows, options: PromiseOptions, waiting: str) -> It
     else:
         yield "Nothing certified."
     if found.waiting:
-        yield waiting
+        yield file.waiting_line(found.waiting)
     else:
         yield f"Why not more: {certificate.reason}"
+    yield f"Files in {options.out}: {CERTIFICATE}, {DECIDED}"

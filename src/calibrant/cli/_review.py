@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from calibrant import serving
-from calibrant.cli._certify import metric_of, promise_lines
+from calibrant.cli._certify import metric_of
 from calibrant.cli._tables import print_output, say
 from calibrant.evaluation._asked import CERTIFICATE, DECIDED
 from calibrant.serving._review import REVIEWED
@@ -41,16 +41,16 @@ def review(options: Options) -> None:
 
         serve_app(create_app(found, token=token), port=options.port, on_ready=announce)
         found.write()
-        print_output({}, _lines(found, options), as_json=False)
+        print_output({}, _lines(found), as_json=False)
 
 
-def _lines(found: Review, options: Options) -> Iterator[str]:
+def _lines(found: Review) -> Iterator[str]:
     """Yield the number of answers, the promise, and the commands that take the answers on."""
-    yield f"{found.n_answered:,} rows have an answer in {found.file.path}."
-    if (asked := found.asked()) is not None:
-        certificate = asked[0].certificate
-        yield from promise_lines(asked[0], options, f"Why not more: {certificate.reason}")
-        if certificate.labels_used:
+    yield f"{found.n_answered:,} rows have an answer in {found.path}."
+    if (promise := found.promise()) is not None:
+        yield f"Certified: {promise['sentence']}" if promise["certified"] else promise["sentence"]
+        yield f"Why not more: {promise['reason']}"
+        if promise["used"]:
             yield f"Files in {found.out}: {CERTIFICATE}, {DECIDED}; run the same command again to go on."
     path = found.out / REVIEWED
     yield f"{path} has every row with its final label. To learn from the answers, make a task of it:"

@@ -22,7 +22,7 @@ from calibrant.core._files import read_run_record, remove_leftovers, write_atomi
 from calibrant.core._prediction import Outcome
 from calibrant.core._rows import ENDINGS, Example, read_examples, read_rows
 from calibrant.core._task import Task
-from calibrant.evaluation._asked import DECIDED, NO_LABEL, AnswerFile, AskedRows, RowsPromise
+from calibrant.evaluation._asked import DECIDED, NO_LABEL, AnswerFile, RowsPromise
 from calibrant.heads._tuned import rule_of, thresholds_of
 from calibrant.heads._words import Words
 from calibrant.reports._analysis import PromptRows, confusion, mistakes
@@ -55,10 +55,6 @@ class Review:
         Directory of the answers.
     rows : SavedRows
         The rows.
-    file : AnswerFile
-        ``answers.csv``, which `certify` and `estimate` read.
-    promise : RowsPromise or None
-        Promise that the answers are asked for.
 
     Examples
     --------
@@ -76,14 +72,14 @@ class Review:
     source: Path
     out: Path
     rows: SavedRows
-    file: AnswerFile
-    promise: RowsPromise | None = None
-    _n_accepted: int = field(default=-1, repr=False)  # of the certificate that was written last
+    _file: AnswerFile = field(init=False, repr=False)
+    _promise: RowsPromise | None = field(default=None, init=False, repr=False)
+    _n_accepted: int = field(default=-1, init=False, repr=False)  # of the certificate that was written last
     # What each answer has replaced, the latest last.
-    _before: list[tuple[int, str | None]] = field(default_factory=list, repr=False)
-    _lock: Lock = field(default_factory=Lock, repr=False)
-    _promising: Lock = field(default_factory=Lock, repr=False)
-    _learning: Lock = field(default_factory=Lock, repr=False)
+    _before: list[tuple[int, str | None]] = field(default_factory=list, init=False, repr=False)
+    _lock: Lock = field(default_factory=Lock, init=False, repr=False)
+    _promising: Lock = field(default_factory=Lock, init=False, repr=False)
+    _learning: Lock = field(default_factory=Lock, init=False, repr=False)
 
     @classmethod
     @contextlib.contextmanager
@@ -117,11 +113,12 @@ class Review:
             lock.write(str(os.getpid()))
             lock.flush()
             remove_leftovers(path)  # of a killed writer
-            found = cls(source=source, out=out, rows=rows, file=AnswerFile.read(path, rows))
-            found._before = [(place, None) for place, answer in found.file.answers.items() if answer]
+            found = cls(source=source, out=out, rows=rows)
+            found._file = AnswerFile.read(path, rows)
+            found._before = [(place, None) for place, answer in found._file.answers.items() if answer]
             # Rows are read and encoded now: the page opens at once, and the first decision is as quick as others.
             found.columns()
-            found.file.table(rows)
+            found._file.table(rows)
             yield found
 
     def certify(
@@ -140,10 +137,20 @@ class Review:
         ConfigurationError, DataError
             A parameter is out of range, no row has the label, or there are no probabilities for recall.
         """
-        self.promise = RowsPromise.of(
+        self._promise = RowsPromise.of(
             self.rows, target=target, delta=delta, metric=metric, label=label, budget=budget
         )
-        self.asked()  # raises where the promise cannot be asked for
+        self.promise()  # raises where the promise cannot be asked for
+
+    @property
+    def certifies(self) -> bool:
+        """True if the answers are asked for by a promise."""
+        return self._promise is not None
+
+    @property
+    def path(self) -> Path:
+        """File of the answers, which `certify` and `estimate` read."""
+        return self._file.path
 
     @cached_property
     def labels(self) -> list[str]:
@@ -154,17 +161,17 @@ class Review:
     @cached_property
     def texts(self) -> list[str]:
         """Text of each row; empty where it is not known."""
-        return list(self.file.texts_of(list(range(len(self.rows))), self.rows).values())
+        return list(self._file.texts_of(list(range(len(self.rows))), self.rows).values())
 
     @property
     def n_answered(self) -> int:
         """Number of rows with an answer."""
-        return sum(map(bool, list(self.file.answers.values())))
+        return sum(map(bool, self.answers().values()))
 
     def answers(self) -> dict[int, str]:
         """Return a copy of the answers by place; empty where a row waits for one."""
         with self._lock:
-            return dict(self.file.answers)
+            return dict(self._file.answers)
 
     def decide(self, place: int, answer: str) -> None:
         """Write the answer to a row to disk.
@@ -181,7 +188,7 @@ class Review:
         if answer != NO_LABEL and answer not in self.labels:
             raise ConfigurationError(f"Expected a label, or {NO_LABEL} where none fits, got {answer!r:.60}.")
         with self._lock:
-            before = self.file.answers.get(place)
+            before = self._file.answers.get(place)
             self._replace(place, answer)
             self._before.append((place, before))
 
@@ -196,16 +203,16 @@ class Review:
             return place
 
     def _replace(self, place: int, answer: str | None) -> None:
-        kept = dict(self.file.answers)
+        kept = dict(self._file.answers)
         if answer is None:
-            self.file.answers.pop(place, None)
+            self._file.answers.pop(place, None)
         else:
-            self.file.answers[place] = answer
+            self._file.answers[place] = answer
         try:
-            self.file.write(self.rows)
+            self._file.write(self.rows)
         except OSError as error:
-            self.file.answers = kept
-            raise unwritable(self.file.path, error, remedy="make room, and answer again") from error
+            self._file.answers = kept
+            raise unwritable(self._file.path, error, remedy="make room, and answer again") from error
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of the page's list of rows, the least sure first."""
@@ -225,7 +232,9 @@ class Review:
     def _flags(self) -> list[int]:
         to_review = self._rows_to_review()
         found = []
-        self.file.texts_of(list(range(len(self.rows))), self.rows)  # so that no decision reads the file again
+        self._file.texts_of(
+            list(range(len(self.rows))), self.rows
+        )  # so that no decision reads the file again
         for place, row in enumerate(self.rows.rows()):
             undecided = row.values.get("accepted") is False or row.outcome not in (Outcome.OK, Outcome.ERROR)
             flag = TO_REVIEW if undecided or int(self.rows.index[place]) in to_review else 0
@@ -339,25 +348,33 @@ class Review:
                         return list(task.train)[:_MOST_TRAINING]
         return []
 
-    def asked(self) -> tuple[AskedRows, list[int]] | None:
-        """Return the promise of the answers so far, and the rows to ask about next; None if none is asked for.
+    def promise(self) -> dict[str, Any] | None:
+        """Return the promise of the answers so far, with the rows to ask about next; None if none is asked for.
 
         Where it has changed, ``certificate.json`` and ``decisions.csv`` are written, as `certify` writes them.
         """
-        if self.promise is None:
+        if self._promise is None:
             return None
         with self._promising:
             answers = self.answers()
-            found, wanted = self.promise.found(answers), self.promise.wanted(answers)
+            found, wanted = self._promise.found(answers), self._promise.wanted(answers)
             if found.certificate.labels_used and found.n_accepted != self._n_accepted:
                 self._n_accepted = found.n_accepted
                 found.write(self.out)
-            return found, wanted
+        return {
+            "certified": found.certificate.certified,
+            "sentence": found.sentence() if found.certificate.certified else "Nothing is certified.",
+            "reason": found.certificate.reason,
+            "accepted": found.n_accepted,
+            "used": found.certificate.labels_used,
+            "missing": found.certificate.labels_missing,
+            "wanted": wanted,
+        }
 
     def write(self) -> None:
         """Write the files of `asked`, and ``reviewed.csv``: rows with final label, and true one where it is known."""
         answers, text = self.answers(), io.StringIO()
-        if self.promise is not None and (found := self.promise.found(answers)).certificate.labels_used:
+        if self._promise is not None and (found := self._promise.found(answers)).certificate.labels_used:
             found.write(self.out)
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("index", "id", "input", "label", "answer"))

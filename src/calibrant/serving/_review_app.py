@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from calibrant.core._errors import CalibrantError, ConfigurationError
-from calibrant.evaluation._asked import NO_LABEL, AskedRows
+from calibrant.evaluation._asked import NO_LABEL
 from calibrant.reports._html import review_page
 from calibrant.serving._requests import bounded_body, prepare_app
 from calibrant.serving._review import Review
@@ -176,7 +176,7 @@ class _Api:
     def rows(self) -> JSONResponse:
         review = self._review
         about = {"name": review.rows.name, "labels": review.labels, "none": NO_LABEL}
-        return JSONResponse({**about, "certify": review.promise is not None, "columns": review.columns()})
+        return JSONResponse({**about, "certify": review.certifies, "columns": review.columns()})
 
     def details(self, row: _Rows) -> JSONResponse:
         return JSONResponse(self._review.details(row))
@@ -194,8 +194,7 @@ class _Api:
         return JSONResponse(self._review.mislabelled())
 
     def promise(self) -> JSONResponse:
-        found = self._review.asked()
-        return JSONResponse(None if found is None else _promise_record(*found))
+        return JSONResponse(self._review.promise())
 
     async def decide(self, request: Request) -> JSONResponse:
         body = await bounded_body(request, _MOST_BYTES, seconds=_BODY_SECONDS)
@@ -217,17 +216,3 @@ class _Api:
         return JSONResponse(
             {"row": row, "answer": None if row is None else answers.get(row), "answered": answered}
         )
-
-
-def _promise_record(found: AskedRows, wanted: list[int]) -> dict[str, Any]:
-    certificate = found.certificate
-    return {
-        "certified": certificate.certified,
-        "sentence": found.sentence() if certificate.certified else "Nothing is certified so far.",
-        "reason": certificate.reason,
-        "accepted": found.n_accepted,
-        "rows": len(found.places),
-        "used": certificate.labels_used,
-        "missing": certificate.labels_missing,
-        "wanted": wanted,
-    }
