@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
 from calibrant.core import ConfigurationError
@@ -166,6 +167,64 @@ def test_the_name_of_a_label_stands_for_rows_that_are_missing() -> None:
 
 
 # How it is judged
+
+
+# How rows weigh
+
+
+def brier(shares: Array, answers: Places) -> float:
+    """Return the mean squared error of all probabilities, halved."""
+    return float(((shares - np.eye(shares.shape[1])[answers]) ** 2).sum(axis=1).mean()) / 2.0
+
+
+def rarely(n: int, *, seed: int) -> tuple[Array, Places]:
+    """Return noisy answers over four labels, of which two are nearly never true."""
+    rng = np.random.default_rng(seed)
+    answers = rng.choice(4, size=n, p=(0.48, 0.48, 0.02, 0.02))
+    return log_softmax(1.5 * np.eye(4)[answers] + rng.normal(size=(n, 4)), axis=1), answers
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rare_labels_are_not_raised_where_that_costs(seed: int) -> None:
+    """Then rows count alike: the Brier score is that of a plain regression, and far below a balanced one's."""
+    x, answers = rarely(200, seed=seed)
+    fresh, truth = rarely(2000, seed=100 + seed)
+    head = fit_head(x, answers, labels=LABELS)
+    plain, balanced = (
+        brier(LogisticRegression(class_weight=weight).fit(x, answers).predict_proba(fresh), truth)
+        for weight in (None, "balanced")
+    )
+    found = brier(np.exp(head.transform(fresh)), truth)
+    assert (head.kind, found) == ("fitted", pytest.approx(plain, abs=0.01))
+    assert found < balanced - 0.03
+
+
+def spam(n: int, *, seed: int) -> tuple[Array, Places, list[str]]:
+    """Return answers that know nothing, and texts of which one in eight is told by its words, nearly always."""
+    rng = np.random.default_rng(seed)
+    answers = (rng.random(n) < 0.12).astype(np.intp)
+    texts = []
+    for is_spam in answers:
+        words = [f"word{word}" for word in rng.integers(60, size=8)]
+        if rng.random() < (0.95 if is_spam else 0.05):
+            words += [f"prize{word}" for word in rng.integers(6, size=3)]
+        texts.append(" ".join(words))
+    return log_softmax(0.3 * rng.normal(size=(n, 2)), axis=1), answers, texts
+
+
+@pytest.mark.parametrize("seed", [1, 5, 6])
+def test_a_rare_label_that_the_text_tells_is_found(seed: int) -> None:
+    """Labels count alike: nine in ten of the rare one are found, of which a head that counts by row misses more."""
+    x, answers, texts = spam(150, seed=seed)
+    fresh, truth, asked = spam(1500, seed=100)
+    head = fit_head(x, answers, labels=("ham", "spam"), texts=texts)
+    by_row = fit_head(x, np.eye(2)[answers], labels=("ham", "spam"), texts=texts)
+    found, less = (
+        float((one.transform(fresh, asked).argmax(axis=1) == 1)[truth == 1].mean()) for one in (head, by_row)
+    )
+    assert (head.kind, by_row.kind) == ("fitted", "fitted")
+    assert found > 0.9
+    assert found > less + 0.1
 
 
 def dealt(answers: Places) -> Places:

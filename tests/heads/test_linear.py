@@ -64,7 +64,9 @@ def columns(rows: HeadRows, block: str) -> tuple[Array, Array | None]:
     return standard, rows.logprobs if block == "labels" else None
 
 
-def least(rows: HeadRows, answers: NDArray[np.intp], strengths: dict[str, float]) -> Array:
+def least(
+    rows: HeadRows, answers: NDArray[np.intp], strengths: dict[str, float], *, by_label: bool = True
+) -> Array:
     """Return the distributions at the minimum: weights around 1, intercepts, and coefficients of every column."""
     eye, spreads, centres = np.eye(3), [3.0] * 3, [0.0] * 3
     parts: list[NDArray[Any]] = [np.tile(eye, (N, 1))]
@@ -77,7 +79,7 @@ def least(rows: HeadRows, answers: NDArray[np.intp], strengths: dict[str, float]
             spreads += [strength**0.5] * parts[-1].shape[1]
             centres += [0.0] * parts[-1].shape[1]
     design, spread, centre = np.hstack(parts), np.array(spreads), np.array(centres)
-    weights = 1.0 / (np.bincount(answers)[answers] + 2.0)
+    weights = 1.0 / (np.bincount(answers)[answers] + 2.0) if by_label else np.ones(N)
     weights *= N / weights.sum()
 
     def objective(parameters: Array) -> tuple[float, Array]:
@@ -117,6 +119,16 @@ def test_it_is_where_the_objective_is_least(
     assert model.blocks == tuple(strengths)
     expected = np.exp(least(rows, answers, strengths))
     assert np.exp(model.log_proba(rows)) == pytest.approx(expected, abs=5e-3)
+
+
+def test_unless_labels_count_alike_rows_do() -> None:
+    """The same without weights, which is another minimum."""
+    rows, answers = given()
+    found = Design(rows, answers, label_names=NAMES).model({"labels": 4.0}, by_label=False).log_proba(rows)
+    assert np.exp(found) == pytest.approx(
+        np.exp(least(rows, answers, {"labels": 4.0}, by_label=False)), abs=5e-3
+    )
+    assert np.abs(np.exp(found) - np.exp(least(rows, answers, {"labels": 4.0}))).max() > 0.05
 
 
 def test_scores_that_mislead_weigh_nothing() -> None:

@@ -88,7 +88,8 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     weight that all labels share, and every column has coefficients of its own with a Gaussian prior. The variance of
     that prior is the block's strength, chosen together with those of the other blocks by the log loss on held-out rows
     (five folds, stratified by label); a block that lowers it by less than 0.001 nats is left out. Labels count alike,
-    however many rows they have. Last comes the temperature of least held-out log loss.
+    however many rows they have, unless the held-out log loss is lower by more than its paired standard error where rows
+    do: as where a label is nearly never true. Last comes the temperature of least held-out log loss.
 
     With no block but the weight of the log-probabilities, that is temperature scaling with an offset for each label.
     Beside it, the distributions as they were scored and at their best temperature are judged on the same rows. The
@@ -158,11 +159,13 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0 if rng is None else rng))
     # The matrices are small: BLAS threads would only wait for each other and for other work.
     with threadpool_limits(1):
-        strengths = _best_strengths(rows, targets, fold, found)
-        tried = _trials(rows, targets, fold, found, strengths=strengths)
+        strengths, by_label = _best_fit(rows, targets, fold, found)
+        tried = _trials(rows, targets, fold, found, strengths=strengths, by_label=by_label)
         chosen, reason = _choose(tried, truth, len(found))
         is_fitted = chosen.figures.name == FITTED
-        model = Design(rows, targets, label_names=found.labels).model(strengths) if is_fitted else as_scored
+        model = as_scored
+        if is_fitted:
+            model = Design(rows, targets, label_names=found.labels).model(strengths, by_label=by_label)
     return Head(
         labels=found.labels,
         kind=chosen.figures.name,
@@ -219,36 +222,39 @@ class _FoldDesigns:
             design = Design(rows.take(teaching), answers[teaching], label_names=labels.labels)
             self._folds.append((design, judged))
 
-    def held_out(self, strengths: Strengths) -> NDArray[np.float64]:
+    def held_out(self, strengths: Strengths, *, by_label: bool = True) -> NDArray[np.float64]:
         """Return log-probabilities of every row from the model that it was held out of, shape (n, L)."""
         found = np.empty_like(self._rows.logprobs)
         for design, judged in self._folds:
-            found[judged] = design.model(strengths).log_proba(self._rows.take(judged))
+            found[judged] = design.model(strengths, by_label=by_label).log_proba(self._rows.take(judged))
         return found
 
-    def loss(self, strengths: Strengths) -> float:
-        """Return the mean held-out log loss at the best temperature, in nats."""
-        found = self.held_out(strengths)
+    def losses(self, strengths: Strengths, *, by_label: bool = True) -> NDArray[np.float64]:
+        """Return the held-out log loss of every row at the best temperature, in nats, shape (n,)."""
+        found = self.held_out(strengths, by_label=by_label)
         temperature = _best_temperature(found, self._answers)
         final = tempered(found, temperature=temperature, n_rows=len(found))
-        return float(log_losses(final, self._answers).mean())
+        return log_losses(final, self._answers)
 
 
-def _best_strengths(
+def _best_fit(
     rows: HeadRows, answers: NDArray[Any], fold: NDArray[np.intp], labels: LabelSet
-) -> dict[Block, float]:
-    """Return the strengths of least held-out loss that a search finds: one step for one block at a time."""
+) -> tuple[dict[Block, float], bool]:
+    """Return the strengths of least held-out loss that a search finds, and True if labels are to count alike.
+
+    The search goes one step for one block at a time. Rows count alike only if that surely lowers the loss.
+    """
     n_labels = len(labels)
     most = max(int((_MOST_WORK / n_labels) ** 0.5), _FEWEST)
     if most < min(len(rows), n_labels):
         # Hardly two of so few rows would have one label: only the weights that all labels share can be learned.
-        return {block: 0.0 for block in rows.blocks if block != "features"}
+        return {block: 0.0 for block in rows.blocks if block != "features"}, True
     if len(rows) > most:
         places = np.flatnonzero(_spread(_positions(answers), most))
         rows, answers, fold = rows.take(places), answers[places], fold[places]
     designs = _FoldDesigns(rows, answers, fold, labels)
     best: dict[Block, float] = dict.fromkeys(rows.blocks, _FIRST)
-    least = designs.loss(best)
+    least = designs.losses(best).mean()
     tried = {tuple(best.items())}
     for _ in range(_PASSES):
         before = least
@@ -258,12 +264,13 @@ def _best_strengths(
                 if key in tried:
                     continue
                 tried.add(key)
-                loss = designs.loss(other)
+                loss = designs.losses(other).mean()
                 if loss < least + (_NOTHING if len(other) < len(best) else 0.0):
                     best, least = other, loss
         if least == before:
             break
-    return best
+    by_label, by_row = (designs.losses(best, by_label=by_label) for by_label in (True, False))
+    return best, not paired_gain(by_label, by_row).helps
 
 
 def _steps(
@@ -294,9 +301,10 @@ def _trials(
     labels: LabelSet,
     *,
     strengths: Strengths,
+    by_label: bool,
 ) -> list[_Trial]:
     """Return the held-out losses and figures of all kinds of head."""
-    held_out = _FoldDesigns(rows, answers, fold, labels).held_out(strengths)
+    held_out = _FoldDesigns(rows, answers, fold, labels).held_out(strengths, by_label=by_label)
     truth = _positions(answers)
     found: list[tuple[str, NDArray[np.float64], float | None]] = [(AS_SCORED, rows.logprobs, None)]
     for name, log_proba in ((TEMPERATURE, rows.logprobs), (FITTED, held_out)):

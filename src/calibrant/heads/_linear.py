@@ -451,7 +451,7 @@ class Design:
     The score of label j is an intercept, and for each block a weight that all labels share times a score that the block
     gives to the label (its log-probability; the likeness of the text, or of its vector, to the label's name), and
     coefficients of its own for every column. Coefficients have a Gaussian prior with mean 0 and the variance that is
-    the block's strength: at 0 there are none. Labels count alike, whether they have many rows or few.
+    the block's strength: at 0 there are none. Labels count alike, whether they have many rows or few, or rows do.
 
     Parameters
     ----------
@@ -466,13 +466,8 @@ class Design:
     def __init__(self, rows: HeadRows, answers: NDArray[Any], *, label_names: Sequence[str]) -> None:
         n_labels = len(label_names)
         self._n_labels = n_labels
-        if answers.ndim == 2:
-            self._truth, self._weights = answers, np.ones(len(answers))
-        else:
-            self._truth = np.eye(n_labels)[answers]
-            counts = np.bincount(answers, minlength=n_labels) + _MORE_ROWS
-            weights = 1.0 / counts[answers]
-            self._weights = weights * (len(answers) / weights.sum())
+        self._truth = answers if answers.ndim == 2 else np.eye(n_labels)[answers]
+        self._label_weights = _label_weights(answers, n_labels)
         self._blocks: dict[Block, _Taught] = {"labels": _taught_labels(rows.logprobs)}
         self._words = Words()
         if rows.features is not None:
@@ -494,12 +489,16 @@ class Design:
         scores = (matrix @ per_score).toarray()
         return _Taught(matrix=matrix, scores=scores, per_score=per_score, mean=np.zeros(0), scale=np.zeros(0))
 
-    def model(self, strengths: Strengths) -> LinearModel:
-        """Return the fitted model of the blocks that have a strength, the most probable one a posteriori."""
+    def model(self, strengths: Strengths, *, by_label: bool = True) -> LinearModel:
+        """Return the fitted model of the blocks that have a strength, the most probable one a posteriori.
+
+        Labels count alike; unless `by_label`, rows do.
+        """
+        row_weights = self._label_weights if by_label else np.ones(len(self._truth))
         on = {block: taught for block, taught in self._blocks.items() if block in strengths}
         scored = {block: taught.scores for block, taught in on.items() if taught.scores is not None}
         learned = {block: float(strengths[block]) for block in on if strengths[block] > 0.0}
-        weights, intercept, coefficients = self._solved_blocks(list(scored.values()), learned)
+        weights, intercept, coefficients = self._solved_blocks(list(scored.values()), learned, row_weights)
         shared = dict(zip(scored, weights, strict=True))
         columns: dict[Block, Columns] = {}
         word_coefficients = np.zeros((0, 0))
@@ -521,21 +520,24 @@ class Design:
         )
 
     def _solved_blocks(
-        self, scores: Sequence[NDArray[np.float64]], strengths: Strengths
+        self,
+        scores: Sequence[NDArray[np.float64]],
+        strengths: Strengths,
+        row_weights: NDArray[np.float64],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[Block, NDArray[np.float64]]]:
         """Return weights of the scores, intercepts and coefficients, solved in products of rows or in columns."""
         matrices = {
             block: self._blocks[block].matrix * strength**0.5 for block, strength in strengths.items()
         }
         if not strengths or len(self._truth) > MOST_IN_PRODUCTS:
-            weights, intercept, found = self._solved(scores, [*matrices.values()])
+            weights, intercept, found = self._solved(scores, [*matrices.values()], row_weights)
             pairs = zip(strengths.items(), found, strict=True)
             return weights, intercept, {block: part * strength**0.5 for (block, strength), part in pairs}
         from scipy.linalg import solve_triangular  # noqa: PLC0415
 
         products = [strength * self._products_of(block) for block, strength in strengths.items()]
         root = root_of_products(np.sum(products, axis=0))
-        weights, intercept, (of_root,) = self._solved(scores, [root])
+        weights, intercept, (of_root,) = self._solved(scores, [root], row_weights)
         dual = solve_triangular(root.T, of_root, lower=False)
         parts = {block: strengths[block] ** 0.5 * (matrix.T @ dual) for block, matrix in matrices.items()}
         return weights, intercept, parts
@@ -550,6 +552,7 @@ class Design:
         self,
         scores: Sequence[NDArray[np.float64]],
         matrices: Sequence[Any],
+        row_weights: NDArray[np.float64],
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], list[NDArray[np.float64]]]:
         """Return weights of the scores, intercepts and the coefficients of matrices, under a unit penalty."""
         from scipy.optimize import minimize  # noqa: PLC0415
@@ -570,11 +573,11 @@ class Design:
             for matrix, part in zip(matrices, parts, strict=True):
                 fitted += matrix @ part.reshape(-1, n_labels)
             log_p = log_normalise(fitted)
-            errors = self._weights[:, None] * (np.exp(log_p) - self._truth)
+            errors = row_weights[:, None] * (np.exp(log_p) - self._truth)
             slopes = [stacked @ errors.ravel(), errors.sum(axis=0)]
             slopes += [(matrix.T @ errors).ravel() for matrix in matrices]
             away = parameters - centre
-            value = float(self._weights @ log_losses(log_p, self._truth)) + 0.5 * float(precision @ away**2)
+            value = float(row_weights @ log_losses(log_p, self._truth)) + 0.5 * float(precision @ away**2)
             return value, np.concatenate(slopes) + precision * away
 
         bounds = [(0.0, None)] * n_scores + [(None, None)] * (len(centre) - n_scores)
@@ -582,6 +585,16 @@ class Design:
         found = minimize(loss, centre, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
         weights, intercept, *parts = np.split(found, ends[:-1])
         return weights, intercept, [part.reshape(-1, n_labels) for part in parts]
+
+
+def _label_weights(answers: NDArray[Any], n_labels: int) -> NDArray[np.float64]:
+    """Return weights of rows by which labels count alike, n in all; of distributions every row counts alike."""
+    if answers.ndim == 2:
+        return np.ones(len(answers))
+    counts = np.bincount(answers, minlength=n_labels) + _MORE_ROWS
+    weights = 1.0 / counts[answers]
+    alike: NDArray[np.float64] = weights * (len(answers) / weights.sum())
+    return alike
 
 
 def root_of_products(products: NDArray[np.float64]) -> NDArray[np.float64]:
