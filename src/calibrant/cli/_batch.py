@@ -18,7 +18,7 @@ from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import read_record, write_record
 from calibrant.core._labels import LabelSet
-from calibrant.core._rows import DataSource, Example, read_rows, read_texts
+from calibrant.core._rows import Columns, DataSource, Example, read_rows, read_texts
 from calibrant.core._task import Split, Task
 from calibrant.evaluation._data import UnlabelledTexts
 from calibrant.evaluation._label import unlabelled
@@ -96,7 +96,8 @@ class LabelJob:
             The source or the data cannot be read again.
         """
         source = source_of(Path(self.source), PromptedOptions())
-        rows = unlabelled(Path(self.data), text=self.text, limit=self.limit, csv=source.task.columns.csv)
+        columns = Columns(csv=source.task.columns.csv)
+        rows = unlabelled(Path(self.data), text=self.text, columns=columns, limit=self.limit)
         for _ in rows:  # finds the columns
             pass
         labels = DecidedLabels.of(
@@ -197,7 +198,7 @@ def _file_rows(task: Task, file: Path) -> Iterable[Example]:
         texts = read_texts(file, columns=replace(columns, context=None))
         return UnlabelledTexts(texts)
     if columns.answer not in next(read_rows(file, csv=columns.csv, column=columns.input)).values:
-        return unlabelled(file, text=columns.input, csv=columns.csv)
+        return unlabelled(file, text=columns.input, columns=Columns(csv=columns.csv, row_id=columns.row_id))
     return evaluation.Dataset(source=DataSource(path=file, columns=columns), labels=LabelSet.of(task.labels))
 
 

@@ -24,7 +24,7 @@ from calibrant.cli._prompted import Source, source_of
 from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome
-from calibrant.core._rows import ENDINGS, Columns
+from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._data import UnlabelledTexts, inspect
 from calibrant.evaluation._evaluator import BatchEvaluator
 from calibrant.evaluation._label import LabelFile, unlabelled
@@ -52,7 +52,9 @@ def label(options: Label) -> None:
             f"calibrant label {options.data} {options.source} --out {options.out}."
         )
     source = source_of(options.source, options)
-    rows = _texts(options, source.task.columns)
+    columns = source.task.columns
+    text = options.text_column or columns.input
+    rows = unlabelled(options.data, text=text, columns=columns, limit=options.max_rows)
     labels = DecidedLabels.of(
         options.source,
         source.tuned,
@@ -78,17 +80,6 @@ def label(options: Label) -> None:
         write_down(source, options.out, classifier)
     _print_result(result, labels, options, classifier)
     exit_as(result, {}, stop=stop)
-
-
-def _texts(options: Label, columns: Columns) -> UnlabelledTexts:
-    return unlabelled(
-        options.data,
-        text=options.text_column or columns.input,
-        context=columns.context,
-        limit=options.max_rows,
-        csv=columns.csv,
-        row_id=columns.row_id,
-    )
 
 
 def _run(  # noqa: PLR0913 (what a run is made of)

@@ -15,13 +15,13 @@ from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor, Query, Stop
-from calibrant.core._rows import DataSource, Example, Row, TextWithContext, read_rows, row_id_of
-from calibrant.core._table_files import ANY_CSV, CsvFormat
+from calibrant.core._rows import Columns, DataSource, Example, Row, TextWithContext, read_rows, row_id_of
 from calibrant.core._task import check_answer
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.runs._directory import method_of_rows
 
+NO_OTHERS: Final = Columns()
 NO_TEXT: Final = "no text: the model was not asked"
 """Reason of a row whose text is missing."""
 
@@ -124,14 +124,10 @@ class UnlabelledFile(UnlabelledTexts):
         JSON Lines, CSV, Parquet or Excel.
     text : str
         Column of the text. A row whose cell is empty becomes an empty text.
-    context : str, optional
-        Column of the context that a cascade's verifier reads.
+    columns : Columns
+        Names of the columns of context and identifier, and the format of a CSV file; no others are read.
     limit : int, optional
         Only so many rows, from the beginning; at least 1.
-    csv : CsvFormat
-        What is known of the format of a CSV file.
-    row_id : str, default "id"
-        Column of the identifiers, which a file need not have.
 
     Raises
     ------
@@ -146,20 +142,18 @@ class UnlabelledFile(UnlabelledTexts):
         path: Path,
         *,
         text: str = "input",
-        context: str | None = None,
+        columns: Columns = NO_OTHERS,
         limit: int | None = None,
-        csv: CsvFormat = ANY_CSV,
-        row_id: str = "id",
     ) -> None:
         super().__init__()
         if limit is not None and limit < 1:
             raise ConfigurationError(f"Expected a limit of at least 1 row, got {limit}.")
         self.path = path
         self.text = text
-        self._context = context
+        self.csv = columns.csv
+        self._context = columns.context
+        self._row_id = columns.row_id
         self._limit = limit
-        self.csv = csv
-        self._row_id = row_id
 
     @property
     def is_parquet(self) -> bool:

@@ -33,16 +33,14 @@ from calibrant.core._frames import (
 )
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._reported import writable
-from calibrant.core._rows import MAX_ROW_BYTES, Example, Row, TextWithContext
+from calibrant.core._rows import MAX_ROW_BYTES, Columns, Example, Row, TextWithContext
 from calibrant.core._table_files import (
-    ANY_CSV,
-    CsvFormat,
     CsvSpelling,
     csv_spelling,
     read_excel_cells,
     require_excel,
 )
-from calibrant.evaluation._data import NO_TEXT, UnlabelledFile, UnlabelledTexts
+from calibrant.evaluation._data import NO_OTHERS, NO_TEXT, UnlabelledFile, UnlabelledTexts
 from calibrant.evaluation._metrics import EvaluationResult, WrittenLabels, answered_lines
 from calibrant.runs._directory import to_keep_answers, unwritable
 from calibrant.runs._rows import record_line, sketch_of
@@ -116,10 +114,8 @@ def unlabelled(
     texts: str | Path | Iterable[str | TextWithContext | None] | Frame | UnlabelledTexts,
     *,
     text: str = "input",
-    context: str | None = None,
+    columns: Columns = NO_OTHERS,
     limit: int | None = None,
-    csv: CsvFormat = ANY_CSV,
-    row_id: str = "id",
 ) -> UnlabelledTexts:
     """Return a file, a frame or texts as examples without answers.
 
@@ -127,7 +123,7 @@ def unlabelled(
     ----------
     texts : path, frame, iterable of str, TextWithContext or None, or UnlabelledTexts
         The file, the frame, or the texts.
-    text, context, limit, csv, row_id
+    text, columns, limit
         Of a file; see `UnlabelledFile`. Of a frame, `text` alone.
 
     Raises
@@ -145,7 +141,7 @@ def unlabelled(
                 "first.",
                 path=path,
             )
-        return UnlabelledFile(path, text=text, context=context, limit=limit, csv=csv, row_id=row_id)
+        return UnlabelledFile(path, text=text, columns=columns, limit=limit)
     if isinstance(texts, list | tuple):
         return UnlabelledTexts(texts)
     if is_frame(texts):
