@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import io
 import logging
+import math
 import os
 import re
 import tempfile
@@ -101,16 +102,16 @@ def log_run(directory: str | Path) -> str:
     logged = _Logged(place)
     with tempfile.TemporaryDirectory() as folder, _patient(), _quiet():
         files = Path(folder)
-        write_report(place, out=files / "report.html")
-        with contextlib.suppress(
-            CalibrantError
-        ):  # a run that is no classifier, such as one on saved predictions
-            _save(from_run(place), files / _BUNDLE)
         try:
+            write_report(place, out=files / "report.html")
+            with contextlib.suppress(CalibrantError):  # no classifier, such as one on saved predictions
+                _save(from_run(place), files / _BUNDLE)
             is_nested = mlflow.active_run() is not None
             with mlflow.start_run(run_name=place.resolve().name, nested=is_nested) as run:
                 logged.send(mlflow, run.info.run_id)
                 mlflow.log_artifacts(str(files))
+        except CalibrantError:
+            raise
         except Exception as error:  # the server's, the network's or the file system's
             server = mlflow.get_tracking_uri()
             shown = without_secrets({"api_base": server})[0].get("api_base", "...")
@@ -303,7 +304,7 @@ class _Logged:
                 path = f"{prefix}/{name}" if prefix else str(name)
                 if name not in _NOT_FIGURES:
                     self._figures(prefix if name == "interval" else path, part, step)
-        elif isinstance(value, int | float):
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             self.metrics.append((_FORBIDDEN.sub("_", prefix), float(value), step))
 
     def _search(self, record: Mapping[str, Any]) -> None:

@@ -201,3 +201,19 @@ def test_off_means_no_import() -> None:
     assert output(program) == "[]\n"
     program = f"import opentelemetry.trace{PLAIN}    print(classifier.classify('meow').label)"
     assert output(program) == "cat\n"
+
+
+def test_a_failing_processor_costs_no_answer() -> None:
+    """What a program's own processor raises at the start or end of a span reaches neither the row nor its call."""
+    breaks = """
+from opentelemetry.sdk.trace import SpanProcessor
+class Breaks(SpanProcessor):
+    def on_start(self, span, parent_context=None):
+        if span.name.startswith("chat"):
+            raise RuntimeError("start")
+    def on_end(self, span):
+        raise RuntimeError("end")
+provider.add_span_processor(Breaks())
+"""
+    said = output(SET_UP + breaks + PLAIN + "    print(classifier.classify('meow').label)\n")
+    assert said.split() == ["cat"]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from fastapi import FastAPI
 
-from calibrant.core import StateError
+from calibrant.core import ConfigurationError, StateError
 from calibrant.serving import Review, create_review_app
 from calibrant.testing import FakeClient
 from command_line import command, done, json_of, write_rows
@@ -423,3 +423,41 @@ def test_errors_of_the_review_are_sentences(visitor: Visitor, source: Path) -> N
     reply = visitor.ask("/api/details?row=0")
     assert reply.status == 500
     assert str(source) in reply.json["error"]
+
+
+def test_a_promise_that_loses_its_answers_is_taken_back_on_disk(tmp_path: Path) -> None:
+    """After an undo of every answer the certificate in the file certifies nothing."""
+    rows = write_rows(tmp_path / "sure.jsonl", rows_of(60))
+    out = tmp_path / "out"
+    with Review.opened(rows, out) as review:
+        review.certify(target=0.5, delta=0.1, budget=30)
+        while review.promise()["wanted"]:  # type: ignore[index]
+            review.decide(review.promise()["wanted"][0], "cat")  # type: ignore[index]
+        certified = json.loads((out / "certificate.json").read_text())["certified"]
+        while review.undo() is not None:
+            pass
+        review.promise()
+        review.write()
+    assert certified
+    assert not json.loads((out / "certificate.json").read_text())["certified"]
+    assert "accepted" not in (out / "decisions.csv").read_text()
+
+
+def test_half_a_surrogate_pair_is_no_obstacle(tmp_path: Path) -> None:
+    """Such a text is shown, answered and written with a question mark in its place."""
+    source = tmp_path / "p.jsonl"
+    source.write_text('{"input": "bad \\ud800", "label": "cat", "answer": null, "confidence": 0.9}\n')
+    with Review.opened(source) as review:
+        json.dumps(review.details([0]), ensure_ascii=False).encode()
+        review.decide(0, "cat")
+        review.write()
+    assert "bad ?" in (tmp_path / "reviewed.csv").read_text()
+    with Review.opened(source) as review:
+        assert review.answers() == {0: "cat"}
+
+
+def test_a_label_of_a_dash_is_refused(tmp_path: Path) -> None:
+    """A dash says that no label fits, so a label cannot be one."""
+    rows = write_rows(tmp_path / "p.jsonl", rows_of(3, label="-", probabilities={"-": 0.9, "a": 0.1}))
+    with pytest.raises(ConfigurationError, match="Expected labels besides -"), Review.opened(rows):
+        pass

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from calibrant.cli._tables import say
-from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._installation import install_command
 
 _SERVICES: Final = ("mlflow",)
@@ -27,7 +27,7 @@ def track(directory: Path) -> None:
 
     try:
         run = log_run(directory)
-    except ProviderError as error:
+    except CalibrantError as error:
         say(f"warning: {error} Send it later: calibrant report {directory} --track mlflow")
     else:
         say(f"MLflow has the run {directory.resolve().name}: {run}")

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION, write_atomically
+from calibrant.core._reported import writable
 from calibrant.core._rows import read_rows
 from calibrant.evaluation._label_studio import Task, labelling_config, read_tasks, task_record
 from calibrant.evaluation._looks import counted_promise
@@ -168,7 +169,7 @@ class AnswerFile:
         """Return the texts of the rows at `places`; those not known yet are read from the rows' file."""
         missing = sorted(place for place in places if place not in self._texts)
         if missing:
-            found = [row.input or "" for row in rows.rows(missing)]
+            found = [writable(row.input or "") for row in rows.rows(missing)]
             self._texts |= dict(zip(missing, found, strict=True))
         return {place: self._texts[place] for place in places}
 

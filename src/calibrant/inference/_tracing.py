@@ -34,6 +34,8 @@ _PROVIDERS: Final = {
     "xai": "x_ai",
 }
 _EVALUATION: Final = "gen_ai.evaluation.result"
+# What fails in a program's own processors or exporters costs a span, and neither a row nor a paid answer.
+_HARMLESS: Final = contextlib.suppress(Exception)
 
 
 class CallSpan:
@@ -54,15 +56,17 @@ class CallSpan:
     def ask(self, request: CompletionRequest | None) -> None:
         """Record the messages of a request, where texts are wanted."""
         if request is not None and self._captures_texts:
-            messages = [_message(one["role"], one["content"]) for one in request.messages]
-            self._span.set_attribute("gen_ai.input.messages", _json(messages))
+            with _HARMLESS:
+                messages = [_message(one["role"], one["content"]) for one in request.messages]
+                self._span.set_attribute("gen_ai.input.messages", _json(messages))
 
     def answer(self, found: object) -> None:
         """Record the model that answered, the tokens used and, where texts are wanted, the answer."""
-        for part in found if isinstance(found, tuple) else (found,):
-            usage = part if isinstance(part, Usage) else getattr(part, "usage", None)
-            if isinstance(usage, Usage):
-                self._record(usage, getattr(part, "model", None), getattr(part, "text", None))
+        with _HARMLESS:
+            for part in found if isinstance(found, tuple) else (found,):
+                usage = part if isinstance(part, Usage) else getattr(part, "usage", None)
+                if isinstance(usage, Usage):
+                    self._record(usage, getattr(part, "model", None), getattr(part, "text", None))
 
     def _record(self, usage: Usage, model: object, text: object) -> None:
         attributes: dict[str, str | int] = {
@@ -85,6 +89,10 @@ class RowSpan:
 
     def end(self, prediction: Prediction) -> None:
         """Record the outcome of a row, and its label and confidence as an evaluation."""
+        with _HARMLESS:
+            self._record(prediction)
+
+    def _record(self, prediction: Prediction) -> None:
         span = self._span
         span.set_attributes(
             {
@@ -124,7 +132,7 @@ class Tracing:
     @contextlib.contextmanager
     def row(self, model: str) -> Iterator[RowSpan | None]:
         """Trace the block as a row that `model` answers; None is yielded for a span that is not recorded."""
-        span = self._tracer.start_span(f"classify {model}")
+        span = self._started(f"classify {model}")
         with _entered(span):
             yield RowSpan(span) if span.is_recording() else None
 
@@ -148,11 +156,16 @@ class Tracing:
             "gen_ai.request.model": model or provider,
         }
         name = f"{operation} {model or provider}"
-        span = self._tracer.start_span(name, kind=trace.SpanKind.CLIENT, attributes=attributes)
+        span = self._started(name, kind=trace.SpanKind.CLIENT, attributes=attributes)
         call = CallSpan(span, captures_texts=self._captures_texts and span.is_recording())
         call.ask(request)
         with _entered(span):
             yield call
+
+    def _started(self, name: str, **options: Any) -> trace.Span:  # noqa: ANN401 (those of opentelemetry)
+        with _HARMLESS:
+            return self._tracer.start_span(name, **options)
+        return trace.INVALID_SPAN
 
 
 class _entered:  # noqa: N801 (a context manager; a generator would take twice as long)
@@ -166,10 +179,11 @@ class _entered:  # noqa: N801 (a context manager; a generator would take twice a
 
     def __exit__(self, kind: object, error: BaseException | None, _traceback: object) -> None:
         context.detach(self._token)
-        if error is not None:
-            status = error.status if isinstance(error, ProviderError) else None
-            _fail(self._span, type(error).__name__ if status is None else str(status))
-        self._span.end()
+        with _HARMLESS:
+            if error is not None:
+                status = error.status if isinstance(error, ProviderError) else None
+                _fail(self._span, type(error).__name__ if status is None else str(status))
+            self._span.end()
 
 
 _known: Tracing | None = None

@@ -20,9 +20,10 @@ from calibrant.calibration._asked import Metric
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_run_record, remove_leftovers, write_atomically
 from calibrant.core._prediction import Outcome
+from calibrant.core._reported import writable
 from calibrant.core._rows import ENDINGS, Example, read_examples, read_rows
 from calibrant.core._task import Task
-from calibrant.evaluation._asked import DECIDED, NO_LABEL, AnswerFile, RowsPromise
+from calibrant.evaluation._asked import DECIDED, NO_LABEL, AnswerFile, AskedRows, RowsPromise
 from calibrant.heads._tuned import rule_of, thresholds_of
 from calibrant.heads._words import Words
 from calibrant.reports._analysis import PromptRows, confusion, mistakes
@@ -74,7 +75,8 @@ class Review:
     rows: SavedRows
     _file: AnswerFile = field(init=False, repr=False)
     _promise: RowsPromise | None = field(default=None, init=False, repr=False)
-    _n_accepted: int = field(default=-1, init=False, repr=False)  # of the certificate that was written last
+    # Accepted rows, labels that count, and answers, of the certificate that was written last.
+    _written: tuple[int, int, int] | None = field(default=None, init=False, repr=False)
     # What each answer has replaced, the latest last.
     _before: list[tuple[int, str | None]] = field(default_factory=list, init=False, repr=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
@@ -114,6 +116,7 @@ class Review:
             lock.flush()
             remove_leftovers(path)  # of a killed writer
             found = cls(source=source, out=out, rows=rows)
+            found._refuse_a_dash()
             found._file = AnswerFile.read(path, rows)
             found._before = [(place, None) for place, answer in found._file.answers.items() if answer]
             # Rows are read and encoded now: the page opens at once, and the first decision is as quick as others.
@@ -141,6 +144,12 @@ class Review:
             self.rows, target=target, delta=delta, metric=metric, label=label, budget=budget
         )
         self.promise()  # raises where the promise cannot be asked for
+
+    def _refuse_a_dash(self) -> None:
+        if NO_LABEL in self.labels:
+            raise ConfigurationError(
+                f"Expected labels besides {NO_LABEL}, which is the answer where none fits: name that label otherwise."
+            )
 
     @property
     def certifies(self) -> bool:
@@ -210,9 +219,11 @@ class Review:
             self._file.answers[place] = answer
         try:
             self._file.write(self.rows)
-        except OSError as error:
+        except BaseException as error:
             self._file.answers = kept
-            raise unwritable(self._file.path, error, remedy="make room, and answer again") from error
+            if isinstance(error, OSError):
+                raise unwritable(self._file.path, error, remedy="make room, and answer again") from error
+            raise
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of the page's list of rows, the least sure first."""
@@ -278,7 +289,7 @@ class Review:
         return [self._detail(place, row) for place, row in zip(ordered, self.rows.rows(ordered), strict=True)]
 
     def _detail(self, place: int, row: SavedRow) -> dict[str, Any]:
-        text = row.input or ""
+        text = writable(row.input or "")
         given = row.values.get("probabilities")
         if not isinstance(given, Mapping):
             given = {} if row.label is None or math.isnan(row.confidence) else {row.label: row.confidence}
@@ -290,10 +301,10 @@ class Review:
             "place": str(row.values.get("source") or ""),
             "text": text[:_MOST_CHARACTERS],
             "characters": len(text),
-            "context": str(row.values.get("context") or "")[:_MOST_CHARACTERS],
+            "context": writable(str(row.values.get("context") or ""))[:_MOST_CHARACTERS],
             "given": row.answer,
             "outcome": "" if row.outcome is Outcome.OK else row.outcome.value,
-            "reason": str(row.values.get("reason") or ""),
+            "reason": writable(str(row.values.get("reason") or "")),
             "probabilities": ranked[:_MOST_BARS],
             "steps": [_step(step) for step in (steps if isinstance(steps, list) else ())],
         }
@@ -358,9 +369,7 @@ class Review:
         with self._promising:
             answers = self.answers()
             found, wanted = self._promise.found(answers), self._promise.wanted(answers)
-            if found.certificate.labels_used and found.n_accepted != self._n_accepted:
-                self._n_accepted = found.n_accepted
-                found.write(self.out)
+            self._write_promise(found)
         return {
             "certified": found.certificate.certified,
             "sentence": found.sentence() if found.certificate.certified else "Nothing is certified.",
@@ -371,11 +380,19 @@ class Review:
             "wanted": wanted,
         }
 
+    def _write_promise(self, found: AskedRows) -> None:
+        """Write a promise that has changed; one of no answer only where answers were taken back."""
+        used = found.certificate.labels_used
+        state = found.n_accepted, used, len(found.answers)
+        if state != self._written and (used or self._written):
+            found.write(self.out)
+            self._written = state
+
     def write(self) -> None:
         """Write the files of `asked`, and ``reviewed.csv``: rows with final label, and true one where it is known."""
         answers, text = self.answers(), io.StringIO()
-        if self._promise is not None and (found := self._promise.found(answers)).certificate.labels_used:
-            found.write(self.out)
+        if self._promise is not None:
+            self._write_promise(self._promise.found(answers))
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("index", "id", "input", "label", "answer"))
         for place, row in enumerate(self.rows.rows()):
@@ -383,7 +400,7 @@ class Review:
             true = "" if given == NO_LABEL else given
             label = true if answers.get(place) else self.rows.labels[place]
             index = int(self.rows.index[place])
-            writer.writerow([index, row.values.get("id"), row.input, label, true])
+            writer.writerow([index, row.values.get("id"), self.texts[place], label, true])
         write_atomically(self.out / REVIEWED, text.getvalue())
 
 
