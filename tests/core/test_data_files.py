@@ -573,7 +573,7 @@ def test_unreadable_excel_files_are_errors(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match=r"rows\.xlsx: not a readable Excel file \("):
         list(read_rows(path))
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    message = r"Excel files need openpyxl: pip install .*\[excel\].*, or save the sheet as CSV"
+    message = r"Excel files need openpyxl: pip install .*\[excel\](?: @ \S+)?\S*, or save the sheet as CSV"
     with pytest.raises(ConfigurationError, match=message):
         list(read_rows(path))
 

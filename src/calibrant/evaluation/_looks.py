@@ -166,6 +166,8 @@ def counted_loss(runs: Sequence[SavedRows], *, test: str, epsilon: float, delta:
         One per model, of the same rows, at least one.
     test : str
         What else the test depends on, such as how rows were divided.
+    epsilon, delta : float in (0, 1)
+        Loss that is allowed, and the probability that the promise of it is wrong.
 
     Raises
     ------
