@@ -40,6 +40,7 @@ _PASSES: Final = 3
 # Rows times rows times labels of a fit in the search: a second or two for all of them.
 _MOST_WORK: Final = 1e7
 _NOTHING: Final = 1e-3  # nats of log loss that a block must be worth
+_LEAST_SHARE: Final = 0.05  # of the regression in its pool with the scores
 _RESAMPLES: Final = 200
 _ROUNDING: Final = 1e-3  # of the sum of a distribution
 _SURELY: Final = 1.2  # standard errors: a single row that is lost is about one
@@ -55,6 +56,8 @@ class _Trial:
     ----------
     temperature : float or None
         Temperature that calibrates its held-out distributions.
+    score_weight : float
+        Weight of the scored log-probabilities that are added to those of the regression.
     log_proba : ndarray of shape (n, L)
         Held-out log-probabilities, at that temperature.
     losses : ndarray of shape (n,)
@@ -64,6 +67,7 @@ class _Trial:
     """
 
     temperature: float | None
+    score_weight: float
     log_proba: NDArray[np.float64]
     losses: NDArray[np.float64]
     figures: HeadFigures
@@ -89,7 +93,9 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     that prior is the block's strength, chosen together with those of the other blocks by the log loss on held-out rows
     (five folds, stratified by label); a block that lowers it by less than 0.001 nats is left out. Labels count alike,
     however many rows they have, unless the held-out log loss is lower by more than its paired standard error where rows
-    do: as where a label is nearly never true. Last comes the temperature of least held-out log loss.
+    do: as where a label is nearly never true. Last, the regression is pooled with the log-probabilities as they were
+    scored, each at its own temperature (a logarithmic opinion pool, Genest and Zidek 1986): the shares are those of least
+    held-out log loss, and a pool that lowers it by less than 0.001 nats is left out.
 
     With no block but the weight of the log-probabilities, that is temperature scaling with an offset for each label.
     Beside it, the distributions as they were scored and at their best temperature are judged on the same rows. The
@@ -165,12 +171,15 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         is_fitted = chosen.figures.name == FITTED
         model = as_scored
         if is_fitted:
-            model = Design(rows, targets, label_names=found.labels).model(strengths, by_label=by_label)
+            design = Design(rows, targets, label_names=found.labels)
+            model = design.model(strengths, by_label=by_label)
+            if chosen.score_weight > 0.0:
+                model = model.with_scores(chosen.score_weight)
     return Head(
         labels=found.labels,
         kind=chosen.figures.name,
         model=model,
-        strengths=strengths if is_fitted else {},
+        strengths={block: strengths.get(block, 0.0) for block in model.blocks} if is_fitted else {},
         embedding=opened if "embeddings" in model.blocks else None,
         temperature=chosen.temperature,
         shift=shift,
@@ -306,13 +315,22 @@ def _trials(
     """Return the held-out losses and figures of all kinds of head."""
     held_out = _FoldDesigns(rows, answers, fold, labels).held_out(strengths, by_label=by_label)
     truth = _positions(answers)
-    found: list[tuple[str, NDArray[np.float64], float | None]] = [(AS_SCORED, rows.logprobs, None)]
-    for name, log_proba in ((TEMPERATURE, rows.logprobs), (FITTED, held_out)):
-        temperature = _best_temperature(log_proba, answers)
-        found.append((name, tempered(log_proba, temperature=temperature, n_rows=len(rows)), temperature))
+    of_scores = _best_temperature(rows.logprobs, answers)
+    score_weight, of_regression = _pooled_weights(held_out, rows.logprobs, answers, of_scores=of_scores)
+    kinds = (
+        (TEMPERATURE, rows.logprobs, of_scores, 0.0),
+        (FITTED, held_out + score_weight * rows.logprobs, of_regression, score_weight),
+    )
+    found: list[tuple[str, NDArray[np.float64], float | None, float]] = [
+        (AS_SCORED, rows.logprobs, None, 0.0)
+    ]
+    for name, log_proba, temperature, weight in kinds:
+        final = tempered(log_proba, temperature=temperature, n_rows=len(rows))
+        found.append((name, final, temperature, weight))
     return [
         _Trial(
             temperature=temperature,
+            score_weight=weight,
             log_proba=log_proba,
             losses=log_losses(log_proba, answers),
             figures=HeadFigures(
@@ -323,8 +341,31 @@ def _trials(
                 macro_f1=_macro_f1(log_proba.argmax(axis=1), truth, labels),
             ),
         )
-        for name, log_proba, temperature in found
+        for name, log_proba, temperature, weight in found
     ]
+
+
+def _pooled_weights(
+    held_out: NDArray[np.float64], scores: NDArray[np.float64], answers: NDArray[Any], *, of_scores: float
+) -> tuple[float, float]:
+    """Return the weight of the scores beside the regression, and the temperature of the two together.
+
+    They are a logarithmic opinion pool, each at its own temperature, with the shares of least held-out log loss. A pool
+    that is worth nothing is left out: then the weight is 0.
+    """
+    from scipy.optimize import minimize_scalar  # noqa: PLC0415 - `import calibrant` must not load scipy
+
+    of_regression = _best_temperature(held_out, answers)
+
+    def loss(share: float) -> float:
+        pooled = share / of_regression * held_out + (1.0 - share) / of_scores * scores
+        found = tempered(pooled, temperature=1.0, n_rows=len(answers))
+        return float(log_losses(found, answers).mean())
+
+    share = float(minimize_scalar(loss, bounds=(_LEAST_SHARE, 1.0), method="bounded").x)
+    if loss(1.0) - loss(share) < _NOTHING:
+        return 0.0, of_regression
+    return (1.0 - share) / share * of_regression / of_scores, of_regression / share
 
 
 def _macro_f1(predicted: NDArray[np.intp], answers: NDArray[np.intp], labels: LabelSet) -> float:

@@ -323,12 +323,23 @@ class LinearModel:
     @classmethod
     def as_scored(cls, n_labels: int) -> Self:
         """Return the model that returns the log-probabilities of L labels as they are."""
-        unit = Columns(
+        return cls(intercept=np.zeros(n_labels)).with_scores(1.0)
+
+    def with_scores(self, weight: float) -> Self:
+        """Return the model that adds `weight` times the log-probabilities of the labels to its own."""
+        n_labels = len(self.intercept)
+        unused = Columns(
             mean=np.zeros(n_labels),
             scale=np.ones(n_labels),
-            coefficients=np.eye(n_labels),
+            coefficients=np.zeros((n_labels, n_labels)),
         )
-        return cls(intercept=np.zeros(n_labels), columns={"labels": unit})
+        labels = self.columns.get("labels", unused)
+        coefficients = labels.coefficients + np.diag(weight / labels.scale)
+        return replace(
+            self,
+            intercept=self.intercept + weight * labels.mean,
+            columns={**self.columns, "labels": replace(labels, coefficients=coefficients)},
+        )
 
     @property
     def blocks(self) -> tuple[Block, ...]:
