@@ -94,8 +94,8 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     (five folds, stratified by label); a block that lowers it by less than 0.001 nats is left out. Labels count alike,
     however many rows they have, unless the held-out log loss is lower by more than its paired standard error where rows
     do: as where a label is nearly never true. Last, the regression is pooled with the log-probabilities as they were
-    scored, each at its own temperature (a logarithmic opinion pool, Genest and Zidek 1986): the shares are those of least
-    held-out log loss, and a pool that lowers it by less than 0.001 nats is left out.
+    scored, each at its own temperature (a logarithmic opinion pool, Genest and Zidek 1986), by the shares of least
+    held-out log loss; a pool that lowers it by less than 0.001 nats is left out.
 
     With no block but the weight of the log-probabilities, that is temperature scaling with an offset for each label.
     Beside it, the distributions as they were scored and at their best temperature are judged on the same rows. The
@@ -314,35 +314,42 @@ def _trials(
 ) -> list[_Trial]:
     """Return the held-out losses and figures of all kinds of head."""
     held_out = _FoldDesigns(rows, answers, fold, labels).held_out(strengths, by_label=by_label)
-    truth = _positions(answers)
     of_scores = _best_temperature(rows.logprobs, answers)
-    score_weight, of_regression = _pooled_weights(held_out, rows.logprobs, answers, of_scores=of_scores)
-    kinds = (
-        (TEMPERATURE, rows.logprobs, of_scores, 0.0),
-        (FITTED, held_out + score_weight * rows.logprobs, of_regression, score_weight),
-    )
-    found: list[tuple[str, NDArray[np.float64], float | None, float]] = [
-        (AS_SCORED, rows.logprobs, None, 0.0)
-    ]
-    for name, log_proba, temperature, weight in kinds:
-        final = tempered(log_proba, temperature=temperature, n_rows=len(rows))
-        found.append((name, final, temperature, weight))
+    score_weight, of_pool = _pooled_weights(held_out, rows.logprobs, answers, of_scores=of_scores)
+    pooled = held_out + score_weight * rows.logprobs
+    at_temperature = tempered(rows.logprobs, temperature=of_scores, n_rows=len(rows))
+    fitted = tempered(pooled, temperature=of_pool, n_rows=len(rows))
     return [
-        _Trial(
-            temperature=temperature,
-            score_weight=weight,
-            log_proba=log_proba,
-            losses=log_losses(log_proba, answers),
-            figures=HeadFigures(
-                name=name,
-                log_loss=float(log_losses(log_proba, answers).mean()),
-                brier=multiclass_brier_score(np.exp(log_proba), truth),
-                accuracy=float((log_proba.argmax(axis=1) == truth).mean()),
-                macro_f1=_macro_f1(log_proba.argmax(axis=1), truth, labels),
-            ),
-        )
-        for name, log_proba, temperature, weight in found
+        _trial(AS_SCORED, rows.logprobs, answers, labels),
+        _trial(TEMPERATURE, at_temperature, answers, labels, temperature=of_scores),
+        _trial(FITTED, fitted, answers, labels, temperature=of_pool, score_weight=score_weight),
     ]
+
+
+def _trial(
+    name: str,
+    log_proba: NDArray[np.float64],
+    answers: NDArray[Any],
+    labels: LabelSet,
+    *,
+    temperature: float | None = None,
+    score_weight: float = 0.0,
+) -> _Trial:
+    truth, predicted = _positions(answers), log_proba.argmax(axis=1)
+    losses = log_losses(log_proba, answers)
+    return _Trial(
+        temperature=temperature,
+        score_weight=score_weight,
+        log_proba=log_proba,
+        losses=losses,
+        figures=HeadFigures(
+            name=name,
+            log_loss=float(losses.mean()),
+            brier=multiclass_brier_score(np.exp(log_proba), truth),
+            accuracy=float((predicted == truth).mean()),
+            macro_f1=_macro_f1(predicted, truth, labels),
+        ),
+    )
 
 
 def _pooled_weights(
