@@ -9,10 +9,11 @@ from functools import cached_property
 from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.calibration._recall import RecallTests
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Bools, Floats, Places
 from calibrant.core._ranks import DEFAULT_KEY, draw_ranks, tie_ranks
 from calibrant.metrics._validation import as_numbers, check_number
 
@@ -68,7 +69,7 @@ class AskedCertificate:
     certified: bool
     threshold: float | None
     kept: float
-    accepted: NDArray[np.bool_]
+    accepted: Bools
     labels_used: int
     reason: str
     target: float
@@ -270,7 +271,7 @@ def _too_few_for_recall(tests: RecallTests) -> str:
     return f"{wanted} {math.ceil(fewest):,} labels, got a budget of {tests.budget:,}: allow more, or promise less."
 
 
-def _missing(test: _Test, drawn: NDArray[np.intp], pile: _Pile, found: _Labels) -> int:
+def _missing(test: _Test, drawn: Places, pile: _Pile, found: _Labels) -> int:
     """Return the number of further labels that make the test pass if all of them are right."""
     ahead = pile.order[drawn[test.seen : test.seen + test.fewest_labels]].tolist()
     return sum(row not in found.right for row in ahead)
@@ -336,9 +337,9 @@ class _Pile:
         Ranks in whose order these rows are drawn, in (0, 1].
     """
 
-    confidence: NDArray[np.float64]
-    order: NDArray[np.intp]
-    ranks: NDArray[np.float64]
+    confidence: Floats
+    order: Places
+    ranks: Floats
 
     @classmethod
     def of(cls, confidence: ArrayLike, *, inputs: Sequence[str | int] | None, key: str) -> _Pile:
@@ -367,11 +368,11 @@ class _Pile:
         return len(self.order)
 
     @cached_property
-    def draws(self) -> NDArray[np.intp]:
+    def draws(self) -> Places:
         """Positions in `order`, the first drawn first."""
         return np.argsort(self.ranks, kind="stable")
 
-    def drawn(self, size: int) -> NDArray[np.intp]:
+    def drawn(self, size: int) -> Places:
         """Return the positions of the `size` surest rows in the order in which they are drawn."""
         return self.draws[self.draws < size]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import Bools, Floats, Interval, Places
 from calibrant.core._ranks import DEFAULT_KEY, draw_ranks
 from calibrant.metrics._intervals import wilson_limits
 from calibrant.metrics._validation import as_numbers, check_level, normal_quantile
@@ -22,8 +22,6 @@ AskLabel: TypeAlias = Callable[[int], str | None]
 _FEWEST: Final = 5  # labels from which a slope is learned; with fewer it would be noise
 # Mistakes of the full size that no label has shown yet, as in Wilson's interval, which adds z * z / 2 of each kind.
 _UNSEEN: Final = 0.5
-
-_Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,10 +280,10 @@ class _LabelledPile:
     """
 
     labels: tuple[str, ...]
-    codes: NDArray[np.intp]
-    probabilities: _Floats
-    drawn: NDArray[np.intp]
-    truth: NDArray[np.intp]
+    codes: Places
+    probabilities: Floats
+    drawn: Places
+    truth: Places
 
     @classmethod
     def asked(  # noqa: PLR0913 (keyword-only options)
@@ -348,7 +346,7 @@ def _checked_budget(budget: int, n: int) -> int:
     return budget
 
 
-def _checked(given: ArrayLike, n: int, *, n_axes: int = 2) -> _Floats:
+def _checked(given: ArrayLike, n: int, *, n_axes: int = 2) -> Floats:
     """Return probabilities of n rows, shape (n,) or, with two axes allowed, (n, L)."""
     found = as_numbers("probabilities", given)
     if not 1 <= found.ndim <= n_axes or len(found) != n:
@@ -361,7 +359,7 @@ def _checked(given: ArrayLike, n: int, *, n_axes: int = 2) -> _Floats:
     return found
 
 
-def _spread(found: _Floats, codes: NDArray[np.intp], *, n_labels: int) -> _Floats:
+def _spread(found: Floats, codes: Places, *, n_labels: int) -> Floats:
     """Return the probability of each label, shape (N, L)."""
     n = len(codes)
     if found.ndim == 2 and found.shape[1] != n_labels:
@@ -378,7 +376,7 @@ def _spread(found: _Floats, codes: NDArray[np.intp], *, n_labels: int) -> _Float
     return spread if found.ndim == 1 else np.where(known, found, spread)
 
 
-def _mean(values: _Floats, by: _Floats, drawn: NDArray[np.intp], *, level: float) -> Estimate:
+def _mean(values: Floats, by: Floats, drawn: Places, *, level: float) -> Estimate:
     """Return the mean over all rows of values in [0, 1] that are known for the rows drawn.
 
     Parameters
@@ -424,7 +422,7 @@ def _plain(rows: float, n: int, n_pile: int) -> int:
     return math.ceil(size * n_pile / (n_pile - 1 + size) - 1e-9)
 
 
-def _corrected(values: _Floats, by: _Floats, drawn: NDArray[np.intp]) -> tuple[float, float]:
+def _corrected(values: Floats, by: Floats, drawn: Places) -> tuple[float, float]:
     """Return the unbiased estimate of the mean over all rows, and the sum of squares that the slopes leave."""
     n, n_pile = len(values), len(by)
     known = by[drawn]
@@ -438,7 +436,7 @@ def _corrected(values: _Floats, by: _Floats, drawn: NDArray[np.intp]) -> tuple[f
     return float(values.mean()) + (n_pile - n) / n_pile * shift, left
 
 
-def _slopes(x: _Floats, y: _Floats, *, least: float) -> _Floats:
+def _slopes(x: Floats, y: Floats, *, least: float) -> Floats:
     """Return for each row the slope of y by x, both centred, over the other rows, shrunk by adjusted R squared.
 
     As in PPI++ it is 1 at most and 0 at least. The variance of x is `least` at least, that of the whole pile: where the
@@ -452,11 +450,11 @@ def _slopes(x: _Floats, y: _Floats, *, least: float) -> _Floats:
     xx = np.maximum(xx, least * (n - 1.0))
     explained = np.clip(xy * xy / np.maximum(xx * yy, 1e-24), 0.0, 1.0)
     adjusted = np.maximum(1.0 - (1.0 - explained) * (n - 2.0) / (n - 3.0), 0.0)
-    slopes: _Floats = adjusted / np.maximum(explained, 1e-12) * xy / np.maximum(xx, 1e-12)
+    slopes: Floats = adjusted / np.maximum(explained, 1e-12) * xy / np.maximum(xx, 1e-12)
     return slopes.clip(0.0, 1.0)
 
 
-def _macro_f1(pile: _LabelledPile, right: NDArray[np.bool_], *, level: float) -> Estimate:
+def _macro_f1(pile: _LabelledPile, right: Bools, *, level: float) -> Estimate:
     """Return macro F1, its interval by linearisation: F1 is 2 TP / (predicted + true) for each label."""
     n, n_pile, n_labels = len(pile.drawn), len(pile), len(pile.labels)
     predicted = np.bincount(pile.codes[pile.codes >= 0], minlength=n_labels) / n_pile

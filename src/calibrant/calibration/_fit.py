@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from calibrant.core._errors import ConfigurationError, NotFittedError, StateError
 from calibrant.core._files import damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import Floats, Places
 from calibrant.metrics._validation import check_number
 
 _MAKE: Final = "fit and save it"
@@ -170,20 +171,20 @@ class SavedFit(ABC):
             raise ConfigurationError(f"Expected method {method!r}, got {record['method']!r}.")
 
 
-def log_normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def log_normalise(rows: Floats) -> Floats:
     """Return `rows`, shape (n, L), shifted so that the exponentials of each row sum to 1."""
     shifted = rows - rows.max(axis=1, keepdims=True)
     total = np.exp(shifted).sum(axis=1, keepdims=True)
-    normalised: NDArray[np.float64] = shifted - np.log(total)
+    normalised: Floats = shifted - np.log(total)
     return normalised
 
 
-def log_losses(log_p: NDArray[np.float64], answers: NDArray[Any]) -> NDArray[np.float64]:
+def log_losses(log_p: Floats, answers: NDArray[Any]) -> Floats:
     """Return ``-log p(answer)`` of each normalised row, shape (n,), in nats, >= 0.
 
     Of distributions, shape (n, L), instead of positions, it is the cross-entropy.
     """
-    found: NDArray[np.float64]
+    found: Floats
     found = (answers * log_p).sum(axis=1) if answers.ndim == 2 else log_p[np.arange(len(log_p)), answers]
     return -found
 
@@ -214,7 +215,7 @@ class PairedGain:
         return self.mean > self.standard_error + _ROUNDING
 
 
-def paired_gain(before: NDArray[np.float64], after: NDArray[np.float64]) -> PairedGain:
+def paired_gain(before: Floats, after: Floats) -> PairedGain:
     """Return the decrease of the mean loss over the same n rows, from losses of shape (n,)."""
     difference = before - after
     n = len(difference)
@@ -227,7 +228,7 @@ def paired_gain(before: NDArray[np.float64], after: NDArray[np.float64]) -> Pair
     )
 
 
-def stratified_folds(groups: NDArray[Any], n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
+def stratified_folds(groups: NDArray[Any], n_folds: int, rng: np.random.Generator) -> Places:
     """Return a random fold for each row, shape (n,), with each group spread evenly over the folds."""
     order = rng.permutation(len(groups))
     order = order[np.argsort(groups[order], kind="stable")]

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from calibrant.core._prediction import Bools, Floats, Places
 
 _RATIO: Final = 0.97  # of a number of rows that is tested to the one before
 # Recorded and drawn piles, 300 labels: 0.02 did as well, 0.05 better for common labels and worse for rare ones.
@@ -53,10 +52,10 @@ class RecallTests:
     target: float
     delta: float
     budget: int
-    sizes: NDArray[np.intp] = field(init=False)
+    sizes: Places = field(init=False)
     labels_needed: Floats = field(init=False)
     weights: Floats = field(init=False)
-    passed: NDArray[np.bool_] = field(init=False)
+    passed: Bools = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.probability)
@@ -79,7 +78,7 @@ class RecallTests:
         failed = np.flatnonzero(~self.passed)
         return int(self.sizes[failed[0] - 1] if len(failed) else self.sizes[-1])
 
-    def order(self, ranks: Floats) -> NDArray[np.intp]:
+    def order(self, ranks: Floats) -> Places:
         """Return the positions in the order in which they are drawn, by ranks that are uniform in (0, 1]."""
         # The first of exponential clocks with these rates is drawn next (Efraimidis and Spirakis 2006).
         return np.argsort(-np.log(ranks) / self.weights, kind="stable")

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.calibration._calibrators import TEMPERATURE, best_inverse_temperature
 from calibrant.calibration._fit import FLOOR, SavedFit, log_normalise, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Floats, Places
 from calibrant.metrics._validation import (
     HUGE,
     as_numbers,
@@ -22,7 +23,6 @@ from calibrant.metrics._validation import (
     check_number,
 )
 
-_Floats = NDArray[np.float64]
 _FOLDS: Final = 5
 # As calibrators clip probabilities: what a model says beyond one in a million is no measurement.
 _RANKED_FLOOR: Final = float(np.log(1e-6))
@@ -66,7 +66,7 @@ class DistributionScaling(SavedFit):
         self.n_labels_ = rows.shape[1]
         return self
 
-    def transform(self, log_probabilities: ArrayLike) -> _Floats:
+    def transform(self, log_probabilities: ArrayLike) -> Floats:
         """Return scaled log-probabilities, normalised and finite, of the shape given.
 
         Parameters
@@ -97,10 +97,10 @@ class DistributionScaling(SavedFit):
         return scaling
 
     @abstractmethod
-    def _learn(self, rows: _Floats, answers: NDArray[np.intp]) -> None: ...
+    def _learn(self, rows: Floats, answers: Places) -> None: ...
 
     @abstractmethod
-    def _scaled(self, rows: _Floats) -> _Floats: ...
+    def _scaled(self, rows: Floats) -> Floats: ...
 
 
 class TemperatureScaling(DistributionScaling):
@@ -128,7 +128,7 @@ class TemperatureScaling(DistributionScaling):
     _parameters = TEMPERATURE
     temperature_: float
 
-    def _learn(self, rows: _Floats, answers: NDArray[np.intp]) -> None:
+    def _learn(self, rows: Floats, answers: Places) -> None:
         truth = rows[np.arange(len(rows)), answers]
         if np.ptp(rows) > 0.0 and (truth >= rows.max(axis=1)).all():
             raise ConfigurationError(
@@ -142,7 +142,7 @@ class TemperatureScaling(DistributionScaling):
 
         self.temperature_ = 1.0 / best_inverse_temperature(slope)
 
-    def _scaled(self, rows: _Floats) -> _Floats:
+    def _scaled(self, rows: Floats) -> Floats:
         return rows / self.temperature_
 
 
@@ -178,19 +178,19 @@ class VectorScaling(DistributionScaling):
     """
 
     method = "vector"
-    weight_: _Floats
-    offset_: _Floats
+    weight_: Floats
+    offset_: Floats
 
     def __init__(self, *, l2: float = 1.0) -> None:
         self.l2 = check_number("l2", l2, "(0, 1e6]")
 
-    def _learn(self, rows: _Floats, answers: NDArray[np.intp]) -> None:
+    def _learn(self, rows: Floats, answers: Places) -> None:
         from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
 
         n, n_labels = rows.shape
         onehot = np.eye(n_labels)[answers]
 
-        def loss(x: _Floats) -> tuple[float, _Floats]:
+        def loss(x: Floats) -> tuple[float, Floats]:
             moved = x.reshape(2, n_labels) - np.array([[1.0], [0.0]])
             log_p = log_normalise(rows * (moved[0] + 1.0) + moved[1])
             gap = (np.exp(log_p) - onehot) / n
@@ -205,7 +205,7 @@ class VectorScaling(DistributionScaling):
         found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x.reshape(2, n_labels)
         self.weight_, self.offset_ = found[0].copy(), found[1].copy()
 
-    def _scaled(self, rows: _Floats) -> _Floats:
+    def _scaled(self, rows: Floats) -> Floats:
         return rows * self.weight_ + self.offset_
 
     def _learned(self) -> dict[str, Any]:
@@ -221,13 +221,13 @@ class VectorScaling(DistributionScaling):
         self.weight_, self.offset_ = both[0].copy(), both[1].copy()
 
 
-def _logits(rows: _Floats) -> _Floats:
+def _logits(rows: Floats) -> Floats:
     return np.maximum(log_normalise(rows), FLOOR)
 
 
 def held_out_answer_probability(
     log_probabilities: ArrayLike, answers: ArrayLike, *, rng: np.random.Generator | int | None = None
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the cross-fitted probability of the true label of each row.
 
     The least probable answers are those to look at first: a wrong answer in the data, or the classifier's worst
@@ -280,9 +280,7 @@ def held_out_answer_probability(
     return np.maximum(found, np.finfo(np.float64).tiny)
 
 
-def _matrix_scaling(
-    rows: NDArray[np.float64], answers: NDArray[np.intp]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _matrix_scaling(rows: Floats, answers: Places) -> tuple[Floats, Floats]:
     """Return W (L, L) and b (L,) that minimise log loss plus ``(|W - I|^2 + |b|^2) / (2 n)``.
 
     The pull to doing nothing weighs as much as one row, as in `VectorScaling`: a label without rows is not ruled out.
@@ -294,7 +292,7 @@ def _matrix_scaling(
     inputs = np.hstack([rows, np.ones((n, 1))])
     onehot = np.eye(n_labels)[answers]
 
-    def loss(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def loss(x: Floats) -> tuple[float, Floats]:
         moved = x.reshape(n_labels + 1, n_labels)
         log_p = log_normalise(inputs @ (identity + moved))
         value = -float((log_p * onehot).sum()) / n

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._prediction import LogprobSpace, Token, Usage
+from calibrant.core._prediction import Floats, Integers, LogprobSpace, Token, Usage
 
 Message = Mapping[str, str]
 STAND_INS: MutableMapping[str, Opener] = {}
@@ -383,7 +383,7 @@ class Vocabulary:
         """Return the tokens that begin with `data`."""
         return tuple(token for token, piece in enumerate(self.pieces) if piece.startswith(data))
 
-    def closing(self, last: int) -> NDArray[np.int64]:
+    def closing(self, last: int) -> Integers:
         """Return all tokens with the text of `last`, optionally followed by JSON structure, shape (n,)."""
         piece = self.pieces[last]
         spellings = self.beginning_with(piece)
@@ -413,10 +413,10 @@ class TokenLogprobs:
         relative = np.exp(self.logits - np.float32(most))
         return most + math.log(float(relative.sum(dtype=np.float64)))
 
-    def at(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    def at(self, tokens: Integers) -> Floats:
         """Return the natural log-probabilities of `tokens`, at most 0, shape (n,)."""
         logits = self.logits[tokens].astype(np.float64)
-        found: NDArray[np.float64] = np.minimum(logits - self.log_total, 0.0)
+        found: Floats = np.minimum(logits - self.log_total, 0.0)
         return found
 
     def features(self) -> NDArray[np.float16]:

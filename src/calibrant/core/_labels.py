@@ -120,8 +120,9 @@ class LabelSet(Sequence[str]):
 
     def __init__(self, labels: Sequence[str]) -> None:
         if isinstance(labels, str):
-            msg = f"Expected a list of labels, got the text {labels!r}: write [{labels!r}, ...]."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected a list of labels, got the text {labels!r}: write [{labels!r}, ...]."
+            )
         object.__setattr__(self, "labels", tuple(labels))
         object.__setattr__(self, "_canonical", _index(self.labels))
 
@@ -308,12 +309,14 @@ def _index(labels: tuple[object, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for label in labels:
         if not isinstance(label, str):
-            msg = f"Expected every label to be text, got {label!r} ({type(label).__name__}): quote it."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected every label to be text, got {label!r} ({type(label).__name__}): quote it."
+            )
         key = normalise_label(label)
         if not key:
-            msg = f"Expected every label to hold text, got {label!r}: remove it or name it."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected every label to hold text, got {label!r}: remove it or name it."
+            )
         if key in found:
             same = "twice" if found[key] == label else f"and {found[key]!r}, equal up to case and spaces"
             raise ConfigurationError(f"Expected distinct labels, got {label!r} {same}: keep one of them.")

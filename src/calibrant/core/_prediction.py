@@ -1,4 +1,4 @@
-"""Predictions: label, distribution, outcome, usage and steps of a cascade; as JSON values, and their journal."""
+"""Predictions: label, distribution, outcome, usage, steps; as JSON values, and their journal; types of arrays."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import nlargest
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._reported import MOST_TOKENS, clean_line
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+Floats: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+Places: TypeAlias = NDArray[np.intp]
+"""Positions in another array."""
+Bools: TypeAlias = NDArray[np.bool_]
 
 LOW_LABEL_MASS: Final = 0.5
 """Below this the model would rather write something else than any label.
@@ -73,8 +76,9 @@ class LogprobSpace(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
-        msg = f"Unknown log-probability space {value!r}: expected one of {', '.join(cls)}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Unknown log-probability space {value!r}: expected one of {', '.join(cls)}."
+        )
 
 
 def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobSpace) -> bool:
@@ -163,8 +167,8 @@ class LabelDistribution:
     """
 
     labels: tuple[str, ...]
-    logprobs: NDArray[np.float64]
-    measured: NDArray[np.bool_]
+    logprobs: Floats
+    measured: Bools
     joint_logprob: float | None
     label_mass: float
     unresolved_mass: float
@@ -192,7 +196,7 @@ class LabelDistribution:
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def probabilities(self) -> NDArray[np.float64]:
+    def probabilities(self) -> Floats:
         """Normalised probability of each label, shape (L,), sums to 1."""
         return np.exp(self.logprobs)
 
@@ -522,7 +526,7 @@ class Prediction:
     def with_logprobs(
         self,
         given: LabelDistribution,
-        logprobs: NDArray[np.float64],
+        logprobs: Floats,
         **others: Any,  # noqa: ANN401 (attributes of the distribution)
     ) -> Prediction:
         """Return a copy that answers by other log-probabilities than those of `given`, its distribution."""

@@ -218,8 +218,9 @@ def read_rows(
     """
     suffix = path.suffix.lower()
     if suffix not in ENDINGS:
-        msg = f"expected a file ending in {', '.join(ENDINGS)}, got {path.suffix or 'no ending'!r}."
-        raise DataError(msg, path=path)
+        raise DataError(
+            f"expected a file ending in {', '.join(ENDINGS)}, got {path.suffix or 'no ending'!r}.", path=path
+        )
     if not path.is_file():
         raise DataError("no such file: check the path (those in a task file are relative to it).", path=path)
     records: Iterator[tuple[int, Mapping[str, Any]]]

@@ -136,8 +136,9 @@ def plain_schema(schema: object) -> dict[str, Any]:
             if isinstance(inner, Mapping):
                 node = inner
         return dict(node)
-    msg = f"Expected a JSON schema (mapping) or a Pydantic model class, got {type(schema).__name__}."
-    raise ConfigurationError(msg)
+    raise ConfigurationError(
+        f"Expected a JSON schema (mapping) or a Pydantic model class, got {type(schema).__name__}."
+    )
 
 
 def schema_target(reference: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -155,8 +156,9 @@ def schema_target(reference: object, root: Mapping[str, Any]) -> Mapping[str, An
             node = node.get(key) if isinstance(node, Mapping) else None
         if isinstance(node, Mapping):
             return node
-    msg = f"Expected a reference inside the schema, got {reference!r}: put its target under $defs."
-    raise ConfigurationError(msg)
+    raise ConfigurationError(
+        f"Expected a reference inside the schema, got {reference!r}: put its target under $defs."
+    )
 
 
 def with_inner_schemas(node: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
@@ -246,8 +248,9 @@ class SchemaNode:
 def _alternatives(node: Mapping[str, Any], root: _Node, depth: int = 0) -> Iterator[_Node]:
     """Yield the alternatives of `node`, with $ref, allOf, anyOf and oneOf resolved."""
     if depth > _MAX_DEPTH:
-        msg = f"Expected a schema less than {_MAX_DEPTH} references deep: one of them leads back to itself."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected a schema less than {_MAX_DEPTH} references deep: one of them leads back to itself."
+        )
     rest = {key: value for key, value in node.items() if key not in ("$ref", "allOf", *_CHOICES)}
     merged = [rest]
     together = [schema_target(node["$ref"], root)] if "$ref" in node else []

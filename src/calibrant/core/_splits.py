@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._labels import normalise_label
+from calibrant.core._prediction import Bools, Floats, Integers, Places
 
 _WORD: Final = re.compile(r"[^\W\d_]+|\d+")
 _LEAST: Final = 0.5  # share of the word pairs of two texts that near-duplicates have in common
@@ -31,7 +32,6 @@ _SKETCH_LEAST: Final = 0.35  # of 64 bits; lower than _LEAST, as several pairs m
 
 _BITS_OF_BYTE: Final = np.array([byte.bit_count() for byte in range(256)])
 
-_Indices: TypeAlias = NDArray[np.intp]
 _Hashes: TypeAlias = NDArray[np.uint32]
 
 
@@ -72,7 +72,7 @@ class WordPairs:
         self.hashes.extend(found)
         self.counts.append(len(found))
 
-    def of(self, texts: _Indices) -> tuple[_Hashes, _Indices]:
+    def of(self, texts: Places) -> tuple[_Hashes, Places]:
         """Return the hashes of some texts in their order, and the place of each hash's text in that order.
 
         Of more than 125,000 texts, fewer of the smallest hashes of each are returned, so that memory stays bounded:
@@ -87,7 +87,7 @@ class WordPairs:
         return hashes[starts[texts][places] + within], places
 
 
-def group_near_duplicates(hashes: _Hashes, places: _Indices, labels: NDArray[np.int64]) -> _Indices:
+def group_near_duplicates(hashes: _Hashes, places: Places, labels: Integers) -> Places:
     """Return the group of every text: the place of its first text, shape (n,).
 
     Parameters
@@ -118,7 +118,7 @@ def group_near_duplicates(hashes: _Hashes, places: _Indices, labels: NDArray[np.
     return groups
 
 
-def _is_counted(hashes: _Hashes, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _is_counted(hashes: _Hashes, labels: Integers) -> Bools:
     """Return a mask of the pairs that count: those of few texts, or mostly of one label."""
     keys = (hashes.astype(np.uint64) << np.uint64(32)) | labels.astype(np.uint64)
     by_label, counts = np.unique(keys, return_counts=True)
@@ -126,14 +126,14 @@ def _is_counted(hashes: _Hashes, labels: NDArray[np.int64]) -> NDArray[np.bool_]
     values, starts = np.unique(owners, return_index=True)
     total, most = np.add.reduceat(counts, starts), np.maximum.reduceat(counts, starts)
     counted = (total < _COMMON) | (most >= _OWN * total)
-    result: NDArray[np.bool_] = counted[np.searchsorted(values, hashes)]
+    result: Bools = counted[np.searchsorted(values, hashes)]
     return result
 
 
 class _PairIndex:
     """Word pairs of texts, to look up texts that share some and to compare two texts."""
 
-    def __init__(self, hashes: _Hashes, places: _Indices, *, n_texts: int) -> None:
+    def __init__(self, hashes: _Hashes, places: Places, *, n_texts: int) -> None:
         self._hashes = hashes
         self._places = places
         self._sizes = np.bincount(places, minlength=n_texts)
@@ -144,7 +144,7 @@ class _PairIndex:
         self._sketches = np.zeros(n_texts, dtype=np.uint64)
         np.bitwise_or.at(self._sketches, places, bits)
 
-    def join_pairs(self) -> tuple[_Hashes, _Indices]:
+    def join_pairs(self) -> tuple[_Hashes, Places]:
         """Return the rarest pairs of every text, without those of one text alone, and their texts; sorted by pair.
 
         Two texts that share half of their pairs share one of the rarer half (prefix filter of similarity joins).
@@ -161,7 +161,7 @@ class _PairIndex:
         order = np.lexsort((places, hashes))
         return hashes[order], places[order]
 
-    def are_alike(self, first: _Indices, second: _Indices) -> NDArray[np.bool_]:
+    def are_alike(self, first: Places, second: Places) -> Bools:
         """Return a mask of the near-duplicates among pairs of texts."""
         one, other = self._sketches[first], self._sketches[second]
         # Most texts that share a frequent pair are unlike: this tells without reading their pairs.
@@ -181,18 +181,18 @@ class _PairIndex:
         return alike
 
 
-def _keys(places: _Indices, hashes: _Hashes) -> NDArray[np.uint64]:
+def _keys(places: Places, hashes: _Hashes) -> NDArray[np.uint64]:
     return (places.astype(np.uint64) << np.uint64(32)) | hashes.astype(np.uint64)
 
 
-def _bit_counts(sketches: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _bit_counts(sketches: NDArray[np.uint64]) -> Integers:
     """Return the number of bits set in each sketch."""
     bits = _BITS_OF_BYTE[sketches.view(np.uint8)].reshape(-1, 8)
-    counts: NDArray[np.int64] = bits.sum(axis=1)
+    counts: Integers = bits.sum(axis=1)
     return counts
 
 
-def _joined(groups: _Indices, first: _Indices, second: _Indices) -> _Indices:
+def _joined(groups: Places, first: Places, second: Places) -> Places:
     """Return the groups after texts of some of them were found alike."""
     while True:
         lowest = np.minimum(groups[first], groups[second])
@@ -236,8 +236,8 @@ class TextGroups:
 
     hashes: NDArray[np.uint64]
     keys: NDArray[np.uint64]
-    labels: NDArray[np.int64]
-    together: NDArray[np.bool_]
+    labels: Integers
+    together: Bools
     names: tuple[str, ...]
 
     def find(self, text: str) -> tuple[int, bool] | None:
@@ -311,8 +311,8 @@ class _Texts:
 
     names: list[str]
     hashes: NDArray[np.uint64]
-    rows: NDArray[np.intp]
-    labels: NDArray[np.int64]
+    rows: Places
+    labels: Integers
     conflicts: NDArray[np.uint64]
 
     @classmethod
@@ -396,7 +396,7 @@ def _smallest(shares: Shares) -> float:
     return min(share for share in shares if share)
 
 
-def _text_groups(texts: _Texts, groups: NDArray[np.intp], room: NDArray[np.float64]) -> TextGroups:
+def _text_groups(texts: _Texts, groups: Places, room: Floats) -> TextGroups:
     """Return the groups of several texts.
 
     Parameters
@@ -433,8 +433,8 @@ def _text_groups(texts: _Texts, groups: NDArray[np.intp], room: NDArray[np.float
 def _cuts(
     names: Sequence[str],
     keys: NDArray[np.uint64],
-    labels: NDArray[np.int64],
-    is_rare: NDArray[np.bool_],
+    labels: Integers,
+    is_rare: Bools,
     shares: Shares,
 ) -> dict[str, tuple[int, int]]:
     """Return the cuts of every answer; rare answers share theirs."""

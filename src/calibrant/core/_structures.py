@@ -25,7 +25,7 @@ from calibrant.core._schema import (
 from calibrant.core._settings import register
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from calibrant.core._prediction import Bools, Floats, Places
 
 
 SEPARATOR: Final = "/"
@@ -117,7 +117,7 @@ class _Level(NamedTuple):
     """Distinct path prefixes at one level, and for each label the index of its prefix."""
 
     values: tuple[str, ...]
-    members: NDArray[np.intp]  # (L,), indices into `values`
+    members: Places  # (L,), indices into `values`
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class HierarchicalLabels(LabelSet):
         own = self._levels[level - 1]
         return own.values[int(own.members[self._places[label]])]
 
-    def groups(self, level: int) -> NDArray[np.intp]:
+    def groups(self, level: int) -> Places:
         """Return for each label the index of its first `level` levels, shape (L,)."""
         return self._levels[level - 1].members
 
@@ -285,7 +285,7 @@ def _implied_confidence(own: float | None, marginal: LabelDistribution | None, v
 
 
 def _grouped_distribution(
-    whole: LabelDistribution | None, values: tuple[str, ...], members: NDArray[np.intp]
+    whole: LabelDistribution | None, values: tuple[str, ...], members: Places
 ) -> LabelDistribution | None:
     """Return the distribution over groups of labels; `members` holds each label's group index."""
     if whole is None:
@@ -295,16 +295,16 @@ def _grouped_distribution(
     return _marginal_distribution(whole, values, _log(mass), measured)
 
 
-def _log(mass: NDArray[np.float64]) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = np.log(np.maximum(mass, _TINY))
+def _log(mass: Floats) -> Floats:
+    found: Floats = np.log(np.maximum(mass, _TINY))
     return found
 
 
 def _marginal_distribution(
     whole: LabelDistribution,
     values: tuple[str, ...],
-    logprobs: NDArray[np.float64],
-    measured: NDArray[np.bool_],
+    logprobs: Floats,
+    measured: Bools,
 ) -> LabelDistribution:
     """Return a distribution over groups of labels, with the error bound of the original one."""
     return LabelDistribution(

@@ -149,23 +149,27 @@ class Task:
         object.__setattr__(self, "labels", LabelSet.of(self.labels))
         for name in self.sections:
             if name not in _SECTIONS:
-                msg = f"Expected sections among {', '.join(_SECTIONS)}, got {name!r:.80}: correct the name."
-                raise ConfigurationError(msg)
+                raise ConfigurationError(
+                    f"Expected sections among {', '.join(_SECTIONS)}, got {name!r:.80}: correct the name."
+                )
         for split in SPLITS:
             rows = []
             for number, example in enumerate(getattr(self, split), 1):
                 answer = self.labels.canonical(example.answer)
                 if answer is None:
-                    msg = f"task {self.name!r}, {split} row {number}: {unknown_answer(example.answer, self.labels)}"
-                    raise DataError(msg)
+                    raise DataError(
+                        f"task {self.name!r}, {split} row {number}: {unknown_answer(example.answer, self.labels)}"
+                    )
                 rows.append(replace(example, answer=answer))
             object.__setattr__(self, split, tuple(rows))
         if not is_path(self.field):
-            msg = f"Expected field to be a JSON path, got {self.field!r:.80}: {FIELD_REMEDY}."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected field to be a JSON path, got {self.field!r:.80}: {FIELD_REMEDY}."
+            )
         if self.user_template is not None and INPUT_SLOT not in self.user_template:
-            msg = f"Expected user_template to hold {{input}}, got {self.user_template!r:.200}: say where the text goes."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected user_template to hold {{input}}, got {self.user_template!r:.200}: say where the text goes."
+            )
         for _, problem in prompt_problems(
             self.prompt, self.other_prompts, self.label_descriptions, self.labels
         ):
@@ -184,8 +188,9 @@ class Task:
         """
         found: tuple[Example, ...] = getattr(self, split) if split in SPLITS else ()
         if not found:
-            msg = f"Task {self.name!r} has no {split!r} rows: name a file for it under [data]."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Task {self.name!r} has no {split!r} rows: name a file for it under [data]."
+            )
         return found
 
     def with_sections(self, **sections: Section | None) -> Task:
@@ -481,8 +486,10 @@ class _DataSection(Section):
     def _check_split(cls, given: Any, check: pydantic.ValidatorFunctionWrapHandler) -> Any:  # noqa: ANN401
         shares = check(given) if not isinstance(given, list) or len(given) == len(SPLITS) else ()
         if shares is not None and not math.isclose(sum(shares), 1, abs_tol=1e-6):
-            message = "Input should be three shares that add up to 1"
-            raise wrong(message, "write [train, validation, test], such as [0.4, 0.2, 0.4]")
+            raise wrong(
+                "Input should be three shares that add up to 1",
+                "write [train, validation, test], such as [0.4, 0.2, 0.4]",
+            )
         return shares
 
     @pydantic.field_validator("encoding")

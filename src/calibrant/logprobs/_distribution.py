@@ -53,11 +53,10 @@ from os.path import commonprefix
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, LogprobSpace, Token
+from calibrant.core._prediction import Bools, Floats, LabelDistribution, LogprobSpace, Token
 from calibrant.core._schema import parse_path
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
 from calibrant.logprobs._fields import AlignedField, align, checked_logprob
@@ -467,7 +466,7 @@ class _BranchMasses:
         found = sorted(groups.items(), key=lambda group: -group[1])
         return tuple((tuple(names[place] for place in fit), share) for fit, share in found)
 
-    def normalised(self, n_labels: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def normalised(self, n_labels: int) -> tuple[Floats, Bools]:
         """Return normalised log-probabilities and the mask of measured labels, both of shape (L,)."""
         # Forced tokens make raw masses tiny. Relative to the largest, only negligible ones underflow.
         peak = self.peak()
@@ -489,14 +488,14 @@ class _BranchMasses:
         return log_normalise(weights), mask
 
 
-def log_normalise(weights: list[float]) -> NDArray[np.float64]:
+def log_normalise(weights: list[float]) -> Floats:
     """Return the logarithms of weights as shares of their sum, none below that of `FLOOR`; read-only."""
     logprobs = _log_shares(weights)
     logprobs.setflags(write=False)  # a distribution copies arrays that can be written
     return logprobs
 
 
-def _log_shares(weights: list[float]) -> NDArray[np.float64]:
+def _log_shares(weights: list[float]) -> Floats:
     total = math.fsum(weights)
     if total <= 0:
         return np.full(len(weights), -math.log(len(weights)))
@@ -508,7 +507,7 @@ def _log_shares(weights: list[float]) -> NDArray[np.float64]:
         # The floor is taken from the others, so that the sum stays 1.
         probabilities *= (1.0 - FLOOR * np.count_nonzero(low)) / probabilities[~low].sum()
         probabilities[low] = FLOOR
-    logprobs: NDArray[np.float64] = np.log(probabilities)
+    logprobs: Floats = np.log(probabilities)
     return logprobs
 
 

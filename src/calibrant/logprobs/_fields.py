@@ -114,8 +114,9 @@ def field_values(answer: str, field_path: str) -> list[Any]:
     elements = answer_value(json_body(answer), array, field_path)
     if isinstance(elements, list):
         return [_descend(one, inside, element_path(field_path, index)) for index, one in enumerate(elements)]
-    message = f"Expected an array in the field {field_path!r}, got {_describe(elements)}."
-    raise UnparsedError(message, kind="missing")
+    raise UnparsedError(
+        f"Expected an array in the field {field_path!r}, got {_describe(elements)}.", kind="missing"
+    )
 
 
 def answer_value(body: str, path: FieldPath, name: str) -> Any:  # noqa: ANN401
@@ -140,8 +141,9 @@ def _parsed(body: str, path: FieldPath, name: str) -> Any:  # noqa: ANN401
         node = json.loads(body, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         shown = body if len(body) <= 80 else body[:77] + "..."
-        msg = f"Expected a JSON document with the field {name!r}, got {shown!r} ({error})."
-        raise UnparsedError(msg, kind="not_json") from error
+        raise UnparsedError(
+            f"Expected a JSON document with the field {name!r}, got {shown!r} ({error}).", kind="not_json"
+        ) from error
     return _descend(node, path, name)
 
 
@@ -150,8 +152,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(node) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        msg = f"Expected every key of an object once, got {twice[:60]!r} {names.count(twice)} times."
-        raise UnparsedError(msg, kind="ambiguous")
+        raise UnparsedError(
+            f"Expected every key of an object once, got {twice[:60]!r} {names.count(twice)} times.",
+            kind="ambiguous",
+        )
     return node
 
 
@@ -163,8 +167,10 @@ def _descend(node: Any, path: FieldPath, name: str) -> Any:  # noqa: ANN401
             is_there = isinstance(node, list) and part < len(node)
         if not is_there:
             missing = repr(part) if isinstance(part, str) else f"element {part}"
-            message = f"Expected the field {name!r}; the answer has no {missing} in {_describe(node)}."
-            raise UnparsedError(message, kind="missing")
+            raise UnparsedError(
+                f"Expected the field {name!r}; the answer has no {missing} in {_describe(node)}.",
+                kind="missing",
+            )
         node = node[part]
     return node
 
@@ -303,8 +309,9 @@ def checked_logprob(logprob: float) -> float:
         It is NaN or above the rounding tolerance.
     """
     if not logprob <= TOLERANCE:  # also catches NaN
-        msg = f"Expected a log-probability <= 0, got {logprob}: the answer's evidence cannot be used."
-        raise LogprobsUnavailableError(msg)
+        raise LogprobsUnavailableError(
+            f"Expected a log-probability <= 0, got {logprob}: the answer's evidence cannot be used."
+        )
     return min(max(logprob, IMPOSSIBLE), 0.0)
 
 

@@ -59,7 +59,7 @@ from numpy.typing import NDArray
 from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, LogprobSpace
+from calibrant.core._prediction import Bools, Floats, Integers, LabelDistribution, LogprobSpace
 from calibrant.core._schema import FieldPath, array_path, element_path
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import FLOOR, SPACES, extract_distribution, least_bound, listed_at
@@ -68,9 +68,7 @@ from calibrant.logprobs._fields import AlignedField, align, value_span
 _FLOOR: Final = 1e-300
 _ENDS: Final = b"]"
 _DECIDE: Final = frozenset({_ENDS, b",", b'"', b"{", b"[", b" "})
-_tokens_by_vocabulary: WeakKeyDictionary[Vocabulary, dict[bytes, dict[bytes, NDArray[np.int64]]]] = (
-    WeakKeyDictionary()
-)
+_tokens_by_vocabulary: WeakKeyDictionary[Vocabulary, dict[bytes, dict[bytes, Integers]]] = WeakKeyDictionary()
 
 
 def _fixed(values: list[float] | list[bool]) -> NDArray[Any]:
@@ -111,14 +109,14 @@ class SetEvidence:
     """
 
     labels: tuple[str, ...]
-    held: NDArray[np.bool_]
-    probabilities: NDArray[np.float64]
-    measured: NDArray[np.bool_]
-    unresolved: NDArray[np.float64]
+    held: Bools
+    probabilities: Floats
+    measured: Bools
+    unresolved: Floats
     label_mass: float
     confidence: float
     space: LogprobSpace
-    bounds: NDArray[np.float64] | None = None
+    bounds: Floats | None = None
 
     def distribution(self, place: int, values: tuple[str, str]) -> LabelDistribution:
         """Return the distribution of one label over "not in the answer" and "in the answer".
@@ -190,8 +188,9 @@ def extract_set(
     array, inside = array_path(field_path)
     aligned = align(completion, field_path, array)
     if not isinstance(aligned.value, list):
-        msg = f"Expected an array in the field {field_path!r}, got {aligned.value!r:.100}."
-        raise LogprobsUnavailableError(msg)
+        raise LogprobsUnavailableError(
+            f"Expected an array in the field {field_path!r}, got {aligned.value!r:.100}."
+        )
     elements = [
         extract_distribution(completion, legal, element_path(field_path, index), space)
         for index in range(len(aligned.value))
@@ -316,7 +315,7 @@ class ArrayPlace:
     labels: LabelDistribution
 
     @property
-    def moves(self) -> NDArray[np.float64]:
+    def moves(self) -> Floats:
         """Probability that each label comes next, 0 for labels already in the array, shape (L,)."""
         return np.where(self._is_new, (1.0 - self.ends) * self.labels.probabilities, 0.0)
 
@@ -327,7 +326,7 @@ class ArrayPlace:
         return (1.0 - self.ends) * float(self.labels.probabilities[unmeasured].sum())
 
     @property
-    def _is_new(self) -> NDArray[np.bool_]:
+    def _is_new(self) -> Bools:
         return np.array([label not in self.given for label in self.labels.labels])
 
     @property
@@ -384,7 +383,7 @@ def read_place(
     return ArrayPlace(given=tuple(given), ends=decision.ends, mass=decision.mass, labels=labels)
 
 
-def _deciding_tokens(vocabulary: Vocabulary, before: bytes) -> dict[bytes, NDArray[np.int64]]:
+def _deciding_tokens(vocabulary: Vocabulary, before: bytes) -> dict[bytes, Integers]:
     """Return the tokens that spell `before` and a deciding byte (see `_side`), by that byte."""
     cache = _tokens_by_vocabulary.setdefault(vocabulary, {})
     if before not in cache:

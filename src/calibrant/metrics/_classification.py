@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._prediction import Integers
 
 _COLLAPSED: Final = 0.5  # share of the occurring labels that a classifier must answer
 
@@ -159,8 +159,8 @@ class ClassificationSummary:
     accuracy: float
     macro_f1: float
     per_label: Mapping[str, LabelMetrics]
-    confusion: NDArray[np.int64]
-    other: NDArray[np.int64]
+    confusion: Integers
+    other: Integers
     n: int
 
     def __post_init__(self) -> None:
@@ -171,7 +171,7 @@ class ClassificationSummary:
 
     @classmethod
     def from_counts(
-        cls, labels: Sequence[str], confusion: NDArray[np.int64], other: NDArray[np.int64]
+        cls, labels: Sequence[str], confusion: Integers, other: Integers
     ) -> ClassificationSummary:
         """Return the summary of a confusion matrix.
 
@@ -239,8 +239,9 @@ def classification_summary(
     (0.8333, [1, 0])
     """
     if len(y_true) != len(y_pred):
-        msg = f"Expected as many predictions as true labels, got {len(y_pred)} for {len(y_true)}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected as many predictions as true labels, got {len(y_pred)} for {len(y_true)}."
+        )
     names = _occurring(y_true, y_pred) if labels is None else LabelSet.of(labels).labels
     column = {normalise_label(name): i for i, name in enumerate(names)}
     outside = len(names)
@@ -248,8 +249,9 @@ def classification_summary(
     for row, (truth, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
         i = column.get(normalise_label(truth)) if isinstance(truth, str) else None
         if i is None:
-            msg = f"Expected every true label to be in the label set, got {truth!r} in row {row}."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected every true label to be in the label set, got {truth!r} in row {row}."
+            )
         j = column.get(normalise_label(predicted), outside) if isinstance(predicted, str) else outside
         table[i, j] += 1
     return ClassificationSummary.from_counts(names, table[:, :-1], table[:, -1])
@@ -263,9 +265,7 @@ def _occurring(y_true: Sequence[str], y_pred: Sequence[str | None]) -> tuple[str
     return tuple(sorted(spelling.values()))
 
 
-def label_scores(
-    hits: NDArray[np.int64], predicted: NDArray[np.int64], support: NDArray[np.int64]
-) -> Iterator[dict[str, Any]]:
+def label_scores(hits: Integers, predicted: Integers, support: Integers) -> Iterator[dict[str, Any]]:
     """Yield the fields of `LabelMetrics` for each label; a score with a denominator of 0 is 0."""
     precision, recall = hits / np.maximum(predicted, 1), hits / np.maximum(support, 1)
     f1 = 2 * hits / np.maximum(predicted + support, 1)

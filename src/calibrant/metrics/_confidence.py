@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import Floats, Interval, Places
 from calibrant.metrics._validation import (
     ROUNDING,
     as_numbers,
@@ -85,13 +85,12 @@ def expected_calibration_error(
     return float(np.abs(gap).sum() / len(p))
 
 
-def _edges(p: NDArray[np.float64], n_bins: int, strategy: str) -> NDArray[np.float64]:
+def _edges(p: Floats, n_bins: int, strategy: str) -> Floats:
     if strategy == "uniform":
         return np.linspace(0.0, 1.0, n_bins + 1)
     if strategy == "quantile":
         return np.unique(np.quantile(p, np.linspace(0.0, 1.0, n_bins + 1)))
-    msg = f"Expected strategy 'uniform' or 'quantile', got {strategy!r}."
-    raise ConfigurationError(msg)
+    raise ConfigurationError(f"Expected strategy 'uniform' or 'quantile', got {strategy!r}.")
 
 
 def brier_score(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -235,9 +234,7 @@ def multiclass_log_loss(probabilities: ArrayLike, answers: ArrayLike) -> float:
     return float(-np.log(clipped).mean())
 
 
-def _check_distributions(
-    probabilities: ArrayLike, answers: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+def _check_distributions(probabilities: ArrayLike, answers: ArrayLike) -> tuple[Floats, Places]:
     """Check distributions and positions of true labels; return both, probabilities in [0, 1]."""
     p = as_numbers("probabilities", probabilities)
     if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
@@ -286,8 +283,9 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     wrong = len(y) - right
     if right == 0 or wrong == 0:
         side = "right" if wrong == 0 else "wrong"
-        msg = f"AUROC is undefined: all {len(y)} rows are {side}, and it compares right rows with wrong ones."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"AUROC is undefined: all {len(y)} rows are {side}, and it compares right rows with wrong ones."
+        )
     _, group, count = np.unique(p, return_inverse=True, return_counts=True)
     middle_rank = np.cumsum(count) - (count - 1) / 2.0
     statistic = (middle_rank[group] * y).sum() - right * (right + 1) / 2.0
@@ -463,7 +461,7 @@ def selective_accuracy(confidence: ArrayLike, correct: ArrayLike, *, coverage: f
     return float(1.0 - _errors_among_top(p, y)[k - 1] / k)
 
 
-def _errors_among_top(p: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+def _errors_among_top(p: Floats, y: Floats) -> Floats:
     """Return the expected number of errors among the k most confident rows, k = 1..n, shape (n,).
 
     Within a group of ties the expectation grows linearly.
@@ -473,5 +471,5 @@ def _errors_among_top(p: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray
     rows_before = np.cumsum(size) - size
     errors_before = np.cumsum(errors) - errors
     into_group = np.arange(1, len(p) + 1) - np.repeat(rows_before, size)
-    result: NDArray[np.float64] = np.repeat(errors_before, size) + into_group * np.repeat(errors / size, size)
+    result: Floats = np.repeat(errors_before, size) + into_group * np.repeat(errors / size, size)
     return result

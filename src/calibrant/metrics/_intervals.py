@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import Floats, Integers, Interval
 from calibrant.metrics._validation import (
     check_binary,
     check_count,
@@ -84,7 +84,7 @@ def wilson_limits(successes: float, n: float, *, z: float) -> tuple[float, float
     return lower, upper
 
 
-def mean_interval(values: NDArray[np.float64], counts: NDArray[np.int64], level: float = 0.95) -> Interval:
+def mean_interval(values: Floats, counts: Integers, level: float = 0.95) -> Interval:
     """Return the Wilson score interval of the mean of numbers in [0, 1], such as partial credit.
 
     Wilson's interval at the effective sample size ``n m (1 - m) / v`` (Kish 1965), m the mean and v the variance of
@@ -175,8 +175,9 @@ def paired_mean_interval(
     n, mean, variance = _strata(values, groups)
     if (n < 2).any():
         subject = "differences" if groups is None else "every group of differences"
-        msg = f"Expected {subject} to hold two rows or more, got {int(n.min())}: one row shows no variation."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected {subject} to hold two rows or more, got {int(n.min())}: one row shows no variation."
+        )
     weight = n / n.sum()
     estimate = float(weight @ mean)
     parts = weight**2 * variance / n
@@ -192,15 +193,16 @@ def paired_mean_interval(
 
 
 def _strata(
-    values: NDArray[np.float64], groups: Sequence[object] | NDArray[np.generic] | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    values: Floats, groups: Sequence[object] | NDArray[np.generic] | None
+) -> tuple[Floats, Floats, Floats]:
     """Return size, mean and sample variance of each stratum, each of shape (H,)."""
     if groups is None:
         members = [values]
     else:
         if len(groups) != len(values):
-            msg = f"Expected one group per difference, got {len(groups)} groups for {len(values)} rows."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected one group per difference, got {len(groups)} groups for {len(values)} rows."
+            )
         by_group: dict[object, list[float]] = {}
         for value, group in zip(values.tolist(), groups, strict=True):
             by_group.setdefault(group, []).append(value)
@@ -265,8 +267,7 @@ def bootstrap_interval(
     confidence = check_level(level)
     resamples = check_count("n_resamples", n_resamples, low=1)
     if method not in ("percentile", "bca"):
-        msg = f"Expected method 'percentile' or 'bca', got {method!r}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"Expected method 'percentile' or 'bca', got {method!r}.")
     estimate = float(x.mean())
     if np.ptp(x) == 0.0:
         value = float(x[0])
@@ -282,9 +283,7 @@ def bootstrap_interval(
     )
 
 
-def _resampled_means(
-    x: NDArray[np.float64], n_resamples: int, rng: np.random.Generator
-) -> Iterator[NDArray[np.float64]]:
+def _resampled_means(x: Floats, n_resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
     """Yield resampled means in chunks that fit in memory."""
     n = len(x)
     distinct, counts = np.unique(x, return_counts=True)
@@ -301,9 +300,7 @@ def _resampled_means(
             yield x.take(drawn).mean(axis=1)
 
 
-def _bca_tails(
-    x: NDArray[np.float64], means: NDArray[np.float64], estimate: float, tails: tuple[float, float]
-) -> tuple[float, float]:
+def _bca_tails(x: Floats, means: Floats, estimate: float, tails: tuple[float, float]) -> tuple[float, float]:
     """Return the corrected tail probabilities of the BCa bootstrap (Efron 1987, sections 3 and 6).
 
     ``alpha' = Phi(z0 + (z0 + z) / (1 - a (z0 + z)))`` with the bias correction z0 from the share of
@@ -396,7 +393,7 @@ def paired_comparison(correct_a: ArrayLike, correct_b: ArrayLike, level: float =
     )
 
 
-def holm(p_values: ArrayLike) -> NDArray[np.float64]:
+def holm(p_values: ArrayLike) -> Floats:
     """Return p-values adjusted for multiple tests by Holm's method.
 
     Holm's step-down procedure (Holm 1979, Scandinavian Journal of Statistics 6:65-70): the i-th
@@ -427,8 +424,9 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     """
     p = check_values("p_values", p_values)
     if p.min() < 0.0 or p.max() > 1.0:
-        msg = f"Expected p_values in [0, 1], got {p.min()} to {p.max()}: pass one p-value per candidate."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected p_values in [0, 1], got {p.min()} to {p.max()}: pass one p-value per candidate."
+        )
     order = np.argsort(p, kind="stable")
     stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
     adjusted = np.empty_like(p)

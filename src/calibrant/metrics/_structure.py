@@ -9,10 +9,9 @@ from functools import singledispatch
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Interval, Prediction
+from calibrant.core._prediction import Integers, Interval, Prediction
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._classification import (
     AnsweredLabels,
@@ -179,9 +178,7 @@ class CreditMetrics:
 StructureMetrics = OrdinalMetrics | HierarchicalMetrics | CreditMetrics
 
 
-def structure_metrics(
-    labels: LabelSet, confusion: NDArray[np.int64], other: NDArray[np.int64]
-) -> StructureMetrics | None:
+def structure_metrics(labels: LabelSet, confusion: Integers, other: Integers) -> StructureMetrics | None:
     """Return the metrics of structured labels; None for labels without structure or without rows.
 
     Parameters
@@ -199,9 +196,7 @@ def structure_metrics(
 
 
 @singledispatch
-def _metrics_of(
-    labels: LabelSet, confusion: NDArray[np.int64], other: NDArray[np.int64]
-) -> StructureMetrics | None:
+def _metrics_of(labels: LabelSet, confusion: Integers, other: Integers) -> StructureMetrics | None:
     """Return the metrics of one kind of labels; a kind with more than its credit is registered here.
 
     They are no method of the label set: `core` knows no intervals.
@@ -221,8 +216,8 @@ def _metrics_of(
 @_metrics_of.register(OrdinalLabels)
 def _ordinal(
     labels: OrdinalLabels,  # noqa: ARG001
-    confusion: NDArray[np.int64],
-    other: NDArray[np.int64],
+    confusion: Integers,
+    other: Integers,
 ) -> OrdinalMetrics:
     size, labelled = len(other), int(confusion.sum())
     rows, places = labelled + int(other.sum()), np.arange(size)
@@ -241,7 +236,7 @@ def _ordinal(
     )
 
 
-def _kappa(confusion: NDArray[np.int64], distance: NDArray[np.int64]) -> float | None:
+def _kappa(confusion: Integers, distance: Integers) -> float | None:
     squares = distance.astype(np.float64) ** 2
     chance = np.outer(confusion.sum(axis=1), confusion.sum(axis=0)) / confusion.sum()
     by_chance = float((squares * chance).sum())
@@ -249,9 +244,7 @@ def _kappa(confusion: NDArray[np.int64], distance: NDArray[np.int64]) -> float |
 
 
 @_metrics_of.register(HierarchicalLabels)
-def _hierarchical(
-    labels: HierarchicalLabels, confusion: NDArray[np.int64], other: NDArray[np.int64]
-) -> HierarchicalMetrics:
+def _hierarchical(labels: HierarchicalLabels, confusion: Integers, other: Integers) -> HierarchicalMetrics:
     truth, predicted = np.nonzero(confusion)
     counts = confusion[truth, predicted]
     rows = int(counts.sum() + other.sum())

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._labels import LabelSet, as_label_set
-from calibrant.core._prediction import Interval, Outcome
+from calibrant.core._prediction import Bools, Floats, Integers, Interval, Outcome, Places
 from calibrant.core._structures import part_of
 from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._confidence import aurc, auroc_interval, brier_score, expected_calibration_error
@@ -105,9 +105,9 @@ class RiskCoverage:
         Lowest accepted confidence, share of rows accepted, share of wrong rows among those; coverage grows.
     """
 
-    threshold: NDArray[np.float64]
-    coverage: NDArray[np.float64]
-    risk: NDArray[np.float64]
+    threshold: Floats
+    coverage: Floats
+    risk: Floats
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,7 +129,7 @@ class Mistakes:
 
     rows: tuple[int, ...]
     wrong: int
-    answer_probability: NDArray[np.float64] | None = None
+    answer_probability: Floats | None = None
     unranked: str = ""
 
 
@@ -283,19 +283,19 @@ def latency_bars(rows: PromptRows) -> list[Bar]:
     return _bars(edges, counts, np.zeros_like(counts))
 
 
-def _places(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.intp]:
+def _places(values: Floats, edges: Floats) -> Places:
     """Return the index of each value's bin; the upper end of a bin belongs to it."""
     found = np.searchsorted(edges, values, side="left") - 1
-    places: NDArray[np.intp] = np.clip(found, 0, len(edges) - 2)
+    places: Places = np.clip(found, 0, len(edges) - 2)
     return places
 
 
-def _counts(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
-    counts: NDArray[np.int64] = np.bincount(_places(values, edges), minlength=len(edges) - 1)
+def _counts(values: Floats, edges: Floats) -> Integers:
+    counts: Integers = np.bincount(_places(values, edges), minlength=len(edges) - 1)
     return counts
 
 
-def _bars(edges: NDArray[np.float64], right: NDArray[np.int64], wrong: NDArray[np.int64]) -> list[Bar]:
+def _bars(edges: Floats, right: Integers, wrong: Integers) -> list[Bar]:
     columns = (edges[:-1], edges[1:], right, wrong)
     return [Bar(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
 
@@ -419,12 +419,12 @@ class PromptRows:
 
     saved: SavedRows
     labels: tuple[str, ...]
-    answer: NDArray[np.int64]
-    label: NDArray[np.int64]
+    answer: Integers
+    label: Integers
     correct: NDArray[np.int8]
-    confidence: NDArray[np.float64]
-    latency: NDArray[np.float64]
-    cost: NDArray[np.float64]
+    confidence: Floats
+    latency: Floats
+    cost: Floats
     cascade: CascadeMetrics | None = None
     composite: CompositeMetrics | None = None
     structure: LabelSet | None = None
@@ -487,15 +487,15 @@ class PromptRows:
         return _distinct(np.array(keys, dtype=np.uint64))
 
     @property
-    def judged(self) -> NDArray[np.bool_]:
+    def judged(self) -> Bools:
         """Rows that are right or wrong, shape (n,)."""
-        judged: NDArray[np.bool_] = self.correct != UNKNOWN
+        judged: Bools = self.correct != UNKNOWN
         return judged
 
     @property
-    def scored(self) -> NDArray[np.bool_]:
+    def scored(self) -> Bools:
         """Rows that are right or wrong, and have a confidence, shape (n,)."""
-        scored: NDArray[np.bool_] = self.judged & ~np.isnan(self.confidence)
+        scored: Bools = self.judged & ~np.isnan(self.confidence)
         return scored
 
 
@@ -588,7 +588,7 @@ def _count_row(row: SavedRow, cascade: CascadeTally, composite: CompositeTally |
 
 
 def read_texts(
-    rows: PromptRows, chosen: Sequence[int], answer_probability: NDArray[np.float64] | None = None
+    rows: PromptRows, chosen: Sequence[int], answer_probability: Floats | None = None
 ) -> list[RowTexts]:
     """Return the texts of the rows at these positions, in order; empty where a row has none."""
     found = []
@@ -619,7 +619,7 @@ def _spoken_label(label: str | None, *, several: bool) -> str:
     return _spoken(label) if several else label
 
 
-def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
+def read_distributions(rows: PromptRows, chosen: Places) -> Floats:
     """Return the label probabilities of the chosen rows, shape (k, L); they need not sum to 1.
 
     A row with a confidence but no distribution spreads the remaining probability evenly over the other labels.

@@ -6,13 +6,10 @@ import json
 from functools import lru_cache
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from calibrant.core._completion import DecisionClient
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label, split_label_list
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import Floats, Outcome, Prediction
 from calibrant.core._predictor import Predictor
 from calibrant.core._structures import OrdinalLabels
 from calibrant.heads._tuned import Decision, Tuned
@@ -174,7 +171,7 @@ def _places(question: Question, labels: LabelSet) -> list[int] | None:
     return None
 
 
-def _led(shares: NDArray[np.float64], label: int, calibrated: float | None) -> NDArray[np.float64]:
+def _led(shares: Floats, label: int, calibrated: float | None) -> Floats:
     """Return probabilities in which the label's is the calibrated confidence, and the others share the rest as before.
 
     The label stays ahead, if only by a billionth: calibration says how often it is right, not which one would be.
@@ -188,7 +185,7 @@ def _led(shares: NDArray[np.float64], label: int, calibrated: float | None) -> N
     calibrated : float or None
         Calibrated confidence in the label, in [0, 1]; None keeps its probability.
     """
-    led: NDArray[np.float64] = shares / shares.sum()
+    led: Floats = shares / shares.sum()
     own = float(led[label]) if calibrated is None else calibrated
     led[label] = 0.0
     rest, most = float(led.sum()), float(led.max())
