@@ -15,7 +15,7 @@ from calibrant.cli._evaluation_table import acceptance_lines, baseline_lines, pr
 from calibrant.cli._options import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
 from calibrant.cli._prompted import Source, source_of, without_head, write_demonstrations
-from calibrant.cli._tables import say
+from calibrant.cli._tables import check_tracking, say, track
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace
@@ -50,10 +50,7 @@ def evaluate(options: Evaluate) -> None:
         from calibrant.evaluation._parquet import require_parquet
 
         require_parquet()
-    if options.track is not None:
-        from calibrant.cli._track import check_tracking
-
-        check_tracking(options.track)
+    check_tracking(options.track)
     _evaluate(source_of(options.task, options), options, gates)
 
 
@@ -89,10 +86,8 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
         in_process=classifier.in_process,
         as_json=options.as_json,
     )
-    if options.track is not None and result.metrics.complete:
-        from calibrant.cli._track import track
-
-        track(options.out)
+    if result.metrics.complete:
+        track(options.track, options.out)
     if problem is not None:
         say("The run is kept: run the same command again to add it to the history.")
         raise problem

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from calibrant.inference._base import BasePredictor
     from calibrant.inference.routed._assess import HelperStats
     from calibrant.inference.routed._provider import ProviderStats
-    from calibrant.metrics._cascade import CascadeMetrics
+    from calibrant.metrics._cascade import CascadeMetrics, CascadeModelMetrics
 
 _Row: TypeAlias = tuple[str, str, str]  # name of a number, its value and its denominator
 _CASCADE_HEAD: Final = ("cascade", "asked", "accepted", "accuracy of accepted", "calls", "cost")
@@ -148,28 +148,19 @@ def effort_line(result: evaluation.EvaluationResult, *, in_process: bool) -> str
 def _cascade_lines(found: CascadeMetrics) -> list[str]:
     """Return one line per model, a total line, and lines on rows without a confident model."""
     rows = found.rows
-    table = [
-        _CASCADE_HEAD,
-        *(
-            (
-                model.model,
-                _share(model.asked, rows),
-                _share(model.accepted, rows),
-                with_interval(model.accuracy),
-                f"{model.calls:,}",
-                dollars(model.cost),
-            )
-            for model in found.models
-        ),
-        (
-            "all models",
-            _share(rows, rows),
-            _share(found.accepted, rows),
-            with_interval(found.accuracy),
-            f"{found.calls:,}",
-            dollars(found.cost),
-        ),
-    ]
+
+    def cells(name: str, asked: int, part: CascadeMetrics | CascadeModelMetrics) -> tuple[str, ...]:
+        return (
+            name,
+            _share(asked, rows),
+            _share(part.accepted, rows),
+            with_interval(part.accuracy),
+            f"{part.calls:,}",
+            dollars(part.cost),
+        )
+
+    table = [_CASCADE_HEAD, *(cells(model.model, model.asked, model) for model in found.models)]
+    table.append(cells("all models", rows, found))
     lines = [*aligned(table), f"escalated: {_share(found.escalated, rows)} of the rows"]
     troubles = [
         f"{model.model}: {count:,} {what}"

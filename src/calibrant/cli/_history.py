@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def record(options: Record) -> None:
     """Record a single result."""
-    opened, capture = EvaluationHistory(options.database), options.capture
+    opened, capture = EvaluationHistory(options.history), options.capture
     stored = opened.record(
         account_id=options.account,
         evaluator_id=options.evaluator,
@@ -33,7 +33,7 @@ def record(options: Record) -> None:
 def interval(options: ScoreInterval) -> None:
     """Print the interval of the mean of the latest scores."""
     account, evaluator, profile = options.account, options.evaluator, options.profile
-    found = EvaluationHistory(options.database, create=False).interval(
+    found = EvaluationHistory(options.history, create=False).interval(
         account_id=account,
         evaluator_id=evaluator,
         profile_name=profile,
@@ -52,7 +52,7 @@ def interval(options: ScoreInterval) -> None:
 def list_scopes(options: ListScopes) -> None:
     """List the recorded scores by account, evaluator and profile."""
     records, lines = [], []
-    for summary in EvaluationHistory(options.database, create=False).scopes(account_id=options.account):
+    for summary in EvaluationHistory(options.history, create=False).scopes(account_id=options.account):
         names, scores, mean = summary.scope.columns(), summary.scores, summary.mean
         latest = datetime.fromtimestamp(summary.latest_seconds, tz=UTC).isoformat(timespec="seconds")
         records.append({**names, "scores": scores, "mean": mean, "latest": latest})

@@ -7,7 +7,7 @@ import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant import assembly, calibration, inference
 from calibrant.core._errors import ConfigurationError, DataError
@@ -19,24 +19,13 @@ from calibrant.runs._journal import JOURNAL, SavedAnswers
 from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
-    from calibrant.cli._commands import PromptedOptions
+    from calibrant.cli._app import Submit
+    from calibrant.cli._commands import Optimize, PromptedOptions
     from calibrant.core._predictor import Limits
     from calibrant.heads._tuned import Tuned
     from calibrant.inference._base import BasePredictor
 
 _LOG: Final = logging.getLogger("calibrant")
-
-
-class ModelOptions(Protocol):
-    """Protocol of options that name a model instead of the task's own."""
-
-    @property
-    def model(self) -> str | None:
-        """Name of the model."""
-
-    @property
-    def api_base(self) -> str | None:
-        """Address of its server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +95,7 @@ def source_of(path: Path, options: PromptedOptions) -> Source:
     return Source(task=task, tuned=tuned, options=options)
 
 
-def asked_task(task: Task, options: ModelOptions) -> Task:
+def asked_task(task: Task, options: PromptedOptions | Optimize | Submit) -> Task:
     """Return the task with the model and the address that the options name instead of its own.
 
     Raises

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation, serving
@@ -40,6 +39,8 @@ _LOGGERS: Final = ("calibrant", "uvicorn", "asyncio")
 def serve(options: Serve) -> None:
     """Serve the bundle or the model until a signal comes, then finish the accepted requests."""
     create_app = serving.create_classifier_app  # first, as it says which extra is missing
+    from calibrant.serving._server import serve_app
+
     settings = serving.ServiceSettings(
         api_keys=tuple(map(_key, options.api_key_env or ())),
         most_bytes=options.max_body,
@@ -78,8 +79,14 @@ def serve(options: Serve) -> None:
             gc.collect()
             gc.freeze()
 
-        limits = {"notice_seconds": options.notice, "finish_seconds": settings.finish_seconds}
-        _server().serve_app(app, host=options.host, port=options.port, on_ready=announce, **limits)
+        serve_app(
+            app,
+            host=options.host,
+            port=options.port,
+            on_ready=announce,
+            notice_seconds=options.notice,
+            finish_seconds=settings.finish_seconds,
+        )
 
 
 def _model_alone(options: Serve) -> Classifier:
@@ -139,13 +146,6 @@ def _opened(source: Path, options: Serve | Mcp) -> tuple[Tuned, BasePredictor]:
     return Tuned(tasks=(RecordedTask(task=found),), fingerprint=classifier.fingerprint()), classifier
 
 
-def _server() -> ModuleType:
-    """Return the module of the server, which needs the extra."""
-    from calibrant.serving import _server
-
-    return _server
-
-
 def _recorder(tuned: Tuned, classifier: Predictor, options: Serve) -> AnswerRecorder | None:
     """Return the recorder of answers, or None without ``--history``."""
     if options.history is None:
@@ -160,6 +160,8 @@ def serve_verifier(options: ServeVerifier) -> None:
     from calibrant.cli._prompted import read_prompt
 
     create_app = serving.create_verifier_app  # first, as it says which extra is missing
+    from calibrant.serving._server import serve_app
+
     given = dict(map(parse_option, options.option or ()))
     if options.api_base is not None:
         given["api_base"] = options.api_base
@@ -179,7 +181,7 @@ def serve_verifier(options: ServeVerifier) -> None:
 
     with closing(verifier):
         app = create_app(verifier, threshold=options.threshold)
-        _server().serve_app(app, host=options.host, port=options.port, on_ready=ready)
+        serve_app(app, host=options.host, port=options.port, on_ready=ready)
 
 
 def _key(name: str) -> str:
