@@ -78,7 +78,7 @@ class ConformalSets:
         ConfigurationError
             Wrong shapes, no rows, NaN, a position out of range, or ``aps`` with two labels.
         """
-        rows = check_log_probabilities("log_probabilities", log_probabilities)
+        rows = check_log_probabilities(log_probabilities)
         positions = check_answers(answers, rows)
         if self.method == "aps" and rows.shape[1] == 2:
             raise ConfigurationError("Expected three labels or more for method 'aps', got 2: use 'lac'.")
@@ -112,7 +112,7 @@ class ConformalSets:
                 f"Expected at least {least} labelled rows at level {wished:g}, got {len(self._rows)}: "
                 "add rows or lower the level."
             )
-        rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=self.n_labels_)
+        rows = check_log_probabilities(log_probabilities, n_labels=self.n_labels_)
         conformal = self._mapie(
             _reported(self.n_labels_), confidence_level=wished, conformity_score=self.method, prefit=True
         ).conformalize(self._rows, self._answers)

@@ -169,8 +169,9 @@ def estimate(  # noqa: PLR0913 (keyword-only options)
         label: _mean((pile.truth == code) * 1.0, pile.probabilities[:, code], pile.drawn, level=level)
         for code, label in enumerate(pile.labels)
     }
-    right = pile.truth == np.where(pile.codes < 0, -2, pile.codes)[pile.drawn]
-    sure = np.where(pile.codes < 0, 0.0, pile.probabilities[np.arange(len(pile)), pile.codes])
+    right = (pile.truth >= 0) & (pile.truth == pile.codes[pile.drawn])
+    of_predicted = pile.probabilities[np.arange(len(pile)), pile.codes]
+    sure = np.where(pile.codes < 0, 0.0, of_predicted)
     return PileEstimate(
         shares=shares,
         predicted={label: int((pile.codes == code).sum()) for code, label in enumerate(pile.labels)},
@@ -225,31 +226,33 @@ def estimate_difference(  # noqa: PLR0913 (keyword-only options)
     n = len(first)
     if len(second) != n or not n:
         raise ConfigurationError(f"Expected two predictions for each row, got {n:,} and {len(second):,}.")
-    sure = [_checked(values, n, n_axes=1) for values in confidences or (np.ones(n), np.ones(n))]
+    given = [_checked(values, n, n_axes=1) for values in confidences or (np.ones(n), np.ones(n))]
+    sure, other_sure = (np.where(np.isnan(values), 1.0, values) for values in given)
     apart = np.array([one != other for one, other in zip(first, second, strict=True)])
-    drawn = [row for row in rows_drawn(range(n) if inputs is None else inputs, n, key=key) if apart[row]]
+    names = range(n) if inputs is None else inputs
+    drawn = [row for row in rows_drawn(names, n, key=key) if apart[row]]
     drawn = drawn[: _checked_budget(budget, n)]
-    answers = {row: ask(row) for row in drawn}
-    values = [
-        (1.0 + (first[row] == label is not None) - (second[row] == label is not None)) / 2.0
-        for row, label in answers.items()
-    ]
+    signs = []
+    for row in drawn:
+        label = ask(row)
+        signs.append((first[row] == label is not None) - (second[row] == label is not None))
     n_apart = int(apart.sum())
     if not n_apart:
         exact = Interval(lower=0.0, upper=0.0, level=level, estimate=0.0)
         return DifferenceEstimate(interval=exact, plain_labels=0, labels_used=0, rows_apart=0)
     of_rows = np.cumsum(apart) - 1
-    by = (1.0 + np.where(np.isnan(sure[0]), 1.0, sure[0]) - np.where(np.isnan(sure[1]), 1.0, sure[1])) / 2.0
-    found = _mean(np.array(values), by[apart], of_rows[drawn], level=level).interval
+    by = (1.0 + sure - other_sure) / 2.0
+    values = (1.0 + np.array(signs)) / 2.0
+    found = _mean(values, by[apart], of_rows[drawn], level=level).interval
     share = n_apart / n
-    ends = [share * (2.0 * end - 1.0) for end in (found.lower, found.upper, found.estimate)]
+    lower, upper, value = (share * (2.0 * end - 1.0) for end in (found.lower, found.upper, found.estimate))
     # A plain sample sees a difference in a share of its rows only.
-    square = share * float(np.square(2.0 * np.array(values) - 1.0).mean())
-    half = max(ends[1] - ends[0], 1e-12) / 2.0 / normal_quantile(level)
-    size = max(square - ends[2] ** 2, 0.0) / half**2
+    square = share * float(np.square(2.0 * values - 1.0).mean())
+    half = max(upper - lower, 1e-12) / 2.0 / normal_quantile(level)
+    size = max(square - value**2, 0.0) / half**2
     return DifferenceEstimate(
-        interval=Interval(lower=ends[0], upper=ends[1], level=level, estimate=ends[2]),
-        plain_labels=math.ceil(size * n / (n - 1 + size) - 1e-9) if n_apart > len(drawn) else n,
+        interval=Interval(lower=lower, upper=upper, level=level, estimate=value),
+        plain_labels=_of_a_pile(size, n) if n_apart > len(drawn) else n,
         labels_used=len(drawn),
         rows_apart=n_apart,
     )
@@ -399,12 +402,16 @@ def _mean(values: Floats, by: Floats, drawn: Places, *, level: float) -> Estimat
         return Estimate(
             interval=Interval(lower=value, upper=value, level=level, estimate=value), plain_labels=n
         )
-    plain = n * float(values.mean()) * (1.0 - float(values.mean()))
+    plain_mean = float(values.mean())
+    plain = n * plain_mean * (1.0 - plain_mean)
     rows = n * (plain + _UNSEEN) / (left + _UNSEEN)
     size = _of_a_large_pile(rows, n, n_pile)
     lower, upper = wilson_limits(value * size, size, z=normal_quantile(level))
     interval = Interval(
-        lower=max(min(lower, value), least), upper=min(max(upper, value), most), level=level, estimate=value
+        lower=max(min(lower, value), least),
+        upper=min(max(upper, value), most),
+        level=level,
+        estimate=value,
     )
     return Estimate(interval=interval, plain_labels=_plain(rows, n, n_pile))
 
@@ -418,7 +425,11 @@ def _plain(rows: float, n: int, n_pile: int) -> int:
     """Return the labels that a plain sample takes for the precision of n labels that are worth `rows` ones."""
     if n == n_pile:
         return n
-    size = _of_a_large_pile(rows, n, n_pile)
+    return _of_a_pile(_of_a_large_pile(rows, n, n_pile), n_pile)
+
+
+def _of_a_pile(size: float, n_pile: int) -> int:
+    """Return the labels of a pile that tell as much as `size` labels of a pile without end."""
     return math.ceil(size * n_pile / (n_pile - 1 + size) - 1e-9)
 
 
@@ -459,13 +470,16 @@ def _macro_f1(pile: _LabelledPile, right: Bools, *, level: float) -> Estimate:
     n, n_pile, n_labels = len(pile.drawn), len(pile), len(pile.labels)
     predicted = np.bincount(pile.codes[pile.codes >= 0], minlength=n_labels) / n_pile
     true, hit = np.zeros(n_labels), np.zeros(n_labels)
+
+    def share(flags: Bools, by: Floats) -> float:
+        mean, _ = _corrected(flags.astype(np.float64), by, pile.drawn)
+        return max(mean, float(flags.sum()) / n_pile)
+
     for code in range(n_labels):
         by = pile.probabilities[:, code]
         is_true = pile.truth == code
-        true[code] = max(_corrected(is_true.astype(np.float64), by, pile.drawn)[0], is_true.sum() / n_pile)
-        hits = is_true & right
-        by = np.where(pile.codes == code, by, 0.0)
-        hit[code] = max(_corrected(hits.astype(np.float64), by, pile.drawn)[0], hits.sum() / n_pile)
+        true[code] = share(is_true, by)
+        hit[code] = share(is_true & right, np.where(pile.codes == code, by, 0.0))
     hit = np.minimum(hit, np.minimum(predicted, true))
     size = predicted + true
     # The F1 of a label that is never predicted is 0, whatever is true.
@@ -475,18 +489,24 @@ def _macro_f1(pile: _LabelledPile, right: Bools, *, level: float) -> Estimate:
     # What a row adds: its true label adds to the size, and where it is predicted, to the hits.
     per_row = inverse / n_labels
     wrong, hitting = -f1 * per_row, (2.0 - f1) * per_row
-    given = np.where(pile.truth < 0, 0.0, np.where(right, hitting[pile.truth], wrong[pile.truth]))
+    given = np.where(right, hitting[pile.truth], wrong[pile.truth])
+    given[pile.truth < 0] = 0.0
     by = pile.probabilities @ wrong
     rows = np.flatnonzero(pile.codes >= 0)
     codes = pile.codes[rows]
     by[rows] += pile.probabilities[rows, codes] * (hitting - wrong)[codes]
-    left = _corrected(given, by, pile.drawn)[1]
+    _, left = _corrected(given, by, pile.drawn)
     plain = float(((given - given.mean()) ** 2).sum())
-    reach = float(np.ptp(np.concatenate([hitting, wrong]))) ** 2
-    ratio = (left + _UNSEEN * reach) / (plain + _UNSEEN * reach)
-    half = normal_quantile(level) * math.sqrt((left + _UNSEEN * reach) / n / n * (n_pile - n) / (n_pile - 1))
-    lower, upper = max(value - half, 0.0), min(value + half, 1.0)
+    reach = float(np.ptp(np.concatenate([hitting, wrong])))
+    left += _UNSEEN * reach**2
+    ratio = left / (plain + _UNSEEN * reach**2)
+    half = normal_quantile(level) * math.sqrt(left / n / n * (n_pile - n) / (n_pile - 1))
     return Estimate(
-        interval=Interval(lower=lower, upper=upper, level=level, estimate=value),
+        interval=Interval(
+            lower=max(value - half, 0.0),
+            upper=min(value + half, 1.0),
+            level=level,
+            estimate=value,
+        ),
         plain_labels=_plain(n / ratio, n, n_pile),
     )

@@ -25,35 +25,8 @@ FLOOR: Final = float(np.log(1e-12))
 _ROUNDING = 1e-12
 
 
-def write_state(
-    path: str | Path, *, kind: str, version: int, fingerprint: Fingerprint, state: Mapping[str, Any]
-) -> None:
-    """Write the state of an estimator and its fingerprint to one JSON file, atomically.
-
-    Parameters
-    ----------
-    path : str or Path
-        Destination path. An existing file is replaced.
-    kind : str
-        Noun for the fitted object, for messages.
-    version : int
-        Version of the layout of `state`.
-    fingerprint : Fingerprint
-        Fingerprint of the fit.
-    state : mapping
-        JSON values, all numbers finite.
-
-    Raises
-    ------
-    StateError
-        The file cannot be written.
-    """
-    record = {"fingerprint": fingerprint.to_record(), "state": dict(state)}
-    write_record(path, record, kind=kind, version=version)
-
-
 def read_state(path: str | Path, *, kind: str, version: int, fingerprint: Fingerprint) -> dict[str, Any]:
-    """Return the state that `write_state` wrote, if the fingerprint is the same.
+    """Return the state that `SavedFit.save` wrote, if the fingerprint is the same.
 
     Raises
     ------

@@ -177,7 +177,7 @@ class LabelPriorCorrection(SavedFit):
             number of labels than `frequencies`, or answers to content-free inputs.
         """
         n_labels = None if self.frequencies is None else len(self.frequencies)
-        rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=n_labels)
+        rows = check_log_probabilities(log_probabilities, n_labels=n_labels)
         if answers is not None and self.method == "contextual":
             raise ConfigurationError(
                 "Expected no answers to content-free inputs (method='contextual'), got some: call fit without "
@@ -211,7 +211,7 @@ class LabelPriorCorrection(SavedFit):
         """
         if not hasattr(self, "prior_"):
             return self.fit(log_probabilities)
-        rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=len(self.prior_))
+        rows = check_log_probabilities(log_probabilities, n_labels=len(self.prior_))
         self._absorb(rows, np.ones(len(rows)))
         return self
 
@@ -243,7 +243,7 @@ class LabelPriorCorrection(SavedFit):
                 f"Expected no strength where it is to be learned, got strength={self.strength!r} in the "
                 "constructor: leave it out there, or do not call fit_strength."
             )
-        rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=len(self.prior_))
+        rows = check_log_probabilities(log_probabilities, n_labels=len(self.prior_))
         self._learn_strength(rows, check_answers(answers, rows))
         return self
 
@@ -268,7 +268,7 @@ class LabelPriorCorrection(SavedFit):
             Wrong shapes, no rows, NaN or infinity.
         """
         self._require_fitted("transform")
-        rows = as_rows("log_probabilities", log_probabilities, n_labels=len(self.prior_))
+        rows = as_rows(log_probabilities, n_labels=len(self.prior_))
         corrected = divided(log_normalise(rows), self.divisor_, self.strength_)
         return corrected.reshape(np.shape(log_probabilities))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -61,7 +61,7 @@ class DistributionScaling(SavedFit):
         ConfigurationError
             Wrong shapes, no rows, NaN or infinity, or a position out of range.
         """
-        rows = check_log_probabilities("log_probabilities", log_probabilities)
+        rows = check_log_probabilities(log_probabilities)
         self._learn(_logits(rows), check_answers(answers, rows))
         self.n_labels_ = rows.shape[1]
         return self
@@ -82,7 +82,7 @@ class DistributionScaling(SavedFit):
             Wrong shapes, no rows, NaN or infinity.
         """
         self._require_fitted("transform")
-        rows = as_rows("log_probabilities", log_probabilities, n_labels=self.n_labels_)
+        rows = as_rows(log_probabilities, n_labels=self.n_labels_)
         return log_normalise(self._scaled(_logits(rows))).reshape(np.shape(log_probabilities))
 
     def _state(self) -> dict[str, Any]:
@@ -185,24 +185,15 @@ class VectorScaling(DistributionScaling):
         self.l2 = check_number("l2", l2, "(0, 1e6]")
 
     def _learn(self, rows: Floats, answers: Places) -> None:
-        from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
-
-        n, n_labels = rows.shape
-        onehot = np.eye(n_labels)[answers]
-
-        def loss(x: Floats) -> tuple[float, Floats]:
-            moved = x.reshape(2, n_labels) - np.array([[1.0], [0.0]])
-            log_p = log_normalise(rows * (moved[0] + 1.0) + moved[1])
-            gap = (np.exp(log_p) - onehot) / n
-            value = -float((log_p * onehot).sum()) / n
-            penalty = self.l2 * float((moved**2).sum()) / (2.0 * n)
-            slope = np.stack([(gap * rows).sum(axis=0), gap.sum(axis=0)])
-            return value + penalty, (slope + self.l2 * moved / n).ravel()
-
-        start = np.concatenate([np.ones(n_labels), np.zeros(n_labels)])
-        # Strictly convex, so one minimum.
-        options = {"gtol": 1e-9, "ftol": 1e-14, "maxiter": 2000}
-        found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x.reshape(2, n_labels)
+        n_labels = rows.shape[1]
+        found = _penalised_fit(
+            np.stack([np.ones(n_labels), np.zeros(n_labels)]),
+            answers,
+            logits=lambda x: rows * x[0] + x[1],
+            slope=lambda gap: np.stack([(gap * rows).sum(axis=0), gap.sum(axis=0)]),
+            l2=self.l2,
+            options={"gtol": 1e-9, "ftol": 1e-14, "maxiter": 2000},
+        )
         self.weight_, self.offset_ = found[0].copy(), found[1].copy()
 
     def _scaled(self, rows: Floats) -> Floats:
@@ -258,7 +249,7 @@ def held_out_answer_probability(
     ConfigurationError
         Wrong shapes, fewer than two rows, NaN or infinity, or a position out of range.
     """
-    given = check_log_probabilities("log_probabilities", log_probabilities)
+    given = check_log_probabilities(log_probabilities)
     truth = check_answers(answers, given)
     if len(given) < 2:
         raise ConfigurationError(
@@ -285,22 +276,45 @@ def _matrix_scaling(rows: Floats, answers: Places) -> tuple[Floats, Floats]:
 
     The pull to doing nothing weighs as much as one row, as in `VectorScaling`: a label without rows is not ruled out.
     """
+    n, n_labels = rows.shape
+    inputs = np.hstack([rows, np.ones((n, 1))])
+    found = _penalised_fit(
+        np.vstack([np.eye(n_labels), np.zeros(n_labels)]),
+        answers,
+        logits=lambda x: inputs @ x,
+        slope=lambda gap: inputs.T @ gap,
+        options={"maxiter": _MATRIX_ITERATIONS},
+    )
+    return found[:-1], found[-1]
+
+
+def _penalised_fit(
+    start: Floats,
+    answers: Places,
+    *,
+    logits: Callable[[Floats], Floats],
+    slope: Callable[[Floats], Floats],
+    l2: float = 1.0,
+    options: Mapping[str, float],
+) -> Floats:
+    """Return the parameters x, shape (k, L), that minimise log loss plus ``l2 |x - start|^2 / (2 n)``.
+
+    `logits` makes logits of shape (n, L) of x, and `slope` the gradient of x of that of the logits. The loss is
+    strictly convex, so that there is one minimum.
+    """
     from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
 
-    n, n_labels = rows.shape
-    identity = np.vstack([np.eye(n_labels), np.zeros(n_labels)])
-    inputs = np.hstack([rows, np.ones((n, 1))])
-    onehot = np.eye(n_labels)[answers]
+    n = len(answers)
+    onehot = np.eye(start.shape[1])[answers]
 
     def loss(x: Floats) -> tuple[float, Floats]:
-        moved = x.reshape(n_labels + 1, n_labels)
-        log_p = log_normalise(inputs @ (identity + moved))
+        moved = x.reshape(start.shape)
+        log_p = log_normalise(logits(start + moved))
+        gap = (np.exp(log_p) - onehot) / n
         value = -float((log_p * onehot).sum()) / n
-        penalty = float((moved**2).sum()) / (2.0 * n)
-        slope = inputs.T @ (np.exp(log_p) - onehot) / n
-        return value + penalty, (slope + moved / n).ravel()
+        penalty = l2 * float((moved**2).sum()) / (2.0 * n)
+        return value + penalty, (slope(gap) + l2 * moved / n).ravel()
 
-    start = np.zeros(identity.size)
-    moved = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _MATRIX_ITERATIONS}).x
-    found = identity + moved.reshape(identity.shape)
-    return found[:-1], found[-1]
+    found = minimize(loss, np.zeros(start.size), jac=True, method="L-BFGS-B", options=dict(options))
+    moved: Floats = found.x.reshape(start.shape)
+    return start + moved

@@ -8,8 +8,12 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
+from calibrant.calibration._asked import Metric
+from calibrant.calibration._estimates import Estimate as Estimated
+from calibrant.calibration._estimates import PileEstimate
+from calibrant.cli._commands import Certify, Estimate, PromiseOptions
 from calibrant.cli._tables import aligned, print_output
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._rows import ENDINGS
@@ -18,19 +22,13 @@ from calibrant.evaluation._asked import (
     DECIDED,
     NO_LABEL,
     TASKS,
+    Answer,
     AnswerFile,
     AskedRows,
     certify_saved,
 )
 from calibrant.evaluation._estimated import EstimatedRows, estimate_saved
 from calibrant.runs._rows import SavedRows
-
-if TYPE_CHECKING:
-    from calibrant.calibration._asked import Metric
-    from calibrant.calibration._estimates import Estimate as Estimated
-    from calibrant.calibration._estimates import PileEstimate
-    from calibrant.cli._commands import Certify, Estimate, PromiseOptions
-    from calibrant.evaluation._asked import Answer
 
 _ANSWERS: Final = "answers.csv"
 _MODEL: Final = "model:"

@@ -12,15 +12,14 @@ from calibrant.cli._evaluation_table import counts_text
 from calibrant.cli._tables import say
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_record, write_record
+from calibrant.evaluation._data import UnlabelledTexts
 from calibrant.evaluation._label import LabelFile
-from calibrant.heads._tuned import thresholds_of
+from calibrant.heads._tuned import Tuned, thresholds_of
 from calibrant.tuned._task_record import BUNDLE
 
 if TYPE_CHECKING:
     from calibrant.calibration._thresholds import FilePromise
-    from calibrant.evaluation._data import UnlabelledTexts
     from calibrant.evaluation._drift import HistoryDrift, HistoryWatch
-    from calibrant.heads._tuned import Tuned
 
 _TARGET: Final = 0.9  # accuracy of accepted rows, where no certificate names one
 NOTE: Final = "labels.json"

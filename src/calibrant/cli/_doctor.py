@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from calibrant.cli._commands import Doctor, Models
 from calibrant.cli._options import parse_option
 from calibrant.cli._tables import print_output
 from calibrant.clients._endpoint import hidden_in_address, hidden_options, holds_digest, public_address
@@ -24,9 +25,6 @@ from calibrant.core._errors import StateError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference._examinations import Examination, FindingVerdict, save_examination
 from calibrant.inference.doctor._examine import examine
-
-if TYPE_CHECKING:
-    from calibrant.cli._commands import Doctor, Models
 
 _STYLES: Final = {
     FindingVerdict.OK: "green",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from calibrant.cli._app import ListScopes, Record, ScoreInterval
 from calibrant.cli._tables import print_output, say
 from calibrant.evaluation._history import EvaluationHistory, HistoryEntry, HistoryInterval
-
-if TYPE_CHECKING:
-    from calibrant.cli._app import ListScopes, Record, ScoreInterval
 
 
 def record(options: Record) -> None:

@@ -7,20 +7,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
 from calibrant.assembly._init import TaskDraft, draft_task, new_task_path, prompt_of, write_task
 from calibrant.assembly._outlook import TARGET, PromiseOutlook
 from calibrant.assembly._row_checks import described_group
+from calibrant.cli._commands import Init
 from calibrant.cli._tables import aligned, print_output, say
 from calibrant.clients._weights import UsableModel, local_models, usable_models
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._table_files import SEPARATORS
-
-if TYPE_CHECKING:
-    from calibrant.cli._commands import Init
 
 _SHOWN_LABELS: Final = 20
 _HALF: Final = 0.5  # of the new rows: below, the table says how many labelled rows accept so many

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from calibrant import evaluation
+from calibrant.cli._commands import Label
 from calibrant.cli._decided_labels import DecidedLabels, LabelJob
 from calibrant.cli._evaluate import (
     check_options,
@@ -24,17 +25,14 @@ from calibrant.cli._prompted import Source, source_of
 from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome
+from calibrant.core._predictor import Stop
 from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._data import UnlabelledTexts, inspect
 from calibrant.evaluation._evaluator import BatchEvaluator
 from calibrant.evaluation._label import LabelFile, unlabelled
+from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationResult
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
-
-if TYPE_CHECKING:
-    from calibrant.cli._commands import Label
-    from calibrant.core._predictor import Stop
-    from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationResult
-    from calibrant.inference._base import BasePredictor
 
 _ENGINES: Final = ("local", "ray", "batch")
 _LABELS_SHOWN: Final = 12

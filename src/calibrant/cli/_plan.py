@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from calibrant.cascade.planning._plan import CascadePlan, PricedPolicy, short_names
 from calibrant.cascade.planning._planner import CertifyOn, plan_cascade
 from calibrant.cascade.planning._planner import replay as replay_policy
 from calibrant.cascade.planning._recorded import RecordedRun, recorded_run
+from calibrant.cli._app import Plan, PlanRun, Replay
 from calibrant.cli._classify import all_texts, print_predictions
 from calibrant.cli._evaluate import exit_as, labelled_rows
 from calibrant.cli._evaluation_table import baseline_lines, print_result
@@ -29,9 +30,6 @@ from calibrant.reports._html import TradePoint, write_trade
 from calibrant.runs._directory import unfinished
 from calibrant.runs._rows import SavedRows
 from calibrant.tuned._task_record import record_run, with_model_alone
-
-if TYPE_CHECKING:
-    from calibrant.cli._app import Plan, PlanRun, Replay
 
 
 def plan(options: Plan) -> None:

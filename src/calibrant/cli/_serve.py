@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from calibrant import evaluation, serving
 from calibrant.assembly._sections import open_classifier
+from calibrant.cli._app import ServeVerifier
+from calibrant.cli._commands import Mcp, Serve
 from calibrant.cli._options import parse_option
 from calibrant.cli._tables import print_output, say
 from calibrant.core._errors import ConfigurationError
@@ -22,14 +24,10 @@ from calibrant.core._predictor import Limits, Predictor
 from calibrant.core._task import RecordedTask
 from calibrant.evaluation._history import AnswerRecorder, RunScope
 from calibrant.heads._tuned import Tuned
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.tuned._open import open_tuned
 from calibrant.tuned._sources import read_source
-
-if TYPE_CHECKING:
-    from calibrant.cli._app import ServeVerifier
-    from calibrant.cli._commands import Mcp, Serve
-    from calibrant.inference._base import BasePredictor
 
 _LOG = logging.getLogger("calibrant")
 _LOOPBACK: Final = "127.0.0.1"

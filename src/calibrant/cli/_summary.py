@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from calibrant.cli._tables import with_interval
 from calibrant.metrics._remarks import dollars
-from calibrant.runs._rows import UNKNOWN
+from calibrant.runs._rows import UNKNOWN, SavedRows
 
 if TYPE_CHECKING:
     from calibrant.evaluation._compare import RunComparison, RunDifference
-    from calibrant.runs._rows import SavedRows
 
 _MOST_ROWS: Final = 20
 _LONGEST: Final = 100  # characters of a text

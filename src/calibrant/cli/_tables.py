@@ -10,17 +10,15 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from calibrant.core._errors import CalibrantError, ConfigurationError
+from calibrant.core._prediction import Interval, Usage
 from calibrant.metrics._remarks import dollars
-
-if TYPE_CHECKING:
-    from calibrant.core._prediction import Interval, Usage
 
 _UNLIMITED = 100_000  # characters of a line that goes to a file
 _SERVICES: Final = ("mlflow",)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import label_text
+from calibrant.core._prediction import Prediction
 from calibrant.core._rows import Example, TextWithContext
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from calibrant.core._prediction import Prediction
 
 
 class _HasColumns(Protocol):

@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import Aspect, LabelSet, normalise_label
-from calibrant.core._prediction import LabelDistribution, Part, Prediction
+from calibrant.core._prediction import Bools, Floats, LabelDistribution, Part, Places, Prediction
 from calibrant.core._schema import (
     array_path,
     enum_node,
@@ -23,10 +23,6 @@ from calibrant.core._schema import (
     placed_value,
 )
 from calibrant.core._settings import register
-
-if TYPE_CHECKING:
-    from calibrant.core._prediction import Bools, Floats, Places
-
 
 SEPARATOR: Final = "/"
 _ANSWERS: Final = ("no", "yes")

@@ -78,10 +78,7 @@ def expected_calibration_error(
     """
     p, y = check_confidence_correct(confidence, correct)
     edges = _edges(p, check_count("n_bins", n_bins, low=1), strategy)
-    # edges[i] < p <= edges[i + 1] is bin i; the lowest edge belongs to the first bin.
-    places = np.searchsorted(edges, p, side="left") - 1
-    bins = np.clip(places, 0, max(len(edges) - 2, 0))
-    gap = np.bincount(bins, weights=p - y)
+    gap = np.bincount(bin_places(p, edges), weights=p - y)
     return float(np.abs(gap).sum() / len(p))
 
 
@@ -91,6 +88,13 @@ def _edges(p: Floats, n_bins: int, strategy: str) -> Floats:
     if strategy == "quantile":
         return np.unique(np.quantile(p, np.linspace(0.0, 1.0, n_bins + 1)))
     raise ConfigurationError(f"Expected strategy 'uniform' or 'quantile', got {strategy!r}.")
+
+
+def bin_places(values: Floats, edges: Floats) -> Places:
+    """Return the place of each value's bin; the upper end of a bin belongs to it, and the lowest edge to the first."""
+    found = np.searchsorted(edges, values, side="left") - 1
+    places: Places = np.clip(found, 0, max(len(edges) - 2, 0))
+    return places
 
 
 def brier_score(confidence: ArrayLike, correct: ArrayLike) -> float:

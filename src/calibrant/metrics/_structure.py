@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Integers, Interval, Prediction
+from calibrant.core._prediction import Integers, Interval, Part, Prediction
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._classification import (
     AnsweredLabels,
@@ -276,22 +276,6 @@ def _scaled(interval: Interval, factor: int) -> Interval:
     return replace(interval, **ends)
 
 
-class GivenPart(NamedTuple):
-    """Part of an answer, with the model's confidence in it.
-
-    Attributes
-    ----------
-    name, label : str
-        The part, and its value.
-    confidence : float or None
-        In [0, 1]; None where it is unknown.
-    """
-
-    name: str
-    label: str
-    confidence: float | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class DecisionMetrics(LabelMetrics):
     """Metrics of one label of a set, or of one label of a field.
@@ -447,7 +431,7 @@ class CompositeTally:
         self._jaccard = self._f1 = 0.0
         self.rows = 0
 
-    def add(self, answer: str, label: str | None, parts: Sequence[GivenPart] = ()) -> None:
+    def add(self, answer: str, label: str | None, parts: Sequence[Part] = ()) -> None:
         """Count a row.
 
         Parameters
@@ -456,7 +440,7 @@ class CompositeTally:
             The true answer, in its canonical form.
         label : str or None
             The predicted answer; None, or a text that is no legal answer, is wrong in every part.
-        parts : sequence of GivenPart, optional
+        parts : sequence of Part, optional
             The predicted parts with their confidences.
         """
         predicted = None if label is None else self._labels.canonical(label)

@@ -192,16 +192,16 @@ def normal_quantile(level: float) -> float:
 
 
 def check_log_probabilities(
-    name: str, values: ArrayLike, *, n_labels: int | None = None, least: int = 1
+    values: ArrayLike, *, name: str = "log_probabilities", n_labels: int | None = None, least: int = 1
 ) -> Floats:
     """Check `values` and return them as finite floats of shape (n, L), L >= 2.
 
     Parameters
     ----------
-    name : str
-        The argument as the caller knows it, for the message.
     values : array-like of shape (n, L)
         Natural logarithms, at most 1e100 in size; rows need not be normalised.
+    name : str, default "log_probabilities"
+        The argument as the caller knows it, for the message.
     n_labels : int, optional
         The L that is needed, where one is known.
     least : int, default 1
@@ -234,9 +234,10 @@ def check_log_probabilities(
     return rows
 
 
-def as_rows(name: str, values: ArrayLike, *, n_labels: int) -> Floats:
+def as_rows(values: ArrayLike, *, n_labels: int) -> Floats:
     """Return checked rows of shape (n, L), from log-probabilities of shape (n, L) or (L,)."""
-    return check_log_probabilities(name, np.atleast_2d(as_numbers(name, values)), n_labels=n_labels)
+    rows = np.atleast_2d(as_numbers("log_probabilities", values))
+    return check_log_probabilities(rows, n_labels=n_labels)
 
 
 def check_answers(answers: ArrayLike, rows: Floats) -> Places:

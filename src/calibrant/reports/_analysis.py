@@ -9,16 +9,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._labels import LabelSet, as_label_set
-from calibrant.core._prediction import Bools, Floats, Integers, Interval, Outcome, Places
+from calibrant.core._prediction import Bools, Floats, Integers, Interval, Outcome, Part, Places
 from calibrant.core._structures import part_of
 from calibrant.metrics._classification import ClassificationSummary
-from calibrant.metrics._confidence import aurc, auroc_interval, brier_score, expected_calibration_error
+from calibrant.metrics._confidence import (
+    aurc,
+    auroc_interval,
+    bin_places,
+    brier_score,
+    expected_calibration_error,
+)
 from calibrant.metrics._intervals import (
     PairedComparison,
     paired_comparison,
@@ -29,7 +35,6 @@ from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.metrics._structure import (
     CompositeMetrics,
     CompositeTally,
-    GivenPart,
     StructureFigure,
     structure_metrics,
 )
@@ -44,7 +49,6 @@ CONFIDENCE_BINS: Final = 20
 LATENCY_BINS: Final = 24
 CURVE_POINTS: Final = 200
 RESAMPLES: Final = 1000
-HeadlineFigure: TypeAlias = StructureFigure
 MOST_NUMBERS: Final = 4_000_000  # probabilities in memory, 32 MB: of more rows, as many as fit are ranked
 _ROUNDING: Final = 1e-6
 _OF_SET: Final = {
@@ -133,7 +137,7 @@ class Mistakes:
     unranked: str = ""
 
 
-def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[HeadlineFigure]:
+def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[StructureFigure]:
     """Return the numbers of a run; those without data have the value None."""
     right, judged = int((rows.correct == 1).sum()), int(rows.judged.sum())
     labelled = int((rows.answer != UNKNOWN).sum())
@@ -146,7 +150,7 @@ def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[Head
     if rows.structure is not None and table is not None:
         found = structure_metrics(rows.structure, table.confusion, table.other)
         figures += [] if found is None else found.figures()
-    confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored].astype(np.float64)
+    confidence, correct = rows.scored_pairs
     about = f"{len(correct):,} rows with a confidence; 0 is best"
     ece, brier, area = (
         measure(confidence, correct) if len(correct) else None
@@ -156,10 +160,10 @@ def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[Head
     ranking = confidence_auroc(rows)
     pairs = "pairs of a right and a wrong row of which the right one is surer; 0.5 is chance, 1 is best"
     figures += [
-        HeadlineFigure("calibration error (ECE)", about, ece),
-        HeadlineFigure("Brier score", about, brier, spread),
-        HeadlineFigure("AUROC", pairs, None if ranking is None else ranking.estimate, ranking),
-        HeadlineFigure("AURC", about, area),
+        StructureFigure("calibration error (ECE)", about, ece),
+        StructureFigure("Brier score", about, brier, spread),
+        StructureFigure("AUROC", pairs, None if ranking is None else ranking.estimate, ranking),
+        StructureFigure("AURC", about, area),
     ]
     # A width of 0 is explained.
     notes = [zero_width_remark(figure.interval) for figure in figures]
@@ -175,39 +179,42 @@ def collapse_warning(rows: PromptRows, table: ClassificationSummary | None) -> s
     return "" if summary is None else summary.answered_labels.warning
 
 
-def _labels_answered(rows: PromptRows, table: ClassificationSummary | None) -> list[HeadlineFigure]:
+def _labels_answered(rows: PromptRows, table: ClassificationSummary | None) -> list[StructureFigure]:
     summary = rows.composite or table
     if summary is None:
         return []
     found = summary.answered_labels
     about = f"{found.found:,} of the {found.present:,} labels that occur in these rows; {found} labels in all"
-    return [HeadlineFigure("labels answered", about, found.found / found.present if found.present else None)]
+    return [StructureFigure("labels answered", about, found.found / found.present if found.present else None)]
 
 
-def _of_parts(found: CompositeMetrics) -> list[HeadlineFigure]:
+def _of_parts(found: CompositeMetrics) -> list[StructureFigure]:
     """Return the headline figures of answers with several labels, over all their parts."""
     about = f"{found.rows:,} answered rows"
     size = f"{len(found.per_label):,} labels, {about}"
-    f1 = [HeadlineFigure("micro F1", size, found.micro_f1), HeadlineFigure("macro F1", size, found.macro_f1)]
+    f1 = [
+        StructureFigure("micro F1", size, found.micro_f1),
+        StructureFigure("macro F1", size, found.macro_f1),
+    ]
     if found.kind == "fields":
-        return [HeadlineFigure("credit", f"mean of all fields, {about}", found.credit), *f1]
+        return [StructureFigure("credit", f"mean of all fields, {about}", found.credit), *f1]
     return [
-        HeadlineFigure("Jaccard index", f"mean of {about}", found.jaccard),
-        HeadlineFigure("F1 of rows", f"mean of {about}", found.samples_f1),
-        HeadlineFigure("Hamming loss", f"{size}; 0 is best", found.hamming_loss),
+        StructureFigure("Jaccard index", f"mean of {about}", found.jaccard),
+        StructureFigure("F1 of rows", f"mean of {about}", found.samples_f1),
+        StructureFigure("Hamming loss", f"{size}; 0 is best", found.hamming_loss),
         *f1,
     ]
 
 
-def _share(name: str, right: int, n: int, of: str) -> HeadlineFigure:
+def _share(name: str, right: int, n: int, of: str) -> StructureFigure:
     found = wilson_interval(right, n) if n else None
-    return HeadlineFigure(name, f"{right:,} of {n:,} {of}", found.estimate if found else None, found)
+    return StructureFigure(name, f"{right:,} of {n:,} {of}", found.estimate if found else None, found)
 
 
-def _macro_f1(table: ClassificationSummary | None) -> HeadlineFigure:
+def _macro_f1(table: ClassificationSummary | None) -> StructureFigure:
     """Return macro F1 with its bootstrap interval over rows."""
     if table is None:
-        return HeadlineFigure("macro F1", "0 answered rows", None)
+        return StructureFigure("macro F1", "0 answered rows", None)
     cells = np.hstack([table.confusion, table.other[:, None]])
     size = len(table.labels)
     draws = max(50, min(RESAMPLES, 20_000_000 // cells.size))
@@ -226,7 +233,7 @@ def _macro_f1(table: ClassificationSummary | None) -> HeadlineFigure:
     lower, upper = np.quantile(f1, [0.025, 0.975])
     interval = Interval(lower=float(lower), upper=float(upper), level=0.95, estimate=table.macro_f1)
     about = f"{size:,} labels, {table.n:,} answered rows"
-    return HeadlineFigure("macro F1", about, table.macro_f1, interval)
+    return StructureFigure("macro F1", about, table.macro_f1, interval)
 
 
 def confusion(rows: PromptRows) -> ClassificationSummary | None:
@@ -243,9 +250,9 @@ def confusion(rows: PromptRows) -> ClassificationSummary | None:
 
 def reliability_bins(rows: PromptRows) -> list[Bin]:
     """Return the non-empty confidence bins of equal width that the calibration error uses."""
-    confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
+    confidence, correct = rows.scored_pairs
     edges = np.linspace(0.0, 1.0, RELIABILITY_BINS + 1)
-    place = _places(confidence, edges)
+    place = bin_places(confidence, edges)
     count = np.bincount(place, minlength=RELIABILITY_BINS)
     right = np.bincount(place, weights=correct, minlength=RELIABILITY_BINS)
     total = np.bincount(place, weights=confidence, minlength=RELIABILITY_BINS)
@@ -283,15 +290,8 @@ def latency_bars(rows: PromptRows) -> list[Bar]:
     return _bars(edges, counts, np.zeros_like(counts))
 
 
-def _places(values: Floats, edges: Floats) -> Places:
-    """Return the index of each value's bin; the upper end of a bin belongs to it."""
-    found = np.searchsorted(edges, values, side="left") - 1
-    places: Places = np.clip(found, 0, len(edges) - 2)
-    return places
-
-
 def _counts(values: Floats, edges: Floats) -> Integers:
-    counts: Integers = np.bincount(_places(values, edges), minlength=len(edges) - 1)
+    counts: Integers = np.bincount(bin_places(values, edges), minlength=len(edges) - 1)
     return counts
 
 
@@ -302,7 +302,7 @@ def _bars(edges: Floats, right: Integers, wrong: Integers) -> list[Bar]:
 
 def risk_coverage(rows: PromptRows) -> RiskCoverage | None:
     """Return the risk-coverage curve, thinned evenly in coverage; None if no row has a confidence."""
-    confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
+    confidence, correct = rows.scored_pairs
     if len(correct) == 0:
         return None
     threshold, group, size = np.unique(confidence, return_inverse=True, return_counts=True)
@@ -368,7 +368,7 @@ def _why_unranked(rows: PromptRows, table: ClassificationSummary | None) -> str:
 
 def confidence_auroc(rows: PromptRows) -> Interval | None:
     """Return the AUROC of confidence for right against wrong rows; None if all are right or all wrong."""
-    confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
+    confidence, correct = rows.scored_pairs
     return auroc_interval(confidence, correct) if 0 < correct.sum() < len(correct) else None
 
 
@@ -498,6 +498,11 @@ class PromptRows:
         scored: Bools = self.judged & ~np.isnan(self.confidence)
         return scored
 
+    @property
+    def scored_pairs(self) -> tuple[Floats, Floats]:
+        """Confidence and correctness of the scored rows."""
+        return self.confidence[self.scored], self.correct[self.scored].astype(np.float64)
+
 
 def _text_key(row: SavedRow) -> int:
     text = f"{row.input}\0{row.answer}".encode("utf-8", "surrogatepass")
@@ -583,7 +588,9 @@ def _count_row(row: SavedRow, cascade: CascadeTally, composite: CompositeTally |
         cascade.add(steps, accepted=values.get("accepted"), correct=correct)
     if composite is not None and known and answer is not None:
         parts = values.get("parts", ())
-        given = [GivenPart(part["name"], part["label"], part["confidence"]) for part in parts]
+        given = [
+            Part(name=part["name"], label=part["label"], confidence=part["confidence"]) for part in parts
+        ]
         composite.add(answer, row.label, given)
 
 
