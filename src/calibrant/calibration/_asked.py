@@ -430,7 +430,8 @@ class _Test:
     def fewest_labels(self) -> int:
         """Number of labels that make the test pass if all of them are right."""
         missing = -math.log(self.delta) - self.for_target
-        left, worst = self.n - self.seen, self.most_wrong + 1 - self.wrong
+        left = self.n - self.seen
+        worst = self.most_wrong + 1 - self.wrong
         certain = max(0, left - (worst - 1))
         taken = 0
         while missing > 0.0 and taken < certain:
@@ -442,7 +443,8 @@ class _Test:
         """Add the label of the row drawn next."""
         left = self.n - self.seen
         # Probabilities of a wrong answer if one more is there than allowed, and if there are as many as allowed.
-        missed, held = (self.most_wrong + 1 - self.wrong) / left, (self.most_wrong - self.wrong) / left
+        missed = (self.most_wrong + 1 - self.wrong) / left
+        held = (self.most_wrong - self.wrong) / left
         more = min(_MORE * held, (1.0 + held) / 2.0)
         if right:
             self.for_target += math.log1p(_gain(missed))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._fit import SavedFit, damaged, paired_gain, read_state, stratified_folds
+from calibrant.calibration._fit import Record, SavedFit, damaged, paired_gain, read_state, stratified_folds
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Floats, Places
@@ -219,7 +219,7 @@ class ConfidenceCalibrator(SavedFit):
         return {"method": self.method, "learned": self._learned(), "rows": asdict(self.rows_)}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
+    def from_record(cls, record: Record) -> Self:
         """Return the calibrator of a `to_record` record; KeyError, TypeError or ValueError if invalid."""
         cls._check_method(record, cls.method)
         calibrator = cls()
@@ -233,7 +233,7 @@ class ConfidenceCalibrator(SavedFit):
         return self.to_record()
 
     @classmethod
-    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:  # noqa: ARG003
+    def _from_state(cls, state: Record, *, labels: tuple[str, ...]) -> Self:  # noqa: ARG003
         return cls.from_record(state)
 
     @abstractmethod
@@ -304,7 +304,8 @@ class PlattCalibrator(ConfidenceCalibrator):
             self.slope_, self.intercept_ = 0.0, float(_log_odds(t.mean(keepdims=True))[0])
             return
         # Standardised, so that the search takes equal steps in both directions.
-        centre, scale = float(z.mean()), float(z.std())
+        centre = float(z.mean())
+        scale = float(z.std())
         slope, intercept = _logistic_fit((z - centre) / scale, t)
         self.slope_ = slope / scale
         self.intercept_ = intercept - self.slope_ * centre
@@ -384,8 +385,9 @@ class IsotonicCalibrator(ConfidenceCalibrator):
     def _learned(self) -> dict[str, Any]:
         return {"x": self.x_.tolist(), "y": self.y_.tolist()}
 
-    def _restore(self, learned: Mapping[str, Any]) -> None:
-        x, y = as_numbers("x", learned["x"]), as_numbers("y", learned["y"])
+    def _restore(self, learned: Record) -> None:
+        x = as_numbers("x", learned["x"])
+        y = as_numbers("y", learned["y"])
         both = np.stack([x, y])
         is_legal = x.ndim == 1 and x.size > 0 and bool(((both >= 0.0) & (both <= 1.0)).all())
         if not is_legal or (np.diff(x) <= 0.0).any() or (np.diff(y) < 0.0).any():
@@ -400,7 +402,8 @@ def best_inverse_temperature(slope: Callable[[float], float]) -> float:
     """
     from scipy.optimize import brentq  # noqa: PLC0415 - `import calibrant` must not load scipy
 
-    low, high = slope(_LEAST), slope(_MOST)
+    low = slope(_LEAST)
+    high = slope(_MOST)
     if low == high == 0.0:
         return 1.0
     if low >= 0.0:
@@ -505,7 +508,8 @@ class PerLabelCalibrator(ConfidenceCalibrator):
         self.base = base
 
     def _learn(self, p: Floats, y: Floats, predicted: Sequence[str] | None) -> None:
-        names, kind = _checked_labels(predicted, len(p)), _KINDS[self.base]
+        names = _checked_labels(predicted, len(p))
+        kind = _KINDS[self.base]
         self.pooled_ = kind().fit(p, y)
         self.by_label_ = {
             label: kind().fit(p[names == label], y[names == label]) for label in _sufficient_labels(names, y)
@@ -527,7 +531,7 @@ class PerLabelCalibrator(ConfidenceCalibrator):
             "by_label": {label: found.to_record() for label, found in self.by_label_.items()},
         }
 
-    def _restore(self, learned: Mapping[str, Any]) -> None:
+    def _restore(self, learned: Record) -> None:
         self.base = PerLabelCalibrator(learned["base"]).base
         kind = _KINDS[self.base]
         self.pooled_ = kind.from_record(learned["pooled"])
@@ -571,7 +575,7 @@ def load_calibrator(path: str | Path, *, fingerprint: Fingerprint) -> Confidence
         raise damaged(path, error) from error
 
 
-def calibrator_from_record(record: Mapping[str, Any]) -> ConfidenceCalibrator:
+def calibrator_from_record(record: Record) -> ConfidenceCalibrator:
     """Return a calibrator of any kind from its `to_record` record, for files that hold several.
 
     Raises
@@ -656,7 +660,8 @@ def select_calibrator(
     right = int(y.sum())
     n_folds = min(_FOLDS, right, len(y) - right)
     makers: dict[str, Callable[[], ConfidenceCalibrator]] = {"none": IdentityCalibrator}
-    losses, reason = {"none": (p - y) ** 2}, ""
+    losses = {"none": (p - y) ** 2}
+    reason = ""
     if n_folds < 2:
         few = f"{right} of {len(y)} rows are right"
         reason = f"None: {few}; a calibrator is judged on at least 2 right and 2 wrong rows."
@@ -685,7 +690,8 @@ def select_calibrator(
 def _sufficient_labels(names: NDArray[np.object_], y: Floats) -> list[str]:
     """Return the predicted labels with enough rows for a calibrator of their own, sorted."""
     labels, group = np.unique(names.astype(str), return_inverse=True)
-    n, right = np.bincount(group), np.bincount(group, weights=y)
+    n = np.bincount(group)
+    right = np.bincount(group, weights=y)
     enough = (n >= _MIN_ROWS) & (right >= _MIN_EACH) & (n - right >= _MIN_EACH)
     return [str(label) for label in labels[enough]]
 

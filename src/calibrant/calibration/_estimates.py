@@ -394,9 +394,12 @@ def _mean(values: Floats, by: Floats, drawn: Places, *, level: float) -> Estimat
         Level of the interval.
     """
     mean, left = _corrected(values, by, drawn)
-    n, n_pile, known = len(values), len(by), float(values.sum())
+    n = len(values)
+    n_pile = len(by)
+    known = float(values.sum())
     # What the labels themselves settle.
-    least, most = known / n_pile, (known + n_pile - n) / n_pile
+    least = known / n_pile
+    most = (known + n_pile - n) / n_pile
     value = min(max(mean, least), most)
     if n == n_pile:
         return Estimate(
@@ -435,9 +438,11 @@ def _of_a_pile(size: float, n_pile: int) -> int:
 
 def _corrected(values: Floats, by: Floats, drawn: Places) -> tuple[float, float]:
     """Return the unbiased estimate of the mean over all rows, and the sum of squares that the slopes leave."""
-    n, n_pile = len(values), len(by)
+    n = len(values)
+    n_pile = len(by)
     known = by[drawn]
-    y, x = values - values.mean(), known - known.mean()
+    y = values - values.mean()
+    x = known - known.mean()
     slopes = _slopes(x, y, least=float(by.var()))
     left = float(((y - slopes * x) ** 2).sum())
     if n == n_pile:
@@ -465,21 +470,30 @@ def _slopes(x: Floats, y: Floats, *, least: float) -> Floats:
     return slopes.clip(0.0, 1.0)
 
 
-def _macro_f1(pile: _LabelledPile, right: Bools, *, level: float) -> Estimate:
-    """Return macro F1, its interval by linearisation: F1 is 2 TP / (predicted + true) for each label."""
-    n, n_pile, n_labels = len(pile.drawn), len(pile), len(pile.labels)
-    predicted = np.bincount(pile.codes[pile.codes >= 0], minlength=n_labels) / n_pile
-    true, hit = np.zeros(n_labels), np.zeros(n_labels)
+def _true_and_hit(pile: _LabelledPile, right: Bools) -> tuple[Floats, Floats]:
+    """Return the estimated shares of all rows that have each label, and that have it and are predicted so."""
+    true = np.zeros(len(pile.labels))
+    hit = np.zeros(len(pile.labels))
 
     def share(flags: Bools, by: Floats) -> float:
         mean, _ = _corrected(flags.astype(np.float64), by, pile.drawn)
-        return max(mean, float(flags.sum()) / n_pile)
+        return max(mean, float(flags.sum()) / len(pile))
 
-    for code in range(n_labels):
+    for code in range(len(pile.labels)):
         by = pile.probabilities[:, code]
         is_true = pile.truth == code
         true[code] = share(is_true, by)
         hit[code] = share(is_true & right, np.where(pile.codes == code, by, 0.0))
+    return true, hit
+
+
+def _macro_f1(pile: _LabelledPile, right: Bools, *, level: float) -> Estimate:
+    """Return macro F1, its interval by linearisation: F1 is 2 TP / (predicted + true) for each label."""
+    n = len(pile.drawn)
+    n_pile = len(pile)
+    n_labels = len(pile.labels)
+    predicted = np.bincount(pile.codes[pile.codes >= 0], minlength=n_labels) / n_pile
+    true, hit = _true_and_hit(pile, right)
     hit = np.minimum(hit, np.minimum(predicted, true))
     size = predicted + true
     # The F1 of a label that is never predicted is 0, whatever is true.
@@ -488,7 +502,8 @@ def _macro_f1(pile: _LabelledPile, right: Bools, *, level: float) -> Estimate:
     value = float(f1.mean())
     # What a row adds: its true label adds to the size, and where it is predicted, to the hits.
     per_row = inverse / n_labels
-    wrong, hitting = -f1 * per_row, (2.0 - f1) * per_row
+    wrong = -f1 * per_row
+    hitting = (2.0 - f1) * per_row
     given = np.where(right, hitting[pile.truth], wrong[pile.truth])
     given[pile.truth < 0] = 0.0
     by = pile.probabilities @ wrong

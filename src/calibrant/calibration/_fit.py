@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from calibrant.core._files import damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Floats, Places
 from calibrant.metrics._validation import check_number
+
+Record: TypeAlias = Mapping[str, Any]
+"""Values of a JSON object."""
 
 _MAKE: Final = "fit and save it"
 # What is read from answers never falls below 1e-12; less than that is a bound and no measurement.
@@ -129,17 +132,17 @@ class SavedFit(ABC):
 
     @classmethod
     @abstractmethod
-    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self: ...
+    def _from_state(cls, state: Record, *, labels: tuple[str, ...]) -> Self: ...
 
     def _learned(self) -> dict[str, Any]:
         return {name: getattr(self, f"{name}_") for name in self._parameters}
 
-    def _restore(self, learned: Mapping[str, Any]) -> None:
+    def _restore(self, learned: Record) -> None:
         for name, interval in self._parameters.items():
             setattr(self, f"{name}_", check_number(name, learned[name], interval))
 
     @classmethod
-    def _check_method(cls, record: Mapping[str, Any], method: str) -> None:
+    def _check_method(cls, record: Record, method: str) -> None:
         if record["method"] != method:
             raise ConfigurationError(f"Expected method {method!r}, got {record['method']!r}.")
 

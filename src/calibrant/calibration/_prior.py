@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from operator import index
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.calibration._fit import SavedFit, log_losses, log_normalise, paired_gain
+from calibrant.calibration._fit import Record, SavedFit, log_losses, log_normalise, paired_gain
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Floats, Places, Prediction
 from calibrant.metrics._validation import (
@@ -290,7 +289,7 @@ class LabelPriorCorrection(SavedFit):
         }
 
     @classmethod
-    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:
+    def _from_state(cls, state: Record, *, labels: tuple[str, ...]) -> Self:
         n_labels = len(labels)
         restored = cls(state["method"], strength=state["strength"], frequencies=state["frequencies"])
         restored.n_rows_ = index(state["n_rows"])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.calibration._calibrators import TEMPERATURE, best_inverse_temperature
-from calibrant.calibration._fit import FLOOR, SavedFit, log_normalise, stratified_folds
+from calibrant.calibration._fit import FLOOR, Record, SavedFit, log_normalise, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Floats, Places
@@ -89,7 +89,7 @@ class DistributionScaling(SavedFit):
         return {"method": self.method, **self._learned()}
 
     @classmethod
-    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:
+    def _from_state(cls, state: Record, *, labels: tuple[str, ...]) -> Self:
         cls._check_method(state, cls.method)
         scaling = cls()
         scaling.n_labels_ = len(labels)
@@ -202,7 +202,7 @@ class VectorScaling(DistributionScaling):
     def _learned(self) -> dict[str, Any]:
         return {"l2": self.l2, "weight": self.weight_.tolist(), "offset": self.offset_.tolist()}
 
-    def _restore(self, learned: Mapping[str, Any]) -> None:
+    def _restore(self, learned: Record) -> None:
         self.l2 = check_number("l2", learned["l2"], "(0, 1e6]")
         both = as_numbers("weight and offset", [learned["weight"], learned["offset"]])
         if both.shape != (2, self.n_labels_) or not (np.abs(both) <= HUGE).all():

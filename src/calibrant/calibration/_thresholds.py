@@ -109,7 +109,8 @@ def suggest_thresholds(confidence: ArrayLike, correct: ArrayLike) -> ThresholdSu
     (0.95, 0.8, 0.95, 'moderately-high')
     """
     p, y = check_confidence_correct(confidence, correct)
-    right, wrong = np.sort(p[y == 1.0]), p[y == 0.0]
+    right = np.sort(p[y == 1.0])
+    wrong = p[y == 0.0]
     if len(right) < _FEWEST_CORRECT:
         raise ConfigurationError(
             f"Expected at least {_FEWEST_CORRECT} correct predictions to see where they cluster, got {len(right)} "
@@ -436,7 +437,8 @@ def _certify_rows(
     cells, n, k = rows_at_thresholds(p, y)
     first = first_rows(len(p), target_accuracy=target, delta=level)
     if start is None:
-        top, started = 0, n >= first
+        top = 0
+        started = n >= first
     else:
         # The rows that the first threshold accepts are those of the last one above it that matters.
         top = int(np.searchsorted(-candidate_thresholds(), -check_number("start", start, "[0, 1]")))
@@ -448,7 +450,8 @@ def _certify_rows(
         return CertifiedThreshold(target_accuracy=target, delta=level, n=len(p), additional_rows=missing)
     from scipy.stats import beta  # noqa: PLC0415  (heavy)
 
-    accepted, right = int(n[last]), int(k[last])
+    accepted = int(n[last])
+    right = int(k[last])
     # Clopper and Pearson's exact lower bound of a share; a certified threshold accepts a right row.
     lower_bound = float(beta.ppf(level, right, accepted - right + 1))
     return CertifiedThreshold(
@@ -632,20 +635,24 @@ def _additional_rows(n: Places, k: Places, first: int, *, target: float, delta: 
     promising = (n >= min(first, max(1, total // 4))) & (k > target * n)
     if not promising.any():
         return None
-    observed, coverage = k[promising] / n[promising], n[promising] / total
+    observed = k[promising] / n[promising]
+    coverage = n[promising] / total
 
     def fails(rows: Floats) -> Bools:
         right = np.floor(observed * rows + 1e-9)
         found: Bools = binom.sf(right - 1.0, rows, target) > delta
         return found
 
-    low, high = np.zeros(len(observed)), np.ones(len(observed))
+    low = np.zeros(len(observed))
+    high = np.ones(len(observed))
     while (growing := fails(high) & (high < _MOST_ROWS)).any():
-        low, high = np.where(growing, high, low), np.where(growing, 2.0 * high, high)
+        low = np.where(growing, high, low)
+        high = np.where(growing, 2.0 * high, high)
     while (high - low > 1.0).any():
         middle = np.floor((low + high) / 2.0)
         failed = fails(middle)
-        low, high = np.where(failed, middle, low), np.where(failed, high, middle)
+        low = np.where(failed, middle, low)
+        high = np.where(failed, high, middle)
     needed = np.ceil(high / coverage - 1e-9)[high < _MOST_ROWS]
     return None if needed.size == 0 else max(1, int(needed.min()) - total)
 
@@ -709,7 +716,8 @@ def with_best_promise(
 
 def certificate_from_record(record: Mapping[str, Any]) -> CertifiedThreshold:
     """Return a certificate from the JSON values in ``calibration.json``."""
-    lower, looks = record.get("best_promise"), record.get("looks")
+    lower = record.get("best_promise")
+    looks = record.get("looks")
     parts = {
         "best_promise": None if lower is None else CertifiedThreshold(**lower),
         "looks": None if looks is None else Looks(**looks),

@@ -40,7 +40,8 @@ def refuse_limits(names: list[str]) -> None:
 
 def submit(options: Submit) -> None:
     """Submit the rows of a task's split, or those of a file."""
-    file, out = options.file, options.out
+    file = options.file
+    out = options.out
     if file is not None and options.split is not None:
         raise ConfigurationError("Expected --split or --file, got both: leave one out.")
     loaded = asked_task(Task.from_file(options.task), options)

@@ -37,7 +37,8 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 def doctor(options: Doctor) -> None:
     """Examine a model, print and store the findings; exit code 1 if its confidence would mislead."""
-    model, api_base = options.model, options.api_base
+    model = options.model
+    api_base = options.api_base
     given = dict(map(parse_option, options.option or ()))
     with _progress(model) as on_call:
         found = examine(
@@ -189,7 +190,8 @@ _EMBEDDED = "embedded, no key needed"
 
 def models(options: Models) -> None:
     """Print the embedded models with their state, then the other forms of names."""
-    known, forms = local_models(), name_forms()
+    known = local_models()
+    forms = name_forms()
     records = [
         {**asdict(model), "path": str(model.path or ""), "pattern": False, "description": _EMBEDDED}
         for model in known

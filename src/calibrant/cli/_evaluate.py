@@ -211,7 +211,8 @@ def _run(
     """Evaluate in this process or on a Ray cluster."""
     if options.engine == "ray":
         return on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
-    limits, about = run_limits(source.task, options), {"task": source.task.name}
+    limits = run_limits(source.task, options)
+    about = {"task": source.task.name}
     with opened_cache(source, options) as cache:
         evaluator = evaluation.BatchEvaluator(classifier, limits=limits, cache=cache)
         result = evaluator.evaluate(rows, out=options.out, about=about, on_progress=on_progress, stop=stop)
@@ -317,7 +318,8 @@ def _replaces_prompt(options: PromptedOptions) -> bool:
 
 def write_down(source: Source, out: Path, classifier: BasePredictor) -> None:
     """Write the task record and the demonstrations, for export of the run without its task file."""
-    tuned, model = source.tuned, source.options.model
+    tuned = source.tuned
+    model = source.options.model
     if tuned is None:
         record_run(out, [(source.task, model)], prompt_for_all=_replaces_prompt(source.options))
     else:

@@ -44,7 +44,8 @@ def print_result(  # noqa: PLR0913 (keyword-only options)
     as_json: bool,
 ) -> None:
     """Print the metrics of a finished evaluation, the `baselines` and the output files."""
-    directory, metrics = result.directory, result.metrics
+    directory = result.directory
+    metrics = result.metrics
     if directory is None:
         raise StateError("Expected an output directory.")
     record = read_run_record(
@@ -79,7 +80,8 @@ def _number_lines(metrics: evaluation.EvaluationMetrics) -> Iterator[str]:
 
 
 def _accuracies(metrics: evaluation.EvaluationMetrics) -> Iterator[_Row]:
-    correct, answered = metrics.correct, metrics.answered
+    correct = metrics.correct
+    answered = metrics.answered
     yield "accuracy, all rows", with_interval(metrics.accuracy), f"{correct:,} of {metrics.rows:,} rows"
     about = f"{correct:,} of {answered:,} rows whose outcome is not error"
     yield "accuracy, answered rows", with_interval(metrics.accuracy_answered), about
@@ -128,7 +130,8 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 def effort_line(result: evaluation.EvaluationResult, *, in_process: bool) -> str:
     """Return one line with calls, tokens, cost, vectors and speed; a model `in_process` costs nothing."""
-    metrics, meter = result.metrics, result.meter
+    metrics = result.metrics
+    meter = result.meter
     cost = "" if metrics.cost is None else f", {dollars(metrics.cost)}"
     if in_process:
         cost = ", at no cost"
@@ -319,7 +322,8 @@ def acceptance_lines(result: evaluation.EvaluationResult, *, run: Path) -> list[
         return []
     known = result.correct >= 0
     accepted = known & (result.confidence >= certified["threshold"])
-    n_known, n_accepted = int(known.sum()), int(accepted.sum())
+    n_known = int(known.sum())
+    n_accepted = int(accepted.sum())
     n_right = int(result.correct[accepted].sum())
     line = (
         f"accepted at the confidence that {run} certifies ({certified['threshold']:.6g} or more, promised "

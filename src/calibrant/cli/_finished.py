@@ -55,7 +55,9 @@ _DELTA_WORSE: Final = 0.05
 
 def calibrate(options: Calibrate) -> None:
     """Calibrate or learn a head, write the files and print the results."""
-    predictions, out, seed = options.predictions, options.out, options.seed
+    predictions = options.predictions
+    out = options.out
+    seed = options.seed
     if options.embeddings is not None and options.no_embeddings:
         raise ConfigurationError("Expected --embeddings or --no-embeddings, got both: leave one out.")
     if not options.head and options.embeddings is None:

@@ -13,7 +13,8 @@ from calibrant.evaluation._history import EvaluationHistory, HistoryEntry, Histo
 
 def record(options: Record) -> None:
     """Record a single result."""
-    opened, capture = EvaluationHistory(options.history), options.capture
+    opened = EvaluationHistory(options.history)
+    capture = options.capture
     stored = opened.record(
         account_id=options.account,
         evaluator_id=options.evaluator,
@@ -30,7 +31,9 @@ def record(options: Record) -> None:
 
 def interval(options: ScoreInterval) -> None:
     """Print the interval of the mean of the latest scores."""
-    account, evaluator, profile = options.account, options.evaluator, options.profile
+    account = options.account
+    evaluator = options.evaluator
+    profile = options.profile
     found = EvaluationHistory(options.history, create=False).interval(
         account_id=account,
         evaluator_id=evaluator,
@@ -49,9 +52,12 @@ def interval(options: ScoreInterval) -> None:
 
 def list_scopes(options: ListScopes) -> None:
     """List the recorded scores by account, evaluator and profile."""
-    records, lines = [], []
+    records = []
+    lines = []
     for summary in EvaluationHistory(options.history, create=False).scopes(account_id=options.account):
-        names, scores, mean = summary.scope.columns(), summary.scores, summary.mean
+        names = summary.scope.columns()
+        scores = summary.scores
+        mean = summary.mean
         latest = datetime.fromtimestamp(summary.latest_seconds, tz=UTC).isoformat(timespec="seconds")
         records.append({**names, "scores": scores, "mean": mean, "latest": latest})
         lines.append("  ".join(names[name] for name in ("account_id", "evaluator_id", "profile_name")))

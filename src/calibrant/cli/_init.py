@@ -76,7 +76,8 @@ def _ask(question: str, names: Sequence[str]) -> str:
 
 def next_commands(task: Path, data: Path) -> list[str]:
     """Return the commands to run after ``init``."""
-    run, labelled = task.parent / "run", task.parent / "labelled"
+    run = task.parent / "run"
+    labelled = task.parent / "labelled"
     commands = [
         ["optimize", task, "--out", run],
         ["label", run, f"NEW{data.suffix}", "--out", labelled],
@@ -111,7 +112,8 @@ def _record(draft: TaskDraft) -> dict[str, Any]:
 
 
 def _lines(draft: TaskDraft, models: Sequence[UsableModel], path: Path, commands: Sequence[str]) -> list[str]:
-    columns, total = draft.columns, sum(count for _, count in draft.labels)
+    columns = draft.columns
+    total = sum(count for _, count in draft.labels)
     separator = f", {SEPARATORS[draft.separator]} between columns" if draft.separator else ""
     lines = [f"{draft.data}: {draft.rows:,} rows{separator}{'' if draft.csv.header else ', no header'}"]
     found = [

@@ -136,7 +136,8 @@ def _print_result(
     result: EvaluationResult, labels: DecidedLabels, options: Label, classifier: BasePredictor
 ) -> None:
     """Print the labelled rows, decisions, drift and the files."""
-    metrics, written = result.metrics, labels.file.written
+    metrics = result.metrics
+    written = labels.file.written
     has_head = isinstance(classifier, Classifier) and classifier.head is not None
     record, lines = labels.outcome(with_drift=options.watch_drift)
     lines = [

@@ -34,7 +34,9 @@ from calibrant.tuned._task_record import record_run, with_model_alone
 
 def plan(options: Plan) -> None:
     """Write the plan of recorded runs, and print it."""
-    predictions, small_cost, large_cost = options.predictions, options.small_cost, options.large_cost
+    predictions = options.predictions
+    small_cost = options.small_cost
+    large_cost = options.large_cost
     if len({path.resolve() for path in predictions}) < max(len(predictions), 2):
         raise ConfigurationError(
             "Expected recorded runs of at least two models, from small to large, none of them twice, got "
@@ -76,7 +78,8 @@ def plan(options: Plan) -> None:
 
 def replay(options: Replay) -> None:
     """Print the price and the accuracy of a policy on recorded runs."""
-    paths, threshold = options.paths, options.threshold
+    paths = options.paths
+    threshold = options.threshold
     first = paths[0]
     is_plan = first.name == "plan.json" or (first / "plan.json").exists()
     if threshold and is_plan:
@@ -110,7 +113,10 @@ def replay(options: Replay) -> None:
 def run(options: PlanRun) -> None:
     """Classify texts with the plan's cascade, or evaluate labelled rows into a directory."""
     found = CascadePlan.load(options.plan_file)
-    text, file, out, as_json = options.text, options.file, options.out, options.as_json
+    text = options.text
+    file = options.file
+    out = options.out
+    as_json = options.as_json
     if out is None and not text and file is None:
         raise ConfigurationError(
             "Expected --text or --file to classify, or --out to evaluate, got none of them."

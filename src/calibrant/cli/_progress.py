@@ -130,7 +130,8 @@ class ProgressDisplay(_Display):
             parts.append(f"{progress.proposals:,} prompt{many} proposed, {progress.accepted:,} promising")
         if progress.cost is not None:
             parts.append(dollars(progress.cost))
-        left, is_waiting = progress.eta_seconds, bool(progress.rate_limits)
+        left = progress.eta_seconds
+        is_waiting = bool(progress.rate_limits)
         most = "at most " if progress.phase == "search" else ""
         self._show(
             progress.phase,

@@ -121,7 +121,8 @@ def with_context(task: Task, options: PromptedOptions) -> Task:
     ConfigurationError
         The task has no verifier to read the context.
     """
-    context, column = options.context, options.context_column
+    context = options.context
+    column = options.context_column
     if context is None and column is None:
         return task
     from calibrant.assembly._foreign import read_looper
@@ -181,7 +182,8 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
     A run gives its best prompt with its demonstrations, and its head or else its label prior. A label prior that is
     named comes before any head; the task's own head, in the file of `settings`, is used if neither is named.
     """
-    run, label_prior = options.run, options.label_prior
+    run = options.run
+    label_prior = options.label_prior
     head = settings.file if run is None and label_prior is None else None
     if run is not None:
         from calibrant.runs._directory import DEMONSTRATIONS

@@ -39,15 +39,7 @@ def serve(options: Serve) -> None:
     create_app = serving.create_classifier_app  # first, as it says which extra is missing
     from calibrant.serving._server import serve_app
 
-    settings = serving.ServiceSettings(
-        api_keys=tuple(map(_key, options.api_key_env or ())),
-        most_bytes=options.max_body,
-        most_texts=options.max_texts,
-        most_rows=options.max_rows,
-        deadline_seconds=options.deadline,
-        log_texts=options.log_texts,
-        only_task=options.only_task,
-    )
+    settings = _service_settings(options)
     with ExitStack() as opened:
         if options.source is None:
             classifier = _model_alone(options)
@@ -85,6 +77,18 @@ def serve(options: Serve) -> None:
             notice_seconds=options.notice,
             finish_seconds=settings.finish_seconds,
         )
+
+
+def _service_settings(options: Serve) -> serving.ServiceSettings:
+    return serving.ServiceSettings(
+        api_keys=tuple(map(_key, options.api_key_env or ())),
+        most_bytes=options.max_body,
+        most_texts=options.max_texts,
+        most_rows=options.max_rows,
+        deadline_seconds=options.deadline,
+        log_texts=options.log_texts,
+        only_task=options.only_task,
+    )
 
 
 def _model_alone(options: Serve) -> Classifier:
@@ -130,7 +134,8 @@ def _refuse_model(source: Path, options: Serve) -> None:
 
 def _opened(source: Path, options: Serve | Mcp) -> tuple[Tuned, BasePredictor]:
     """Open a bundle, a run, or a task file, which decides nothing."""
-    found, limits = read_source(source), Limits(concurrency=options.max_concurrency)
+    found = read_source(source)
+    limits = Limits(concurrency=options.max_concurrency)
     given = dict(map(parse_option, options.option or ()))
     if isinstance(found, Tuned):
         tuned = found.accepting_suggested() if options.accept_suggested else found

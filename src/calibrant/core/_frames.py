@@ -184,7 +184,8 @@ def frame_examples(
     DataError
         There are no rows, or one lacks a text or a label.
     """
-    inputs, answers = _frame_column(frame, text), _frame_column(frame, label)
+    inputs = _frame_column(frame, text)
+    answers = _frame_column(frame, label)
     answers = replace(answers, cells=list(map(label_text, answers.cells)))
     if not inputs.cells:
         raise DataError("Expected at least one row, got an empty frame.")

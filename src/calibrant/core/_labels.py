@@ -369,7 +369,8 @@ def split_label_list(prompt: str, labels: LabelSet) -> tuple[str, dict[str, str]
     """Return a prompt without its list of all labels, and their descriptions; None where it has no such list."""
     before, heading, after = prompt.rpartition(_HEADING)
     lines = after.split("\n")
-    listed, rest = lines[: len(labels)], lines[len(labels) :]
+    listed = lines[: len(labels)]
+    rest = lines[len(labels) :]
     if not heading or not all(line.startswith(_BULLET) for line in listed):
         return prompt, None
     try:

@@ -189,7 +189,8 @@ class LabelDistribution:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LabelDistribution):
             return NotImplemented
-        own, others = dict(vars(self)), dict(vars(other))
+        own = dict(vars(self))
+        others = dict(vars(other))
         arrays = [(own.pop(name), others.pop(name)) for name in ("logprobs", "measured")]
         return own == others and all(np.array_equal(*pair) for pair in arrays)
 

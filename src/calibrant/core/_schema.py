@@ -75,7 +75,7 @@ def element_path(field_path: str, index: int) -> str:
     return f"{array}[{index}]{inside}" if mark else f"{field_path}[{index}]"
 
 
-def enum_node(labels: Iterable[str], path: FieldPath) -> dict[str, Any]:
+def enum_node(labels: Iterable[str], path: FieldPath) -> _Node:
     """Return the schema of an answer that holds one of `labels` at `path`, and nothing else."""
     node: _Node = {"type": "string", "enum": list(labels)}
     for part in reversed(path):
@@ -87,7 +87,7 @@ def enum_node(labels: Iterable[str], path: FieldPath) -> dict[str, Any]:
     return node
 
 
-def merged_nodes(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> dict[str, Any]:
+def merged_nodes(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> _Node:
     """Merge the schemas of two fields into one; error messages name `path`, that of the second."""
     kind = one["type"]
     if kind == "string" or kind != other["type"]:
@@ -120,7 +120,7 @@ def placed_value(path: FieldPath, value: Any) -> Any:  # noqa: ANN401  (JSON)
     return value
 
 
-def plain_schema(schema: object) -> dict[str, Any]:
+def plain_schema(schema: object) -> _Node:
     """Return the JSON schema inside a response format, or of a Pydantic model class.
 
     Raises
@@ -161,7 +161,7 @@ def schema_target(reference: object, root: Mapping[str, Any]) -> Mapping[str, An
     )
 
 
-def with_inner_schemas(node: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+def with_inner_schemas(node: Mapping[str, Any], change: Callable[[Any], Any]) -> _Node:
     """Return a copy of a schema with `change` applied to the schemas directly inside it.
 
     It gets other keywords than enums and constants, too: texts, numbers, and lists of schemas.

@@ -110,9 +110,11 @@ def group_near_duplicates(hashes: _Hashes, places: Places, labels: Integers) -> 
         same = np.flatnonzero(shared[distance:] == shared[:-distance])
         for start in range(0, len(same), _CHUNK):
             chunk = same[start : start + _CHUNK]
-            first, second = texts[chunk], texts[chunk + distance]
+            first = texts[chunk]
+            second = texts[chunk + distance]
             apart = groups[first] != groups[second]
-            first, second = first[apart], second[apart]
+            first = first[apart]
+            second = second[apart]
             alike = index.are_alike(first, second)
             groups = _joined(groups, first[alike], second[alike])
     return groups
@@ -124,7 +126,8 @@ def _is_counted(hashes: _Hashes, labels: Integers) -> Bools:
     by_label, counts = np.unique(keys, return_counts=True)
     owners = (by_label >> np.uint64(32)).astype(np.uint32)
     values, starts = np.unique(owners, return_index=True)
-    total, most = np.add.reduceat(counts, starts), np.maximum.reduceat(counts, starts)
+    total = np.add.reduceat(counts, starts)
+    most = np.maximum.reduceat(counts, starts)
     counted = (total < _COMMON) | (most >= _OWN * total)
     result: Bools = counted[np.searchsorted(values, hashes)]
     return result
@@ -152,22 +155,27 @@ class _PairIndex:
         _, inverse, counts = np.unique(self._hashes, return_inverse=True, return_counts=True)
         frequency = counts[inverse]
         order = np.lexsort((self._hashes, frequency, self._places))
-        places, hashes, frequency = self._places[order], self._hashes[order], frequency[order]
+        places = self._places[order]
+        hashes = self._hashes[order]
+        frequency = frequency[order]
         rank = np.arange(len(places)) - self._starts[places]
         alone = np.bincount(places[frequency == 1], minlength=len(self._sizes))
         in_rarer_half = rank <= self._sizes[places] - np.ceil(_LEAST * self._sizes[places])
         joins = in_rarer_half & (frequency > 1) & (rank < alone[places] + _JOIN_PAIRS)
-        hashes, places = hashes[joins], places[joins]
+        hashes = hashes[joins]
+        places = places[joins]
         order = np.lexsort((places, hashes))
         return hashes[order], places[order]
 
     def are_alike(self, first: Places, second: Places) -> Bools:
         """Return a mask of the near-duplicates among pairs of texts."""
-        one, other = self._sketches[first], self._sketches[second]
+        one = self._sketches[first]
+        other = self._sketches[second]
         # Most texts that share a frequent pair are unlike: this tells without reading their pairs.
         alike = _bit_counts(one & other) >= _SKETCH_LEAST * _bit_counts(one | other)
         kept = np.flatnonzero(alike)
-        first, second = first[kept], second[kept]
+        first = first[kept]
+        second = second[kept]
         n_shared = np.zeros(len(kept), dtype=np.intp)
         for place in range(int(self._sizes[first].max(initial=0))):
             has_more = np.flatnonzero(place < self._sizes[first])
@@ -323,7 +331,8 @@ class _Texts:
         rank[[numbers[name] for name in names]] = np.arange(len(names))
         labels = rank[answers]
         order = np.lexsort((labels, hashes))
-        hashes, labels = hashes[order], labels[order]
+        hashes = hashes[order]
+        labels = labels[order]
         is_first = np.r_[True, hashes[1:] != hashes[:-1]]
         is_conflict = ~is_first & np.r_[False, labels[1:] != labels[:-1]]
         return cls(
@@ -347,7 +356,9 @@ def split_rule(rows: Iterable[tuple[str, str]], shares: Shares) -> SplitRule:
         Of the distinct texts of every answer.
     """
     numbers: dict[str, int] = {}
-    hashes, answers, pairs = array("Q"), array("I"), WordPairs.empty()
+    hashes = array("Q")
+    answers = array("I")
+    pairs = WordPairs.empty()
     for text, answer in rows:
         hashes.append(text_hash(text))
         answers.append(numbers.setdefault(normalise_label(answer), len(numbers)))
@@ -365,7 +376,8 @@ def split_rule(rows: Iterable[tuple[str, str]], shares: Shares) -> SplitRule:
     # Answers with too few texts for every split share their cuts.
     room = np.ceil(np.where(is_rare, counts[is_rare].sum(), counts) * _smallest(shares))
     found = _text_groups(texts, groups, room)
-    keys, labels = texts.hashes.copy(), texts.labels.copy()
+    keys = texts.hashes.copy()
+    labels = texts.labels.copy()
     moved = np.searchsorted(texts.hashes, found.hashes[found.together])
     keys[moved], labels[moved] = found.keys[found.together], found.labels[found.together]
     own = texts.labels[np.searchsorted(texts.hashes, texts.conflicts)]
@@ -449,7 +461,8 @@ def _cut(keys: NDArray[np.uint64], shares: Shares) -> tuple[int, int]:
     """Return the two cuts that divide sorted keys by the shares, without dividing equal keys."""
     n = len(keys)
     slack = int(n * _smallest(shares)) // _SLACK
-    cuts, last = [], 0
+    cuts = []
+    last = 0
     for share, own in ((shares[0], shares[0]), (shares[0] + shares[1], shares[1])):
         ideal = min(round(share * _END), _END - 1)
         wanted = round(share * n)

@@ -78,7 +78,8 @@ class OrdinalLabels(LabelSet):
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
         """Return one aspect for each label except the highest: whether the answer ranks above it."""
-        predicted, expected = self.rank(prediction.label or ""), self.rank(answer)
+        predicted = self.rank(prediction.label or "")
+        expected = self.rank(answer)
         return tuple(
             Aspect(
                 name=f"above {label}",
@@ -96,7 +97,8 @@ class OrdinalLabels(LabelSet):
         """Return, for each label except the highest, the probabilities of both sides: up to it, above it."""
         if whole is None:
             return [None] * (len(self) - 1)
-        shares, known = whole.probabilities, whole.measured
+        shares = whole.probabilities
+        known = whole.measured
         mass = np.empty((len(self) - 1, 2))
         measured = np.empty(mass.shape, dtype=np.bool_)
         # Each side is added up by itself: one minus the other loses what is far out.
@@ -223,7 +225,8 @@ class HierarchicalLabels(LabelSet):
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
         """Return one aspect per path prefix, level by level; the last is the label itself."""
-        predicted, expected = self._places[prediction.label or ""], self._places[answer]
+        predicted = self._places[prediction.label or ""]
+        expected = self._places[answer]
         found = []
         for number, (values, members) in enumerate(self._levels, 1):
             is_last = number == self.depth
@@ -429,7 +432,8 @@ class CompositeLabels(LabelSet, ABC):
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
         """Return the aspects of all graded parts, as the label set of each part defines them."""
-        predicted, expected = self.values(prediction.label or ""), self.values(answer)
+        predicted = self.values(prediction.label or "")
+        expected = self.values(answer)
         known = {part.name: part for part in prediction.parts}
         found: list[Aspect] = []
         for name in self._graded_parts(predicted, expected):
@@ -757,7 +761,8 @@ def unknown_answer(answer: str, labels: LabelSet) -> str:
         The legal answers.
     """
     if not isinstance(labels, CompositeLabels):  # `problems` reads the JSON of several labels
-        n, names = len(labels), _names(labels)
+        n = len(labels)
+        names = _names(labels)
         return (
             f"answer {answer!r:.80} is not one of the {n} labels ({names}): correct the row or add the label."
         )

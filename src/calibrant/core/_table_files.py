@@ -354,7 +354,9 @@ def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None)
     if encoding is not None and len("\n\n".encode(encoding)) - len("\n".encode(encoding)) > 1:
         yield from _wide_lines(file, path, max_bytes, encoding)
         return
-    codec, is_ascii, number = encoding or "utf-8", True, 0
+    codec = encoding or "utf-8"
+    is_ascii = True
+    number = 0
     while data := file.readline(max_bytes + 1):
         number += 1
         if len(data) > max_bytes:
@@ -368,7 +370,8 @@ def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None)
             _say_once(
                 f"{place}: not UTF-8: read as Windows-1252. If letters look wrong, set encoding under [data]."
             )
-            codec, text = _WINDOWS, data.decode(_WINDOWS)
+            codec = _WINDOWS
+            text = data.decode(_WINDOWS)
         is_ascii = is_ascii and data.isascii()
         yield len(data), text.removeprefix("\ufeff") if number == 1 else text
 

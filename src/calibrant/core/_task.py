@@ -224,7 +224,8 @@ class Task:
         """
         path = Path(path)
         settings, text = read_task_file(path)
-        labels, keys = settings.label_set(), frozenset(settings.model_fields_set)
+        labels = settings.label_set()
+        keys = frozenset(settings.model_fields_set)
         sources = settings.sources(path.parent)
         rows: dict[str, tuple[Example, ...]] = {
             split: tuple(_checked_rows(sources[split], labels))
@@ -768,7 +769,8 @@ def _description_problems(descriptions: Mapping[str, str], labels: LabelSet) -> 
         return
     seen = set()
     for name, text in descriptions.items():
-        place, label = ("label_descriptions", name), labels.canonical(name)
+        place = ("label_descriptions", name)
+        label = labels.canonical(name)
         if label is None:
             names = ", ".join(map(repr, labels))
             problem = f"expected label_descriptions of the labels {names:.200}, got one of {name!r:.80}: correct it."

@@ -119,7 +119,8 @@ Branch = tuple[StringState | None, tuple[int, ...]]
 def advance(state: StringState, data: bytes) -> StringState | None:
     """Return the state after `data`, or None if `data` cannot continue a JSON string."""
     source = state.pending + data if state.pending else data
-    prefix, position = state.prefix, 0
+    prefix = state.prefix
+    position = 0
     if _SPECIAL.search(source) is None:
         return StringState(prefix + source)
     while position < len(source):
@@ -193,7 +194,9 @@ class LabelTrie:
 
         Nodes that labels share count once; the closing quote of every label is a node of its own.
         """
-        done, before, count = len(state.prefix), b"", 0
+        done = len(state.prefix)
+        before = b""
+        count = 0
         for key in self._keys_below(state):
             count += 1 + len(key) - max(done, len(commonprefix([before, key])))  # noqa: RUF071 (no paths)
             before = key
@@ -531,7 +534,8 @@ def _walk(aligned: AlignedField, trie: LabelTrie, *, is_label: bool) -> _BranchM
             break
         if state is None or not left:
             break
-        fit, follow = left, partial(trie.step, state)
+        fit = left
+        follow = partial(trie.step, state)
     return masses
 
 

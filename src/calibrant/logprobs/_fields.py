@@ -224,7 +224,8 @@ def _member(text: str, position: int, part: str | int) -> int:
     """Return the offset of the value under a key of an object, or at a position of an array."""
     if text[position : position + 1] != ("{" if isinstance(part, str) else "["):
         raise LookupError
-    position, index = _behind(_SPACE, text, position + 1), 0
+    position = _behind(_SPACE, text, position + 1)
+    index = 0
     while text[position : position + 1] not in ("]", "}", ""):
         key: str | int = index
         if isinstance(part, str):
@@ -236,7 +237,8 @@ def _member(text: str, position: int, part: str | int) -> int:
             position = colon.end()
         if key == part:
             return position
-        position, index = _behind(_COMMA, text, _value_end(text, position)), index + 1
+        position = _behind(_COMMA, text, _value_end(text, position))
+        index = index + 1
     raise LookupError
 
 
@@ -398,7 +400,8 @@ _cached_span = lru_cache(maxsize=1024)(_span)
 
 def _search(stream: bytes, path: FieldPath, value: object) -> tuple[int, int] | None:
     """Return the span of `value` in the last JSON document of the stream with that value at `path`."""
-    span, position = None, 0
+    span = None
+    position = 0
     for _ in range(_MAX_ATTEMPTS):
         starts = [at for at in (stream.find(b"{", position), stream.find(b"[", position)) if at >= 0]
         if not starts:

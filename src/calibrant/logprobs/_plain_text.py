@@ -213,7 +213,8 @@ def _alternative(data: bytes, labels: LabelSet, *, is_first: bool) -> bytes:
 
 def _sum_of(one: float, other: float) -> float:
     """Return the logarithm of the sum of two probabilities, at most 0."""
-    high, low = max(one, other), min(one, other)
+    high = max(one, other)
+    low = min(one, other)
     if low == -math.inf:
         return min(high, 0.0)
     return min(0.0, high + math.log1p(math.exp(low - high)))

@@ -272,10 +272,12 @@ def _decision_at(aligned: AlignedField, at: int, more: bytes, *, space: bytes) -
 
 def _decision_of(goes_on: float, ends: float, bound: float, *, token: int) -> _Decision:
     """Normalise the probabilities to continue and to end, with exp(`bound`) for an unreported one."""
-    mass, assumed = goes_on + ends, False
+    mass = goes_on + ends
+    assumed = False
     if not (goes_on and ends) and math.exp(bound) > 0.0:
         assumed = True
-        goes_on, ends = goes_on or math.exp(bound), ends or math.exp(bound)
+        goes_on = goes_on or math.exp(bound)
+        ends = ends or math.exp(bound)
     whole = goes_on + ends
     if whole <= _FLOOR:  # neither side has any mass, so that no ratio can be formed
         return _Decision(0.5, 0.5, assumed=True, mass=0.0, token=token)
@@ -370,7 +372,8 @@ def read_place(
     more = b"," if given else element[:1].encode()
     space = _ENDS if given else more
     vocabulary = found[0].vocabulary
-    path, masses = 0.0, {more: 0.0, _ENDS: 0.0}
+    path = 0.0
+    masses = {more: 0.0, _ENDS: 0.0}
     for place, logprobs in enumerate(found):
         before = b"".join(vocabulary.pieces[token] for token in tokens[place:])
         for side, side_tokens in _deciding_tokens(vocabulary, before).items():

@@ -216,7 +216,8 @@ class LabelWalk:
             except UnicodeDecodeError:
                 left += node.mass
         # The tolerance bounds the open mass as a share of itself plus the mass read to the end.
-        complete, survival = math.fsum(self._complete.values()), self._survival()
+        complete = math.fsum(self._complete.values())
+        survival = self._survival()
         rest = left + math.fsum(masses.values())
         texts = [
             text
@@ -269,7 +270,9 @@ class LabelWalk:
     def _read(self, key: bytes, node: _OpenNode, tokens: Iterable[tuple[bytes, float]]) -> _VisitedNode:
         """Return the next tokens listed at a node, without those that fit no label."""
         follows = self._trie.follows(node.state)
-        branches, listed, least = [], 0.0, 1.0
+        branches = []
+        listed = 0.0
+        least = 1.0
         for data, logprob in tokens:
             probability = math.exp(checked_logprob(logprob))
             listed += probability
@@ -505,7 +508,8 @@ class TokenWalk:
         complete = float(self._complete.sum())
         masses = sorted((mass, node) for node, mass in self._open.items())
         rest = math.fsum(mass * self._survival(node) for mass, node in masses)
-        left, heavy = 0.0, []
+        left = 0.0
+        heavy = []
         # The tolerance bounds the open mass as a share of itself plus the mass read to the end.
         for mass, node in masses:
             left += mass
@@ -606,7 +610,8 @@ class TokenWalk:
                 measured[list(shared)] = False
                 undivided += mass * self._survival(node)
         best = int(weights.argmax())
-        top, total = float(weights[best]), math.fsum(weights)
+        top = float(weights[best])
+        total = math.fsum(weights)
         left = math.fsum(self._open.values())
         return LabelDistribution(
             labels=tuple(labels),

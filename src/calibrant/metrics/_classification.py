@@ -191,7 +191,8 @@ class ClassificationSummary:
                 "Expected at least one row, got none: nothing can be said about no data."
             )
         names = tuple(labels)
-        predicted, true = confusion.sum(axis=0), confusion.sum(axis=1) + other
+        predicted = confusion.sum(axis=0)
+        true = confusion.sum(axis=1) + other
         scores = label_scores(np.diag(confusion), predicted, true)
         per_label = {name: LabelMetrics(**one) for name, one in zip(names, scores, strict=True)}
         return cls(
@@ -267,7 +268,8 @@ def _occurring(y_true: Sequence[str], y_pred: Sequence[str | None]) -> tuple[str
 
 def label_scores(hits: Integers, predicted: Integers, support: Integers) -> Iterator[dict[str, Any]]:
     """Yield the fields of `LabelMetrics` for each label; a score with a denominator of 0 is 0."""
-    precision, recall = hits / np.maximum(predicted, 1), hits / np.maximum(support, 1)
+    precision = hits / np.maximum(predicted, 1)
+    recall = hits / np.maximum(support, 1)
     f1 = 2 * hits / np.maximum(predicted + support, 1)
     columns = {"precision": precision, "recall": recall, "f1": f1, "support": support, "predicted": predicted}
     for row in zip(*(column.tolist() for column in columns.values()), strict=True):

@@ -341,7 +341,8 @@ def auroc_interval(confidence: ArrayLike, correct: ArrayLike, *, level: float = 
         spread = 1.0 + ((right + wrong) / 2.0 - 1.0) * ((1.0 - a) / (2.0 - a) + a / (1.0 + a))
         return (estimate - a) ** 2 <= z * z * a * (1.0 - a) * spread / (right * wrong)
 
-    lower, upper = _end(estimate, 0.0, is_within), _end(estimate, 1.0, is_within)
+    lower = _end(estimate, 0.0, is_within)
+    upper = _end(estimate, 1.0, is_within)
     return Interval(lower=lower, upper=upper, level=level, estimate=estimate)
 
 

@@ -169,9 +169,11 @@ class PairedGate:
             return 0
         if self.n == 0:
             return None
-        short, enough = self.n, 2 * self.n
+        short = self.n
+        enough = 2 * self.n
         while self._grown_to(enough).decision == "undecided":
-            short, enough = enough, 2 * enough
+            short = enough
+            enough = 2 * enough
             if short > _MOST_ROWS:
                 return None
         while enough - short > 1:

@@ -380,7 +380,8 @@ def paired_comparison(correct_a: ArrayLike, correct_b: ArrayLike, level: float =
     z = normal_quantile(level)
     n = len(a)
     both = int(np.sum(a * b))
-    only_a, only_b = int(a.sum()) - both, int(b.sum()) - both
+    only_a = int(a.sum()) - both
+    only_b = int(b.sum()) - both
     difference = (only_b - only_a) / n
     lower, upper = _newcombe_limits(both, only_b, only_a, n, z=z)
     return PairedComparison(
@@ -440,7 +441,8 @@ def _newcombe_limits(e: int, f: int, g: int, n: int, *, z: float) -> tuple[float
     e rows have both, f only the first, g only the second, h neither; l, u are Wilson's limits.
     """
     h = n - e - f - g
-    p1, p2 = (e + f) / n, (e + g) / n
+    p1 = (e + f) / n
+    p2 = (e + g) / n
     l1, u1 = wilson_limits(e + f, n, z=z)
     l2, u2 = wilson_limits(e + g, n, z=z)
     phi = _corrected_phi(e, f, g, h)

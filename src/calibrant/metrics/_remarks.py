@@ -88,9 +88,12 @@ def _tested(record: _Record) -> list[str]:
         own = "The best prompt" if changed_prompt(record) else "The seed prompt"
         asks = final.get("head", {}).get("uses_model", True)
         name = f"{own} with its head" if asks else "The head, which reads the text alone,"
-        found, credit = final["against_seed"], None
+        found = final["against_seed"]
+        credit = None
     elif changed_prompt(record):
-        found, credit, name = record["comparison"], record["credit_difference"], "The best prompt"
+        found = record["comparison"]
+        credit = record["credit_difference"]
+        name = "The best prompt"
     else:
         return []
     intervals = [] if found is None else [found["interval"]]

@@ -90,7 +90,8 @@ class OrdinalMetrics:
 
     def figures(self) -> Iterator[StructureFigure]:
         """Yield the metrics in the order of a table."""
-        answered, labelled = f"{self.rows:,} answered rows", f"{self.labelled:,} rows with a label"
+        answered = f"{self.rows:,} answered rows"
+        labelled = f"{self.labelled:,} rows with a label"
         yield _figure("credit", self.credit, f"{answered}; 1 - steps / possible steps", self.rows)
         yield _figure("within one step", self.within_one, answered, self.rows)
         about = f"{labelled}, in steps; 0 is best"
@@ -219,8 +220,10 @@ def _ordinal(
     confusion: Integers,
     other: Integers,
 ) -> OrdinalMetrics:
-    size, labelled = len(other), int(confusion.sum())
-    rows, places = labelled + int(other.sum()), np.arange(size)
+    size = len(other)
+    labelled = int(confusion.sum())
+    rows = labelled + int(other.sum())
+    places = np.arange(size)
     distance = np.abs(places[:, None] - places)
     rows_apart = np.bincount(distance.ravel(), weights=confusion.ravel(), minlength=size)
     steps = rows_apart.astype(np.int64)
@@ -255,7 +258,8 @@ def _hierarchical(labels: HierarchicalLabels, confusion: Integers, other: Intege
     shared = np.where(truth == predicted, lengths[truth], same.sum(axis=0))
     both = float(counts @ shared)
     true_levels = float(counts @ lengths[truth] + other @ lengths)
-    precision, recall = both / max(float(counts @ lengths[predicted]), 1.0), both / true_levels
+    precision = both / max(float(counts @ lengths[predicted]), 1.0)
+    recall = both / true_levels
     credit = np.append(same.mean(axis=0), 0.0)
     return HierarchicalMetrics(
         rows=rows,

@@ -219,7 +219,8 @@ def check_log_probabilities(
         raise ConfigurationError(
             f"Expected {name} to hold at least one row, got none: nothing can be learned from no data."
         )
-    width, wanted = rows.shape[1], n_labels or "at least two"
+    width = rows.shape[1]
+    wanted = n_labels or "at least two"
     if width != (n_labels or max(width, 2)):
         raise ConfigurationError(
             f"Expected {name} over {wanted} labels, got {width}: use the same label set, or fit again."

@@ -139,7 +139,8 @@ class Mistakes:
 
 def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[StructureFigure]:
     """Return the numbers of a run; those without data have the value None."""
-    right, judged = int((rows.correct == 1).sum()), int(rows.judged.sum())
+    right = int((rows.correct == 1).sum())
+    judged = int(rows.judged.sum())
     labelled = int((rows.answer != UNKNOWN).sum())
     about = "answered rows" if rows.composite is None else "answered rows; all parts right"
     figures = [_share("accuracy", right, judged, about)]
@@ -238,7 +239,8 @@ def _macro_f1(table: ClassificationSummary | None) -> StructureFigure:
 
 def confusion(rows: PromptRows) -> ClassificationSummary | None:
     """Return the confusion counts of judged rows whose label is known; None without any, or of several labels."""
-    judged, size = rows.judged & (rows.answer != UNKNOWN), len(rows.labels)
+    judged = rows.judged & (rows.answer != UNKNOWN)
+    size = len(rows.labels)
     if rows.composite is not None or not judged.any():
         return None  # a confusion matrix of whole answers would be too large to read
     given = np.where(rows.label[judged] == UNKNOWN, size, rows.label[judged])
@@ -283,7 +285,8 @@ def latency_bars(rows: PromptRows) -> list[Bar]:
     seconds = seconds[seconds > 0.0]
     if len(seconds) == 0:
         return []
-    low, high = float(seconds.min()), float(seconds.max())
+    low = float(seconds.min())
+    high = float(seconds.max())
     edges = np.geomspace(low, max(high, low * 1.1), LATENCY_BINS + 1)
     edges[0], edges[-1] = low, max(high, edges[-1])  # rounding must not lose the ends
     counts = _counts(seconds, edges)
@@ -383,7 +386,8 @@ def remarks(rows: PromptRows) -> list[str]:
 
 def compare(base: PromptRows, other: PromptRows) -> PairedComparison | None:
     """Compare accuracy on the judged rows that both have in common; return None if there are none."""
-    ours, theirs = base.key[base.judged], other.key[other.judged]
+    ours = base.key[base.judged]
+    theirs = other.key[other.judged]
     _, a, b = np.intersect1d(ours, theirs, return_indices=True)
     if len(a) == 0:
         return None
@@ -580,7 +584,8 @@ def _tallies(
 
 
 def _count_row(row: SavedRow, cascade: CascadeTally, composite: CompositeTally | None) -> None:
-    values, answer = row.values, row.answer
+    values = row.values
+    answer = row.answer
     known = answer is not None and row.outcome is not Outcome.ERROR
     steps = values.get("steps")
     if steps:
@@ -679,7 +684,9 @@ def _spoken(answer: str) -> str:
 def _part_texts(record: Mapping[str, Any]) -> Iterator[PartText]:
     """Yield a verdict on each part of an answer, except for labels that are rightly left out."""
     for part in record.get("parts", ()):
-        name, label, truth = part["name"], part["label"], part_of(record["answer"], part["name"])
+        name = part["name"]
+        label = part["label"]
+        truth = part_of(record["answer"], part["name"])
         verdict = _OF_SET.get((label, str(truth))) if record["answer"].startswith("[") else None
         if verdict == "":
             continue

@@ -103,7 +103,9 @@ class Frame:
 
     def bar(self, left: float, right: float, height: float, kind: str, about: str) -> None:
         """Draw a bar with a tooltip, from the axis up, in the units of the data."""
-        x0, x1, y = self.x(left), self.x(right), self.y(height)
+        x0 = self.x(left)
+        x1 = self.x(right)
+        y = self.y(height)
         self.add(
             '<rect class="{kind}" x="{x}" y="{y}" width="{w}" height="{h}"><title>{about}</title></rect>',
             kind=kind,
@@ -150,7 +152,8 @@ def round_ticks(low: float, high: float) -> list[float]:
     rough = max(high - low, 1e-3 * max(abs(high), 1e-9)) / 4
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in _STEPS if unit * factor >= rough * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    first = math.floor(low / step + 1e-9)
+    last = math.ceil(high / step - 1e-9)
     return [number * step for number in range(first, max(last, first + 1) + 1)]
 
 
@@ -168,7 +171,8 @@ def reliability_chart(identity: str, bins: Sequence[Bin]) -> Markup:
     frame.line((frame.x(0), frame.y(0), frame.x(1), frame.y(1)), "ideal")
     most = max((found.rows for found in bins), default=1)
     for found in bins:
-        x, accuracy = frame.x(found.confidence), found.accuracy
+        x = frame.x(found.confidence)
+        accuracy = found.accuracy
         frame.line((x, frame.y(accuracy.lower), x, frame.y(accuracy.upper)), "whisker")
         about = (
             f"{found.rows:,} rows, confidence {found.confidence:.3f}, accuracy {accuracy.estimate:.3f} "
@@ -180,7 +184,8 @@ def reliability_chart(identity: str, bins: Sequence[Bin]) -> Markup:
 
 def confidence_chart(identity: str, bars: Sequence[Bar]) -> Markup:
     """Draw the confidence histograms of right and of wrong rows side by side, as shares."""
-    right, wrong = sum(bar.right for bar in bars), sum(bar.wrong for bar in bars)
+    right = sum(bar.right for bar in bars)
+    wrong = sum(bar.wrong for bar in bars)
     shares = [(bar.right / max(right, 1), bar.wrong / max(wrong, 1)) for bar in bars]
     ticks = round_ticks(0.0, max((max(pair) for pair in shares), default=0.0) or 1.0)
     frame = Frame(
@@ -239,7 +244,8 @@ def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | N
     )
     frame.add('<polyline class="curve" points="{points}"/>', points=points)
     if len(curve.risk) == 1:
-        coverage, risk = float(curve.coverage[0]), float(curve.risk[0])
+        coverage = float(curve.coverage[0])
+        risk = float(curve.risk[0])
         frame.circle(frame.x(coverage), frame.y(risk), 4.0, f"coverage {coverage:.3f}, risk {risk:.3f}")
     if certified is not None:
         _mark(frame, certified)
@@ -249,7 +255,8 @@ def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | N
 def _mark(frame: Frame, certified: CertifiedPoint) -> None:
     """Draw the certified rule at its coverage and its highest allowed risk."""
     risk = 1.0 - certified.target_accuracy
-    x, y = frame.x(certified.coverage), frame.y(risk)
+    x = frame.x(certified.coverage)
+    y = frame.y(risk)
     frame.line((LEFT, y, WIDTH - RIGHT, y), "target")
     frame.line((x, HEIGHT - BOTTOM, x, y), "target")
     about = (
@@ -263,7 +270,8 @@ def _mark(frame: Frame, certified: CertifiedPoint) -> None:
 
 def latency_chart(identity: str, bars: Sequence[Bar]) -> Markup:
     """Draw the number of rows by latency, on a logarithmic axis."""
-    low, high = math.log(bars[0].lower), math.log(bars[-1].upper)
+    low = math.log(bars[0].lower)
+    high = math.log(bars[-1].upper)
     scale = across(low, high)
     ticks = round_ticks(0.0, max(bar.right for bar in bars))
     frame = Frame(

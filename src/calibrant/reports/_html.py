@@ -134,7 +134,8 @@ def render_page(template: str, *, script: str = "", **values: object) -> str:
 
 def review_page() -> tuple[str, str]:
     """Return the page on which a person decides on rows, and the security policy that its server sends with it."""
-    style, script = static("report.css") + static("review.css"), static("review.js")
+    style = static("report.css") + static("review.css")
+    script = static("review.js")
     policy = (
         f"default-src 'none'; style-src {policy_hash(style)}; script-src {policy_hash(script)}; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -175,8 +176,10 @@ def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
     """Return the template's values for a run."""
     rows = run.rows
     table = analysis.confusion(rows)
-    bins, bars = analysis.reliability_bins(rows), analysis.confidence_bars(rows)
-    curve, latency = analysis.risk_coverage(rows), analysis.latency_bars(rows)
+    bins = analysis.reliability_bins(rows)
+    bars = analysis.confidence_bars(rows)
+    curve = analysis.risk_coverage(rows)
+    latency = analysis.latency_bars(rows)
     found = analysis.mistakes(rows, limit, table)
     seed = run.search.seed if run.search else None
     return {
@@ -217,10 +220,12 @@ def _thinned(curve: analysis.RiskCoverage | None) -> list[tuple[float, float, fl
 
 def _effort(run: Run) -> list[tuple[str, str]]:
     """Return outcomes, cost, latency and usage as pairs of a name and a text."""
-    rows, metrics = run.rows, {**run.metrics, **(run.search.record if run.search else {})}
+    rows = run.rows
+    metrics = {**run.metrics, **(run.search.record if run.search else {})}
     parts = [("outcomes", ", ".join(f"{count:,} {name}" for name, count in sorted(rows.outcomes.items())))]
     prices = rows.cost[~np.isnan(rows.cost)]
-    total, n = float(prices.sum()), len(prices)
+    total = float(prices.sum())
+    n = len(prices)
     priced = f"${total:.4f}, ${1000 * total / max(n, 1):.4f} for 1,000 rows; {n:,} rows with a price"
     unpriced = "none: the model runs here" if _is_embedded(metrics.get("model")) else "no price is known"
     parts.append(("cost of these rows", priced if n else unpriced))
@@ -430,14 +435,17 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
 
 
 def _whiskers(frame: Frame, point: TradePoint, kind: str) -> None:
-    x, y = frame.x(point.cost), frame.y(point.performance)
+    x = frame.x(point.cost)
+    y = frame.y(point.performance)
     if point.performance_interval is not None:
-        low, high = frame.y(point.performance_interval.lower), frame.y(point.performance_interval.upper)
+        low = frame.y(point.performance_interval.lower)
+        high = frame.y(point.performance_interval.upper)
         frame.line((x, low, x, high), kind)
         for end in (low, high):
             frame.line((x - 4, end, x + 4, end), kind)
     if point.cost_interval is not None:
-        cheapest, dearest = frame.x(point.cost_interval.lower), frame.x(point.cost_interval.upper)
+        cheapest = frame.x(point.cost_interval.lower)
+        dearest = frame.x(point.cost_interval.upper)
         frame.line((cheapest, y, dearest, y), kind)
 
 
@@ -445,7 +453,8 @@ def _name(frame: Frame, point: TradePoint, name: str, *, above: bool) -> None:
     """Write a name beside the end of an interval, where no line passes."""
     sure = point.performance_interval
     end = point.performance if sure is None else sure.upper if above else sure.lower
-    x, y = frame.x(point.cost), frame.y(end) + 5.0
+    x = frame.x(point.cost)
+    y = frame.y(end) + 5.0
     right = x > (LEFT + WIDTH - RIGHT) / 2
     short = name if len(name) <= _LONGEST else "\N{HORIZONTAL ELLIPSIS}" + name[1 - _LONGEST :]
     frame.text(

@@ -41,7 +41,7 @@ from calibrant.serving._answers import (
 )
 from calibrant.serving._metrics import ServiceMetrics
 from calibrant.serving._questions import Questions
-from calibrant.serving._requests import bounded_body, plain_error, prepare_app, while_connected
+from calibrant.serving._requests import JsonObject, bounded_body, plain_error, prepare_app, while_connected
 from calibrant.serving._wires import WIRES, read_questions, wire_at
 
 _LOG = logging.getLogger("calibrant.service")
@@ -58,7 +58,7 @@ _FAILURES_IN_A_ROW: Final = 3
 # Seconds from the end of a probe to the next one, doubled after each failure.
 _FIRST_PAUSE: Final = 5.0
 _LONGEST_PAUSE: Final = 60.0
-_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+_RESPONSES: Final[dict[int | str, JsonObject]] = {
     200: {"model": Answers},
     400: {"model": Refusal, "description": "The body is not JSON in UTF-8."},
     401: {"model": Refusal, "description": "The key is missing or wrong."},
@@ -79,7 +79,7 @@ _RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     504: {"model": Refusal, "description": "The answer did not come in time."},
 }
 # Of typed decisions, whose errors have the forms of their wires.
-_WIRE_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+_WIRE_RESPONSES: Final[dict[int | str, JsonObject]] = {
     status: {name: value for name, value in told.items() if name != "model"}
     for status, told in _RESPONSES.items()
 }
@@ -284,7 +284,7 @@ def _new_app(
             dependencies=keyed,
         )(service.classify)
     _add_wires(app, service, settings.most_texts, keyed)
-    no_key: dict[int | str, dict[str, Any]] = {401: _RESPONSES[401]} if keyed else {}
+    no_key: dict[int | str, JsonObject] = {401: _RESPONSES[401]} if keyed else {}
     app.get(_MODELS, summary="The name of the service's model", responses=no_key, dependencies=keyed)(
         service.models
     )
@@ -316,11 +316,11 @@ def _add_wires(app: FastAPI, service: _Service, most: int, keyed: list[Any]) -> 
         )(service.decide)
 
 
-def _described_body(schema: dict[str, Any]) -> dict[str, Any]:
+def _described_body(schema: JsonObject) -> JsonObject:
     return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}
 
 
-def _error_form(scope: Scope, error: AnyHTTPException) -> tuple[int, dict[str, Any]]:
+def _error_form(scope: Scope, error: AnyHTTPException) -> tuple[int, JsonObject]:
     """Return status and body of an error, in the form of the request's wire if it has one."""
     wire = wire_at(scope)
     return plain_error(scope, error) if wire is None else wire.error(error)
@@ -380,7 +380,7 @@ class _Service:
         """Answer ``GET /metrics``."""
         return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    async def models(self) -> dict[str, Any]:
+    async def models(self) -> JsonObject:
         """Answer ``GET /v1/models``, in the forms of both wires at once."""
         described = {"name": self._name, "description": "Typed decisions by calibrant.", "release_date": ""}
         listed = {"id": self._name, "object": "model", "created": 0, "owned_by": "calibrant"}
@@ -507,7 +507,7 @@ class _Service:
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
         return [task.result() for task in tasks]
 
-    def _error_fields(self, error: CalibrantError) -> dict[str, Any]:
+    def _error_fields(self, error: CalibrantError) -> JsonObject:
         """Return an error's fields for the log; its message only if texts may be logged."""
         details = {name: getattr(error, name, None) for name in ("provider", "status", "hint")}
         words = str(error) if self._settings.log_texts else None
@@ -519,7 +519,8 @@ class _Service:
         """Count and log predictions; return the decision on each, None on those of the model alone."""
         decisions: list[Decision | None] = []
         own: list[Prediction] = []
-        outcomes, review = Counter[str](), 0
+        outcomes = Counter[str]()
+        review = 0
         for (predictor, _), prediction in zip(rows, predictions, strict=True):
             decision = None
             if self._tuned is not None and predictor is self._predictor:
@@ -656,7 +657,9 @@ class _Watch:
         if scope["type"] != "http":  # other servers ask for a lifespan
             await self._app(scope, receive, send)
             return
-        start, number, status = time.perf_counter(), uuid.uuid4().hex, 0
+        start = time.perf_counter()
+        number = uuid.uuid4().hex
+        status = 0
         state = scope.setdefault("state", {})
 
         async def sent(message: Message) -> None:
@@ -682,7 +685,7 @@ class _Watch:
                 scope["path"], status or 500, time.perf_counter() - start, number, state.get("log_fields", {})
             )
 
-    def _note(self, path: str, status: int, seconds: float, number: str, fields: dict[str, Any]) -> None:
+    def _note(self, path: str, status: int, seconds: float, number: str, fields: JsonObject) -> None:
         metrics = self._service.metrics
         path = path if path in {_CLASSIFY, *WIRES, *_PROBES} else "other"
         metrics.requests.labels(path, str(status)).inc()

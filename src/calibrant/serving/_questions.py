@@ -117,11 +117,14 @@ class Questions:
         """
         if prediction.outcome is Outcome.REFUSAL:
             return None
-        labels, found, calibrated = LabelSet(question.options), prediction.distribution, None
+        labels = LabelSet(question.options)
+        found = prediction.distribution
+        calibrated = None
         label = prediction.label
         details: dict[str, Any] = {"x_calibrated": False}
         if decision is not None and self._tuned is not None:
-            part, labels = self.part_of(question), self._tuned.labels
+            part = self.part_of(question)
+            labels = self._tuned.labels
             details = _details(self._tuned, decision)
             if labels.holds_several:  # the calibrated confidence is that in all of them
                 own = next((own for own in prediction.parts if own.name == part), None)
@@ -151,7 +154,8 @@ def _instructions(question: Question) -> str:
 
 def _listing_prompt(question: Question) -> str:
     """Return the instructions of a question with a list of its options and what they mean."""
-    instructions, lines = _instructions(question), []
+    instructions = _instructions(question)
+    lines = []
     for option, description in zip(question.options, question.descriptions, strict=True):
         shown = option if option.isprintable() else json.dumps(option, ensure_ascii=False)
         lines.append(f"- {shown}: {description}" if description else f"- {shown}")
@@ -188,7 +192,8 @@ def _led(shares: Floats, label: int, calibrated: float | None) -> Floats:
     led: Floats = shares / shares.sum()
     own = float(led[label]) if calibrated is None else calibrated
     led[label] = 0.0
-    rest, most = float(led.sum()), float(led.max())
+    rest = float(led.sum())
+    most = float(led.max())
     tied = most / (rest + most) if rest else 0.0  # where the label is as probable as the next one
     own = min(1.0, max(own, tied + _AHEAD)) if rest else 1.0
     led *= (1.0 - own) / (rest or 1.0)

@@ -229,7 +229,8 @@ class Review:
         """Return the columns of the page's list of rows, the least sure first."""
         sure = np.where(np.isnan(self.rows.confidence), -1.0, self.rows.confidence)
         order = np.argsort(sure, kind="stable").tolist()
-        flags, answers = self._flags, self.answers()
+        flags = self._flags
+        answers = self.answers()
         return {
             "row": order,
             "index": self.rows.index[order].tolist(),
@@ -368,7 +369,8 @@ class Review:
             return None
         with self._promising:
             answers = self.answers()
-            found, wanted = self._promise.found(answers), self._promise.wanted(answers)
+            found = self._promise.found(answers)
+            wanted = self._promise.wanted(answers)
             self._write_promise(found)
         return {
             "certified": found.certificate.certified,
@@ -390,7 +392,8 @@ class Review:
 
     def write(self) -> None:
         """Write the files of `asked`, and ``reviewed.csv``: rows with final label, and true one where it is known."""
-        answers, text = self.answers(), io.StringIO()
+        answers = self.answers()
+        text = io.StringIO()
         if self._promise is not None:
             self._write_promise(self._promise.found(answers))
         writer = csv.writer(text, lineterminator="\n")
