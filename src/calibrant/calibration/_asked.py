@@ -185,7 +185,7 @@ def rows_to_ask(  # noqa: PLR0913 (keyword-only options)
     found = _Labels(budget=request.budget)
     missing = 0
     if request.metric == "recall":
-        pile = _Pile.of(np.where(np.isnan(pile.confidence), 1.0, pile.confidence), inputs=inputs, key=key)
+        pile = _Pile.of(np.nan_to_num(pile.confidence, nan=1.0), inputs=inputs, key=key)
         size, reason = yield from _holding_label(pile, request, found)
         certified = size < len(pile)
     else:
@@ -320,7 +320,8 @@ class _Request:
     def sizes(self, pile: _Pile) -> list[int]:
         """Return the numbers of rows that are tested, ascending."""
         n = len(pile)
-        ends = {math.ceil(n * step / _STEPS) for step in range(1, _STEPS)} | {pile.n_sure}
+        ends = {math.ceil(n * step / _STEPS) for step in range(1, _STEPS)}
+        ends.add(pile.n_sure)
         first = 1
         if self.metric == "accuracy":
             # A set that is too small shows nothing, and a wrong answer in it would end the sequence.
@@ -362,7 +363,8 @@ class _Pile:
             )
         rows = np.flatnonzero(known)
         # Of the same text, rows come in the order of the file.
-        order = rows[np.lexsort((rows, tie_ranks(names, key=key)[rows], -p[rows]))]
+        ranks = tie_ranks(names, key=key)[rows]
+        order = rows[np.lexsort((rows, ranks, -p[rows]))]
         return cls(confidence=p, order=order, ranks=draw_ranks(names, key=key)[order])
 
     def __len__(self) -> int:
@@ -503,7 +505,8 @@ class _RecallTests:
 
     def __post_init__(self) -> None:
         n = len(self.probability)
-        steps = np.ceil(n * _RATIO ** np.arange(1 + math.log(n) / -math.log(_RATIO)))
+        n_steps = 1 + math.log(n) / -math.log(_RATIO)
+        steps = np.ceil(n * _RATIO ** np.arange(n_steps))
         self.sizes = np.unique(steps.astype(np.intp))[::-1]
         doubt = np.sqrt(self.probability * (1.0 - self.probability) + _DOUBT)
         self.labels_needed = self._labels_needed(doubt)
@@ -606,7 +609,8 @@ class _RecallTests:
 
     def _largest(self, after: Floats, inside: Floats) -> Floats:
         """Return the largest of `inside` over the first rows, and of `after` over the others, for each size."""
-        after_max = np.append(np.maximum.accumulate(after[::-1])[::-1], 0.0)
+        from_the_end = np.maximum.accumulate(after[::-1])
+        after_max = np.append(from_the_end[::-1], 0.0)
         inside_max = np.maximum.accumulate(inside)
         largest: Floats = np.maximum(after_max[self.sizes], inside_max[self.sizes - 1])
         return largest

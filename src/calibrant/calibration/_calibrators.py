@@ -24,7 +24,8 @@ KIND = "confidence calibrator"
 VERSION = 1
 _Labels = Sequence[str] | None
 _CLIP = 1e-6
-_LEAST, _MOST = 1e-3, 1e3  # temperatures, and their inverses
+_LEAST = 1e-3  # temperature, and its inverse
+_MOST = 1e3
 _COEFFICIENT = "[-1e100, 1e100]"
 _ID_BYTES = 8  # one pair of a million rows collides with probability 3e-8
 TEMPERATURE = {"temperature": f"[{_LEAST}, {_MOST}]"}
@@ -128,7 +129,9 @@ class ConfidenceCalibrator(SavedFit):
 
     method: ClassVar[str]
     rows_: FittedRows
-    _kind, _version, _fitted = KIND, VERSION, "rows_"
+    _kind = KIND
+    _version = VERSION
+    _fitted = "rows_"
 
     def fit(
         self,
@@ -224,9 +227,8 @@ class ConfidenceCalibrator(SavedFit):
         cls._check_method(record, cls.method)
         calibrator = cls()
         calibrator._restore(record["learned"])
-        calibrator.rows_ = FittedRows(
-            digest=str(record["rows"]["digest"]), ids=list(map(str, record["rows"]["ids"]))
-        )
+        rows = record["rows"]
+        calibrator.rows_ = FittedRows(digest=str(rows["digest"]), ids=list(map(str, rows["ids"])))
         return calibrator
 
     def _state(self) -> dict[str, Any]:
@@ -301,7 +303,8 @@ class PlattCalibrator(ConfidenceCalibrator):
         t_wrong = 1.0 / (len(y) - right + 2.0)
         t = np.where(y == 1.0, t_right, t_wrong)
         if np.ptp(z) == 0.0:
-            self.slope_, self.intercept_ = 0.0, float(_log_odds(t.mean(keepdims=True))[0])
+            self.slope_ = 0.0
+            self.intercept_ = float(_log_odds(t.mean(keepdims=True))[0])
             return
         # Standardised, so that the search takes equal steps in both directions.
         centre = float(z.mean())
@@ -377,7 +380,8 @@ class IsotonicCalibrator(ConfidenceCalibrator):
 
         _require_both(y)
         curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(p, y)
-        self.x_, self.y_ = curve.X_thresholds_, curve.y_thresholds_
+        self.x_ = curve.X_thresholds_
+        self.y_ = curve.y_thresholds_
 
     def _apply(self, p: Floats, predicted: _Labels) -> Floats:  # noqa: ARG002
         return np.interp(p, self.x_, self.y_)
@@ -389,10 +393,12 @@ class IsotonicCalibrator(ConfidenceCalibrator):
         x = as_numbers("x", learned["x"])
         y = as_numbers("y", learned["y"])
         both = np.stack([x, y])
-        is_legal = x.ndim == 1 and x.size > 0 and bool(((both >= 0.0) & (both <= 1.0)).all())
-        if not is_legal or (np.diff(x) <= 0.0).any() or (np.diff(y) < 0.0).any():
+        is_inside = bool(((both >= 0.0) & (both <= 1.0)).all())
+        rises = (np.diff(x) > 0.0).all() and (np.diff(y) >= 0.0).all()
+        if x.ndim != 1 or not x.size or not is_inside or not rises:
             raise ConfigurationError("Expected the corners of a rising curve in [0, 1], got something else.")
-        self.x_, self.y_ = x, y
+        self.x_ = x
+        self.y_ = y
 
 
 def best_inverse_temperature(slope: Callable[[float], float]) -> float:
@@ -511,9 +517,10 @@ class PerLabelCalibrator(ConfidenceCalibrator):
         names = _checked_labels(predicted, len(p))
         kind = _KINDS[self.base]
         self.pooled_ = kind().fit(p, y)
-        self.by_label_ = {
-            label: kind().fit(p[names == label], y[names == label]) for label in _sufficient_labels(names, y)
-        }
+        self.by_label_ = {}
+        for label in _sufficient_labels(names, y):
+            rows = names == label
+            self.by_label_[label] = kind().fit(p[rows], y[rows])
 
     def _apply(self, p: Floats, predicted: Sequence[str] | None) -> Floats:
         names = _checked_labels(predicted, len(p))

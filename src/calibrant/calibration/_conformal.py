@@ -83,7 +83,8 @@ class ConformalSets:
         if self.method == "aps" and rows.shape[1] == 2:
             raise ConfigurationError("Expected three labels or more for method 'aps', got 2: use 'lac'.")
         self.n_labels_ = rows.shape[1]
-        self._rows, self._answers = np.exp(log_normalise(rows)), positions
+        self._rows = np.exp(log_normalise(rows))
+        self._answers = positions
         return self
 
     def predict(self, log_probabilities: ArrayLike, *, level: float = 0.9) -> Bools:

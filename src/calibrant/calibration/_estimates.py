@@ -226,8 +226,9 @@ def estimate_difference(  # noqa: PLR0913 (keyword-only options)
     n = len(first)
     if len(second) != n or not n:
         raise ConfigurationError(f"Expected two predictions for each row, got {n:,} and {len(second):,}.")
-    given = [_checked(values, n, n_axes=1) for values in confidences or (np.ones(n), np.ones(n))]
-    sure, other_sure = (np.where(np.isnan(values), 1.0, values) for values in given)
+    if confidences is None:
+        confidences = np.ones(n), np.ones(n)
+    sure, other_sure = (np.nan_to_num(_checked(values, n, n_axes=1), nan=1.0) for values in confidences)
     apart = np.array([one != other for one, other in zip(first, second, strict=True)])
     names = range(n) if inputs is None else inputs
     drawn = [row for row in rows_drawn(names, n, key=key) if apart[row]]
@@ -318,14 +319,15 @@ class _LabelledPile:
         seen.update(label for label in answers if label is not None)
         known = tuple(sorted(seen) if labels is None else labels)
         _check_known(seen, known)
-        place = {label: code for code, label in enumerate(known)}
-        codes = np.array([-1 if label is None else place[label] for label in predicted], dtype=np.intp)
+        place: dict[str | None, int] = {label: code for code, label in enumerate(known)}
+        place[None] = -1
+        codes = np.array([place[label] for label in predicted], dtype=np.intp)
         return cls(
             labels=known,
             codes=codes,
             probabilities=_spread(sure, codes, n_labels=len(known)),
             drawn=np.array(drawn, dtype=np.intp),
-            truth=np.array([-1 if label is None else place[label] for label in answers], dtype=np.intp),
+            truth=np.array([place[label] for label in answers], dtype=np.intp),
         )
 
     def __len__(self) -> int:
@@ -462,8 +464,14 @@ def _slopes(x: Floats, y: Floats, *, least: float) -> Floats:
     if n < _FEWEST or np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
         return np.zeros(n)
     share = n / (n - 1.0)
-    xx, yy, xy = ((a * b).sum() - share * a * b for a, b in ((x, x), (y, y), (x, y)))
-    xx = np.maximum(xx, least * (n - 1.0))
+
+    def product(a: Floats, b: Floats) -> Floats:
+        of_others: Floats = (a * b).sum() - share * a * b
+        return of_others
+
+    xx = np.maximum(product(x, x), least * (n - 1.0))
+    yy = product(y, y)
+    xy = product(x, y)
     explained = np.clip(xy * xy / np.maximum(xx * yy, 1e-24), 0.0, 1.0)
     adjusted = np.maximum(1.0 - (1.0 - explained) * (n - 2.0) / (n - 3.0), 0.0)
     slopes: Floats = adjusted / np.maximum(explained, 1e-12) * xy / np.maximum(xx, 1e-12)

@@ -160,8 +160,9 @@ def log_losses(log_p: Floats, answers: NDArray[Any]) -> Floats:
 
     Of distributions, shape (n, L), instead of positions, it is the cross-entropy.
     """
-    found: Floats
-    found = (answers * log_p).sum(axis=1) if answers.ndim == 2 else log_p[np.arange(len(log_p)), answers]
+    found: Floats = (
+        log_p[np.arange(len(log_p)), answers] if answers.ndim == 1 else (answers * log_p).sum(axis=1)
+    )
     return -found
 
 

@@ -126,7 +126,8 @@ class LabelPriorCorrection(SavedFit):
     _mean: Floats  # prior_ before the floor
     _wins: Floats | None  # shares of rows won; None where nothing is guarded
     _weight: float  # sum of the weights of all rows
-    _kind, _fitted = "label-prior correction", "prior_"
+    _kind = "label-prior correction"
+    _fitted = "prior_"
 
     def __init__(
         self,
@@ -186,7 +187,10 @@ class LabelPriorCorrection(SavedFit):
         guarded = self.method == "batch" and self.strength is None and self.frequencies is None
         nothing = np.zeros(rows.shape[1])
         self.strength_ = 1.0 if self.strength is None else self.strength
-        self._mean, self._wins, self._weight, self.n_rows_ = nothing, nothing if guarded else None, 0.0, 0
+        self._mean = nothing
+        self._wins = nothing if guarded else None
+        self._weight = 0.0
+        self.n_rows_ = 0
         self._absorb(rows, np.ones(len(rows)) if weights is None else _check_weights(weights, rows))
         if positions is not None and self.strength is None:
             self._learn_strength(rows, positions)

@@ -44,7 +44,8 @@ class DistributionScaling(SavedFit):
 
     method: ClassVar[str]
     n_labels_: int
-    _kind, _fitted = "distribution scaling", "n_labels_"
+    _kind = "distribution scaling"
+    _fitted = "n_labels_"
 
     def fit(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
         """Fit on labelled rows; an earlier fit is discarded.
@@ -194,7 +195,8 @@ class VectorScaling(DistributionScaling):
             l2=self.l2,
             options={"gtol": 1e-9, "ftol": 1e-14, "maxiter": 2000},
         )
-        self.weight_, self.offset_ = found[0].copy(), found[1].copy()
+        self.weight_ = found[0].copy()
+        self.offset_ = found[1].copy()
 
     def _scaled(self, rows: Floats) -> Floats:
         return rows * self.weight_ + self.offset_
@@ -209,7 +211,8 @@ class VectorScaling(DistributionScaling):
             raise ConfigurationError(
                 f"Expected a weight and an offset for {self.n_labels_} labels, got {both.shape}."
             )
-        self.weight_, self.offset_ = both[0].copy(), both[1].copy()
+        self.weight_ = both[0].copy()
+        self.offset_ = both[1].copy()
 
 
 def _logits(rows: Floats) -> Floats:

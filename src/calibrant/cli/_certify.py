@@ -81,9 +81,8 @@ def _person_file(ask: str) -> Path | None:
     """Return the file that a person answers in; None for a model, or a command, whose last word may be a file."""
     words = ask.split()
     path = Path(ask)
-    if path.suffix.lower() not in (*ENDINGS, TASKS) or (len(words) > 1 and shutil.which(words[0])):
-        return None
-    return path
+    is_command = len(words) > 1 and shutil.which(words[0])
+    return None if is_command or path.suffix.lower() not in (*ENDINGS, TASKS) else path
 
 
 def answerer(options: Certify | Estimate, stack: ExitStack) -> Answer | None:

@@ -200,7 +200,8 @@ def _for_typer(parameter: inspect.Parameter, metavar: str, text: str) -> inspect
     """Return a signature parameter with typer's metadata."""
     if get_origin(parameter.annotation) is Annotated:
         info = _typer_info(parameter)
-        info.help, info.metavar = text, metavar or None
+        info.help = text
+        info.metavar = metavar or None
         return parameter
     default = ... if parameter.default is parameter.empty else parameter.default
     if parameter.kind is not parameter.KEYWORD_ONLY:

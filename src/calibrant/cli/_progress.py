@@ -65,7 +65,8 @@ class _Display:
             disable=not console.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._last, self._printed = "", ""
+        self._last = ""
+        self._printed = ""
         self._next_line = -math.inf  # seconds
         self._waits = False
 
@@ -105,7 +106,8 @@ class _Display:
         is_due = is_new or (wait and not self._waits) or now >= self._next_line
         if self._bar.disable and is_due and self._last != self._printed:
             say(self._last)
-            self._printed, self._next_line = self._last, now + _SECONDS_BETWEEN_LINES
+            self._printed = self._last
+            self._next_line = now + _SECONDS_BETWEEN_LINES
         self._waits = bool(wait)
 
 

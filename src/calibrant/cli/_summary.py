@@ -98,9 +98,8 @@ def _changed_places(first: SavedRows, other: SavedRows) -> tuple[list[int], list
     before = first.correct[ours]
     after = other.correct[theirs]
     loss = np.where((before == UNKNOWN) | (after == UNKNOWN), 0, before - after)
-    relabelled = np.array(
-        [first.labels[a] != other.labels[b] for a, b in zip(ours, theirs, strict=True)], dtype=np.bool_
-    )
+    pairs = zip(ours, theirs, strict=True)
+    relabelled = np.array([first.labels[a] != other.labels[b] for a, b in pairs], dtype=np.bool_)
     changed = (relabelled | (loss != 0)) & ~first.failed[ours] & ~other.failed[theirs]
     places = np.flatnonzero(changed)
     rank = np.select([loss[places] > 0, loss[places] < 0], [0, 1], 2)

@@ -680,10 +680,10 @@ def _decoded_fields(record: Mapping[str, Any]) -> _Record:
     """Return the outcome, usage and distribution in a record, as Python objects."""
     values: _Record = {}
     if "outcome" in record:
-        counts = {
-            name: min(record["usage"][name], MOST_TOKENS) for name in ("prompt_tokens", "completion_tokens")
-        }
-        values = {"outcome": Outcome(record["outcome"]), "usage": Usage(**{**record["usage"], **counts})}
+        usage = dict(record["usage"])
+        for name in ("prompt_tokens", "completion_tokens"):
+            usage[name] = min(usage[name], MOST_TOKENS)
+        values = {"outcome": Outcome(record["outcome"]), "usage": Usage(**usage)}
     if record.get("distribution") is not None:
         stored = record["distribution"]
         decoded = {

@@ -43,12 +43,12 @@ def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> Floats:
     [0.685, 0.685, 0.9]
     """
     secret = check_key(key)
-    hashes = (
-        hashlib.blake2b(_message(text), key=secret, digest_size=_DIGEST_SIZE).digest() for text in texts
-    )
-    return np.array(
-        [(int.from_bytes(digest) + 1) / 2.0 ** (8 * _DIGEST_SIZE) for digest in hashes], dtype=np.float64
-    )
+    n_ranks = 2.0 ** (8 * _DIGEST_SIZE)
+    ranks = []
+    for text in texts:
+        digest = hashlib.blake2b(_message(text), key=secret, digest_size=_DIGEST_SIZE).digest()
+        ranks.append((int.from_bytes(digest) + 1) / n_ranks)
+    return np.array(ranks, dtype=np.float64)
 
 
 def draw_ranks(names: Sequence[str | int], *, key: str = DEFAULT_KEY) -> Floats:

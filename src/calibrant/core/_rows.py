@@ -310,7 +310,8 @@ def _parts(
     def part(row: Row) -> str | None:
         if not is_labelled(row, columns):
             return None
-        return ("train", "validation", "test")[rule.part(_text(row, columns.input), _answer(row, columns))]
+        number = rule.part(_text(row, columns.input), _answer(row, columns))
+        return ("train", "validation", "test")[number]
 
     return part
 

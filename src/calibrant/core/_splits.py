@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,8 +122,7 @@ def group_near_duplicates(hashes: _Hashes, places: Places, labels: Integers) -> 
 
 def _is_counted(hashes: _Hashes, labels: Integers) -> Bools:
     """Return a mask of the pairs that count: those of few texts, or mostly of one label."""
-    keys = (hashes.astype(np.uint64) << np.uint64(32)) | labels.astype(np.uint64)
-    by_label, counts = np.unique(keys, return_counts=True)
+    by_label, counts = np.unique(_keys(hashes, labels), return_counts=True)
     owners = (by_label >> np.uint64(32)).astype(np.uint32)
     values, starts = np.unique(owners, return_index=True)
     total = np.add.reduceat(counts, starts)
@@ -189,8 +188,9 @@ class _PairIndex:
         return alike
 
 
-def _keys(places: Places, hashes: _Hashes) -> NDArray[np.uint64]:
-    return (places.astype(np.uint64) << np.uint64(32)) | hashes.astype(np.uint64)
+def _keys(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return pairs of whole numbers below 2**32 as one number each."""
+    return (high.astype(np.uint64) << np.uint64(32)) | low.astype(np.uint64)
 
 
 def _bit_counts(sketches: NDArray[np.uint64]) -> Integers:
@@ -463,7 +463,7 @@ def _cut(keys: NDArray[np.uint64], shares: Shares) -> tuple[int, int]:
     slack = int(n * _smallest(shares)) // _SLACK
     cuts = []
     last = 0
-    for share, own in ((shares[0], shares[0]), (shares[0] + shares[1], shares[1])):
+    for own, share in zip(shares[:2], (shares[0], shares[0] + shares[1]), strict=True):
         ideal = min(round(share * _END), _END - 1)
         wanted = round(share * n)
         index = int(np.searchsorted(keys, np.uint64(ideal)))

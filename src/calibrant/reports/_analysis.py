@@ -273,9 +273,9 @@ def reliability_bins(rows: PromptRows) -> list[Bin]:
 def confidence_bars(rows: PromptRows) -> list[Bar]:
     """Return the counts of right and wrong rows by confidence, in bins of equal width."""
     edges = np.linspace(0.0, 1.0, CONFIDENCE_BINS + 1)
-    right, wrong = (
-        _counts(rows.confidence[rows.scored & (rows.correct == value)], edges) for value in (1, 0)
-    )
+    confidence, correct = rows.scored_pairs
+    right = _counts(confidence[correct == 1], edges)
+    wrong = _counts(confidence[correct == 0], edges)
     return _bars(edges, right, wrong)
 
 
@@ -300,7 +300,7 @@ def _counts(values: Floats, edges: Floats) -> Integers:
 
 def _bars(edges: Floats, right: Integers, wrong: Integers) -> list[Bar]:
     columns = (edges[:-1], edges[1:], right, wrong)
-    return [Bar(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
+    return list(map(Bar, *(column.tolist() for column in columns)))
 
 
 def risk_coverage(rows: PromptRows) -> RiskCoverage | None:

@@ -14,7 +14,10 @@ from calibrant.reports._analysis import Bar, Bin, RiskCoverage
 
 WIDTH: Final = 460
 HEIGHT: Final = 320
-LEFT, RIGHT, TOP, BOTTOM = 58, 26, 30, 52
+LEFT: Final = 58
+RIGHT: Final = 26
+TOP: Final = 30
+BOTTOM: Final = 52
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 Scale = Callable[[float], float]
@@ -60,7 +63,8 @@ class Frame:
     """SVG chart with axes; `x` and `y` map data to drawing coordinates."""
 
     def __init__(self, identity: str, title: str, description: str, *, x: Scale, y: Scale) -> None:
-        self.x, self.y = x, y
+        self.x = x
+        self.y = y
         self._parts = [
             Markup(
                 '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{id}-t {id}-d">'
@@ -226,7 +230,9 @@ def _legend(frame: Frame, identity: str) -> None:
 
 def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | None) -> Markup:
     """Draw the risk-coverage curve, and the certified rule, if any."""
-    heights = [*curve.risk.tolist(), *([] if certified is None else [1.0 - certified.target_accuracy])]
+    heights = curve.risk.tolist()
+    if certified is not None:
+        heights.append(1.0 - certified.target_accuracy)
     ticks = round_ticks(0.0, max(0.01, *heights))
     all_rows = f"{percent(float(curve.risk[-1]))} of all rows are wrong."
     frame = Frame(

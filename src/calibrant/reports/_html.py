@@ -222,7 +222,8 @@ def _effort(run: Run) -> list[tuple[str, str]]:
     """Return outcomes, cost, latency and usage as pairs of a name and a text."""
     rows = run.rows
     metrics = {**run.metrics, **(run.search.record if run.search else {})}
-    parts = [("outcomes", ", ".join(f"{count:,} {name}" for name, count in sorted(rows.outcomes.items())))]
+    outcomes = [f"{count:,} {name}" for name, count in sorted(rows.outcomes.items())]
+    parts = [("outcomes", ", ".join(outcomes))]
     prices = rows.cost[~np.isnan(rows.cost)]
     total = float(prices.sum())
     n = len(prices)
@@ -268,7 +269,8 @@ def _matrix(summary: ClassificationSummary) -> dict[str, Any]:
         return int(table[i, j]), shade, kind
 
     cells = [[cell(i, j) for j in columns] for i in shown.tolist()]
-    pairs = Counter({(i, j): int(missed[i, j]) for i, j in np.argwhere(missed).tolist()})
+    places = np.argwhere(missed).tolist()
+    pairs = Counter({(i, j): int(missed[i, j]) for i, j in places})
     common = pairs.most_common(_MAX_PAIRS)
     names = [*summary.labels, "none"]
     return {
@@ -455,8 +457,10 @@ def _name(frame: Frame, point: TradePoint, name: str, *, above: bool) -> None:
     end = point.performance if sure is None else sure.upper if above else sure.lower
     x = frame.x(point.cost)
     y = frame.y(end) + 5.0
-    right = x > (LEFT + WIDTH - RIGHT) / 2
+    is_right = x > (LEFT + WIDTH - RIGHT) / 2
     short = name if len(name) <= _LONGEST else "\N{HORIZONTAL ELLIPSIS}" + name[1 - _LONGEST :]
-    frame.text(
-        x - 9 if right else x + 9, min(y, HEIGHT - BOTTOM - 4.0), short, kind="end" if right else "start"
-    )
+    if is_right:
+        x -= 9
+    else:
+        x += 9
+    frame.text(x, min(y, HEIGHT - BOTTOM - 4.0), short, kind="end" if is_right else "start")

@@ -244,13 +244,13 @@ class Review:
     def _flags(self) -> list[int]:
         to_review = self._rows_to_review()
         found = []
-        self._file.texts_of(
-            list(range(len(self.rows))), self.rows
-        )  # so that no decision reads the file again
+        _ = self.texts  # so that no decision reads the file again
         for place, row in enumerate(self.rows.rows()):
             undecided = row.values.get("accepted") is False or row.outcome not in (Outcome.OK, Outcome.ERROR)
             flag = TO_REVIEW if undecided or int(self.rows.index[place]) in to_review else 0
-            found.append(flag | (ESCALATED if len(row.values.get("steps") or ()) > 1 else 0))
+            if len(row.values.get("steps") or ()) > 1:
+                flag |= ESCALATED
+            found.append(flag)
         return found
 
     def _rows_to_review(self) -> set[int]:
@@ -287,14 +287,16 @@ class Review:
     def details(self, places: list[int]) -> list[dict[str, Any]]:
         """Return rows as the page shows them, long texts cut."""
         ordered = sorted({place for place in places if 0 <= place < len(self.rows)})
-        return [self._detail(place, row) for place, row in zip(ordered, self.rows.rows(ordered), strict=True)]
+        return list(map(self._detail, ordered, self.rows.rows(ordered)))
 
     def _detail(self, place: int, row: SavedRow) -> dict[str, Any]:
         text = writable(row.input or "")
         given = row.values.get("probabilities")
         if not isinstance(given, Mapping):
-            given = {} if row.label is None or math.isnan(row.confidence) else {row.label: row.confidence}
-        ranked = sorted(((label, _finite(p)) for label, p in given.items()), key=lambda one: -(one[1] or 0.0))
+            has_one = row.label is not None and not math.isnan(row.confidence)
+            given = {row.label: row.confidence} if has_one else {}
+        shares = [(label, _finite(p)) for label, p in given.items()]
+        shares.sort(key=lambda one: -(one[1] or 0.0))
         steps = row.values.get("steps")
         return {
             "row": place,
@@ -306,7 +308,7 @@ class Review:
             "given": row.answer,
             "outcome": "" if row.outcome is Outcome.OK else row.outcome.value,
             "reason": writable(str(row.values.get("reason") or "")),
-            "probabilities": ranked[:_MOST_BARS],
+            "probabilities": shares[:_MOST_BARS],
             "steps": [_step(step) for step in (steps if isinstance(steps, list) else ())],
         }
 
@@ -331,7 +333,8 @@ class Review:
             if not self._training:
                 return None
             words, features, examples = self._nearest_index
-        similarity = (features @ words.transform([self.text(place)[:_MOST_CHARACTERS]]).T).toarray()[:, 0]
+        wanted = words.transform([self.text(place)[:_MOST_CHARACTERS]])
+        similarity = (features @ wanted.T).toarray()[:, 0]
         best = np.argsort(-similarity, kind="stable")[:_NEAREST]
         return [
             {"text": examples[n].input[:_MOST_CHARACTERS], "label": examples[n].answer}
