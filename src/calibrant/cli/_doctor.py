@@ -155,15 +155,16 @@ def _without_empty_tables(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _assignments(values: Mapping[str, Any]) -> str:
-    # TOML has no null: such an option cannot be set in a task file.
-    return "".join(
-        f"# {_key(name)} = null\n"
-        if value is None
-        else _withheld([_key(name)])
-        if holds_digest(value)
-        else f"{_key(name)} = {_value(value)}\n"
-        for name, value in values.items()
-    )
+    lines = []
+    for name, value in values.items():
+        key = _key(name)
+        if value is None:  # TOML has no null: such an option cannot be set in a task file
+            lines.append(f"# {key} = null\n")
+        elif holds_digest(value):
+            lines.append(_withheld([key]))
+        else:
+            lines.append(f"{key} = {_value(value)}\n")
+    return "".join(lines)
 
 
 def _withheld(names: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Final, overload
 
 from calibrant.core._errors import ConfigurationError
@@ -130,6 +131,10 @@ class LabelSet(Sequence[str]):
     def of(cls, labels: LabelSet | Sequence[str]) -> LabelSet:
         """Return `labels` as a label set; a label set is returned unchanged."""
         return labels if isinstance(labels, LabelSet) else cls(labels)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {label: place for place, label in enumerate(self.labels)}
 
     @property
     def is_plain(self) -> bool:

@@ -166,14 +166,14 @@ def with_inner_schemas(node: Mapping[str, Any], change: Callable[[Any], Any]) ->
 
     It gets other keywords than enums and constants, too: texts, numbers, and lists of schemas.
     """
-    return {
-        key: part
-        if key in _NOT_SCHEMAS
-        else {name: change(child) for name, child in part.items()}
-        if key in _BY_NAME and isinstance(part, Mapping)
-        else change(part)
-        for key, part in node.items()
-    }
+    changed = dict(node)
+    for key in node.keys() - _NOT_SCHEMAS:
+        part = node[key]
+        if key in _BY_NAME and isinstance(part, Mapping):
+            changed[key] = {name: change(child) for name, child in part.items()}
+        else:
+            changed[key] = change(part)
+    return changed
 
 
 @dataclass(frozen=True)

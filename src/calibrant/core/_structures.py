@@ -62,10 +62,6 @@ class OrdinalLabels(LabelSet):
 
     structure: ClassVar[str] = "ordinal"
 
-    @cached_property
-    def _ranks(self) -> dict[str, int]:
-        return {label: rank for rank, label in enumerate(self.labels)}
-
     def rank(self, label: str) -> int:
         """Return the rank of a canonical label, 0 for the lowest.
 
@@ -74,24 +70,25 @@ class OrdinalLabels(LabelSet):
         KeyError
             `label` is not in the label set.
         """
-        return self._ranks[label]
+        return self._places[label]
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
         """Return one aspect for each label except the highest: whether the answer ranks above it."""
         predicted = self.rank(prediction.label or "")
         expected = self.rank(answer)
-        return tuple(
-            Aspect(
-                name=f"above {label}",
-                predicted=_ANSWERS[predicted > rank],
-                expected=_ANSWERS[expected > rank],
-                confidence=_implied_confidence(prediction.confidence, sides, _ANSWERS[predicted > rank]),
-                distribution=sides,
+        found = []
+        for rank, sides in enumerate(self._sides(prediction.distribution)):
+            side = _ANSWERS[predicted > rank]
+            found.append(
+                Aspect(
+                    name=f"above {self.labels[rank]}",
+                    predicted=side,
+                    expected=_ANSWERS[expected > rank],
+                    confidence=_implied_confidence(prediction.confidence, sides, side),
+                    distribution=sides,
+                )
             )
-            for rank, (label, sides) in enumerate(
-                zip(self.labels, self._sides(prediction.distribution), strict=False)
-            )
-        )
+        return tuple(found)
 
     def _sides(self, whole: LabelDistribution | None) -> Sequence[LabelDistribution | None]:
         """Return, for each label except the highest, the probabilities of both sides: up to it, above it."""
@@ -229,29 +226,22 @@ class HierarchicalLabels(LabelSet):
         expected = self._places[answer]
         found = []
         for number, (values, members) in enumerate(self._levels, 1):
-            is_last = number == self.depth
-            groups = (
-                prediction.distribution
-                if is_last
-                else _grouped_distribution(prediction.distribution, values, members)
-            )
             value = values[members[predicted]]
+            groups = prediction.distribution
+            confidence = prediction.confidence
+            if number < self.depth:
+                groups = _grouped_distribution(groups, values, members)
+                confidence = _implied_confidence(confidence, groups, value)
             found.append(
                 Aspect(
                     name=f"level {number}",
                     predicted=value,
                     expected=values[members[expected]],
-                    confidence=prediction.confidence
-                    if is_last
-                    else _implied_confidence(prediction.confidence, groups, value),
+                    confidence=confidence,
                     distribution=groups,
                 )
             )
         return tuple(found)
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {label: place for place, label in enumerate(self.labels)}
 
     @cached_property
     def _levels(self) -> tuple[_Level, ...]:

@@ -621,22 +621,27 @@ def _problems(file: TaskFile) -> Iterator[Problem]:
     known = SCORING_PARAMETERS[file.scoring.strategy]
     takes = f"expected one of {', '.join(known)}" if known else "it takes none"
     for name in [name for name in file.scoring.parameters if name not in known]:
-        problem = f"strategy {file.scoring.strategy!r} has no parameter {name!r}: {takes}."
-        yield ("scoring", "parameters", name), problem
+        yield (
+            ("scoring", "parameters", name),
+            f"strategy {file.scoring.strategy!r} has no parameter {name!r}: {takes}.",
+        )
     if file.fields is None:
         yield from _label_problems(file, file.labels)
     else:
         yield from _field_problems(file, file.fields)
     if "answer_separator" in file.data.model_fields_set and not file.multi_label:
-        problem = "expected no 'answer_separator' without multi_label = true: an answer is not split"
-        yield ("data", "answer_separator"), f"{problem}; leave it out."
+        yield (
+            ("data", "answer_separator"),
+            "expected no 'answer_separator' without multi_label = true: an answer is not split; leave it out.",
+        )
     yield from _split_problems(file.data)
     composite = file.multi_label or file.fields is not None
     if composite and file.calibration.prior_correction is not None:
         problem = (
-            "expected no prior_correction where an answer holds several labels: it needs one distribution"
+            "expected no prior_correction where an answer holds several labels: it needs one distribution over one "
+            "label set; leave it out."
         )
-        yield ("calibration", "prior_correction"), f"{problem} over one label set; leave it out."
+        yield ("calibration", "prior_correction"), problem
     unfit = {
         "beside [cascade]: its answers come from several models": file.cascade is not None,
         "beside [routing]: its answers come from several models": file.routing is not None,
@@ -659,8 +664,10 @@ def _split_problems(data: _DataSection) -> Iterator[Problem]:
         yield place, "expected either split or split_column: leave one out."
     for share, name in zip(data.split, SPLITS, strict=True):
         if share and getattr(data, name) is not None:
-            problem = f"expected a share of 0 for {name} rows, which have a file of their own, got {share:g}"
-            yield place, f"{problem}: correct it."
+            yield (
+                place,
+                f"expected a share of 0 for {name} rows, which have a file of their own, got {share:g}: correct it.",
+            )
 
 
 def _label_problems(
@@ -678,8 +685,10 @@ def _label_problems(
         is_idle = owner.separator is not None and owner.structure != "hierarchical"
         yield (*place, "separator" if is_idle or owner.separator == "" else "labels"), str(error)
     if isinstance(owner, TaskFile) and owner.multi_label and owner.structure != "flat":
-        problem = "expected no structure beside multi_label: a label is in the set or not"
-        yield ("structure",), f"{problem}; leave it out."
+        yield (
+            ("structure",),
+            "expected no structure beside multi_label: a label is in the set or not; leave it out.",
+        )
 
 
 def _labels(owner: TaskFile | FieldSection) -> LabelSet:
@@ -691,13 +700,18 @@ def _field_problems(file: TaskFile, fields: Sequence[FieldSection]) -> Iterator[
         if key in file.model_fields_set:
             yield (key,), f"expected no {key!r} beside [[fields]], as {why}: remove one of them."
     if len(fields) < 2:
-        few = f"expected at least two [[fields]], got {len(fields)}"
-        yield ("fields", 0), f"{few}: for a single label set labels and field at the top instead."
+        problem = (
+            f"expected at least two [[fields]], got {len(fields)}: for a single label set labels and field at the top "
+            "instead."
+        )
+        yield ("fields", 0), problem
     for number, field in enumerate(fields):
         yield from _label_problems(field, field.labels, "fields", number)
         if field.path is None and not is_path(field.name):
-            problem = f"expected a path beside a name that is none, got {field.name!r:.80}: add it, or change the name."
-            yield ("fields", number, "name"), problem
+            yield (
+                ("fields", number, "name"),
+                f"expected a path beside a name that is none, got {field.name!r:.80}: add it, or change the name.",
+            )
     yield from _repeated(fields)
 
 
@@ -722,8 +736,10 @@ def _repeated(fields: Sequence[FieldSection]) -> Iterator[Problem]:
     for number, path in enumerate(paths):
         inside = next((other for other in paths if path.startswith((f"{other}.", f"{other}["))), None)
         if inside is not None:
-            problem = f"expected paths beside each other, got {path!r:.80} inside {inside!r:.80}: change one."
-            yield ("fields", number, "path"), problem
+            yield (
+                ("fields", number, "path"),
+                f"expected paths beside each other, got {path!r:.80} inside {inside!r:.80}: change one.",
+            )
 
 
 def prompt_problems(
@@ -753,9 +769,10 @@ def prompt_problems(
             yield place, f"expected other_prompts with text, got {other!r:.80}: leave it out."
         elif other.strip() in seen:
             problem = (
-                f"expected other_prompts that differ from the prompt and each other, got {other!r:.80} again"
+                f"expected other_prompts that differ from the prompt and each other, got {other!r:.80} again: leave it "
+                "out."
             )
-            yield place, f"{problem}: leave it out."
+            yield place, problem
         else:
             seen.add(other.strip())
     if descriptions:
@@ -764,8 +781,11 @@ def prompt_problems(
 
 def _description_problems(descriptions: Mapping[str, str], labels: LabelSet) -> Iterator[Problem]:
     if descriptions and not labels.is_plain:
-        problem = "expected label_descriptions of plain labels alone, got some of labels with a structure or of answers"
-        yield ("label_descriptions",), f"{problem} that hold several labels: leave them out."
+        problem = (
+            "expected label_descriptions of plain labels alone, got some of labels with a structure or of answers that "
+            "hold several labels: leave them out."
+        )
+        yield ("label_descriptions",), problem
         return
     seen = set()
     for name, text in descriptions.items():
@@ -773,11 +793,15 @@ def _description_problems(descriptions: Mapping[str, str], labels: LabelSet) -> 
         label = labels.canonical(name)
         if label is None:
             names = ", ".join(map(repr, labels))
-            problem = f"expected label_descriptions of the labels {names:.200}, got one of {name!r:.80}: correct it."
-            yield place, problem
+            yield (
+                place,
+                f"expected label_descriptions of the labels {names:.200}, got one of {name!r:.80}: correct it.",
+            )
         elif label in seen:
             yield place, f"expected one description for each label, got two of {label!r:.80}: remove one."
         elif not isinstance(text, str) or not text.strip():
-            problem = f"expected a sentence about the label {label!r:.80}, got {text!r:.80}"
-            yield place, f"{problem}: add it, or leave it out."
+            yield (
+                place,
+                f"expected a sentence about the label {label!r:.80}, got {text!r:.80}: add it, or leave it out.",
+            )
         seen.add(label)

@@ -61,26 +61,15 @@ from calibrant.core._schema import parse_path
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
 from calibrant.logprobs._fields import AlignedField, align, checked_logprob
 
-_HEX = rb"[0-9a-fA-F]"
-_HIGH = rb"u[dD][89abAB]" + _HEX + rb"{2}"
+_HEX = "[0-9a-fA-F]"
+_HIGH = rf"u[dD][89abAB]{_HEX}{{2}}"
 # A piece of a string without any of these bytes needs neither decoding nor checking.
 _SPECIAL = re.compile(rb'["\\\x00-\x1f]')
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]+')
 # One escape; a high surrogate only together with its low half.
-_ESCAPE = re.compile(
-    rb'\\(?:["\\/bfnrt]|'
-    + _HIGH
-    + rb"\\u[dD][c-fC-F]"
-    + _HEX
-    + rb"{2}|(?!"
-    + _HIGH
-    + rb")u"
-    + _HEX
-    + rb"{4})"
-)
-_CUT_ESCAPE = re.compile(
-    rb"\\(?:u" + _HEX + rb"{0,3}|" + _HIGH + rb"(?:\\(?:u(?:[dD](?:[c-fC-F]" + _HEX + rb"?)?)?)?)?)?"
-)
+_LOW = rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
+_ESCAPE = re.compile(rf'\\(?:["\\/bfnrt]|{_HIGH}{_LOW}|(?!{_HIGH})u{_HEX}{{4}})'.encode())
+_CUT_ESCAPE = re.compile(rf"\\(?:u{_HEX}{{0,3}}|{_HIGH}(?:\\(?:u(?:[dD](?:[c-fC-F]{_HEX}?)?)?)?)?)?".encode())
 SPACES: Final = b" \t\r\n"
 _AFTER_STRING = SPACES + b",}]"
 _MEMORY: Final = 2048

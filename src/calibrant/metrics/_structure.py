@@ -464,12 +464,10 @@ class CompositeTally:
     def _count(self, truth: frozenset[str], predicted: frozenset[str] | None) -> None:
         labels = predicted or frozenset()
         both = truth & labels
-        for name in both:
-            self._both[self._place[name]] += 1
-        for name in truth - both:
-            self._missed[self._place[name]] += 1
-        for name in labels - both:
-            self._added[self._place[name]] += 1
+        tallies = ((self._both, both), (self._missed, truth - both), (self._added, labels - both))
+        for counts, names in tallies:
+            for name in names:
+                counts[self._place[name]] += 1
         if predicted is not None and self._sets:
             self._jaccard += len(both) / len(truth | labels) if truth or labels else 1.0
             self._f1 += 2 * len(both) / (len(truth) + len(labels)) if truth or labels else 1.0
