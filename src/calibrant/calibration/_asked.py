@@ -460,7 +460,9 @@ class _Test:
 
 def _gain(missed: float) -> float:
     """Return the gain of the product by a right answer, as a share, where a wrong one has probability `missed`."""
-    return math.inf if missed >= 1.0 else (1.0 - _BET * missed) / (1.0 - missed) - 1.0
+    if missed >= 1.0:
+        return math.inf
+    return (1.0 - _BET * missed) / (1.0 - missed) - 1.0
 
 
 @dataclass(kw_only=True, eq=False)

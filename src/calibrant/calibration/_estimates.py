@@ -165,16 +165,18 @@ def estimate(  # noqa: PLR0913 (keyword-only options)
     pile = _LabelledPile.asked(
         predicted, probabilities, ask=ask, budget=budget, labels=labels, inputs=inputs, key=key
     )
-    shares = {
-        label: _mean((pile.truth == code) * 1.0, pile.probabilities[:, code], pile.drawn, level=level)
-        for code, label in enumerate(pile.labels)
-    }
+    shares = {}
+    counts = {}
+    for code, label in enumerate(pile.labels):
+        is_true = (pile.truth == code) * 1.0
+        shares[label] = _mean(is_true, pile.probabilities[:, code], pile.drawn, level=level)
+        counts[label] = int((pile.codes == code).sum())
     right = (pile.truth >= 0) & (pile.truth == pile.codes[pile.drawn])
     of_predicted = pile.probabilities[np.arange(len(pile)), pile.codes]
     sure = np.where(pile.codes < 0, 0.0, of_predicted)
     return PileEstimate(
         shares=shares,
-        predicted={label: int((pile.codes == code).sum()) for code, label in enumerate(pile.labels)},
+        predicted=counts,
         accuracy=_mean(right * 1.0, sure, pile.drawn, level=level),
         macro_f1=_macro_f1(pile, right, level=level),
         labels_used=len(pile.drawn),

@@ -654,7 +654,9 @@ def _additional_rows(n: Places, k: Places, first: int, *, target: float, delta: 
         low = np.where(failed, middle, low)
         high = np.where(failed, high, middle)
     needed = np.ceil(high / coverage - 1e-9)[high < _MOST_ROWS]
-    return None if needed.size == 0 else max(1, int(needed.min()) - total)
+    if needed.size == 0:
+        return None
+    return max(1, int(needed.min()) - total)
 
 
 def best_promise(

@@ -82,7 +82,9 @@ def _person_file(ask: str) -> Path | None:
     words = ask.split()
     path = Path(ask)
     is_command = len(words) > 1 and shutil.which(words[0])
-    return None if is_command or path.suffix.lower() not in (*ENDINGS, TASKS) else path
+    if is_command or path.suffix.lower() not in (*ENDINGS, TASKS):
+        return None
+    return path
 
 
 def answerer(options: Certify | Estimate, stack: ExitStack) -> Answer | None:

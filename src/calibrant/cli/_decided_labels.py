@@ -168,7 +168,9 @@ class DecidedLabels:
             "file_promise": None if promise is None else asdict(promise),
             "drift": None if drift is None else drift.to_record(),
         }
-        lines = [*self._decision_lines(), *([] if promise is None else [promise.sentence()])]
+        lines = list(self._decision_lines())
+        if promise is not None:
+            lines.append(promise.sentence())
         lines += self._drift_lines(drift, with_drift=with_drift)
         return record, [*lines, f"File: {written.path}"]
 
@@ -210,14 +212,9 @@ class DecidedLabels:
 
     def _certify_lines(self, purpose: str) -> Iterator[str]:
         """Yield the command that asks for labels of this file's rows."""
-        words = [
-            "calibrant",
-            "review",
-            str(self.file.directory),
-            "--certify",
-            "--target",
-            f"{self._target():g}",
-        ]
+        certified = self._thresholds["certified"]
+        target = _TARGET if certified is None else certified["target_accuracy"]
+        words = ["calibrant", "review", str(self.file.directory), "--certify", "--target", f"{target:g}"]
         yield f"{purpose} with a promise about this file, from true labels of some of its rows:"
         yield f"  {shlex.join(words)}"
 
@@ -225,10 +222,6 @@ class DecidedLabels:
         if self.watch is None or not self.watch.reviews_all:
             return ""
         return ": none is accepted (--accept-drift accepts them all the same)"
-
-    def _target(self) -> float:
-        certified = self._thresholds["certified"]
-        return _TARGET if certified is None else float(certified["target_accuracy"])
 
     def _decision_lines(self) -> Iterator[str]:
         """Yield lines on the decisions: their rule and, where nothing is accepted, the reason."""

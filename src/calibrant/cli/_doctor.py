@@ -53,7 +53,9 @@ def doctor(options: Doctor) -> None:
     if options.as_json:
         sys.stdout.write(json.dumps(found.to_record()) + "\n")
     else:
-        _print(found, stored, {**given, **({} if api_base is None else {"api_base": api_base})})
+        if api_base is not None:
+            given["api_base"] = api_base
+        _print(found, stored, given)
     if found.problems:
         raise SystemExit(1)
 

@@ -151,6 +151,11 @@ def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def json_text(value: object) -> str:
+    """Return a JSON value as text on one line, with characters as they are."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def decoding_problem(error: UnicodeDecodeError) -> tuple[int, str]:
     """Return the line of the wrong byte in a text, and the message about it."""
     line = error.object.count(b"\n", 0, error.start) + 1

@@ -70,7 +70,9 @@ class Aspect:
     @property
     def log_confidence(self) -> float | None:
         """Natural logarithm of `confidence`, <= 0; None where it is unknown."""
-        return None if self.confidence is None else math.log(max(min(self.confidence, 1.0), 1e-300))
+        if self.confidence is None:
+            return None
+        return math.log(max(min(self.confidence, 1.0), 1e-300))
 
 
 @dataclass(frozen=True)

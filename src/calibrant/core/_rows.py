@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from calibrant.core._errors import DataError
-from calibrant.core._files import without_doubles
+from calibrant.core._files import json_text, without_doubles
 from calibrant.core._labels import label_text
 from calibrant.core._table_files import (
     ANY_CSV,
@@ -131,7 +131,9 @@ class Example:
     @property
     def text(self) -> str | TextWithContext:
         """Input of the example, with its context if it has one."""
-        return self.input if self.context is None else TextWithContext(self.input, self.context)
+        if self.context is None:
+            return self.input
+        return TextWithContext(self.input, self.context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,13 +458,13 @@ def _answer(row: Row, columns: Columns) -> str:
     own = dict(columns.fields)
     whole = columns.answer in row.values and columns.answer not in own.values()
     if own and (not whole or all(row.values.get(column) is not None for column in own.values())):
-        return json.dumps({name: _label(row, column) for name, column in own.items()}, ensure_ascii=False)
+        return json_text({name: _label(row, column) for name, column in own.items()})
     value = row.values.get(columns.answer)
     if isinstance(value, str):
         answer = _answer_text(value.strip(), row, columns)
     else:
         try:
-            answer = json.dumps(value, ensure_ascii=False) if isinstance(value, Mapping | list) else ""
+            answer = json_text(value) if isinstance(value, Mapping | list) else ""
         except (TypeError, ValueError) as error:
             problem = f"expected labels as text, got {value!r:.60} ({error})."
             raise row.error(f"{columns.answer!r}: {problem}") from error
@@ -475,7 +477,7 @@ def _answer(row: Row, columns: Columns) -> str:
 def _answer_text(text: str, row: Row, columns: Columns) -> str:
     """Return the text of an answer with several labels as JSON; separated labels become an array."""
     if columns.multi_label and text and not text.startswith("["):
-        return json.dumps([label.strip() for label in text.split(columns.separator)], ensure_ascii=False)
+        return json_text([label.strip() for label in text.split(columns.separator)])
     try:
         json.loads(text, object_pairs_hook=without_doubles)
     except (json.JSONDecodeError, RecursionError):

@@ -66,7 +66,9 @@ def array_path(field_path: str) -> tuple[FieldPath, FieldPath]:
     array, mark, inside = field_path.rpartition("[]")
     if not mark:
         return whole, ()
-    return (parse_path(array) if array else ()), (parse_path(inside.removeprefix(".")) if inside else ())
+    outer = parse_path(array) if array else ()
+    inner = parse_path(inside.removeprefix(".")) if inside else ()
+    return outer, inner
 
 
 def element_path(field_path: str, index: int) -> str:
@@ -233,7 +235,8 @@ class SchemaNode:
         first, *others = [_properties(node) for node in self.alternatives] or [{}]
         if not first or self.is_closed or any(tuple(other) != tuple(first) for other in others):
             return False
-        return sum(any(other[name] != part for other in others) for name, part in first.items()) <= 1
+        differing = [name for name, part in first.items() if any(other[name] != part for other in others)]
+        return len(differing) <= 1
 
     def child(self, part: str | int) -> SchemaNode | None:
         """Return the node of a property or an array element; None if the schema has none."""
@@ -256,7 +259,10 @@ def _alternatives(node: Mapping[str, Any], root: _Node, depth: int = 0) -> Itera
     together = [schema_target(node["$ref"], root)] if "$ref" in node else []
     together += node.get("allOf") or []
     choices = [branch for key in _CHOICES for branch in node.get(key) or []]
-    for groups in (*([part] for part in together), *([choices] if choices else [])):
+    groups_of_all = [[part] for part in together]
+    if choices:
+        groups_of_all.append(choices)
+    for groups in groups_of_all:
         merged = [
             _merge(left, right)
             for left in merged

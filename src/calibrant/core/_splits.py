@@ -251,7 +251,9 @@ class TextGroups:
     def find(self, text: str) -> tuple[int, bool] | None:
         """Return the key of a text's group, and True if it stays in one split; None for a text of its own."""
         place = self.place(text_hash(text))
-        return None if place is None else (int(self.keys[place]), bool(self.together[place]))
+        if place is None:
+            return None
+        return (int(self.keys[place]), bool(self.together[place]))
 
     def key(self, text: str) -> int:
         """Return the key of a text's group; of a text of its own, its hash."""
@@ -261,7 +263,9 @@ class TextGroups:
     def place(self, hashed: int) -> int | None:
         """Return the place of a text in the arrays, by its hash; None for a text of its own."""
         place = int(np.searchsorted(self.hashes, np.uint64(hashed)))
-        return place if place < len(self.hashes) and int(self.hashes[place]) == hashed else None
+        if place < len(self.hashes) and int(self.hashes[place]) == hashed:
+            return place
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

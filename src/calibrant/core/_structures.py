@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import json_text
 from calibrant.core._labels import Aspect, LabelSet, normalise_label
 from calibrant.core._prediction import Bools, Floats, LabelDistribution, Part, Places, Prediction
 from calibrant.core._schema import (
@@ -557,7 +558,7 @@ class FieldLabels(CompositeLabels):
 
     def answer_of(self, values: Mapping[str, str]) -> str:
         """Return the canonical answer with these labels."""
-        return json.dumps({field.name: values[field.name] for field in self.fields}, ensure_ascii=False)
+        return json_text({field.name: values[field.name] for field in self.fields})
 
     def labels_of(self, part: str) -> LabelSet:
         """Return the label set of a field."""
@@ -566,7 +567,7 @@ class FieldLabels(CompositeLabels):
     def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
         """Yield the mistakes in the fields of an answer."""
         if not isinstance(answer, dict):
-            example = json.dumps({field.name: field.labels[0] for field in self.fields}, ensure_ascii=False)
+            example = json_text({field.name: field.labels[0] for field in self.fields})
             yield f"is no object of fields: write {example}, or give every field a column"
             return
         extra = [name for name in answer if name not in self.parts]
@@ -657,7 +658,9 @@ class MultiLabels(CompositeLabels):
         if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
             return None
         labels = [self.label_of(label) for label in found]
-        return self.answer_with([label for label in labels if label]) if all(labels) else None
+        if all(labels):
+            return self.answer_with([label for label in labels if label])
+        return None
 
     def label_of(self, text: str) -> str | None:
         """Return the label that equals `text` up to case and surrounding space, or None."""
@@ -674,7 +677,7 @@ class MultiLabels(CompositeLabels):
 
     def answer_of(self, values: Mapping[str, str]) -> str:
         """Return the canonical answer with all labels whose value is ``yes``."""
-        return json.dumps([label for label in self if values.get(label) == YES], ensure_ascii=False)
+        return json_text([label for label in self if values.get(label) == YES])
 
     def labels_of(self, part: str) -> LabelSet:  # noqa: ARG002
         """Return the values of any part: ``no`` and ``yes``."""
@@ -683,7 +686,7 @@ class MultiLabels(CompositeLabels):
     def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
         """Yield the reasons why a JSON value is not a legal array of labels."""
         if not isinstance(answer, list):
-            example = json.dumps(list(self.labels[:2]), ensure_ascii=False)
+            example = json_text(list(self.labels[:2]))
             yield f"is no list of labels: write {example}, and [] where there is none"
             return
         wrong = [label for label in answer if not isinstance(label, str) or self.label_of(label) is None]

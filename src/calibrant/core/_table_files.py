@@ -351,7 +351,7 @@ def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None)
     if encoding is None and file.read(2) in _UTF16_MARKS:
         encoding = "utf-16"
     file.seek(0)
-    if encoding is not None and len("\n\n".encode(encoding)) - len("\n".encode(encoding)) > 1:
+    if encoding is not None and len("\n\n".encode(encoding)) > len("\n".encode(encoding)) + 1:
         yield from _wide_lines(file, path, max_bytes, encoding)
         return
     codec = encoding or "utf-8"
@@ -451,7 +451,8 @@ def read_parquet(path: Path, max_characters: int) -> Iterator[tuple[int, dict[st
         check_columns(file.schema_arrow.names, path, None)
         rows = (values for batch in file.iter_batches(batch_size=1024) for values in batch.to_pylist())
         for line, values in enumerate(rows, 1):
-            check_size(sum(len(v) for v in values.values() if isinstance(v, str)), max_characters, path, line)
+            size = sum(len(value) for value in values.values() if isinstance(value, str))
+            check_size(size, max_characters, path, line)
             yield line, values
     except DataError:
         raise

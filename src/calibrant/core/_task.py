@@ -620,11 +620,12 @@ def _problems(file: TaskFile) -> Iterator[Problem]:
     """Yield contradictions between keys, such as parameters unknown to the scoring strategy."""
     known = SCORING_PARAMETERS[file.scoring.strategy]
     takes = f"expected one of {', '.join(known)}" if known else "it takes none"
-    for name in [name for name in file.scoring.parameters if name not in known]:
-        yield (
-            ("scoring", "parameters", name),
-            f"strategy {file.scoring.strategy!r} has no parameter {name!r}: {takes}.",
-        )
+    for name in file.scoring.parameters:
+        if name not in known:
+            yield (
+                ("scoring", "parameters", name),
+                f"strategy {file.scoring.strategy!r} has no parameter {name!r}: {takes}.",
+            )
     if file.fields is None:
         yield from _label_problems(file, file.labels)
     else:
@@ -647,8 +648,9 @@ def _problems(file: TaskFile) -> Iterator[Problem]:
         "beside [routing]: its answers come from several models": file.routing is not None,
         "where an answer holds several labels: a head is one over one label set": composite,
     }
-    for reason in [reason for reason, applies in unfit.items() if applies and file.head.file is not None]:
-        yield ("head", "file"), f"expected no head {reason}; leave it out."
+    for reason, applies in unfit.items():
+        if applies and file.head.file is not None:
+            yield ("head", "file"), f"expected no head {reason}; leave it out."
 
 
 def _split_problems(data: _DataSection) -> Iterator[Problem]:

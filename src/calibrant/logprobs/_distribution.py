@@ -169,7 +169,9 @@ class LabelTrie:
         if not data.startswith(structure):
             return None, ()
         rest = data[len(structure) :].lstrip(SPACES)
-        return self._step(START, rest[1:]) if rest[:1] == b'"' else (None, ())
+        if rest[:1] == b'"':
+            return self._step(START, rest[1:])
+        return (None, ())
 
     def _follows(self, state: StringState) -> frozenset[int] | None:
         """Return the bytes that may come next, or None inside an unfinished escape."""

@@ -32,6 +32,7 @@ _FENCE = re.compile(r"```[\w-]*\s*(.*?)\s*(?:```)?", re.DOTALL)
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
 _COMMA = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
+_DOCUMENT = re.compile(rb"[{\[]")
 _DECODER: Final = json.JSONDecoder(strict=False)
 # Longer answers are not cached.
 _SHORT: Final = 512
@@ -389,7 +390,9 @@ def _span(stream: bytes, body: str, path: FieldPath, value: object) -> tuple[int
     """Return the byte offsets of the value at `path` in `stream`, quotes included; None if not found."""
     begin = stream.rfind(body.encode("utf-8", "surrogatepass"))
     try:
-        return value_span(stream, begin, path) if begin >= 0 else _search(stream, path, value)
+        if begin >= 0:
+            return value_span(stream, begin, path)
+        return _search(stream, path, value)
     except LookupError:
         return None
 
@@ -403,10 +406,10 @@ def _search(stream: bytes, path: FieldPath, value: object) -> tuple[int, int] | 
     span = None
     position = 0
     for _ in range(_MAX_ATTEMPTS):
-        starts = [at for at in (stream.find(b"{", position), stream.find(b"[", position)) if at >= 0]
-        if not starts:
+        start = _DOCUMENT.search(stream, position)
+        if start is None:
             break
-        position = min(starts)
+        position = start.start()
         try:
             begin, end = value_span(stream, position, ())
             if answer_value(stream[begin:end].decode("utf-8"), path, "") == value:

@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from calibrant.core._completion import Completion
+from calibrant.core._files import json_text
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Token
 from calibrant.core._schema import FieldPath, parse_path
@@ -93,7 +94,7 @@ def as_json_answer(completion: Completion, labels: LabelSet, field_path: str) ->
     if tokens is not None:
         opening = Token(f'{before}"'.encode(), 0.0)
         tokens = (opening, *tokens, Token(f'"{behind}'.encode(), 0.0))
-    text = before + json.dumps(named, ensure_ascii=False) + behind
+    text = before + json_text(named) + behind
     return replace(completion, text=text, tokens=tokens, evidence_problem="")
 
 
@@ -102,7 +103,7 @@ def _around(path: FieldPath) -> tuple[str, str]:
     before = behind = ""
     for part in path:
         if isinstance(part, str):
-            before += "{" + json.dumps(part, ensure_ascii=False) + ": "
+            before += "{" + json_text(part) + ": "
             behind = "}" + behind
         else:
             before += "[" + "null, " * part
@@ -162,7 +163,7 @@ def _label_pattern(labels: tuple[str, ...]) -> re.Pattern[str]:
 @lru_cache(maxsize=64)
 def tells_apart(labels: tuple[str, ...]) -> bool:
     """Return True if no label begins with another one, and none needs an escape in JSON."""
-    plain = all(json.dumps(label, ensure_ascii=False)[1:-1] == label for label in labels)
+    plain = all(json_text(label)[1:-1] == label for label in labels)
     ordered = sorted(map(normalise_label, labels))
     neighbours = pairwise(ordered)
     return plain and not any(after.startswith(before) for before, after in neighbours)

@@ -336,7 +336,9 @@ class ArrayPlace:
         """Most probable new label; None if it is more probable that no new label comes."""
         moves = self.moves
         best = int(moves.argmax())
-        return self.labels.labels[best] if moves[best] > 1.0 - math.fsum(moves) else None
+        if moves[best] > 1.0 - math.fsum(moves):
+            return self.labels.labels[best]
+        return None
 
 
 def read_place(

@@ -243,7 +243,9 @@ def _kappa(confusion: Integers, distance: Integers) -> float | None:
     squares = distance.astype(np.float64) ** 2
     chance = np.outer(confusion.sum(axis=1), confusion.sum(axis=0)) / confusion.sum()
     by_chance = float((squares * chance).sum())
-    return None if by_chance == 0.0 else 1.0 - float((squares * confusion).sum()) / by_chance
+    if by_chance == 0.0:
+        return None
+    return 1.0 - float((squares * confusion).sum()) / by_chance
 
 
 @_metrics_of.register(HierarchicalLabels)

@@ -372,7 +372,9 @@ def _why_unranked(rows: PromptRows, table: ClassificationSummary | None) -> str:
 def confidence_auroc(rows: PromptRows) -> Interval | None:
     """Return the AUROC of confidence for right against wrong rows; None if all are right or all wrong."""
     confidence, correct = rows.scored_pairs
-    return auroc_interval(confidence, correct) if 0 < correct.sum() < len(correct) else None
+    if 0 < correct.sum() < len(correct):
+        return auroc_interval(confidence, correct)
+    return None
 
 
 def remarks(rows: PromptRows) -> list[str]:

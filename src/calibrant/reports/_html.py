@@ -298,7 +298,7 @@ def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, An
     p_values = [found.p_value for _, _, found in compared if found is not None]
     adjusted = iter(holm(p_values).tolist() if p_values else ())
     return [
-        {"name": name, "base": base, "found": found, "adjusted": None if found is None else next(adjusted)}
+        {"name": name, "base": base, "found": found, "adjusted": found and next(adjusted)}
         for name, base, found in compared
     ]
 
@@ -353,18 +353,19 @@ def _chart(frontier: Sequence[TradePoint], models: Sequence[TradePoint], chosen:
         ("cost per row", "accuracy"),
     )
     for line, kind in ((models, "ideal"), (frontier, "curve")):
-        ends = " ".join(f"{frame.x(point.cost):.1f},{frame.y(point.performance):.1f}" for point in line)
         if len(line) > 1:
+            spots = [_spot(frame, point) for point in line]
+            ends = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
             frame.add('<polyline class="{kind}" points="{points}"/>', kind=kind, points=ends)
     for point in frontier:
-        frame.circle(frame.x(point.cost), frame.y(point.performance), 3.0, point.about)
+        frame.circle(*_spot(frame, point), 3.0, point.about)
     for point in models:
         _whiskers(frame, point, "axis")
-        frame.circle(frame.x(point.cost), frame.y(point.performance), 5.0, point.about, kind="wrong")
+        frame.circle(*_spot(frame, point), 5.0, point.about, kind="wrong")
     for place, point in enumerate(models):
         _name(frame, point, point.name, above=place > 0)
     _whiskers(frame, chosen, "chosen")
-    frame.diamond(frame.x(chosen.cost), frame.y(chosen.performance), chosen.about)
+    frame.diamond(*_spot(frame, chosen), chosen.about)
     _name(frame, chosen, "chosen", above=False)
     return frame.drawn()
 
@@ -436,9 +437,13 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
     return list(files)
 
 
+def _spot(frame: Frame, point: TradePoint) -> tuple[float, float]:
+    """Return the place of a point in the drawing."""
+    return frame.x(point.cost), frame.y(point.performance)
+
+
 def _whiskers(frame: Frame, point: TradePoint, kind: str) -> None:
-    x = frame.x(point.cost)
-    y = frame.y(point.performance)
+    x, y = _spot(frame, point)
     if point.performance_interval is not None:
         low = frame.y(point.performance_interval.lower)
         high = frame.y(point.performance_interval.upper)

@@ -116,7 +116,11 @@ class Review:
             lock.flush()
             remove_leftovers(path)  # of a killed writer
             found = cls(source=source, out=out, rows=rows)
-            found._refuse_a_dash()
+            if NO_LABEL in found.labels:
+                raise ConfigurationError(
+                    f"Expected labels besides {NO_LABEL}, which is the answer where none fits: name that label "
+                    "otherwise."
+                )
             found._file = AnswerFile.read(path, rows)
             found._before = [(place, None) for place, answer in found._file.answers.items() if answer]
             # Rows are read and encoded now: the page opens at once, and the first decision is as quick as others.
@@ -145,12 +149,6 @@ class Review:
         )
         self.promise()  # raises where the promise cannot be asked for
 
-    def _refuse_a_dash(self) -> None:
-        if NO_LABEL in self.labels:
-            raise ConfigurationError(
-                f"Expected labels besides {NO_LABEL}, which is the answer where none fits: name that label otherwise."
-            )
-
     @property
     def certifies(self) -> bool:
         """True if the answers are asked for by a promise."""
@@ -170,7 +168,8 @@ class Review:
     @cached_property
     def texts(self) -> list[str]:
         """Text of each row; empty where it is not known."""
-        return list(self._file.texts_of(list(range(len(self.rows))), self.rows).values())
+        places = list(range(len(self.rows)))
+        return list(self._file.texts_of(places, self.rows).values())
 
     @property
     def n_answered(self) -> int:

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import Scope
 
 from calibrant.core._completion import QuestionKind
+from calibrant.core._files import json_text
 from calibrant.core._prediction import Usage
 from calibrant.serving._requests import JsonObject
 
@@ -157,7 +158,9 @@ def _as_text(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
     """Return an object or array as its JSON text, and null as no text; anything else unchanged."""
     if value is None:
         return ""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+    if isinstance(value, list | dict):
+        return json_text(value)
+    return value
 
 
 _Structured: TypeAlias = Annotated[str, BeforeValidator(_as_text)]
@@ -312,7 +315,7 @@ class _Item(BaseModel):
     def as_text(self) -> str:
         """Return the item's text, after its role where that is another one than the user's."""
         if self.content is None:  # a tool call or its output
-            return json.dumps(self.model_extra, ensure_ascii=False)
+            return json_text(self.model_extra)
         text = self.content if isinstance(self.content, str) else _joined(self.content)
         return text if self.role in {"", "user"} else f"{self.role}: {text}"
 
