@@ -325,7 +325,8 @@ class _Request:
         first = 1
         if self.metric == "accuracy":
             # A set that is too small shows nothing, and a wrong answer in it would end the sequence.
-            all_right = math.ceil(-math.log(self.delta) / math.log1p(_gain(1.0 - self.target)))
+            growth = math.log1p(_gain(1.0 - self.target))
+            all_right = math.ceil(-math.log(self.delta) / growth)
             first = min(max(_MARGIN * all_right, math.ceil(_LEAST_SHARE * n)), pile.n_sure)
         return sorted(end for end in ends if max(first, 1) <= end <= pile.n_sure)
 
@@ -583,7 +584,8 @@ class _RecallTests:
         )  # of the values, as far as known, and as expected otherwise
         gain = -self._sum
         inside, after = self._parts(variance / self.weights)
-        spread = ((1.0 - self.target) ** 2 * inside + self.target**2 * after) * self._left
+        squares = (1.0 - self.target) ** 2 * inside + self.target**2 * after
+        spread = squares * self._left
         self._labels_left = min(self.budget, len(self.probability))
         self._count = _PRIOR
         self._mean = _PRIOR * gain

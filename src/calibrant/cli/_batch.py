@@ -45,7 +45,8 @@ def submit(options: Submit) -> None:
     if file is not None and options.split is not None:
         raise ConfigurationError("Expected --split or --file, got both: leave one out.")
     loaded = asked_task(Task.from_file(options.task), options)
-    rows = loaded.rows(cast("Split", options.split or "test")) if file is None else _file_rows(loaded, file)
+    split = cast("Split", options.split or "test")
+    rows = loaded.rows(split) if file is None else _file_rows(loaded, file)
     name = loaded.model.name
     several_models = bool(loaded.sections)  # refused by name below
     if not several_models and name.startswith(("local/", "llamacpp:")):  # before its weights are read
@@ -123,9 +124,11 @@ def _file_rows(task: Task, file: Path) -> Iterable[Example]:
     if file.suffix.lower() == ".txt":
         texts = read_texts(file, columns=replace(columns, context=None))
         return UnlabelledTexts(texts)
-    if columns.answer not in next(read_rows(file, csv=columns.csv, column=columns.input)).values:
+    first = next(read_rows(file, csv=columns.csv, column=columns.input))
+    if columns.answer not in first.values:
         return unlabelled(file, text=columns.input, columns=Columns(csv=columns.csv, row_id=columns.row_id))
-    return evaluation.Dataset(source=DataSource(path=file, columns=columns), labels=LabelSet.of(task.labels))
+    source = DataSource(path=file, columns=columns)
+    return evaluation.Dataset(source=source, labels=LabelSet.of(task.labels))
 
 
 def _key(task: Path | None) -> str | None:

@@ -39,7 +39,8 @@ def init(options: Init) -> None:
         ask=_ask if is_terminal else None,
     )
     models = [chosen, *(model for model in usable if model != chosen)]
-    path = write_task(draft, out, models=[(model.name, model.api_base, model.where) for model in models])
+    places = [(model.name, model.api_base, model.where) for model in models]
+    path = write_task(draft, out, models=places)
     commands = next_commands(path, options.data)
     record = {"task": str(path), **_record(draft), "models": [asdict(model) for model in models]}
     print_output({**record, "next": commands}, _lines(draft, models, path, commands), as_json=options.as_json)
@@ -136,8 +137,12 @@ def _lines(draft: TaskDraft, models: Sequence[UsableModel], path: Path, commands
     lines += _outlook_lines(draft)
     lines += [f"warning: {notice}" for notice in draft.notices]
     lines += ["", "Models"]
-    marks = ("  in the task file", *["  also possible"] * len(models))
-    lines += aligned((mark, model.name, model.where) for mark, model in zip(marks, models, strict=False))
+    mark = "  in the task file"
+    table = []
+    for model in models:
+        table.append((mark, model.name, model.where))
+        mark = "  also possible"
+    lines += aligned(table)
     lines += ["", f"File: {path}", "Next:", *(f"  {command}" for command in commands)]
     return lines
 

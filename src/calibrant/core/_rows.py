@@ -457,7 +457,8 @@ def _answer(row: Row, columns: Columns) -> str:
         return _label(row, columns.answer)
     own = dict(columns.fields)
     whole = columns.answer in row.values and columns.answer not in own.values()
-    if own and (not whole or all(row.values.get(column) is not None for column in own.values())):
+    has_all = all(row.values.get(column) is not None for column in own.values())
+    if own and (has_all or not whole):
         return json_text({name: _label(row, column) for name, column in own.items()})
     value = row.values.get(columns.answer)
     if isinstance(value, str):
@@ -519,7 +520,8 @@ def _additional(row: Row, column: str) -> Mapping[str, str]:
         value = {"context": value}
     if not isinstance(value, Mapping):
         raise row.error(f"expected {column!r} to be text or an object, got {type(value).__name__}.")
-    return {encodable_text(str(key), row): encodable_text(str(item), row) for key, item in value.items()}
+    texts = {str(key): str(item) for key, item in value.items()}
+    return {encodable_text(key, row): encodable_text(item, row) for key, item in texts.items()}
 
 
 def encodable_text(text: str, row: Row) -> str:

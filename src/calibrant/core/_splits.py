@@ -80,9 +80,11 @@ class WordPairs:
         """
         counts = np.frombuffer(self.counts, dtype=np.uint8).astype(np.intp)
         starts = np.cumsum(counts) - counts
-        chosen = np.minimum(counts[texts], max(_FEWEST_PAIRS, _MOST_PAIRS // max(1, len(texts))))
+        most = max(_FEWEST_PAIRS, _MOST_PAIRS // max(1, len(texts)))
+        chosen = np.minimum(counts[texts], most)
         places = np.repeat(np.arange(len(texts)), chosen)
-        within = np.arange(len(places)) - np.repeat(np.cumsum(chosen) - chosen, chosen)
+        before = np.cumsum(chosen) - chosen
+        within = np.arange(len(places)) - np.repeat(before, chosen)
         hashes = np.frombuffer(self.hashes, dtype=np.uint32)
         return hashes[starts[texts][places] + within], places
 
@@ -378,12 +380,14 @@ def split_rule(rows: Iterable[tuple[str, str]], shares: Shares) -> SplitRule:
     counts = np.bincount(texts.labels, minlength=len(texts.names))
     is_rare = counts * _smallest(shares) <= 0.5
     # Answers with too few texts for every split share their cuts.
-    room = np.ceil(np.where(is_rare, counts[is_rare].sum(), counts) * _smallest(shares))
+    sharing = np.where(is_rare, counts[is_rare].sum(), counts)
+    room = np.ceil(sharing * _smallest(shares))
     found = _text_groups(texts, groups, room)
     keys = texts.hashes.copy()
     labels = texts.labels.copy()
     moved = np.searchsorted(texts.hashes, found.hashes[found.together])
-    keys[moved], labels[moved] = found.keys[found.together], found.labels[found.together]
+    keys[moved] = found.keys[found.together]
+    labels[moved] = found.labels[found.together]
     own = texts.labels[np.searchsorted(texts.hashes, texts.conflicts)]
     kept = [texts.names[label] for label in own.tolist()]
     conflicts = dict(zip(texts.conflicts.tolist(), kept, strict=True))

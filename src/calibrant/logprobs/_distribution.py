@@ -456,7 +456,8 @@ class _BranchMasses:
         total += math.fsum(len(fit) * math.exp(mass - peak) for fit, mass in self.bounds)
         for fit, mass in self.branches:
             if len(fit) > 1:
-                groups[tuple(fit)] = groups.get(tuple(fit), 0.0) + math.exp(mass - peak) / total
+                share = math.exp(mass - peak) / total
+                groups[tuple(fit)] = groups.get(tuple(fit), 0.0) + share
         found = sorted(groups.items(), key=lambda group: -group[1])
         return tuple((tuple(names[place] for place in fit), share) for fit, share in found)
 
@@ -466,7 +467,8 @@ class _BranchMasses:
         peak = self.peak()
         weights = [0.0] * n_labels
         measured = [False] * n_labels
-        for fit, mass in sorted(self.branches, key=lambda branch: len(branch[0]) > 1):
+        own_first = sorted(self.branches, key=lambda branch: len(branch[0]) > 1)
+        for fit, mass in own_first:
             share = math.exp(mass - peak) / len(fit)
             for label in fit:
                 weights[label] += share
@@ -510,7 +512,8 @@ def _walk(aligned: AlignedField, trie: LabelTrie, *, is_label: bool) -> _BranchM
     masses = _BranchMasses()
     quote = aligned.begin - 1
     index = aligned.holder(quote)
-    follow: _Follow = partial(trie.enter, aligned.stream[aligned.start(index) : quote].rstrip(SPACES))
+    structure = aligned.stream[aligned.start(index) : quote].rstrip(SPACES)
+    follow: _Follow = partial(trie.enter, structure)
     path = 0.0
     fit: Sequence[int] = range(len(trie.labels))
     if aligned.ends[index] == aligned.begin:
@@ -538,9 +541,9 @@ def _read_opening(token: Token, follow: _Follow, masses: _BranchMasses) -> float
     reaching = [(fit, logprob) for (state, fit), logprob in branches if state not in (None, START)]
     if not any(fit for fit, _ in reaching):
         return 0.0
-    peak = max(emitted, *(logprob for _, logprob in reaching))
-    opens = [math.exp(logprob - peak) for logprob in (emitted, *(logprob for _, logprob in reaching))]
-    opened = peak + math.log(math.fsum(opens))
+    opening = [emitted, *(logprob for _, logprob in reaching)]
+    peak = max(opening)
+    opened = peak + math.log(math.fsum(math.exp(logprob - peak) for logprob in opening))
     masses.branches += [(fit, logprob - opened) for fit, logprob in reaching if fit]
     return emitted - opened
 

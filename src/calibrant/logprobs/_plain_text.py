@@ -121,7 +121,8 @@ def _named_span(text: str, labels: LabelSet) -> tuple[int, int]:
         return first
     pattern = _label_pattern(labels.labels)
     spans = [match.span() for match in pattern.finditer(text, begin)]
-    named = list(dict.fromkeys(labels.canonical(text[start:end]) for start, end in spans))
+    words = [text[start:end] for start, end in spans]
+    named = list(dict.fromkeys(map(labels.canonical, words)))
     if len(named) == 1:
         return spans[0]
     last = _whole_line(text, lines[-1:], labels)

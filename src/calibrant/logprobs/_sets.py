@@ -381,7 +381,8 @@ def read_place(
         for side, side_tokens in _deciding_tokens(vocabulary, before).items():
             if (side := space if side == b" " else side) in masses:
                 masses[side] += float(np.exp(path + logprobs.at(side_tokens)).sum())
-        path += math.fsum(logprobs.at(np.array(tokens[place : place + 1], dtype=np.int64)))
+        written = np.array(tokens[place : place + 1], dtype=np.int64)
+        path += math.fsum(logprobs.at(written))
     if not math.isfinite(math.fsum(masses.values())):
         raise LogprobsUnavailableError("The log-probabilities are not numbers.")
     decision = _decision_of(masses[more], masses[_ENDS], -math.inf, token=len(tokens))
@@ -460,10 +461,11 @@ class _Steps:
         self._labels = labels
         self._given = given
         self.held = np.isin(np.arange(len(labels)), given)
-        self.moves = np.zeros((len(given) + 1, len(labels)))
-        self.read = np.zeros((len(given) + 1, len(labels)), dtype=np.bool_)
-        self.ends = np.zeros(len(given) + 1)
-        self.assumed = np.zeros(len(given) + 1)
+        n_steps = len(given) + 1
+        self.moves = np.zeros((n_steps, len(labels)))
+        self.read = np.zeros(self.moves.shape, dtype=np.bool_)
+        self.ends = np.zeros(n_steps)
+        self.assumed = np.zeros(n_steps)
 
     def evidence(
         self, space: LogprobSpace, *, label_mass: float, errors: Sequence[float] | None = None
@@ -480,7 +482,8 @@ class _Steps:
             given = float(self.moves[step, place])
             outside = np.where(self.held, 0.0, self.moves[step])
             total = given + (float(self.ends[step]) + float(outside.sum()))
-            assumed = float(outside[~self.read[step]].sum()) + float(self.assumed[step])
+            unread = outside[~self.read[step]]
+            assumed = float(unread.sum()) + float(self.assumed[step])
             probabilities[place] = given / total if total > 0.0 else 0.0
             unresolved[place] = assumed
             measured[place] = self.read[step, place] and assumed <= given

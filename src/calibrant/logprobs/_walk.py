@@ -235,8 +235,11 @@ class LabelWalk:
         """Return whether the text of a node is free of unnecessary escapes."""
         if b"\\" not in key:
             return True
-        spelled = (json.dumps(self._labels[label], ensure_ascii=False)[1:-1] for label in node.fit)
-        return any(text.encode("utf-8", "surrogatepass").startswith(key) for text in spelled)
+        for label in node.fit:
+            spelled = json.dumps(self._labels[label], ensure_ascii=False)[1:-1]
+            if spelled.encode("utf-8", "surrogatepass").startswith(key):
+                return True
+        return False
 
     def is_enough(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
         """Return whether a short list of next tokens after `text` is sufficient.
@@ -244,7 +247,10 @@ class LabelWalk:
         At the root it must lead to every label, so that every label is measured; elsewhere to one.
         """
         node = self._open[text.encode()]
-        reached = {label for data, _ in tokens if data for label in self._trie.step(node.state, data)[1]}
+        reached: set[int] = set()
+        for data, _ in tokens:
+            if data:
+                reached.update(self._trie.step(node.state, data)[1])
         return len(reached) == len(node.fit) if not text else bool(reached)
 
     def visit(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> None:
@@ -613,6 +619,9 @@ class TokenWalk:
         top = float(weights[best])
         total = math.fsum(weights)
         left = math.fsum(self._open.values())
+        error_bound = 1.0
+        if total > 0.0:
+            error_bound = min(1.0, left / (math.fsum(self._complete) + left))
         return LabelDistribution(
             labels=tuple(labels),
             logprobs=log_normalise(weights.tolist()),
@@ -622,5 +631,5 @@ class TokenWalk:
             unresolved_mass=min(1.0, undivided),
             space=LogprobSpace.EXACT,
             emitted=labels[best] if top > 0.0 else "",
-            error_bound=min(1.0, left / (math.fsum(self._complete) + left)) if total > 0.0 else 1.0,
+            error_bound=error_bound,
         )

@@ -338,7 +338,8 @@ def auroc_interval(confidence: ArrayLike, correct: ArrayLike, *, level: float = 
     wrong = float(np.size(correct)) - right
 
     def is_within(a: float) -> bool:
-        spread = 1.0 + ((right + wrong) / 2.0 - 1.0) * ((1.0 - a) / (2.0 - a) + a / (1.0 + a))
+        weight = (1.0 - a) / (2.0 - a) + a / (1.0 + a)
+        spread = 1.0 + ((right + wrong) / 2.0 - 1.0) * weight
         return (estimate - a) ** 2 <= z * z * a * (1.0 - a) * spread / (right * wrong)
 
     lower = _end(estimate, 0.0, is_within)
@@ -388,7 +389,8 @@ def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     0.5208
     """
     p, y = check_confidence_correct(confidence, correct)
-    return float(np.mean(_errors_among_top(p, y) / np.arange(1, len(p) + 1)))
+    risks = _errors_among_top(p, y) / np.arange(1, len(p) + 1)
+    return float(np.mean(risks))
 
 
 def excess_aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -462,7 +464,8 @@ def selective_accuracy(confidence: ArrayLike, correct: ArrayLike, *, coverage: f
     [1.0, 0.75]
     """
     p, y = check_confidence_correct(confidence, correct)
-    k = max(1, math.ceil(check_number("coverage", coverage, "(0, 1]") * len(p) - 1e-9))
+    share = check_number("coverage", coverage, "(0, 1]")
+    k = max(1, math.ceil(share * len(p) - 1e-9))
     return float(1.0 - _errors_among_top(p, y)[k - 1] / k)
 
 

@@ -209,11 +209,11 @@ def _strata(
         members = [np.array(rows) for rows in by_group.values()]
     n = np.array([len(rows) for rows in members], dtype=np.float64)
     mean = np.array([rows.mean() for rows in members])
-    # Rounding in the mean must not make equal differences vary.
-    varies = [len(rows) > 1 and np.ptp(rows) > 0.0 for rows in members]
-    variance = np.array(
-        [rows.var(ddof=1) if differ else 0.0 for rows, differ in zip(members, varies, strict=True)]
-    )
+    variance = np.zeros(len(members))
+    for place, rows in enumerate(members):
+        # Rounding in the mean must not make equal differences vary.
+        if len(rows) > 1 and np.ptp(rows) > 0.0:
+            variance[place] = rows.var(ddof=1)
     return n, mean, variance
 
 
@@ -315,7 +315,8 @@ def _bca_tails(x: Floats, means: Floats, estimate: float, tails: tuple[float, fl
     half_step = 0.5 / len(means)
     z0 = normal.inv_cdf(float(np.clip(below, half_step, 1.0 - half_step)))
     d = (x - estimate) / np.abs(x - estimate).max()
-    a = float((d**3).sum() / (6.0 * (d**2).sum() ** 1.5))
+    scale = (d**2).sum() ** 1.5
+    a = float((d**3).sum() / (6.0 * scale))
     shifted = [z0 + normal.inv_cdf(tail) for tail in tails]
     low, high = (normal.cdf(z0 + z / max(1.0 - a * z, 1e-12)) for z in shifted)
     return low, high
@@ -429,7 +430,8 @@ def holm(p_values: ArrayLike) -> Floats:
             f"Expected p_values in [0, 1], got {p.min()} to {p.max()}: pass one p-value per candidate."
         )
     order = np.argsort(p, kind="stable")
-    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    factors = np.arange(len(p), 0, -1)
+    stepped = np.maximum.accumulate(p[order] * factors)
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(stepped, 1.0)
     return adjusted

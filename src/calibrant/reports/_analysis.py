@@ -313,7 +313,8 @@ def risk_coverage(rows: PromptRows) -> RiskCoverage | None:
     accepted = np.cumsum(size[::-1])
     risk = np.cumsum(wrong[::-1]) / accepted
     coverage = accepted / len(correct)
-    chosen = np.unique(np.searchsorted(coverage, np.linspace(coverage[0], 1.0, CURVE_POINTS)))
+    wanted = np.linspace(coverage[0], 1.0, CURVE_POINTS)
+    chosen = np.unique(np.searchsorted(coverage, wanted))
     chosen = chosen[chosen < len(coverage)]
     return RiskCoverage(threshold=threshold[::-1][chosen], coverage=coverage[chosen], risk=risk[chosen])
 
@@ -349,7 +350,8 @@ def mistakes(rows: PromptRows, limit: int, table: ClassificationSummary | None) 
     from calibrant.calibration._scaling import held_out_answer_probability  # noqa: PLC0415 (many runs have no ranks)
 
     probability[ranked] = held_out_answer_probability(distributions, rows.answer[ranked])
-    order = order[np.argsort(np.nan_to_num(probability[order], nan=2.0), kind="stable")]
+    unranked_last = np.nan_to_num(probability[order], nan=2.0)
+    order = order[np.argsort(unranked_last, kind="stable")]
     return Mistakes(rows=tuple(order[:limit].tolist()), wrong=len(places), answer_probability=probability)
 
 

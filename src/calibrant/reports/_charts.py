@@ -182,7 +182,8 @@ def reliability_chart(identity: str, bins: Sequence[Bin]) -> Markup:
             f"{found.rows:,} rows, confidence {found.confidence:.3f}, accuracy {accuracy.estimate:.3f} "
             f"({accuracy.lower:.3f} to {accuracy.upper:.3f})"
         )
-        frame.circle(x, frame.y(accuracy.estimate), 3.0 + 5.0 * math.sqrt(found.rows / most), about)
+        radius = 3.0 + 5.0 * math.sqrt(found.rows / most)
+        frame.circle(x, frame.y(accuracy.estimate), radius, about)
     return frame.drawn()
 
 
@@ -191,7 +192,8 @@ def confidence_chart(identity: str, bars: Sequence[Bar]) -> Markup:
     right = sum(bar.right for bar in bars)
     wrong = sum(bar.wrong for bar in bars)
     shares = [(bar.right / max(right, 1), bar.wrong / max(wrong, 1)) for bar in bars]
-    ticks = round_ticks(0.0, max((max(pair) for pair in shares), default=0.0) or 1.0)
+    highest = max(map(max, shares), default=0.0)
+    ticks = round_ticks(0.0, highest or 1.0)
     frame = Frame(
         identity,
         "Confidence of right and wrong answers",
@@ -270,8 +272,10 @@ def _mark(frame: Frame, certified: CertifiedPoint) -> None:
         f"accuracy at least {certified.target_accuracy:.4g} with probability {1.0 - certified.delta:.4g}"
     )
     frame.diamond(x, y, about)
-    left = certified.coverage > 0.6
-    frame.text(x - 10 if left else x + 10, y - 8, "certified", kind="end" if left else "start")
+    if certified.coverage > 0.6:
+        frame.text(x - 10, y - 8, "certified", kind="end")
+    else:
+        frame.text(x + 10, y - 8, "certified", kind="start")
 
 
 def latency_chart(identity: str, bars: Sequence[Bar]) -> Markup:

@@ -464,8 +464,8 @@ def _name(frame: Frame, point: TradePoint, name: str, *, above: bool) -> None:
     y = frame.y(end) + 5.0
     is_right = x > (LEFT + WIDTH - RIGHT) / 2
     short = name if len(name) <= _LONGEST else "\N{HORIZONTAL ELLIPSIS}" + name[1 - _LONGEST :]
+    y = min(y, HEIGHT - BOTTOM - 4.0)
     if is_right:
-        x -= 9
+        frame.text(x - 9, y, short, kind="end")
     else:
-        x += 9
-    frame.text(x, min(y, HEIGHT - BOTTOM - 4.0), short, kind="end" if is_right else "start")
+        frame.text(x + 9, y, short, kind="start")
