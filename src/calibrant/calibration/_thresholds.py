@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Bools, Floats, Interval, Places
+from calibrant.core._prediction import Bools, Floats, Interval, Places, read_only
 from calibrant.metrics._validation import check_confidence_correct, check_number
 
 ThresholdFamily: TypeAlias = Literal["very-high", "moderately-high", "well-spread", "custom"]
@@ -544,9 +544,7 @@ def candidate_thresholds() -> Floats:
     fine = [mantissa / 10.0**digits for digits in range(5, 14) for mantissa in range(10, 100)]
     coarse = [thousandth / 1000 for thousandth in range(1001)]
     values = {*coarse, *fine, *(round(1.0 - x, 13) for x in fine)}
-    grid = np.array(sorted(values, reverse=True))
-    grid.flags.writeable = False
-    return grid
+    return read_only(sorted(values, reverse=True))
 
 
 def rows_at_thresholds(confidence: Floats, correct: Floats) -> tuple[Places, Places, Places]:

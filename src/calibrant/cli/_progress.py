@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -49,8 +49,6 @@ class _BarWithNotes(Bar):
 class _Display:
     """Progress display on standard error."""
 
-    unit: ClassVar[str] = "rows"
-
     def __init__(self, phase: str = "evaluate") -> None:
         console = Console(stderr=True)
         self._phase = phase
@@ -58,7 +56,7 @@ class _Display:
             TextColumn("{task.description}"),
             BarColumn(bar_width=_BAR_WIDTH),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            TextColumn(self.unit),
+            TextColumn("rows"),
             TimeElapsedColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[left]}", markup=False),
             console=console,
@@ -100,7 +98,7 @@ class _Display:
         most = None if total is None else max(total, done)
         notes = ", ".join(filter(None, (wait, note)))
         self._bar.update(self._tasks[phase], completed=done, total=most, note=notes, left=left)
-        rows = f"{done}/{'?' if total is None else total} {self.unit}"
+        rows = f"{done}/{'?' if total is None else total} rows"
         self._last = f"{phase}: {', '.join(filter(None, (rows, notes, left)))}"
         now = time.monotonic()
         is_due = is_new or (wait and not self._waits) or now >= self._next_line

@@ -11,7 +11,7 @@ from heapq import nlargest
 from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._reported import MOST_TOKENS, clean_line
@@ -79,6 +79,13 @@ class LogprobSpace(StrEnum):
         raise ConfigurationError(
             f"Unknown log-probability space {value!r}: expected one of {', '.join(cls)}."
         )
+
+
+def read_only(values: ArrayLike) -> NDArray[Any]:
+    """Return a copy of values as an array that cannot be written, which a distribution need not copy again."""
+    array = np.array(values)
+    array.setflags(write=False)
+    return array
 
 
 def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobSpace) -> bool:
@@ -182,9 +189,7 @@ class LabelDistribution:
         for name in ("logprobs", "measured"):
             array = getattr(self, name)
             if not isinstance(array, np.ndarray) or array.flags.writeable or array.base is not None:
-                array = np.array(array)  # a copy: the caller's array stays the caller's
-                array.setflags(write=False)
-                object.__setattr__(self, name, array)
+                object.__setattr__(self, name, read_only(array))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LabelDistribution):

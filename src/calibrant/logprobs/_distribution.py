@@ -56,7 +56,7 @@ import numpy as np
 
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Bools, Floats, LabelDistribution, LogprobSpace, Token
+from calibrant.core._prediction import Bools, Floats, LabelDistribution, LogprobSpace, Token, read_only
 from calibrant.core._schema import parse_path
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
 from calibrant.logprobs._fields import AlignedField, align, checked_logprob
@@ -479,9 +479,7 @@ class _BranchMasses:
                 # The measured mass at the opening quote may be smaller than the bound of a later node.
                 measured[label] = measured[label] and weights[label] >= bound
                 weights[label] += bound
-        mask = np.array(measured, dtype=np.bool_)
-        mask.setflags(write=False)  # a distribution copies arrays that can be written
-        return log_normalise(weights), mask
+        return log_normalise(weights), read_only(measured)
 
 
 def log_normalise(weights: list[float]) -> Floats:

@@ -50,16 +50,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Bools, Floats, Integers, LabelDistribution, LogprobSpace
+from calibrant.core._prediction import Bools, Floats, Integers, LabelDistribution, LogprobSpace, read_only
 from calibrant.core._schema import FieldPath, array_path, element_path
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import FLOOR, SPACES, extract_distribution, least_bound, listed_at
@@ -71,15 +70,8 @@ _DECIDE: Final = frozenset({_ENDS, b",", b'"', b"{", b"[", b" "})
 _tokens_by_vocabulary: WeakKeyDictionary[Vocabulary, dict[bytes, dict[bytes, Integers]]] = WeakKeyDictionary()
 
 
-def _fixed(values: list[float] | list[bool]) -> NDArray[Any]:
-    """Return a read-only array, which a distribution need not copy: label sets may be large."""
-    array = np.array(values)
-    array.setflags(write=False)
-    return array
-
-
-_KNOWN: Final = _fixed([True, True])
-_UNKNOWN: Final = _fixed([False, False])
+_KNOWN: Final = read_only([True, True])
+_UNKNOWN: Final = read_only([False, False])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -131,7 +123,7 @@ class SetEvidence:
         inside = min(max(float(self.probabilities[place]), FLOOR), 1.0 - FLOOR)
         return LabelDistribution(
             labels=values,
-            logprobs=_fixed([math.log1p(-inside), math.log(inside)]),
+            logprobs=read_only([math.log1p(-inside), math.log(inside)]),
             measured=_KNOWN if self.measured[place] else _UNKNOWN,
             joint_logprob=None,
             label_mass=self.label_mass,

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import Integers
+from calibrant.core._prediction import Integers, read_only
 
 _COLLAPSED: Final = 0.5  # share of the occurring labels that a classifier must answer
 
@@ -165,9 +165,7 @@ class ClassificationSummary:
 
     def __post_init__(self) -> None:
         for name in ("confusion", "other"):
-            array = np.array(getattr(self, name))  # a copy: the caller's array stays the caller's
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, read_only(getattr(self, name)))
 
     @classmethod
     def from_counts(
