@@ -12,10 +12,10 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 from fastapi import FastAPI, HTTPException, Request, Security
 from fastapi.responses import JSONResponse, Response
@@ -58,31 +58,32 @@ _FAILURES_IN_A_ROW: Final = 3
 # Seconds from the end of a probe to the next one, doubled after each failure.
 _FIRST_PAUSE: Final = 5.0
 _LONGEST_PAUSE: Final = 60.0
-_RESPONSES: Final[dict[int | str, JsonObject]] = {
-    200: {"model": Answers},
-    400: {"model": Refusal, "description": "The body is not JSON in UTF-8."},
-    401: {"model": Refusal, "description": "The key is missing or wrong."},
-    408: {"model": Refusal, "description": "The body did not come in time."},
-    413: {"model": Refusal, "description": "The body is too long."},
-    415: {"model": Refusal, "description": "The body is not said to be JSON."},
-    422: {"model": Refusal, "description": "The body holds something else, or too many texts."},
-    429: {
-        "model": Refusal,
-        "description": "Too many texts are under way: ask again after Retry-After seconds.",
-        "headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}},
-    },
-    500: {"model": Refusal, "description": _FAILED},
-    503: {
-        "model": Failure,
-        "description": "The model cannot be asked, or failed for every text, or the service is full; the log says why.",
-    },
-    504: {"model": Refusal, "description": "The answer did not come in time."},
+_Responses: TypeAlias = dict[int | str, JsonObject]
+_REFUSALS: Final[Mapping[int | str, str]] = {
+    400: "The body is not JSON in UTF-8.",
+    401: "The key is missing or wrong.",
+    408: "The body did not come in time.",
+    413: "The body is too long.",
+    415: "The body is not said to be JSON.",
+    422: "The body holds something else, or too many texts.",
+    429: "Too many texts are under way: ask again after Retry-After seconds.",
+    500: _FAILED,
+    503: "The model cannot be asked, or failed for every text, or the service is full; the log says why.",
+    504: "The answer did not come in time.",
 }
 # Of typed decisions, whose errors have the forms of their wires.
-_WIRE_RESPONSES: Final[dict[int | str, JsonObject]] = {
-    status: {name: value for name, value in told.items() if name != "model"}
-    for status, told in _RESPONSES.items()
+_WIRE_RESPONSES: Final[_Responses] = {
+    200: {},
+    **{status: {"description": reason} for status, reason in _REFUSALS.items()},
 }
+_WIRE_RESPONSES[429]["headers"] = {
+    "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}
+}
+_RESPONSES: Final[_Responses] = {
+    status: {"model": Refusal, **told} for status, told in _WIRE_RESPONSES.items()
+}
+_RESPONSES[200]["model"] = Answers
+_RESPONSES[503]["model"] = Failure
 _BEARER: Final = HTTPBearer(scheme_name="key", auto_error=False)
 
 
@@ -284,7 +285,7 @@ def _new_app(
             dependencies=keyed,
         )(service.classify)
     _add_wires(app, service, settings.most_texts, keyed)
-    no_key: dict[int | str, JsonObject] = {401: _RESPONSES[401]} if keyed else {}
+    no_key: _Responses = {401: _RESPONSES[401]} if keyed else {}
     app.get(_MODELS, summary="The name of the service's model", responses=no_key, dependencies=keyed)(
         service.models
     )
