@@ -17,6 +17,7 @@ from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._reported import MOST_TOKENS, clean_line
 
 Floats: TypeAlias = NDArray[np.float64]
+HalfFloats: TypeAlias = NDArray[np.float16]
 Integers: TypeAlias = NDArray[np.int64]
 Places: TypeAlias = NDArray[np.intp]
 """Positions in another array."""
@@ -508,8 +509,8 @@ class Prediction:
     steps: tuple[Step, ...] = ()
     accepted: bool | None = None
     parts: tuple[Part, ...] = ()
-    features: NDArray[np.float16] | None = field(default=None, compare=False, repr=False)
-    sketch: NDArray[np.float16] | None = field(default=None, compare=False, repr=False)
+    features: HalfFloats | None = field(default=None, compare=False, repr=False)
+    sketch: HalfFloats | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Values inside a model's JSON may hold what no file can.
@@ -645,12 +646,12 @@ def step_to_record(step: Step) -> _Record:
     return _encoded_fields(step) | {"verdict": step.verdict.value}
 
 
-def encode_half_floats(numbers: NDArray[np.float16]) -> str:
+def encode_half_floats(numbers: HalfFloats) -> str:
     """Return numbers of two bytes as a text of base64."""
     return b64encode(numbers.astype("<f2").tobytes()).decode()
 
 
-def decode_half_floats(text: str) -> NDArray[np.float16]:
+def decode_half_floats(text: str) -> HalfFloats:
     """Return the numbers in a text of `encode_half_floats`, in one row.
 
     Raises

@@ -33,6 +33,7 @@ _SKETCH_LEAST: Final = 0.35  # of 64 bits; lower than _LEAST, as several pairs m
 _BITS_OF_BYTE: Final = np.array([byte.bit_count() for byte in range(256)])
 
 _Hashes: TypeAlias = NDArray[np.uint32]
+_Keys: TypeAlias = NDArray[np.uint64]
 
 
 def word_pair_hashes(text: str) -> list[int]:
@@ -190,12 +191,12 @@ class _PairIndex:
         return alike
 
 
-def _keys(high: NDArray[Any], low: NDArray[Any]) -> NDArray[np.uint64]:
+def _keys(high: NDArray[Any], low: NDArray[Any]) -> _Keys:
     """Return pairs of whole numbers below 2**32 as one number each."""
     return (high.astype(np.uint64) << np.uint64(32)) | low.astype(np.uint64)
 
 
-def _bit_counts(sketches: NDArray[np.uint64]) -> Integers:
+def _bit_counts(sketches: _Keys) -> Integers:
     """Return the number of bits set in each sketch."""
     bits = _BITS_OF_BYTE[sketches.view(np.uint8)].reshape(-1, 8)
     counts: Integers = bits.sum(axis=1)
@@ -244,8 +245,8 @@ class TextGroups:
         Normalised labels.
     """
 
-    hashes: NDArray[np.uint64]
-    keys: NDArray[np.uint64]
+    hashes: _Keys
+    keys: _Keys
     labels: Integers
     together: Bools
     names: tuple[str, ...]
@@ -324,13 +325,13 @@ class _Texts:
     """
 
     names: list[str]
-    hashes: NDArray[np.uint64]
+    hashes: _Keys
     rows: Places
     labels: Integers
-    conflicts: NDArray[np.uint64]
+    conflicts: _Keys
 
     @classmethod
-    def of(cls, hashes: NDArray[np.uint64], answers: NDArray[np.uintc], numbers: Mapping[str, int]) -> _Texts:
+    def of(cls, hashes: _Keys, answers: NDArray[np.uintc], numbers: Mapping[str, int]) -> _Texts:
         """Return the distinct texts of rows, given their hashes, answers by number, and the numbers of answers."""
         names = sorted(numbers)
         rank = np.empty(len(names), dtype=np.int64)
@@ -396,7 +397,7 @@ def split_rule(rows: Iterable[tuple[str, str]], shares: Shares) -> SplitRule:
     )
 
 
-def near_duplicate_groups(rows: Sequence[tuple[str, str]]) -> NDArray[np.uint64]:
+def near_duplicate_groups(rows: Sequence[tuple[str, str]]) -> _Keys:
     """Return a number for every row's text and answer, shape (n,): the same for near-duplicates and equal texts."""
     groups = split_rule(rows, _ALL_IN_ONE).groups
     return np.array([groups.key(text) for text, _ in rows], dtype=np.uint64)
@@ -452,7 +453,7 @@ def _text_groups(texts: _Texts, groups: Places, room: Floats) -> TextGroups:
 
 def _cuts(
     names: Sequence[str],
-    keys: NDArray[np.uint64],
+    keys: _Keys,
     labels: Integers,
     is_rare: Bools,
     shares: Shares,
@@ -465,7 +466,7 @@ def _cuts(
     }
 
 
-def _cut(keys: NDArray[np.uint64], shares: Shares) -> tuple[int, int]:
+def _cut(keys: _Keys, shares: Shares) -> tuple[int, int]:
     """Return the two cuts that divide sorted keys by the shares, without dividing equal keys."""
     n = len(keys)
     slack = int(n * _smallest(shares)) // _SLACK
@@ -489,7 +490,7 @@ def _cut(keys: NDArray[np.uint64], shares: Shares) -> tuple[int, int]:
     return cuts[0], cuts[1]
 
 
-def _between_groups(keys: NDArray[np.uint64], index: int, *, last: int) -> int:
+def _between_groups(keys: _Keys, index: int, *, last: int) -> int:
     """Return the end of a group that is nearest to an index, or its second end if the first is not after `last`."""
     if index >= len(keys):
         return index

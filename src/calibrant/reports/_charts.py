@@ -15,9 +15,11 @@ from calibrant.reports._analysis import Bar, Bin, RiskCoverage
 WIDTH: Final = 460
 HEIGHT: Final = 320
 LEFT: Final = 58
-RIGHT: Final = 26
+END: Final = WIDTH - 26
+"""Where the axis across ends; it begins at `LEFT`."""
 TOP: Final = 30
-BOTTOM: Final = 52
+BASE: Final = HEIGHT - 52
+"""Where the axis up begins; it ends at `TOP`."""
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 Scale = Callable[[float], float]
@@ -97,12 +99,12 @@ class Frame:
         """Draw grid, tick labels and the names of both axes."""
         for value, label in up:
             y = self.y(value)
-            self.line((LEFT, y, WIDTH - RIGHT, y), "grid")
+            self.line((LEFT, y, END, y), "grid")
             self.text(LEFT - 7.0, y + 4.5, label, kind="end")
         for value, label in across:
-            self.text(self.x(value), HEIGHT - BOTTOM + 19.0, label)
-        self.line((LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM), "axis")
-        self.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12.0, names[0])
+            self.text(self.x(value), BASE + 19.0, label)
+        self.line((LEFT, BASE, END, BASE), "axis")
+        self.text((LEFT + END) / 2, HEIGHT - 12.0, names[0])
         self.text(6.0, 17.0, names[1], kind="start")
 
     def bar(self, left: float, right: float, height: float, kind: str, about: str) -> None:
@@ -116,7 +118,7 @@ class Frame:
             x=x0,
             y=y,
             w=max(x1 - x0, 0.5),
-            h=max(HEIGHT - BOTTOM - y, 0.0),
+            h=max(BASE - y, 0.0),
             about=about,
         )
 
@@ -141,11 +143,11 @@ def _linear(low: float, high: float, begin: float, end: float) -> Scale:
 
 
 def across(low: float, high: float) -> Scale:
-    return _linear(low, high, LEFT, WIDTH - RIGHT)
+    return _linear(low, high, LEFT, END)
 
 
 def up(low: float, high: float) -> Scale:
-    return _linear(low, high, HEIGHT - BOTTOM, TOP)
+    return _linear(low, high, BASE, TOP)
 
 
 _SHARES: Final = [(share / 5, percent(share / 5)) for share in range(6)]
@@ -265,8 +267,8 @@ def _mark(frame: Frame, certified: CertifiedPoint) -> None:
     risk = 1.0 - certified.target_accuracy
     x = frame.x(certified.coverage)
     y = frame.y(risk)
-    frame.line((LEFT, y, WIDTH - RIGHT, y), "target")
-    frame.line((x, HEIGHT - BOTTOM, x, y), "target")
+    frame.line((LEFT, y, END, y), "target")
+    frame.line((x, BASE, x, y), "target")
     about = (
         f"certified: threshold {certified.threshold:.4g}, coverage {certified.coverage:.3f}, "
         f"accuracy at least {certified.target_accuracy:.4g} with probability {1.0 - certified.delta:.4g}"

@@ -25,7 +25,7 @@ from calibrant.metrics._intervals import holm
 from calibrant.reports import _analysis as analysis
 from calibrant.reports import _charts as charts
 from calibrant.reports._analysis import read_texts
-from calibrant.reports._charts import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Frame, across, round_ticks, up
+from calibrant.reports._charts import BASE, END, LEFT, Frame, across, round_ticks, up
 from calibrant.reports._run import Run, read_run
 from calibrant.runs._rows import SavedRows
 
@@ -462,9 +462,9 @@ def _name(frame: Frame, point: TradePoint, name: str, *, above: bool) -> None:
     end = point.performance if sure is None else sure.upper if above else sure.lower
     x = frame.x(point.cost)
     y = frame.y(end) + 5.0
-    is_right = x > (LEFT + WIDTH - RIGHT) / 2
+    is_right = x > (LEFT + END) / 2
     short = name if len(name) <= _LONGEST else "\N{HORIZONTAL ELLIPSIS}" + name[1 - _LONGEST :]
-    y = min(y, HEIGHT - BOTTOM - 4.0)
+    y = min(y, BASE - 4.0)
     if is_right:
         frame.text(x - 9, y, short, kind="end")
     else:
